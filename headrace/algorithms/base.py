@@ -1,0 +1,42 @@
+"""What a learning rule owes: columns it needs, and an update from a rollout."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gymnasium.spaces import Space
+from torch import Tensor
+
+from headrace.policies.base import Policy
+from headrace.rollout import Column, Columns, Rollout
+
+
+class Algorithm(Protocol):
+    """A learning rule with its policy and optimizer. Knows nothing of environments, processes or devices.
+
+    Each algorithm's module opens with one flat frozen dataclass, its config (PPOConfig); `PPO(policy, config, seed)`
+    takes any policy, `PPO.build(config, observation_space, action_space, seed, device)` makes the usual one.
+    """
+
+    name: str  # "ppo"
+    policy: Policy
+    config: Any
+    num_steps: int  # T of the rollouts it learns from
+    iteration: int  # updates done
+
+    @classmethod
+    def build(cls, config: Any, observation_space: Space, action_space: Space, seed: int, device: Any) -> Algorithm:
+        """This algorithm with its usual policy. Raises TypeError for spaces it cannot learn on."""
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """Columns the collector's policy fills, beside those every environment writes."""
+
+    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
+        """Learn from a rollout; give metrics as scalars on the device. progress: share of the training done, 0 .. 1,
+        which schedules follow."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nested dict of tensors and numbers: policy, optimizer, counters."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict()."""

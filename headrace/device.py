@@ -1,0 +1,32 @@
+"""Devices by name, and the one place that copies between them."""
+
+from __future__ import annotations
+
+import torch
+
+
+def resolve(name: str | torch.device) -> torch.device:
+    """The torch device `name` stands for. "auto" is the CPU: for the small networks of today's algorithms it is faster.
+
+    Raises ValueError for a device this machine does not have.
+    """
+    if name == "auto":
+        return torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda, cuda:0 ... or mps") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {str(name)!r} asked for, but torch {torch.__version__} sees no CUDA device here")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device 'mps' asked for, but this machine has none")
+    return device
+
+
+def transfer(source: torch.Tensor, target: torch.Tensor, stream: torch.cuda.Stream | None = None) -> None:
+    """Copy `source` into `target` on another device, without waiting for it when memory is pinned and a stream given."""
+    if stream is None:
+        target.copy_(source)
+    else:
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)

@@ -1,0 +1,41 @@
+"""The Env protocol: N worlds on one device that write what happens straight into a rollout's columns."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from gymnasium.spaces import Space
+
+from headrace.rollout import Rollout
+
+
+class Env(Protocol):
+    """N worlds on one device.
+
+    An env reads `rollout.action[t]` and writes `reward[t], terminated[t], truncated[t], observation[t + 1],
+    valid[t + 1]`, and at dead rows `episode_return[t], episode_length[t]` (see headrace.rollout for endings).
+    Actions of a Box outside its bounds are clipped to them; the column keeps what the policy said.
+    """
+
+    name: str  # as in make(name): "CartPole-v1"
+    backend: str  # "cpu", "cuda", "torch", "inline"
+    num_envs: int
+    device: torch.device
+    observation_space: Space  # of one world
+    action_space: Space  # of one world
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Step every world from row t to row t + 1; where valid[t] is false, reset it instead."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers from which load_state_dict() goes on bit for bit. Empty where a world cannot be saved."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict(). The rollout's edge row is the caller's to restore."""
+
+    def close(self) -> None:
+        """Free what the worlds hold. Twice does no harm."""

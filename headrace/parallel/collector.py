@@ -1,0 +1,74 @@
+"""Collecting in the learner's own process: policy and environments take turns on one rollout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from headrace import rng
+from headrace.envs.base import Env
+from headrace.policies.base import Policy
+from headrace.rollout import Column, Columns, Rollout, tree_map
+from headrace.spaces import action_column, env_columns
+from headrace.timer import Timer
+
+
+class Collector:
+    """An env, a policy and the rollout they fill. Inline: the policy is the learner's own module, not a copy."""
+
+    def __init__(
+        self,
+        env: Env,
+        policy: Policy,
+        num_steps: int,
+        columns: dict[str, Column | Columns],
+        seed: int,
+        timer: Timer | None = None,
+    ) -> None:
+        self.env, self.policy, self.seed = env, policy, seed
+        self.timer = timer or Timer()
+        declared = env_columns(env.observation_space) | {"action": action_column(env.action_space)} | columns
+        self.rollout = Rollout(num_steps, env.num_envs, declared, env.device)
+        self.memory = policy.initial_memory(env.num_envs)
+        self.steps = 0  # of each env, dead rows included: the counter behind the actions' randomness
+        env.reset(self.rollout, seed)
+
+    def collect(self) -> Rollout:
+        """The next T steps. The rollout is the collector's own and is overwritten by the next call."""
+        rollout, steps = self.rollout, self.rollout.num_steps
+        if self.steps:
+            rollout.advance()
+        with self.timer("inference"):
+            noise = rng.uniform(
+                self.seed, rng.Purpose.ACTION, self.steps, steps, self.env.num_envs, self.policy.num_draws, self.env.device
+            )
+        with torch.no_grad():
+            for t in range(steps):
+                with self.timer("inference"):
+                    self._decide(t, noise[t])
+                with self.timer("env"):
+                    self.env.step(rollout, t)
+            with self.timer("inference"):
+                rollout.value[steps] = self.policy.value(rollout.observation[steps], self.memory)
+        self.steps += steps
+        return rollout
+
+    def _decide(self, t: int, noise: torch.Tensor) -> None:
+        decision = self.policy.decide(self.rollout.observation[t], self.memory, noise)
+        self.rollout.action[t] = decision.action
+        self.rollout.log_prob[t] = decision.log_prob
+        self.rollout.value[t] = decision.value
+        self.memory = decision.memory
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next collect() goes on from: counters, the edge row, the worlds."""
+        edge = {name: tree_map(lambda x: x[-1].clone(), getattr(self.rollout, name)) for name in ("observation", "valid")}
+        return {"steps": self.steps, "edge": edge, "memory": self.memory, "env": self.env.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict(), bit for bit where the worlds can be saved."""
+        self.steps, self.memory = state["steps"], state["memory"]
+        for name, row in state["edge"].items():
+            tree_map(lambda x, saved: x[-1].copy_(saved), getattr(self.rollout, name), row)
+        self.env.load_state_dict(state["env"])

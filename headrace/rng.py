@@ -1,0 +1,92 @@
+"""Counter-based randomness: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
+
+Every draw is a function of (seed, purpose) and (env, episode, step, draw), never of who asks or in what order. So the
+same seed gives the same bits in a Numba kernel, a CUDA thread and here on batched tensors, however work is cut.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from headrace.fused import fused
+
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+MASK = 0xFFFFFFFF
+ROUNDS = 10
+
+
+class Purpose(IntEnum):
+    """What draws are for; two purposes never share a stream."""
+
+    RESET = 0
+    STEP = 1
+    ACTION = 2
+    SHUFFLE = 3
+    WEIGHTS = 4
+    EVALUATE = 5
+
+
+def philox(key: tuple[Tensor, Tensor], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Four random words in [0, 2^32) for each entry: int64 tensors, since torch's uint32 cannot be added or shifted."""
+    k0, k1 = key
+    c0, c1, c2, c3 = counter
+    for _ in range(ROUNDS):
+        high0, low0 = _multiply(MULTIPLIERS[0], c0)
+        high1, low1 = _multiply(MULTIPLIERS[1], c2)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
+    return c0, c1, c2, c3
+
+
+def _multiply(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
+    """High and low 32 bits of a * b. In halves of 16 bits, because the product may pass int64's 63."""
+    low, high = b & 0xFFFF, b >> 16
+    part = a * low
+    carry = a * high + (part >> 16)
+    return carry >> 16, ((carry & 0xFFFF) << 16) | (part & 0xFFFF)
+
+
+def to_uniform(words: Tensor) -> Tensor:
+    """Words -> float32 in [0, 1): the top 24 bits, so that every value is exact."""
+    return (words >> 8).to(torch.float32) * 2.0**-24
+
+
+@fused("rng.uniform")
+def uniform(
+    seed: int, purpose: int, first_step: int, num_steps: int, num_envs: int, num_draws: int, device: torch.device | str
+) -> Tensor:
+    """Uniform draws in [0, 1) for a block of steps and environments: float32 [T, N, D], in memory [T, D, N].
+
+    Draw d of env n at step t is the same whatever block it is asked in. first_step: steps taken before, below 2^63.
+    """
+    counter = torch.arange(num_steps, device=device).view(-1, 1, 1) + first_step
+    env = torch.arange(num_envs, device=device).view(1, 1, -1)
+    lane = torch.arange((num_draws + 3) // 4, device=device).view(1, -1, 1)
+    shape = (num_steps, lane.numel(), num_envs)
+    key = tuple(torch.tensor(word, device=device) for word in (seed & MASK, int(purpose)))
+    words = philox(key, tuple(x.expand(shape) for x in (env, counter >> 32, counter & MASK, lane)))  # type: ignore[arg-type]
+    draws = torch.stack(words, dim=2).view(num_steps, -1, num_envs)[:, :num_draws]
+    return to_uniform(draws).transpose(1, 2)
+
+
+def permutation(seed: int, purpose: int, counter: int, size: int, device: torch.device | str = "cpu") -> Tensor:
+    """A permutation of range(size), int64, that depends on (seed, purpose, counter) alone."""
+    return torch.randperm(size, generator=generator(seed, purpose, counter)).to(device)
+
+
+def generator(seed: int, purpose: int, counter: int = 0) -> torch.Generator:
+    """A CPU generator for library code that wants one, such as the initialisation of weights."""
+    return torch.Generator().manual_seed(_mix(seed, int(purpose), counter))
+
+
+def _mix(seed: int, purpose: int, counter: int) -> int:
+    """One 63-bit seed out of three numbers: two words of a Philox block."""
+    words = philox(
+        (torch.tensor(seed & MASK), torch.tensor(purpose)),
+        (torch.tensor(counter & MASK), torch.tensor((counter >> 32) & MASK), torch.tensor(0), torch.tensor(0)),
+    )
+    return (int(words[0]) << 31) ^ int(words[1])

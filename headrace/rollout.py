@@ -1,0 +1,173 @@
+"""Memory between the parts: columns [T, N, ...] that one writes and another reads in place.
+
+A rollout of T steps of N environments. Row t holds what was seen before step t (observation, valid), what was decided
+(action, log_prob, value) and what came of it (reward, terminated, truncated). Columns with an edge have a row T more:
+what is seen after the last step, from which the next rollout goes on.
+
+Endings follow Gymnasium's next-step autoreset: after an ending, `observation[t + 1]` is the final observation, and the
+row t + 1 is dead (`valid` false, reward 0, flags false): its step resets the environment. A dead row carries the
+finished episode's `episode_return` and `episode_length`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+import torch
+from torch import Tensor
+
+Value = Union[Tensor, "Group"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column holds per step and environment.
+
+    shape: of one entry, () for a scalar. edge: has row T. feature_major: lies in memory as [F, T, N], so that kernels
+    run SIMD across environments and minibatches flatten for free; is seen as [T, N, F] all the same.
+    """
+
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    edge: bool = False
+    feature_major: bool = False
+
+    def allocate(self, num_steps: int, num_envs: int, device: torch.device | str) -> Tensor:
+        """Zeros [T or T + 1, N, *shape] in this column's layout."""
+        rows = num_steps + self.edge
+        if self.feature_major and len(self.shape) == 1:
+            return torch.zeros(*self.shape, rows, num_envs, dtype=self.dtype, device=device).permute(1, 2, 0)
+        return torch.zeros(rows, num_envs, *self.shape, dtype=self.dtype, device=device)
+
+
+Columns = Mapping[str, Union[Column, "Columns"]]
+
+
+class Group:
+    """Columns under one name, such as a Dict observation: attributes, and indexing that reaches each of them."""
+
+    def __init__(self, members: Mapping[str, Value]) -> None:
+        self.__dict__.update(members)
+
+    def __iter__(self) -> Iterator[tuple[str, Value]]:
+        return iter(self.__dict__.items())
+
+    def __getitem__(self, index: Any) -> Group:
+        return Group({name: member[index] for name, member in self})
+
+    def __setitem__(self, index: Any, value: Group) -> None:
+        for name, member in self:
+            member[index] = getattr(value, name)
+
+    def __repr__(self) -> str:
+        return f"Group({', '.join(f'{name}={_shape(member)}' for name, member in self)})"
+
+
+def tree_map(function: Callable[..., Tensor], value: Any, *others: Any) -> Any:
+    """`function` of a tensor, or of each tensor of a (nested) group; None stays None."""
+    if isinstance(value, Group):
+        return Group({name: tree_map(function, member, *(getattr(o, name) for o in others)) for name, member in value})
+    return None if value is None else function(value, *others)
+
+
+def flatten(value: Any) -> Any:
+    """[T, N, ...] -> [T * N, ...]: a view, in either layout, as long as all N environments of each row are there."""
+    return tree_map(lambda column: column.flatten(0, 1), value)
+
+
+def _shape(value: Value) -> str:
+    return repr(value) if isinstance(value, Group) else str(list(value.shape))
+
+
+class Rollout:
+    """T steps of N environments. Each column is an attribute: `rollout.reward[t]`.
+
+    Columns of every rollout (environments write them): observation, valid (with edge); reward, terminated, truncated,
+    episode_return, episode_length. Algorithms declare the rest: action, log_prob, value ...
+    """
+
+    observation: Any
+    valid: Tensor
+    action: Any
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    episode_return: Tensor
+    episode_length: Tensor
+
+    def __init__(self, num_steps: int, num_envs: int, columns: Columns, device: torch.device | str = "cpu") -> None:
+        if num_steps < 1 or num_envs < 1:
+            raise ValueError(f"a rollout needs at least one step and one env, got {num_steps} steps of {num_envs} envs")
+        self.num_steps, self.num_envs, self.columns = num_steps, num_envs, columns
+        self.device = torch.device(device)
+        for name, column in columns.items():
+            setattr(self, name, _allocate(column, num_steps, num_envs, device))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"this rollout has no column {name!r}; it has {', '.join(self.__dict__['columns'])}")
+
+    def __getitem__(self, index: slice | tuple[slice, slice]) -> Rollout:
+        """A view of some steps, or of some steps and some environments: rollout[:8], rollout[:, 64:128].
+
+        Columns with an edge keep the row after the last step chosen.
+        """
+        steps, envs = index if isinstance(index, tuple) else (index, slice(None))
+        start, stop, stride = steps.indices(self.num_steps)
+        if stride != 1 or envs.step not in (None, 1):
+            raise ValueError("a rollout is sliced in steps of 1")
+        part = object.__new__(Rollout)
+        part.num_steps, part.device, part.columns = stop - start, self.device, self.columns
+        part.num_envs = len(range(*envs.indices(self.num_envs)))
+        for name, column in self.columns.items():
+            setattr(part, name, _slice(getattr(self, name), column, start, stop, envs))
+        return part
+
+    def advance(self) -> None:
+        """Begin the next rollout where this one ended: the edge row of each column becomes row 0."""
+        for name, column in self.columns.items():
+            _advance(getattr(self, name), column)
+
+    def to(self, device: torch.device | str) -> Rollout:
+        """A copy on another device, in the same layout; itself where it is there already."""
+        if torch.device(device) == self.device:
+            return self
+        other = Rollout(self.num_steps, self.num_envs, self.columns, device)
+        for name in self.columns:
+            tree_map(lambda target, source: target.copy_(source), getattr(other, name), getattr(self, name))
+        return other
+
+    def valid_steps(self) -> Tensor:
+        """How many of the T * N steps were live: an int64 scalar on the rollout's device."""
+        return self.valid[: self.num_steps].sum()
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{name}={_shape(getattr(self, name))}" for name in self.columns)
+        return f"Rollout({self.num_steps} steps of {self.num_envs} envs on {self.device}: {names})"
+
+
+def masked_mean(value: Tensor, valid: Tensor) -> Tensor:
+    """Mean of `value` over the valid entries: sum(valid * x) / max(sum(valid), 1), at a fixed batch shape."""
+    mask = valid.to(value.dtype)
+    return (value * mask).sum() / mask.sum().clamp(min=1)
+
+
+def _allocate(column: Column | Columns, num_steps: int, num_envs: int, device: torch.device | str) -> Value:
+    if isinstance(column, Column):
+        return column.allocate(num_steps, num_envs, device)
+    return Group({name: _allocate(member, num_steps, num_envs, device) for name, member in column.items()})
+
+
+def _slice(value: Any, column: Column | Columns, start: int, stop: int, envs: slice) -> Value:
+    if isinstance(column, Column):
+        return value[start : stop + column.edge, envs]
+    return Group({name: _slice(getattr(value, name), member, start, stop, envs) for name, member in column.items()})
+
+
+def _advance(value: Any, column: Column | Columns) -> None:
+    if not isinstance(column, Column):
+        for name, member in column.items():
+            _advance(getattr(value, name), member)
+    elif column.edge:
+        value[0].copy_(value[-1])

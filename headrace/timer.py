@@ -1,0 +1,41 @@
+"""Where the wall time of a run goes, by part: environment, inference, learning, other."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+
+class Timer:
+    """Seconds spent in each named part. `with timer("env"): ...` costs about half a microsecond.
+
+    Parts do not nest: time inside an inner part would be counted twice.
+    """
+
+    def __init__(self) -> None:
+        self.started = perf_counter()
+        self.seconds: dict[str, float] = {}
+        self._part = ""
+        self._since = 0.0
+
+    def __call__(self, part: str) -> Timer:
+        self._part = part
+        return self
+
+    def __enter__(self) -> None:
+        self._since = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        elapsed = perf_counter() - self._since
+        self.seconds[self._part] = self.seconds.get(self._part, 0.0) + elapsed
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the timer was made."""
+        return perf_counter() - self.started
+
+    def shares(self) -> dict[str, float]:
+        """Part -> share of the elapsed time; what no part claimed is "other"."""
+        elapsed = max(self.elapsed, 1e-9)
+        shares = {part: seconds / elapsed for part, seconds in self.seconds.items()}
+        shares["other"] = max(0.0, 1.0 - sum(shares.values()))
+        return shares
