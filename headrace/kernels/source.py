@@ -1,0 +1,264 @@
+"""The front end: an environment class -> Source, from which each target's module is generated.
+
+`read(cls)` finds reset, step, observe and every helper they reach, resolves names as Python does, infers kinds
+(headrace.kernels.kinds) and lowers the functions to a small language that all targets share:
+
+- `Source.functions`, helpers first, are ast.FunctionDef to be unparsed: `env_reset(s, p, key)`,
+  `env_step(s, p, action, key)`, `env_observe(s, p)` or `env_observe(s, p, out)` (positional, whatever the user
+  called them), and helpers `env_NAME`. Arguments and results are plain tuples: s[k] is the k-th field of State, p[k]
+  of Params; env_step returns (state tuple, float32, boolean), env_observe a tuple of float32. A Discrete action is an
+  int32; MultiDiscrete and Box actions are tuples of int32 or float32.
+- literals and conversions are calls `F32(x) I32(x) U32(x) BOOL(x)`; every integer operation is wrapped in one, so that
+  nothing is ever wider than 32 bits; constants of modules and classes are literals, or arrays in `Source.constants`.
+- `select(condition, a, b)` for conditional expressions (`a if c else b` stays only where a or b index an array or call
+  a helper), `&` and `|` for `and` and `or` likewise; `floor_divide(a, b)`, `floor_mod(a, b)`, `power(a, b)` for
+  // % ** of floats; Python's abs, min, max (two arguments), range; and words by their name in headrace.kernels.words.
+- a word is a Python function of headrace.kernels.words whose annotations (f32, i32, u32, bool; float and int pass for
+  f32 and i32) give the kinds of its parameters and result; parameters without one, and a result without one, share one
+  kind. `key` is the tuple (seed, purpose, env, episode, step) of uint32.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, get_type_hints
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+
+from headrace.kernels import kinds
+from headrace.kernels.errors import EnvError
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of State. shape None: a scalar."""
+
+    name: str
+    dtype: str  # a key of kinds.STORAGE
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def kind(self) -> kinds.Kind:
+        """What reading this field gives."""
+        return kinds.value_kind(self.dtype) if self.shape is None else kinds.Array(self.dtype, self.shape)
+
+
+@dataclass(frozen=True)
+class Param:
+    """A field of Params."""
+
+    name: str
+    dtype: str
+    default: float | int | bool
+
+    @property
+    def kind(self) -> kinds.Kind:
+        """What reading this parameter gives."""
+        return kinds.value_kind(self.dtype)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A lowered function, and where the user wrote it. Nodes keep the user's line numbers."""
+
+    name: str
+    node: ast.FunctionDef
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The first `if`, `while` or `for` statement reached: what batched tensors cannot run."""
+
+    word: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One environment, read and lowered: all a target needs to know."""
+
+    cls: type
+    name: str
+    state: tuple[Field, ...]
+    params: tuple[Param, ...]
+    observation_space: Box
+    action_space: Space
+    max_steps: int | None
+    observes_into: bool  # observe(s, p, out) fills `out`
+    functions: tuple[Function, ...]  # helpers first; env_reset, env_step, env_observe last
+    constants: Mapping[str, np.ndarray] = field(hash=False)  # arrays that the functions name
+    statement: Statement | None
+
+    @cached_property
+    def floats(self) -> tuple[Field, ...]:
+        """Scalar fields kept in the float32 pack [S, N]."""
+        return tuple(f for f in self.state if f.shape is None and f.dtype == kinds.F32)
+
+    @cached_property
+    def integers(self) -> tuple[Field, ...]:
+        """Scalar fields kept in the int32 pack [S, N]: integers, u32 by its bits, booleans as 0 and 1."""
+        return tuple(f for f in self.state if f.shape is None and f.dtype != kinds.F32)
+
+    @cached_property
+    def arrays(self) -> tuple[Field, ...]:
+        """Array fields, each kept in an array of its own, one view per world."""
+        return tuple(f for f in self.state if f.shape is not None)
+
+    @property
+    def action_size(self) -> int | None:
+        """Entries of an action; None for a Discrete one."""
+        return None if isinstance(self.action_space, Discrete) else int(self.action_space.shape[0])  # type: ignore[index]
+
+    @cached_property
+    def code(self) -> str:
+        """The lowered functions as Python text."""
+        return "\n\n".join(ast.unparse(ast.fix_missing_locations(f.node)) for f in self.functions)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everything reachable: functions, constants, fields, defaults, spaces."""
+        parts = [self.name, self.code, repr(self.state), repr(self.params), repr(self.max_steps)]
+        parts += [repr(self.observation_space), repr(self.action_space)]
+        parts += [f"{name} {array.dtype} {array.tolist()}" for name, array in self.constants.items()]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def read(cls: type) -> Source:
+    """The Source of an environment class. Raises EnvError where it cannot be compiled."""
+    from headrace.kernels.lower import lower
+
+    file, line = whereabouts(cls)
+    for name, form in _OWED.items():
+        if not callable(getattr(cls, name, None)):
+            raise EnvError(file, line, f"{cls.__name__} has no {name}", f"Write `{form}`")
+    observation_space, action_space = _spaces(cls, file, line)
+    state = _state(cls, file, line)
+    params = _params(cls, file, line)
+    functions, constants, statement = lower(cls, state, params, observation_space, action_space)
+    observes_into = len(functions[-1].node.args.args) == 3
+    return Source(
+        cls=cls,
+        name=cls.__name__,
+        state=state,
+        params=params,
+        observation_space=observation_space,
+        action_space=action_space,
+        max_steps=_max_steps(cls, file, line),
+        observes_into=observes_into,
+        functions=functions,
+        constants=constants,
+        statement=statement,
+    )
+
+
+_OWED = {
+    "State": "class State(NamedTuple): x: f32",
+    "reset": "def reset(s, p, key): return State(...)",
+    "step": "def step(s, p, action, key): return State(...), reward, terminated",
+    "observe": "def observe(s, p): return s.x, s.y",
+}
+
+
+def whereabouts(thing: Any) -> tuple[str, int]:
+    """File and line of a class or function; ("<name>", 0) where there is no source to find."""
+    try:
+        return inspect.getsourcefile(thing) or "?", inspect.getsourcelines(thing)[1]
+    except (OSError, TypeError):
+        return f"<{getattr(thing, '__name__', thing)}>", 0
+
+
+def _spaces(cls: type, file: str, line: int) -> tuple[Box, Space]:
+    observation, action = getattr(cls, "observation_space", None), getattr(cls, "action_space", None)
+    if not isinstance(observation, Box) or observation.dtype != np.float32:
+        raise EnvError(
+            file,
+            line,
+            f"{cls.__name__}.observation_space is {observation}",
+            "Give a float32 Box, such as Box(-inf, inf, (4,))",
+        )
+    vector = isinstance(action, (Box, MultiDiscrete)) and len(action.shape) == 1 and min(action.shape) > 0
+    if not isinstance(action, Discrete) and not vector:
+        raise EnvError(
+            file,
+            line,
+            f"{cls.__name__}.action_space is {action}",
+            "Give Discrete(n), MultiDiscrete([n, m]) or a Box of one dimension",
+        )
+    return observation, action
+
+
+def _max_steps(cls: type, file: str, line: int) -> int | None:
+    steps = getattr(cls, "max_steps", None)
+    if steps is None or (isinstance(steps, int) and 1 <= steps < 2**31):
+        return steps
+    raise EnvError(file, line, f"max_steps is {steps!r}", "Give a whole number of at least 1, or None for no limit")
+
+
+def _hints(cls: type, owner: type, name: str, file: str, line: int) -> dict[str, Any]:
+    """Resolved annotations of a NamedTuple inside the class, in the user's module or under postponed evaluation."""
+    scope = dict(vars(sys.modules.get(owner.__module__, sys)))
+    try:
+        return get_type_hints(owner, scope, dict(vars(cls)), include_extras=True)
+    except Exception as error:
+        raise EnvError(
+            file, line, f"an annotation in {name} cannot be resolved ({error})", f"Use {kinds.DTYPES}"
+        ) from error
+
+
+def _state(cls: type, file: str, line: int) -> tuple[Field, ...]:
+    owner = cls.State  # type: ignore[attr-defined]
+    if not hasattr(owner, "_fields") or not owner._fields:
+        raise EnvError(file, line, f"{cls.__name__}.State is not a NamedTuple with fields", f"Write `{_OWED['State']}`")
+    hints = _hints(cls, owner, "State", file, line)
+    fields = []
+    for name in owner._fields:
+        found = kinds.of_annotation(hints.get(name))
+        if found is None:
+            where, at = _field_line(owner, name, file, line)
+            raise EnvError(where, at, f"State.{name} is annotated {_shown(hints.get(name))}", f"Use {kinds.DTYPES}")
+        fields.append(Field(name, *found))
+    return tuple(fields)
+
+
+def _params(cls: type, file: str, line: int) -> tuple[Param, ...]:
+    owner = getattr(cls, "Params", None)
+    names = getattr(owner, "_fields", ())
+    if not names:
+        return ()
+    hints = _hints(cls, owner, "Params", file, line)  # type: ignore[arg-type]
+    params = []
+    for name in names:
+        found = kinds.of_annotation(hints.get(name))
+        where, at = _field_line(owner, name, file, line)
+        if found is None or found[1] is not None:
+            raise EnvError(where, at, f"Params.{name} is annotated {_shown(hints.get(name))}", "Use f32, i32 or boolean")
+        if name not in owner._field_defaults:  # type: ignore[union-attr]
+            raise EnvError(where, at, f"Params.{name} has no default", f"Write `{name}: {found[0]} = 1.0`")
+        params.append(Param(name, found[0], owner._field_defaults[name]))  # type: ignore[union-attr]
+    return tuple(params)
+
+
+def _field_line(owner: Any, name: str, file: str, line: int) -> tuple[str, int]:
+    """Where a field is annotated; the class where that cannot be found."""
+    try:
+        lines, start = inspect.getsourcelines(owner)
+    except (OSError, TypeError):
+        return file, line
+    for offset, text in enumerate(lines):
+        if text.split(":")[0].strip() == name:
+            return inspect.getsourcefile(owner) or file, start + offset
+    return file, line
+
+
+def _shown(annotation: Any) -> str:
+    return getattr(annotation, "__name__", repr(annotation))
