@@ -1,0 +1,67 @@
+# `make demo` and `make test` are all a newcomer needs: each makes .venv itself, once.
+#   PYTHON=python3.12      which Python makes .venv (3.11 to 3.13)
+#   TORCH="..."            how pip gets torch: by default the build pip finds; see README.md for CPU and CUDA builds
+#   RUN=runs/demo          where the demo writes
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= python3
+TORCH ?= torch
+RUN ?= runs/demo
+
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+# pip's output as a line per large download, instead of silence or of pages
+BRIEFLY := | awk '/Downloading .*MB\)/ { split($$2, name, "-"); print "  downloading", name[1], name[2], $$3, $$4 } \
+  /^Installing collected/ { print "  unpacking" } { fflush() }'
+
+.PHONY: help demo test test-slow bench lint format clean
+
+help:
+	@echo "make demo       train PPO on CartPole-v1, evaluate it on Gymnasium's own, write a GIF and a learning curve"
+	@echo "make test       lint, types and the fast tests"
+	@echo "make test-slow  the tests that take minutes"
+	@echo "make bench      every benchmark, quickly (benchmarks/README.md tells how to run one in full)"
+	@echo "make lint       ruff and mypy alone"
+	@echo "make format     let ruff put the layout right"
+	@echo "make clean      remove .venv, caches and build files (runs/ stays)"
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/demo.py $(RUN)
+
+test: lint
+	$(BIN)/pytest
+
+test-slow: $(INSTALLED)
+	$(BIN)/pytest -m slow --timeout 1800
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/env_throughput.py --quick
+	$(BIN)/python benchmarks/solve.py --quick
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "Headrace needs Python 3.11, 3.12 or 3.13, and $(PYTHON) is $$($(PYTHON) --version 2>&1)."; \
+	  echo "Name another: make PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv, once: torch first (190 MB as a CPU build, 2 to 3 GB as a CUDA build),"
+	@echo "then about 400 MB for compiling, plotting, rendering and testing. Some minutes on a slow line."
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt $(TORCH) $(BRIEFLY)
+	@$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]' $(BRIEFLY)
+	@touch $@
+	@echo "Installed."
