@@ -1,0 +1,133 @@
+"""The settings of a run: what TrainConfig holds, and how defaults, environment, file and keywords become one.
+
+Imports no torch, so that a command line can be read and its help printed at once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What a run does beside learning. Steps are valid environment steps; the first limit met ends the training."""
+
+    num_envs: int = 64  # worlds that step together
+    seed: int = 0  # of weights, episodes, actions and minibatches
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    backend: str = "auto"  # how worlds are run: auto, or one that `headrace envs` lists
+    total_steps: int | None = 1_000_000  # stop after this many steps; None for no such limit
+    max_seconds: float | None = None  # stop after this much training time, s (evaluation and saving excluded)
+    max_episodes: int | None = None  # stop after this many finished episodes
+    target_return: float | None = None  # stop when the mean return of the last `window` episodes reaches it
+    window: int = 100  # episodes that the reported return and length are a mean of
+    eval_freq: int = 0  # steps between evaluations on the original environment; 0 for none
+    eval_episodes: int = 20  # episodes of one such evaluation
+    save_freq: int = 0  # steps between kept checkpoints step_N/; 0 for none (last/ and best/ are always written)
+    log_folder: str = "runs"  # where the run's folder <algorithm>/<env>_<n>/ is made
+    progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich on a terminal, else plain lines
+    threads: int | None = None  # torch's threads; None leaves them as they are
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "window", "eval_episodes"):
+            _at_least(1, name, getattr(self, name))
+        for name in ("seed", "eval_freq", "save_freq"):
+            _at_least(0, name, getattr(self, name))
+        for name in ("total_steps", "max_episodes", "threads"):
+            if getattr(self, name) is not None:
+                _at_least(1, name, getattr(self, name))
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise ValueError(f"max_seconds must be above 0, got {self.max_seconds}; None stands for no limit")
+        if all(getattr(self, name) is None for name in ("total_steps", "max_seconds", "max_episodes", "target_return")):
+            raise ValueError(
+                "nothing would stop this run: give total_steps, max_seconds, max_episodes or target_return"
+            )
+
+
+def settle(
+    algorithm_config: type | None,
+    env_defaults: Mapping[str, Any],
+    file: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> tuple[TrainConfig, Any]:
+    """TrainConfig and the algorithm's config; dataclass default < env_defaults < file < options.
+
+    algorithm_config: the algorithm's dataclass, None for an algorithm that brings its own settings.
+    Raises TypeError for a name that is no setting or a value of the wrong type, ValueError for one out of range.
+    """
+    known = {field.name for field in fields(TrainConfig)}
+    own = {field.name for field in fields(algorithm_config)} if algorithm_config else set()
+    for given in (file, options):
+        for name in given:
+            if name not in known | own:
+                raise TypeError(f"there is no setting {name!r}{nearest(name, known | own)}")
+    values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
+    train = _fill(TrainConfig, {name: value for name, value in values.items() if name in known})
+    if algorithm_config is None:
+        return train, None
+    return train, _fill(algorithm_config, {name: value for name, value in values.items() if name in own})
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The settings of a TOML file. Raises ValueError, naming the file, where it is not TOML."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+
+
+def to_toml(**settings: Any) -> str:
+    """Settings as TOML that read_toml() and settle() take back: "none" for None, dataclasses flattened in."""
+    import tomli_w
+
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= asdict(value) if hasattr(value, "__dataclass_fields__") else {name: value}
+    return tomli_w.dumps({name: "none" if value is None else value for name, value in flat.items()})
+
+
+def nearest(word: str, names: Sequence[str] | set[str]) -> str:
+    """ ", did you mean 'x'?" for the name most like `word`; empty where none is."""
+    near = get_close_matches(word, sorted(names), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _fill(config: type, values: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(config)
+    return config(**{name: _fit(name, value, hints[name]) for name, value in values.items()})
+
+
+def _fit(name: str, value: Any, hint: Any) -> Any:
+    """`value` as its field's type, where that loses nothing: 1e6 for an int, 3 for a float, "none" for None."""
+    choices = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    if (value is None or value == "none") and type(None) in choices:
+        return None
+    if typing.get_origin(hint) is Literal:
+        if value in typing.get_args(hint):
+            return value
+        raise ValueError(f"{name} must be one of {', '.join(map(str, typing.get_args(hint)))}, got {value!r}")
+    for choice in choices:
+        kind = typing.get_origin(choice) or choice
+        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if kind is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+        if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
+            return int(value)
+        if kind is tuple and isinstance(value, list | tuple):
+            return tuple(value)
+        if kind in (bool, str) and isinstance(value, kind):
+            return value
+    raise TypeError(f"{name} must be {getattr(hint, '__name__', None) or hint}, got {value!r}")
+
+
+def _at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
