@@ -1,0 +1,80 @@
+"""Collect pills on a board with walls: a world whose state is an array."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.envs.kernel import KernelEnv
+from headrace.kernels.words import array, clip, i8, i32, randint
+from headrace.spaces import Box, Discrete
+
+SIZE = 8
+CELLS = SIZE * SIZE
+FREE, WALL, PILL = 0, -1, 1
+CELL = 32  # pixels of a rendered cell
+COLOURS = {FREE: (24, 24, 32), WALL: (110, 110, 120), PILL: (240, 180, 60)}
+AGENT = (80, 160, 240)
+
+
+class GridWorld(KernelEnv):
+    """Walk over an 8 x 8 board and collect its pills; reward 1 for each, and the episode ends with the last one.
+
+    Every episode has a new board: each cell is a wall or a pill with one chance in eight each, the agent's corner is
+    free and the opposite corner always holds a pill. So a board has 8.75 pills on average, some of which may be walled
+    in: not every board can be finished, and then only the 100 steps end the episode. Walking into a wall or the edge
+    is a step that stays.
+
+    The observation is the board, row by row (wall -1, free 0, pill 1), followed by the agent's place, 1 in 64 cells.
+    """
+
+    observation_space = Box(-1.0, 1.0, (2 * CELLS,))
+    action_space = Discrete(4)  # up, down, left, right
+    max_steps = 100
+
+    class State(NamedTuple):
+        board: array(i8, SIZE, SIZE)  # wall -1, free 0, pill 1
+        row: i32  # of the agent
+        column: i32  # of the agent
+        pills: i32  # left on the board
+
+    def reset(s, p, key):
+        pills = 0
+        for row in range(SIZE):
+            for column in range(SIZE):
+                draw = randint(key, row * SIZE + column, 8)
+                s.board[row, column] = WALL if draw == 0 else (PILL if draw == 1 else FREE)
+        s.board[0, 0] = FREE
+        s.board[SIZE - 1, SIZE - 1] = PILL
+        for row in range(SIZE):
+            for column in range(SIZE):
+                pills += 1 if s.board[row, column] == PILL else 0
+        return GridWorld.State(s.board, 0, 0, pills)
+
+    def step(s, p, action, key):
+        down = (1 if action == 1 else 0) - (1 if action == 0 else 0)
+        right = (1 if action == 3 else 0) - (1 if action == 2 else 0)
+        row = clip(s.row + down, 0, SIZE - 1)
+        column = clip(s.column + right, 0, SIZE - 1)
+        if s.board[row, column] == WALL:
+            row = s.row
+            column = s.column
+        found = 1 if s.board[row, column] == PILL else 0
+        s.board[row, column] = FREE
+        pills = s.pills - found
+        return GridWorld.State(s.board, row, column, pills), found, pills == 0
+
+    def observe(s, p, out):
+        for row in range(SIZE):
+            for column in range(SIZE):
+                out[row * SIZE + column] = s.board[row, column]
+                out[CELLS + row * SIZE + column] = 0.0
+        out[CELLS + s.row * SIZE + s.column] = 1.0
+
+    def render(s, p):
+        image = np.zeros((SIZE, SIZE, 3), np.uint8)
+        for value, colour in COLOURS.items():
+            image[np.asarray(s.board) == value] = colour
+        image[s.row, s.column] = AGENT
+        return image.repeat(CELL, axis=0).repeat(CELL, axis=1)
