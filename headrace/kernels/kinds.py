@@ -28,10 +28,11 @@ DTYPES = "f32, i32, u32, i16, u16, i8, u8, boolean or array(dtype, *shape)"
 
 @dataclass(frozen=True)
 class Array:
-    """An array, or what is left of it after some indices."""
+    """An array, or what is left of it after some indices. field: of State, or "out"; None for a constant."""
 
     dtype: str
     shape: tuple[int, ...]
+    field: str | None = None
 
 
 @dataclass(frozen=True)

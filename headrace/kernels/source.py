@@ -11,8 +11,9 @@
 - literals and conversions are calls `F32(x) I32(x) U32(x) BOOL(x)`; every integer operation is wrapped in one, so that
   nothing is ever wider than 32 bits; constants of modules and classes are literals, or arrays in `Source.constants`.
 - `select(condition, a, b)` for conditional expressions (`a if c else b` stays only where a or b index an array or call
-  a helper), `&` and `|` for `and` and `or` likewise; `floor_divide(a, b)`, `floor_mod(a, b)`, `power(a, b)` for
-  // % ** of floats; Python's abs, min, max (two arguments), range; and words by their name in headrace.kernels.words.
+  a helper), `&` and `|` for `and` and `or` likewise, `c ^ True` for `not`; `floor_divide(a, b)`, `floor_mod(a, b)`,
+  `power(a, b)` for // % ** of floats; Python's abs, min, max (two arguments of one kind), range; and words by their
+  name in headrace.kernels.words.
 - a word is a Python function of headrace.kernels.words whose annotations (f32, i32, u32, bool; float and int pass for
   f32 and i32) give the kinds of its parameters and result; parameters without one, and a result without one, share one
   kind. `key` is the tuple (seed, purpose, env, episode, step) of uint32.
@@ -47,7 +48,7 @@ class Field:
     @property
     def kind(self) -> kinds.Kind:
         """What reading this field gives."""
-        return kinds.value_kind(self.dtype) if self.shape is None else kinds.Array(self.dtype, self.shape)
+        return kinds.value_kind(self.dtype) if self.shape is None else kinds.Array(self.dtype, self.shape, self.name)
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,9 @@ def _params(cls: type, file: str, line: int) -> tuple[Param, ...]:
         found = kinds.of_annotation(hints.get(name))
         where, at = _field_line(owner, name, file, line)
         if found is None or found[1] is not None:
-            raise EnvError(where, at, f"Params.{name} is annotated {_shown(hints.get(name))}", "Use f32, i32 or boolean")
+            raise EnvError(
+                where, at, f"Params.{name} is annotated {_shown(hints.get(name))}", "Use f32, i32 or boolean"
+            )
         if name not in owner._field_defaults:  # type: ignore[union-attr]
             raise EnvError(where, at, f"Params.{name} has no default", f"Write `{name}: {found[0]} = 1.0`")
         params.append(Param(name, found[0], owner._field_defaults[name]))  # type: ignore[union-attr]

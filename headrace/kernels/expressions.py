@@ -1,0 +1,553 @@
+"""Lowering of expressions: kinds are inferred, conversions written out, names resolved."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import numpy as np
+
+from headrace.kernels import kinds, words_scalar
+from headrace.kernels.kinds import BOOL, F32, I32, KEY, PARAMS, STATE, U32, Array, Kind, Tuple, describe
+from headrace.kernels.scope import MISSING, Scope, word_of
+
+if TYPE_CHECKING:
+    from headrace.kernels.lower import Program
+
+NUMBERS = (BOOL, I32, U32, F32)
+CONVERSIONS = {F32: "F32", I32: "I32", U32: "U32", BOOL: "BOOL"}
+DEBUG = "Values can be looked at in plain Python: headrace.single(cls) under a debugger"
+FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
+    ast.List: ("a list", "Use an array field of State, such as `cells: array(i32, 16)`"),
+    ast.ListComp: ("a list", "Use an array field of State and a `for` loop"),
+    ast.GeneratorExp: ("a generator", "Use a `for` loop over range()"),
+    ast.Dict: ("a dict", "Use fields of State, or an array constant of the module"),
+    ast.DictComp: ("a dict", "Use fields of State, or an array constant of the module"),
+    ast.Set: ("a set", "Use an array field of State"),
+    ast.SetComp: ("a set", "Use an array field of State"),
+    ast.JoinedStr: ("a string", DEBUG),
+    ast.Lambda: ("a lambda", "Write a function with `def` at module level"),
+    ast.NamedExpr: ("`:=`", "Assign on a line of its own"),
+    ast.Starred: ("`*`", "Write the values out"),
+    ast.Slice: ("a slice", "Only `x[:] = value` is known; else write a `for` loop"),
+}
+
+
+@dataclass
+class Typed:
+    """A lowered expression and its kind. A number known now is an ast.Constant, converted where it is used."""
+
+    node: ast.expr
+    kind: Kind
+
+    @property
+    def constant(self) -> bool:
+        """Is its value known now?"""
+        return isinstance(self.node, ast.Constant)
+
+
+def call(name: str, *args: ast.expr) -> ast.Call:
+    """name(*args)"""
+    return ast.Call(ast.Name(name, ast.Load()), list(args), [])
+
+
+def index(node: ast.expr, *indices: ast.expr) -> ast.Subscript:
+    """node[i, j]"""
+    inner = indices[0] if len(indices) == 1 else ast.Tuple(list(indices), ast.Load())
+    return ast.Subscript(node, inner, ast.Load())
+
+
+def pure(*nodes: ast.AST) -> bool:
+    """May these be computed even where their value is not wanted? Not if they index an array or call a helper."""
+    return not any(getattr(part, "guarded", False) for node in nodes for part in ast.walk(node))
+
+
+class Expressions:
+    """Expressions of one function. `kinds` holds what is known of its local names."""
+
+    def __init__(self, program: Program, scope: Scope) -> None:
+        self.program, self.scope = program, scope
+        self.kinds: dict[str, Kind] = {}
+
+    def expression(self, node: ast.expr) -> Typed:
+        """Lower any expression."""
+        typed = self._expression(node)
+        for part in ast.walk(typed.node):
+            if not hasattr(part, "lineno"):
+                ast.copy_location(part, node)
+        return typed
+
+    def _expression(self, node: ast.expr) -> Typed:
+        method: Callable[[Any], Typed] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if method is None:
+            wrong, instead = FORBIDDEN.get(
+                type(node), (f"`{ast.unparse(node)}`", "Write it in plain scalar arithmetic")
+            )
+            self.scope.fail(node, f"{wrong} cannot be compiled", instead)
+        return method(node)
+
+    def cast(self, typed: Typed, kind: Kind, node: ast.AST | None = None) -> ast.expr:
+        """The expression converted to a kind; literals are always written with their conversion."""
+        if typed.constant and kind in NUMBERS:
+            return self._literal(typed.node.value, kind)  # type: ignore[attr-defined]
+        if typed.kind == kind:
+            return typed.node
+        if isinstance(kind, Tuple) and isinstance(typed.kind, Tuple) and len(kind.items) == len(typed.kind.items):
+            items = [self.item(typed, k) for k in range(len(kind.items))]
+            return ast.Tuple([self.cast(a, b, node) for a, b in zip(items, kind.items, strict=True)], ast.Load())
+        if kind in NUMBERS and typed.kind in NUMBERS:
+            if kind == BOOL:
+                return ast.Compare(typed.node, [ast.NotEq()], [self._literal(0, typed.kind)])
+            return call(CONVERSIONS[kind], typed.node)  # type: ignore[index]
+        self.scope.fail(
+            node or typed.node,
+            f"{ast.unparse(node) if node else 'this'} is {describe(typed.kind)}",
+            f"Give {describe(kind)} here",
+        )
+
+    def value(self, typed: Typed, node: ast.AST | None = None) -> ast.expr:
+        """The expression as its own kind, literals converted."""
+        return self.cast(typed, typed.kind, node)
+
+    def number(self, node: ast.expr) -> Typed:
+        """Lower an expression that must be a number or a boolean."""
+        typed = self.expression(node)
+        if typed.kind not in NUMBERS:
+            self.scope.fail(node, f"`{ast.unparse(node)}` is {describe(typed.kind)}", "A number is needed here")
+        return typed
+
+    def truth(self, node: ast.expr) -> Typed:
+        """Lower a condition."""
+        typed = self.number(node)
+        if typed.constant:
+            return Typed(ast.Constant(bool(typed.node.value)), BOOL)  # type: ignore[attr-defined]
+        return Typed(self.cast(typed, BOOL), BOOL)
+
+    def item(self, typed: Typed, k: int) -> Typed:
+        """Entry k of a tuple, a state or an array."""
+        kind = self.items(typed.kind)[k]
+        if isinstance(typed.node, ast.Tuple):
+            return Typed(typed.node.elts[k], kind)
+        if isinstance(typed.kind, Array):
+            return self._element(typed, [Typed(ast.Constant(k), I32)], typed.node)
+        return Typed(index(copy.deepcopy(typed.node), ast.Constant(k)), kind)
+
+    def items(self, kind: Kind) -> tuple[Kind, ...]:
+        """Kinds of the entries of a tuple, a state, the parameters or an array; () for a number."""
+        if isinstance(kind, Array):
+            rest = kind.shape[1:]
+            entry: Kind = Array(kind.dtype, rest, kind.field) if rest else kinds.value_kind(kind.dtype)
+            return (entry,) * kind.shape[0]
+        if kind == STATE:
+            return tuple(f.kind for f in self.program.state)
+        if kind == PARAMS:
+            return tuple(f.kind for f in self.program.params)
+        return kind.items if isinstance(kind, Tuple) else ()
+
+    def joined(self, node: ast.AST, *typed: Typed) -> Kind:
+        """The kind that holds all of these."""
+        kind: Kind | None = typed[0].kind
+        for other in typed[1:]:
+            before, kind = kind, kinds.join(kind, other.kind)  # type: ignore[arg-type]
+            if kind is None:
+                self.scope.fail(
+                    node,
+                    f"`{ast.unparse(node)}` mixes {describe(before)} and {describe(other.kind)}",  # type: ignore[arg-type]
+                    "Both must be numbers, or of one kind",
+                )
+        return kind  # type: ignore[return-value]
+
+    def _literal(self, value: Any, kind: Kind) -> ast.expr:
+        if kind == BOOL:
+            return ast.Constant(bool(value))
+        return call(CONVERSIONS[kind], ast.Constant(float(value) if kind == F32 else int(value)))  # type: ignore[index]
+
+    # Names and constants
+
+    def _constant(self, node: ast.Constant) -> Typed:
+        return self.python(node.value, node)
+
+    def _name(self, node: ast.Name) -> Typed:
+        found = self.scope.resolve(node)
+        if found is not MISSING:
+            return self.python(found, node)
+        if node.id not in self.kinds:
+            self.scope.fail(node, f"{node.id!r} is used before it has a value", "Assign it first")
+        return Typed(ast.Name(self.program.local(node.id), ast.Load()), self.kinds[node.id])
+
+    def python(self, value: Any, node: ast.expr) -> Typed:
+        """A Python object as a constant: a number, or numbers in an array, tuple or list."""
+        shown = f"`{ast.unparse(node)}`"
+        if isinstance(value, (bool, np.bool_)):
+            return Typed(ast.Constant(bool(value)), BOOL)
+        if isinstance(value, (int, np.integer)):
+            if not -(2**31) <= value < 2**32:
+                self.scope.fail(node, f"{shown} is {value}, beyond 32 bits", "Use a smaller number, or a float")
+            return Typed(ast.Constant(int(value)), I32 if value < 2**31 else U32)
+        if isinstance(value, (float, np.floating)):
+            return Typed(ast.Constant(float(value)), F32)
+        if isinstance(value, (np.ndarray, tuple, list)):
+            name, kind = self.program.constant(value, self.scope, node)
+            return Typed(ast.Name(name, ast.Load()), kind)
+        if isinstance(value, str):
+            self.scope.fail(
+                node, f"the string {shown} cannot be compiled", "Use a number, such as an i32 field, instead"
+            )
+        what = getattr(value, "__name__", type(value).__name__)
+        self.scope.fail(
+            node, f"{shown} ({what}) cannot be compiled", "Use numbers, arrays of numbers and plain functions"
+        )
+
+    def _attribute(self, node: ast.Attribute) -> Typed:
+        found = self.scope.resolve(node)
+        if found is not MISSING:
+            return self.python(found, node)
+        base = self.expression(node.value)
+        if isinstance(base.kind, Array) and node.attr in ("shape", "size"):
+            return self._extent(base.kind, node.attr)
+        if base.kind not in (STATE, PARAMS):
+            self.scope.fail(
+                node, f"`{ast.unparse(node)}`: {describe(base.kind)} has no .{node.attr}", "Fields are read of s and p"
+            )
+        names = [f.name for f in (self.program.state if base.kind == STATE else self.program.params)]
+        if node.attr not in names:
+            owner = "State" if base.kind == STATE else "Params"
+            self.scope.fail(node, f"{owner} has no field {node.attr!r}", f"It has {', '.join(names) or 'none'}")
+        return self.item(base, names.index(node.attr))
+
+    def _extent(self, kind: Array, what: str) -> Typed:
+        if what == "size":
+            return Typed(ast.Constant(int(np.prod(kind.shape))), I32)
+        return Typed(ast.Tuple([ast.Constant(n) for n in kind.shape], ast.Load()), Tuple((I32,) * len(kind.shape)))
+
+    # Operators
+
+    def _unaryop(self, node: ast.UnaryOp) -> Typed:
+        if isinstance(node.op, ast.Not):
+            return self._negation(self.truth(node.operand))
+        typed = self.number(node.operand)
+        if isinstance(node.op, ast.Invert) and typed.kind == BOOL:
+            return self._negation(typed)
+        if typed.constant:
+            return self._folded(node, ast.UnaryOp(node.op, typed.node))
+        kind = I32 if typed.kind == BOOL else typed.kind
+        if isinstance(node.op, ast.Invert) and kind == F32:
+            self.scope.fail(node, "`~` of a float", "Use it on integers and booleans")
+        return self._arithmetic(ast.UnaryOp(node.op, self.cast(typed, kind)), kind)
+
+    def _negation(self, typed: Typed) -> Typed:
+        if typed.constant:
+            return Typed(ast.Constant(not typed.node.value), BOOL)  # type: ignore[attr-defined]
+        return Typed(ast.BinOp(typed.node, ast.BitXor(), ast.Constant(True)), BOOL)
+
+    def _folded(self, node: ast.expr, operation: ast.expr) -> Typed:
+        """An operation on constants, done now in Python's own double precision."""
+        try:
+            value = eval(compile(ast.fix_missing_locations(ast.Expression(operation)), "constant", "eval"), {})
+        except (ArithmeticError, TypeError, ValueError) as error:
+            self.scope.fail(node, f"`{ast.unparse(node)}` cannot be computed ({error})", "Correct the constants")
+        return self.python(value, node)
+
+    def _arithmetic(self, node: ast.expr, kind: Kind) -> Typed:
+        """An operation whose result must not be wider than 32 bits."""
+        return Typed(node if kind in (F32, BOOL) else call(CONVERSIONS[kind], node), kind)  # type: ignore[index]
+
+    def _binop(self, node: ast.BinOp) -> Typed:
+        return self.binary(node, self.number(node.left), self.number(node.right), node.op)
+
+    def binary(self, node: ast.expr, left: Typed, right: Typed, op: ast.operator) -> Typed:
+        """left op right, also for `left op= right`."""
+        if left.constant and right.constant:
+            return self._folded(node, ast.BinOp(left.node, op, right.node))
+        kind = self.joined(node, left, right)
+        bitwise = isinstance(op, (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift))
+        if bitwise and kind == F32:
+            self.scope.fail(node, f"`{ast.unparse(node)}` has a float", "Bitwise operators take integers and booleans")
+        if kind == BOOL and not isinstance(op, (ast.BitAnd, ast.BitOr, ast.BitXor)):
+            kind = I32
+        if isinstance(op, ast.Pow):
+            return self._power(node, left, right, kind)
+        if isinstance(op, ast.Div):
+            kind = F32
+        a, b = self.cast(left, kind), self.cast(right, kind)
+        if isinstance(op, (ast.FloorDiv, ast.Mod)) and kind == F32:
+            return Typed(call("floor_divide" if isinstance(op, ast.FloorDiv) else "floor_mod", a, b), F32)
+        if isinstance(op, ast.MatMult):
+            self.scope.fail(node, "`@` cannot be compiled", "Write the sum out, or a `for` loop")
+        return self._arithmetic(ast.BinOp(a, op, b), kind)
+
+    def _power(self, node: ast.expr, left: Typed, right: Typed, kind: Kind) -> Typed:
+        exponent = right.node.value if right.constant else None  # type: ignore[attr-defined]
+        if exponent in (2, 3, 4) and pure(left.node):
+            kind = I32 if left.kind == BOOL else left.kind
+            base = Typed(self.cast(left, kind), kind)
+            product = base
+            for _ in range(int(exponent) - 1):
+                product = self._arithmetic(ast.BinOp(product.node, ast.Mult(), copy.deepcopy(base.node)), kind)
+            return product
+        return Typed(call("power", self.cast(left, F32), self.cast(right, F32)), F32)
+
+    def _compare(self, node: ast.Compare) -> Typed:
+        terms = [self.number(n) for n in [node.left, *node.comparators]]
+        parts = []
+        for op, a, b in zip(node.ops, terms, terms[1:], strict=False):
+            if isinstance(op, (ast.Is, ast.IsNot, ast.In, ast.NotIn)):
+                self.scope.fail(node, f"`{ast.unparse(node)}` cannot be compiled", "Compare with == and |")
+            kind = self.joined(node, a, b)
+            if a.constant and b.constant:
+                parts.append(self._folded(node, ast.Compare(a.node, [op], [b.node])))
+                continue
+            parts.append(Typed(ast.Compare(self.cast(a, kind), [op], [copy.deepcopy(self.cast(b, kind))]), BOOL))
+        return self._both(ast.And(), parts)
+
+    def _boolop(self, node: ast.BoolOp) -> Typed:
+        return self._both(node.op, [self.truth(n) for n in node.values])
+
+    def _both(self, op: ast.boolop, terms: list[Typed]) -> Typed:
+        """Conditions joined by `and` or `or`; without a branch where all may be computed."""
+        decisive = isinstance(op, ast.Or)  # the value that settles the whole
+        if any(t.constant and t.node.value is decisive for t in terms):  # type: ignore[attr-defined]
+            return Typed(ast.Constant(decisive), BOOL)
+        nodes = [t.node for t in terms if not t.constant]
+        if not nodes:
+            return Typed(ast.Constant(not decisive), BOOL)
+        result = nodes[0]
+        for other in nodes[1:]:
+            if pure(other):
+                result = ast.BinOp(result, ast.BitOr() if decisive else ast.BitAnd(), other)
+            else:
+                result = ast.BoolOp(op, [result, other])
+        return Typed(result, BOOL)
+
+    def _ifexp(self, node: ast.IfExp) -> Typed:
+        test = self.truth(node.test)
+        if test.constant:
+            return self.expression(node.body if test.node.value else node.orelse)  # type: ignore[attr-defined]
+        body, other = self.expression(node.body), self.expression(node.orelse)
+        return self.choose(node, test, body, other)
+
+    def choose(self, node: ast.expr, test: Typed, body: Typed, other: Typed) -> Typed:
+        """body if test else other, without a branch where both may be computed."""
+        kind = self.joined(node, body, other)
+        if not pure(body.node, other.node):
+            return Typed(ast.IfExp(test.node, self.cast(body, kind), self.cast(other, kind)), kind)
+        if kind in NUMBERS:
+            return Typed(call("select", copy.deepcopy(test.node), self.cast(body, kind), self.cast(other, kind)), kind)
+        if isinstance(kind, Array) or not self.items(kind):
+            return Typed(body.node, kind) if kind == KEY or _field(kind) else self._no_choice(node, kind)
+        pairs = [(self.item(body, k), self.item(other, k)) for k in range(len(self.items(kind)))]
+        return Typed(ast.Tuple([self.choose(node, test, a, b).node for a, b in pairs], ast.Load()), kind)
+
+    def _no_choice(self, node: ast.expr, kind: Kind) -> Typed:
+        self.scope.fail(node, f"a choice between two of {describe(kind)}", "Choose between numbers")
+
+    def _tuple(self, node: ast.Tuple) -> Typed:
+        items = [self.expression(n) for n in node.elts]
+        return Typed(ast.Tuple([self.value(t) for t in items], ast.Load()), Tuple(tuple(t.kind for t in items)))
+
+    # Indices
+
+    def _subscript(self, node: ast.Subscript) -> Typed:
+        base = self.expression(node.value)
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return self._element(base, [self.number(n) for n in inner], node)
+
+    def _element(self, base: Typed, indices: list[Typed], node: ast.expr) -> Typed:
+        """base[indices]: of an array, or of a tuple by a constant or, where all entries are alike, by a variable."""
+        kind = base.kind
+        if not isinstance(kind, Array):
+            return self._entry(base, indices, node)
+        if len(indices) > len(kind.shape):
+            self.scope.fail(
+                node, f"{len(indices)} indices into {describe(kind)}", f"It has {len(kind.shape)} dimensions"
+            )
+        inner = [self._bounded(i, n, node) for i, n in zip(indices, kind.shape, strict=False)]
+        if getattr(base.node, "partial", False):
+            earlier = base.node.slice  # type: ignore[attr-defined]
+            inner = [*(earlier.elts if isinstance(earlier, ast.Tuple) else [earlier]), *inner]
+            base = Typed(base.node.value, kind)  # type: ignore[attr-defined]
+        rest = kind.shape[len(indices) :]
+        element = index(base.node, *inner)
+        element.guarded = True  # type: ignore[attr-defined]
+        if rest:
+            element.partial = True  # type: ignore[attr-defined]
+            return Typed(element, Array(kind.dtype, rest, kind.field))
+        stored, wanted = kind.dtype, kinds.value_kind(kind.dtype)
+        return Typed(element if stored == wanted else call(CONVERSIONS[wanted], element), wanted)
+
+    def _entry(self, base: Typed, indices: list[Typed], node: ast.expr) -> Typed:
+        entries = self.items(base.kind)
+        if not entries or len(indices) != 1:
+            self.scope.fail(node, f"`{ast.unparse(node)}` takes an index of {describe(base.kind)}", "Index arrays only")
+        if indices[0].constant:
+            k = indices[0].node.value  # type: ignore[attr-defined]
+            if not -len(entries) <= k < len(entries):
+                self.scope.fail(node, f"index {k} into {len(entries)} entries", f"Use 0 .. {len(entries) - 1}")
+            return self.item(base, k % len(entries))
+        if len(set(entries)) > 1:
+            self.scope.fail(
+                node, "a variable index into a tuple of mixed kinds", "Index by a constant, or use an array"
+            )
+        element = index(base.node, self.cast(indices[0], I32, node))
+        element.guarded = True  # type: ignore[attr-defined]
+        return Typed(element, entries[0])
+
+    def _bounded(self, typed: Typed, size: int, node: ast.expr) -> ast.expr:
+        if typed.kind == F32:
+            self.scope.fail(node, f"`{ast.unparse(node)}` has a float as index", "Convert it: int(x)")
+        if not typed.constant:
+            return self.cast(typed, I32)
+        k = typed.node.value  # type: ignore[attr-defined]
+        if not -size <= k < size:
+            self.scope.fail(node, f"index {k} into {size} entries", f"Use 0 .. {size - 1}")
+        return ast.Constant(k % size)
+
+    # Calls
+
+    def _call(self, node: ast.Call) -> Typed:
+        function = self.scope.resolve(node.func)
+        if function is MISSING:
+            return self._method(node)
+        if getattr(function, "_fields", None) == tuple(f.name for f in self.program.state):
+            return self._new_state(node)
+        word = word_of(function)
+        if word in ("abs", "min", "max"):
+            return self._builtin(node, word)
+        if word:
+            return self._word(node, word)
+        if function is len:
+            return self._length(node)
+        conversion = {float: F32, int: I32, bool: BOOL}.get(function) if isinstance(function, type) else None
+        found = kinds.of_annotation(function) if isinstance(function, type) else None
+        if conversion or found:
+            return self._converted(node, conversion or kinds.value_kind(found[0]))  # type: ignore[index]
+        if inspect.isfunction(function):
+            return self.program.helper(function, self, node)
+        self._unknown_call(node, function)
+
+    def _unknown_call(self, node: ast.Call, function: Any) -> Any:
+        name = ast.unparse(node.func)
+        if function is print:
+            self.scope.fail(node, "print() cannot run in a kernel", DEBUG)
+        if function is range:
+            self.scope.fail(node, "range() outside a `for` statement", "Write `for i in range(n):`")
+        if name.split(".")[0] in ("np", "numpy") and name.rsplit(".", 1)[-1] in (
+            "zeros",
+            "ones",
+            "empty",
+            "array",
+            "full",
+        ):
+            self.scope.fail(node, f"{name}() makes an array in a kernel", "Declare an array field in State and fill it")
+        if name.split(".")[0] == "random" or ".random" in name:
+            self.scope.fail(node, f"{name}() is not reproducible here", "Use uniform(key, 0, low, high) or randint")
+        self.scope.fail(
+            node, f"{name}() cannot be compiled", "Use the words of headrace.kernels.words or a helper function"
+        )
+
+    def _method(self, node: ast.Call) -> Typed:
+        name = ast.unparse(node.func)
+        if isinstance(node.func, ast.Attribute):
+            if node.func.attr == "_replace":
+                return self._replaced(node, self.expression(node.func.value))
+            if node.func.attr in ("append", "extend", "insert", "pop", "add"):
+                self.scope.fail(node, f"{name}() changes a list's length", "Use an array field of State and a counter")
+        self.scope.fail(node, f"{name}() cannot be compiled", "Call words or plain functions of the module")
+
+    def _plain_args(self, node: ast.Call, names: list[str], needed: int) -> dict[str, ast.expr]:
+        """The arguments by name, positional and keyword."""
+        shown = f"{ast.unparse(node.func)}({', '.join(names)})"
+        keywords = {k.arg: k.value for k in node.keywords}
+        given = dict(zip(names, node.args, strict=False)) | keywords
+        if len(node.args) > len(names) or len(given) != len(node.args) + len(keywords) or len(given) < needed:
+            count = len(node.args) + len(keywords)
+            self.scope.fail(node, f"{ast.unparse(node.func)}() got {count} arguments", f"Call {shown}")
+        for name in given:
+            if name not in names:
+                self.scope.fail(node, f"{ast.unparse(node.func)}() has no argument {name!r}", f"Call {shown}")
+        return given  # type: ignore[return-value]
+
+    def _new_state(self, node: ast.Call) -> Typed:
+        names = [f.name for f in self.program.state]
+        given = self._plain_args(node, names, len(names))
+        return self._state_of({name: self.expression(given[name]) for name in names}, given)
+
+    def _replaced(self, node: ast.Call, base: Typed) -> Typed:
+        if base.kind != STATE:
+            self.scope.fail(node, f"_replace() of {describe(base.kind)}", "It is known of a State only")
+        names = [f.name for f in self.program.state]
+        given = self._plain_args(node, names, 0) if not node.args else self.scope.fail(node, "", "Name the fields")
+        values = {name: self.item(base, k) for k, name in enumerate(names)}
+        return self._state_of(values | {name: self.expression(n) for name, n in given.items()}, given)
+
+    def _state_of(self, values: dict[str, Typed], nodes: dict[str, ast.expr]) -> Typed:
+        elements = []
+        for field in self.program.state:
+            typed, node = values[field.name], nodes.get(field.name)
+            if isinstance(field.kind, Array) and typed.kind != field.kind:
+                self.scope.fail(
+                    node or typed.node,
+                    f"State's array field {field.name!r} is given {describe(typed.kind)} that is not s.{field.name}",
+                    f"Change s.{field.name}[...] in place and pass s.{field.name} on",
+                )
+            elements.append(self.cast(typed, field.kind, node))
+        return Typed(ast.Tuple(elements, ast.Load()), STATE)
+
+    def _builtin(self, node: ast.Call, word: str) -> Typed:
+        if node.keywords or len(node.args) != 1 if word == "abs" else node.keywords or len(node.args) < 2:
+            self.scope.fail(node, f"`{ast.unparse(node)}`", "Write abs(x), min(a, b), max(a, b)")
+        terms = [self.number(n) for n in node.args]
+        kind = self.joined(node, *terms)
+        kind = I32 if kind == BOOL else kind
+        result = Typed(self.cast(terms[0], kind), kind)
+        if word == "abs":
+            return self._arithmetic(call("abs", result.node), kind)
+        for other in terms[1:]:
+            result = self._arithmetic(call(word, result.node, self.cast(other, kind)), kind)
+        return result
+
+    def _word(self, node: ast.Call, word: str) -> Typed:
+        names, parameters, result = signature(word)
+        given = self._plain_args(node, list(names), len(names))
+        typed = {name: self.expression(given[name]) for name in names}
+        free = [typed[name] for name in names if parameters[name] is None and name != "key"]
+        shared = self.joined(node, *free) if free else None
+        args = []
+        for name in names:
+            kind = KEY if name == "key" else parameters[name] or shared
+            args.append(self.cast(typed[name], kind, given[name]))  # type: ignore[arg-type]
+        return Typed(call(word, *args), result or shared)  # type: ignore[arg-type]
+
+    def _length(self, node: ast.Call) -> Typed:
+        entries = self.items(self.expression(node.args[0]).kind) if len(node.args) == 1 else ()
+        if not entries:
+            self.scope.fail(node, f"`{ast.unparse(node)}`", "len() is known of arrays and tuples")
+        return Typed(ast.Constant(len(entries)), I32)
+
+    def _converted(self, node: ast.Call, kind: str) -> Typed:
+        if len(node.args) != 1 or node.keywords:
+            self.scope.fail(node, f"`{ast.unparse(node)}`", "Convert one number")
+        typed = self.number(node.args[0])
+        if typed.constant:
+            value = typed.node.value  # type: ignore[attr-defined]
+            return self.python({F32: float, BOOL: bool}.get(kind, int)(value), node)
+        return Typed(self.cast(typed, kind), kind)
+
+
+def _field(kind: Kind) -> str | None:
+    return kind.field if isinstance(kind, Array) else None
+
+
+@cache
+def signature(word: str) -> tuple[tuple[str, ...], dict[str, str | None], str | None]:
+    """A word's parameter names, their kinds, and the kind of its result; None where kinds are shared."""
+    function = getattr(words_scalar, word)
+    hints = {name: kinds.of_annotation(hint) for name, hint in get_type_hints(function).items()}
+    named = {name: kinds.value_kind(found[0]) for name, found in hints.items() if found}
+    names = tuple(inspect.signature(function).parameters)
+    return names, {name: named.get(name) for name in names}, named.get("return")
