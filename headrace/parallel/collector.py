@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headrace import rng
 from headrace.envs.base import Env
@@ -15,7 +16,11 @@ from headrace.timer import Timer
 
 
 class Collector:
-    """An env, a policy and the rollout they fill. Inline: the policy is the learner's own module, not a copy."""
+    """An env, a policy and the rollout they fill. Inline: the policy is the learner's own module, not a copy.
+
+    columns: what the algorithm declares beside action, log_prob and value. `steps` counts those of each env, dead rows
+    included: it is the counter behind the actions' randomness.
+    """
 
     def __init__(
         self,
@@ -31,39 +36,51 @@ class Collector:
         declared = env_columns(env.observation_space) | {"action": action_column(env.action_space)} | columns
         self.rollout = Rollout(num_steps, env.num_envs, declared, env.device)
         self.memory = policy.initial_memory(env.num_envs)
-        self.steps = 0  # of each env, dead rows included: the counter behind the actions' randomness
+        self.steps = 0
         env.reset(self.rollout, seed)
+        # views, made once: making one costs as much as a small operation
+        rollout = self.rollout
+        self._observation = [rollout.observation[t] for t in range(num_steps + 1)]
+        self._decided = list(zip(rollout.action, rollout.log_prob, rollout.value[:-1], strict=True))
 
+    @torch.no_grad()
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own and is overwritten by the next call."""
-        rollout, steps = self.rollout, self.rollout.num_steps
+        rollout, steps, timer = self.rollout, self.rollout.num_steps, self.timer
         if self.steps:
             rollout.advance()
-        with self.timer("inference"):
-            noise = rng.uniform(
-                self.seed, rng.Purpose.ACTION, self.steps, steps, self.env.num_envs, self.policy.num_draws, self.env.device
-            )
-        with torch.no_grad():
-            for t in range(steps):
-                with self.timer("inference"):
-                    self._decide(t, noise[t])
-                with self.timer("env"):
-                    self.env.step(rollout, t)
-            with self.timer("inference"):
-                rollout.value[steps] = self.policy.value(rollout.observation[steps], self.memory)
+        with timer("inference"):
+            noise = self._noise()
+        for t in range(steps):
+            with timer("inference"):
+                self._decide(t, noise[t])
+            with timer("env"):
+                self.env.step(rollout, t)
+        with timer("inference"):
+            rollout.value[steps] = self.policy.value(self._observation[steps], self.memory)
         self.steps += steps
         return rollout
 
-    def _decide(self, t: int, noise: torch.Tensor) -> None:
-        decision = self.policy.decide(self.rollout.observation[t], self.memory, noise)
-        self.rollout.action[t] = decision.action
-        self.rollout.log_prob[t] = decision.log_prob
-        self.rollout.value[t] = decision.value
+    def _noise(self) -> Tensor:
+        """Draws for the actions of T steps, [T, N, num_draws]."""
+        env, draws = self.env, self.policy.num_draws
+        return rng.uniform(
+            self.seed, rng.Purpose.ACTION, self.steps, self.rollout.num_steps, env.num_envs, draws, env.device
+        )
+
+    def _decide(self, t: int, noise: Tensor) -> None:
+        decision = self.policy.decide(self._observation[t], self.memory, noise)
+        action, log_prob, value = self._decided[t]
+        action.copy_(decision.action)
+        log_prob.copy_(decision.log_prob)
+        value.copy_(decision.value)
         self.memory = decision.memory
 
     def state_dict(self) -> dict[str, Any]:
         """What the next collect() goes on from: counters, the edge row, the worlds."""
-        edge = {name: tree_map(lambda x: x[-1].clone(), getattr(self.rollout, name)) for name in ("observation", "valid")}
+        edge = {
+            name: tree_map(lambda x: x[-1].clone(), getattr(self.rollout, name)) for name in ("observation", "valid")
+        }
         return {"steps": self.steps, "edge": edge, "memory": self.memory, "env": self.env.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from gymnasium.spaces import Space
 from torch import Tensor, nn
 
 from headrace.rollout import Rollout
+from headrace.spaces import Space
 
 
 class Decision(NamedTuple):
@@ -34,6 +33,7 @@ class Policy(nn.Module):
 
     The randomness of a decision comes in as `noise`, uniform draws in [0, 1) of shape [N, num_draws]: so the same draws
     give the same actions on every device and inside a captured graph, and an exported policy needs no generator.
+    Actions of Discrete and MultiDiscrete spaces are the space's own numbers: they count from its `start`.
     """
 
     observation_space: Space
@@ -52,13 +52,33 @@ class Policy(nn.Module):
         """Value of N observations, [N], in units of return."""
         raise NotImplementedError
 
+    def value_scale(self) -> Tensor | float:
+        """Units of return in one unit of the critic's output: losses of values are counted in these."""
+        return 1.0
+
     def replay(self, rollout: Rollout) -> Evaluation:
         """evaluate() of a whole rollout, [T, N] each: log_prob equals what was collected."""
         raise NotImplementedError
 
-    def update_statistics(self, rollout: Rollout) -> None:
-        """Move the normalisers' statistics by the valid rows of a rollout. Called once per iteration, after learning."""
+    def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
+        """Move the normalisers' statistics by the valid rows of a rollout and the returns [T, N] the critic learned.
+
+        Called once per iteration, after learning.
+        """
 
     def initial_memory(self, num_envs: int) -> Any:
         """Memory at the start of an episode; None for a policy without."""
         return None
+
+    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
+        """Act for people: numpy in, numpy out. One observation, or a batch of them; a Dict of arrays for a Dict space.
+
+        Gives actions of the action space in its dtype, inside its bounds: [...] or [N, ...] as the observations were.
+        deterministic: the most likely action; else one drawn with `generator` (torch's own where None).
+        Raises ValueError for an observation of another shape than the space's.
+        """
+        raise NotImplementedError
+
+    def config(self) -> dict[str, Any]:
+        """What the policy is made of, as JSON can hold it: from_config() builds one that its weights fit."""
+        raise NotImplementedError

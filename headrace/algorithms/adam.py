@@ -1,0 +1,75 @@
+"""Adam on one flat buffer: clipping, the step and checkpoints are one pass each, however many layers there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Adam:
+    """Adam (Kingma & Ba 2015, arXiv:1412.6980) with clipping of the gradient's norm.
+
+    Moves the parameters into one buffer `flat` and their gradients into another, `gradient`; the parameters stay what
+    they were to everyone else, as views. `learning_rate` is a tensor: schedules write into it.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, eps: float = 1e-5) -> None:
+        self.eps = eps
+        self.flat, self.gradient = _flatten(list(parameters))
+        self.mean, self.square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+        self.steps = torch.zeros((), device=self.flat.device)
+        self.learning_rate = torch.tensor(learning_rate, device=self.flat.device)
+
+    @torch.no_grad()
+    def step(self, max_norm: float, skip: Tensor | None = None) -> None:
+        """One step along `gradient`, scaled down to a norm of max_norm where it is larger; then zero the gradient.
+
+        skip: a float32 scalar on the device; where it is 1 nothing moves.
+        """
+        divisor = (self.gradient.norm() / max_norm).clamp_(min=1)
+        self.steps += 1 if skip is None else 1 - skip
+        # torch.optim.Adam calls this too; constructing one imports 800 modules
+        torch._fused_adam_(  # type: ignore[attr-defined]
+            [self.flat],
+            [self.gradient],
+            [self.mean],
+            [self.square],
+            [],
+            [self.steps],
+            lr=self.learning_rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=divisor,
+            found_inf=skip,
+        )
+        self.gradient.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the moments and the step count."""
+        return {"mean": self.mean.clone(), "square": self.square.clone(), "steps": self.steps.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict(). Raises ValueError where it is of another number of parameters."""
+        if state["mean"].shape != self.mean.shape:
+            raise ValueError(f"the state is of {len(state['mean'])} parameters, this optimizer has {len(self.mean)}")
+        self.mean.copy_(state["mean"])
+        self.square.copy_(state["square"])
+        self.steps.copy_(state["steps"])
+
+
+def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """One buffer with all parameters, one with all gradients; each parameter and its .grad become views of them."""
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    gradient = torch.zeros_like(flat)
+    sizes = [p.numel() for p in parameters]
+    for parameter, values, slope in zip(parameters, flat.split(sizes), gradient.split(sizes), strict=True):
+        parameter.data = values.view(parameter.shape)
+        parameter.grad = slope.view(parameter.shape)
+    return flat, gradient

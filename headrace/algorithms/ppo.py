@@ -1,0 +1,235 @@
+"""PPO: proximal policy optimisation with a clipped objective. Schulman et al. 2017, arXiv:1707.06347."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headrace import rng
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.minibatches import count, minibatches
+from headrace.fused import fused
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import Policy
+from headrace.returns import explained_variance, gae
+from headrace.rollout import Column, Columns, Rollout, flatten, masked_mean
+from headrace.spaces import Space
+
+METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """PPO's settings. Raises ValueError for one out of range."""
+
+    num_steps: int = 128  # steps of each env in a rollout
+    epochs: int = 4  # passes over each rollout
+    minibatch_size: int = 256  # rows in a minibatch; taken so that all are of one size, the nearest to this
+    learning_rate: float = 3e-4  # of Adam, at the start
+    schedule: Literal["constant", "linear"] = (
+        "constant"  # of the learning rate: "linear" falls to 0 by the end of training
+    )
+    gamma: float = 0.99  # discount of the reward one step later
+    gae_lambda: float = 0.95  # share of longer returns in the advantage: 0 one step only, 1 all to the episode's end
+    clip: float = 0.2  # how far from 1 the probability ratio is rewarded to move
+    value_clip: float = 0.0  # how far a value may move from the one collected, in units of value_scale; 0 for off
+    entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
+    value_coef: float = 0.5  # weight of the value loss in the loss
+    max_grad_norm: float = 0.5  # the gradient's norm is scaled down to this
+    target_kl: float = (
+        0.0  # no more steps on a rollout once the KL divergence passes 1.5 times this, in nats; 0 for off
+    )
+    normalize_advantage: bool = True  # advantages to mean 0 and variance 1 over each rollout
+    hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
+    activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
+    shared: bool = False  # actor and critic share their hidden layers
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"] = (
+        "auto"  # of actions; "auto" goes by the space
+    )
+    normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
+    normalize_return: bool = False  # the critic predicts normalised returns (PopArt)
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "epochs", "minibatch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        for name in ("learning_rate", "clip", "max_grad_norm"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("value_clip", "target_kl"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 (off) or above, got {getattr(self, name)}")
+        if self.schedule not in ("constant", "linear"):
+            raise ValueError(f"schedule must be 'constant' or 'linear', got {self.schedule!r}")
+
+
+class PPO:
+    """Learns a policy from rollouts that it collected itself."""
+
+    name = "ppo"
+
+    def __init__(self, policy: Policy, config: PPOConfig = PPOConfig(), seed: int = 0) -> None:
+        self.policy, self.config, self.seed = policy, config, seed
+        self.num_steps = config.num_steps
+        self.optimizer = Adam(policy.parameters(), config.learning_rate)
+        self.iteration = 0
+
+    @classmethod
+    def build(
+        cls, config: PPOConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
+    ) -> PPO:
+        """PPO with an ActorCritic on a device. Raises TypeError for spaces it cannot learn on."""
+        policy = ActorCritic(
+            observation_space,
+            action_space,
+            config.hidden,
+            config.activation,
+            config.shared,
+            config.distribution,
+            config.normalize_observation,
+            config.normalize_return,
+            seed,
+        )
+        return cls(policy.to(device), config, seed)
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """log_prob and value of what was decided; value also of what is seen last."""
+        return {"log_prob": Column(), "value": Column(edge=True)}
+
+    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
+        """Learn from a rollout of this policy. progress: share of the training done, 0 .. 1.
+
+        Gives metrics under SB3's names. policy_gradient_loss, value_loss, entropy_loss, loss and clip_fraction are
+        means over all minibatches; approx_kl over the last epoch's; explained_variance is of the values collected.
+        """
+        config, value = self.config, rollout.value[:-1]
+        if config.schedule == "linear":
+            self.optimizer.learning_rate.fill_(config.learning_rate * (1 - progress))
+        ends = (rollout.terminated, rollout.truncated)
+        advantage = gae(rollout.reward, value, rollout.value[1:], *ends, config.gamma, config.gae_lambda)
+        returns = advantage + value
+        metrics = learn(self.policy, self.optimizer, rollout, advantage, returns, self._permutation(rollout), config)
+        metrics["explained_variance"] = explained_variance(value, returns, rollout.valid[:-1])
+        metrics["learning_rate"] = self.optimizer.learning_rate.clone()
+        self.policy.update_statistics(rollout, returns)
+        self.iteration += 1
+        return metrics
+
+    def _permutation(self, rollout: Rollout) -> Tensor:
+        """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed and iteration."""
+        generator = rng.generator(self.seed, rng.Purpose.SHUFFLE, self.iteration)
+        rows = rollout.num_steps * rollout.num_envs
+        return torch.stack([torch.randperm(rows, generator=generator) for _ in range(self.config.epochs)]).to(
+            rollout.device
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the policy's tensors and the optimizer's, and the number of updates done."""
+        policy = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
+        return {"policy": policy, "optimizer": self.optimizer.state_dict(), "iteration": self.iteration}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict(), bit for bit."""
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.iteration = int(state["iteration"])
+
+
+@fused("ppo.learn")
+def learn(
+    policy: Policy,
+    optimizer: Adam,
+    rollout: Rollout,
+    advantage: Tensor,
+    returns: Tensor,
+    permutation: Tensor,
+    config: PPOConfig,
+) -> dict[str, Tensor]:
+    """Epochs of minibatch steps on the clipped objective; eq. 7 and 9 of the paper. Gives metrics (see PPO.update).
+
+    advantage, returns: [T, N]; permutation: int64 [epochs, T * N], the order of rows in each epoch. Every minibatch has
+    the same shape; dead rows in it weigh nothing.
+    """
+    valid = rollout.valid[: rollout.num_steps].flatten()
+    columns = {
+        "observation": flatten(rollout.observation[: rollout.num_steps]),
+        "action": flatten(rollout.action),
+        "log_prob": rollout.log_prob.flatten(),
+        "value": rollout.value[: rollout.num_steps].flatten(),
+        "advantage": _normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten(),
+        "returns": returns.flatten(),
+        "valid": valid.to(torch.float32),
+    }
+    number = count(len(valid), config.minibatch_size)
+    skip = torch.zeros((), device=valid.device) if config.target_kl else None
+    losses, log_ratios, weights = [], [], []
+    for order in permutation:
+        for batch in minibatches(columns, order, number):
+            weight = batch["valid"] / batch["valid"].sum().clamp(min=1)
+            loss, parts, log_ratio = ppo_loss(policy, batch, weight, config)
+            if skip is not None:
+                skip = torch.maximum(skip, (_kl(log_ratio) @ weight > 1.5 * config.target_kl).to(skip.dtype))
+            loss.backward()
+            optimizer.step(config.max_grad_norm, skip)
+            losses.append(parts)
+            log_ratios.append(log_ratio)
+            weights.append(weight)
+        if skip is not None and skip.device.type == "cpu" and skip:
+            break  # nothing moves any more; on other devices asking would cost more than going on
+    return _metrics(losses, torch.stack(log_ratios), torch.stack(weights), number, config.clip)
+
+
+def ppo_loss(
+    policy: Policy, batch: dict[str, Any], weight: Tensor, config: PPOConfig
+) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+    """The loss of a minibatch, its parts in METRICS' order, and the log of the probability ratio [B], without gradient.
+
+    weight [B]: 1 / number of valid rows, 0 at dead ones: `x @ weight` is the mean over valid rows.
+    """
+    log_prob, entropy, value = policy.evaluate(batch["observation"], batch["action"])
+    log_ratio = log_prob - batch["log_prob"]
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
+    policy_loss = -(torch.minimum(ratio * batch["advantage"], clipped * batch["advantage"]) @ weight)  # eq. 7
+
+    scale = policy.value_scale()
+    error = (value - batch["returns"]) / scale
+    value_loss = error.square()
+    if config.value_clip:
+        moved = ((value - batch["value"]) / scale).clamp(-config.value_clip, config.value_clip)
+        value_loss = torch.maximum(value_loss, (moved + (batch["value"] - batch["returns"]) / scale).square())
+    value_loss = value_loss @ weight
+
+    entropy_loss = -(entropy @ weight)
+    loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss  # eq. 9
+    parts = tuple(x.detach() for x in (policy_loss, value_loss, entropy_loss, loss))
+    return loss, parts, log_ratio.detach()
+
+
+def _normalized(advantage: Tensor, valid: Tensor) -> Tensor:
+    """Mean 0 and variance 1 over valid rows."""
+    centred = advantage - masked_mean(advantage, valid)
+    return centred / (masked_mean(centred.square(), valid).sqrt() + 1e-8)
+
+
+def _kl(log_ratio: Tensor) -> Tensor:
+    """An estimate of KL(old || new) from each sample, never negative. Schulman 2020, joschu.net/blog/kl-approx.html."""
+    return log_ratio.exp() - 1 - log_ratio
+
+
+def _metrics(
+    losses: list[tuple[Tensor, ...]], log_ratio: Tensor, weight: Tensor, number: int, clip: float
+) -> dict[str, Tensor]:
+    """Means over minibatches; log_ratio, weight: [minibatches, B], `number` of them an epoch."""
+    means = torch.stack([torch.stack(part) for part in zip(*losses, strict=True)]).mean(1)
+    metrics = dict(zip(METRICS, means, strict=True))
+    clipped = (log_ratio.exp() - 1).abs() > clip
+    metrics["clip_fraction"] = (clipped * weight).sum() / len(weight)
+    metrics["approx_kl"] = (_kl(log_ratio[-number:]) * weight[-number:]).sum() / number
+    return metrics

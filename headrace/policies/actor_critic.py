@@ -1,0 +1,131 @@
+"""Actor and critic as multi-layer perceptrons: the usual policy of PPO and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace import rng
+from headrace.policies.base import Decision, Evaluation, Policy
+from headrace.policies.heads import action_head
+from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.normalize import ReturnNormalizer
+from headrace.policies.numpy_shell import batch_size, pad, to_action, to_batch
+from headrace.rollout import Rollout, flatten
+from headrace.spaces import Space, from_json, to_json
+
+# With fewer rows BLAS takes other routes, and what is decided for an observation would differ in its last bits from
+# what is decided for it in a larger batch.
+LEAST_ROWS = 8
+
+
+class ActorCritic(Policy):
+    """An actor and a critic, each an MLP of its own, or (shared) two heads on one.
+
+    hidden: sizes of the hidden layers. activation: see networks.ACTIVATIONS. distribution: see heads.action_head.
+    Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
+    (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalize.py.
+    Raises TypeError for spaces it has no network for, ValueError for unknown names.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        hidden: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        shared: bool = False,
+        distribution: str = "auto",
+        normalize_observation: bool = False,
+        normalize_return: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.observation_space, self.action_space = observation_space, action_space
+        self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
+        self.distribution_name, self.normalize_observation = distribution, normalize_observation
+        generator = rng.generator(seed, rng.Purpose.WEIGHTS)
+        self.encoder = make_encoder(observation_space, normalize_observation)
+        self.head = action_head(action_space, distribution)
+        self.num_draws = self.head.num_draws
+        self.actor = MLP(self.encoder.size, hidden, activation, generator)
+        self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator)
+        self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
+        self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
+        self.return_normalizer = ReturnNormalizer() if normalize_return else None
+
+    def forward(self, observation: Any) -> tuple[Any, Tensor]:
+        """The distribution over actions, and the value [N] in units of return."""
+        encoded = self.encoder(observation)
+        features = self.actor(encoded)
+        distribution = self.head(self.actor_out(features))
+        value = self.critic_out(features if self.shared else self.critic(encoded))[0]
+        return distribution, value if self.return_normalizer is None else self.return_normalizer(value)
+
+    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+        rows = batch_size(observation)
+        if rows < LEAST_ROWS:
+            padded = None if noise is None else pad(noise, LEAST_ROWS)
+            decision = self.decide(pad(observation, LEAST_ROWS), memory, padded)
+            return Decision(decision.action[:rows], decision.log_prob[:rows], decision.value[:rows], memory)
+        distribution, value = self(observation)
+        action = distribution.mode() if noise is None else distribution.sample(noise)
+        return Decision(action, distribution.log_prob(action), value, memory)
+
+    def evaluate(self, observation: Any, action: Tensor) -> Evaluation:
+        distribution, value = self(observation)
+        return Evaluation(distribution.log_prob(action), distribution.entropy(), value)
+
+    def value(self, observation: Any, memory: Any = None) -> Tensor:
+        rows = batch_size(observation)
+        if rows < LEAST_ROWS:
+            return self.value(pad(observation, LEAST_ROWS))[:rows]
+        value = self.critic_out(self.critic(self.encoder(observation)))[0]
+        return value if self.return_normalizer is None else self.return_normalizer(value)
+
+    def value_scale(self) -> Tensor | float:
+        return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
+
+    def replay(self, rollout: Rollout) -> Evaluation:
+        shape = (rollout.num_steps, rollout.num_envs)
+        evaluation = self.evaluate(flatten(rollout.observation[: rollout.num_steps]), flatten(rollout.action))
+        return Evaluation(*(x.view(shape) for x in evaluation))
+
+    def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
+        valid = rollout.valid[: rollout.num_steps].flatten()
+        self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+        if self.return_normalizer is not None:
+            self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
+
+    @torch.no_grad()
+    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
+        device = self.critic_out.weight.device
+        batch, single = to_batch(self.observation_space, observation, device)
+        noise = None
+        if not deterministic:
+            noise = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
+        return to_action(self.action_space, self.decide(batch, None, noise).action, single)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "policy": "ActorCritic",
+            "observation_space": to_json(self.observation_space),
+            "action_space": to_json(self.action_space),
+            "hidden": list(self.hidden),
+            "activation": self.activation,
+            "shared": self.shared,
+            "distribution": self.distribution_name,
+            "normalize_observation": self.normalize_observation,
+            "normalize_return": self.return_normalizer is not None,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ActorCritic:
+        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
+        rest = {
+            name: value for name, value in config.items() if name not in ("policy", "observation_space", "action_space")
+        }
+        return cls(from_json(config["observation_space"]), from_json(config["action_space"]), **rest)

@@ -1,0 +1,172 @@
+"""Distributions over actions, written on tensors.
+
+Parameters come feature-first, [P, N]: across a few choices torch's reductions over the first dimension are ten times as
+fast as over the last. Actions, log_probs and noise are as in a rollout: [N, ...], [N], [N, num_draws].
+Randomness comes in as `noise`, uniform draws in [0, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LOG_2PI = math.log(2 * math.pi)
+EDGE = 1 - 1e-6  # |tanh| of a squashed action at most: atanh of it is 7.25, which float32 still resolves
+QUADRATURE = 8  # nodes in the entropy of a squashed Gaussian
+
+
+class Distribution(Protocol):
+    """N distributions over actions. entropy and log_prob are differentiable in the parameters."""
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [N, ...] drawn with `noise` [N, num_draws]."""
+
+    def mode(self) -> Tensor:
+        """The most likely actions, [N, ...]."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-likelihood (discrete) or log-density (Box) of actions, [N]."""
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, [N]."""
+
+
+class Categorical:
+    """One of K choices, counted from `start`: logits [K, N]. Actions are int32 [N]; one draw a sample."""
+
+    def __init__(self, logits: Tensor, start: int = 0) -> None:
+        self.log_probs = torch.log_softmax(logits, 0)
+        self.start = start
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """The inverse of the distribution function: the first choice whose cumulated share is above `noise` [N, 1]."""
+        return self._choose(noise[:, 0])
+
+    def _choose(self, noise: Tensor) -> Tensor:
+        cumulated = self.log_probs.exp().cumsum(0)
+        # times the last one, since shares add up to 1 only nearly: a last choice of probability 0 is never drawn
+        passed = cumulated[:-1] <= noise * cumulated[-1]
+        return passed.sum(0, dtype=torch.int32) + self.start
+
+    def mode(self) -> Tensor:
+        return self.log_probs.argmax(0).to(torch.int32) + self.start
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        index = action.long() if self.start == 0 else action.long() - self.start
+        return self.log_probs.gather(0, index.unsqueeze(0))[0]
+
+    def entropy(self) -> Tensor:
+        return -(self.log_probs.exp() * self.log_probs).sum(0)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """KL(self || other) in nats, [N]."""
+        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(0)
+
+
+class MultiCategorical:
+    """Several independent choices: logits [sum(sizes), N]. Actions are int32 [N, len(sizes)]; one draw for each."""
+
+    def __init__(self, logits: Tensor, sizes: Sequence[int], starts: Sequence[int]) -> None:
+        self.parts = [Categorical(part, start) for part, start in zip(logits.split(list(sizes)), starts, strict=True)]
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return torch.stack([part._choose(noise[:, i]) for i, part in enumerate(self.parts)]).t()
+
+    def mode(self) -> Tensor:
+        return torch.stack([part.mode() for part in self.parts]).t()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        return torch.stack([part.log_prob(action[:, i]) for i, part in enumerate(self.parts)]).sum(0)
+
+    def entropy(self) -> Tensor:
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+    def kl(self, other: MultiCategorical) -> Tensor:
+        """KL(self || other) in nats, [N]."""
+        return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(0)
+
+
+class Gaussian:
+    """Independent normals: mean [K, N], log_std [K, 1]. Actions are [N, K]; two draws for every two of K."""
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        self.mean, self.log_std = mean, log_std
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return torch.addcmul(self.mean, box_muller(noise.t(), len(self.mean)), self.log_std.exp()).t()
+
+    def mode(self) -> Tensor:
+        return self.mean.t()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        distance = (action.t() - self.mean) * (-self.log_std).exp()
+        constant = self.log_std.sum() + 0.5 * LOG_2PI * len(self.mean)
+        return (distance * distance).sum(0) * -0.5 - constant
+
+    def entropy(self) -> Tensor:
+        return (self.log_std.sum() + 0.5 * (1 + LOG_2PI) * len(self.mean)).expand(self.mean.shape[1])
+
+    def kl(self, other: Gaussian) -> Tensor:
+        """KL(self || other) in nats, [N]."""
+        variance = (2 * (self.log_std - other.log_std)).exp()
+        distance = (self.mean - other.mean) * (-other.log_std).exp()
+        return 0.5 * (variance + distance * distance - 1 - variance.log()).sum(0)
+
+
+class SquashedGaussian:
+    """Normals through tanh, stretched to the bounds: action = center + half * tanh(x). center, half: [K, 1].
+
+    Haarnoja et al. 2018, arXiv:1812.05905, appendix C. Samples stay 1e-6 of half the range inside the bounds, and
+    log_prob of an action at the bounds is that of the nearest such one: so it is finite, and equal when asked again.
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor, center: Tensor, half: Tensor) -> None:
+        self.normal = Gaussian(mean, log_std)
+        self.center, self.half = center, half
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self._stretch(self.normal.sample(noise).t())
+
+    def mode(self) -> Tensor:
+        """The middle of the normal, squashed: the median, for the density's own mode may lie at the bounds."""
+        return self._stretch(self.normal.mean)
+
+    def _stretch(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.center, x.tanh().clamp(-EDGE, EDGE), self.half).t()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        squashed = ((action.t() - self.center) / self.half).clamp(-EDGE, EDGE)
+        slope = (1 - squashed) * (1 + squashed) * self.half  # of the action in x; 1 - squashed is exact near the edge
+        return self.normal.log_prob(squashed.atanh().t()) - slope.log().sum(0)
+
+    def entropy(self) -> Tensor:
+        """Entropy of the normal plus the mean log-slope of the squashing, by Gauss-Hermite quadrature in 8 nodes.
+
+        Within 0.02 nats per dimension for standard deviations up to 1.5, 0.1 up to 3. Unlike -log_prob of a given
+        action, its gradient is that of the entropy.
+        """
+        nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE)
+        mean, log_std = self.normal.mean, self.normal.log_std
+        at = mean.new_tensor(nodes).view(-1, 1, 1)
+        share = mean.new_tensor(weights / weights.sum()).view(-1, 1, 1)
+        x = mean + log_std.exp() * at
+        log_slope = 2 * (math.log(2) - x - torch.nn.functional.softplus(-2 * x))
+        return self.normal.entropy() + ((log_slope * share).sum(0) + self.half.log()).sum(0)
+
+    def kl(self, other: SquashedGaussian) -> Tensor:
+        """KL(self || other) in nats, [N]: squashing both alike does not change it."""
+        return self.normal.kl(other.normal)
+
+
+def box_muller(noise: Tensor, count: int) -> Tensor:
+    """Standard normals [count, N] from uniform draws [D, N], D = count rounded up to even. Box & Muller 1958."""
+    pairs = len(noise) // 2
+    # 1 - draw lies in (0, 1]: its logarithm is finite
+    radius = (-2 * torch.log1p(-noise[:pairs])).sqrt()
+    angle = noise[pairs:] * (2 * math.pi)
+    return torch.cat((radius * angle.cos(), radius * angle.sin()))[:count]

@@ -1,0 +1,96 @@
+"""From the numbers a network puts out to a distribution over an action space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
+from headrace.spaces import Box, Discrete, MultiDiscrete, Space
+
+DISTRIBUTIONS = ("auto", "categorical", "gaussian", "squashed")
+
+
+class CategoricalHead(nn.Module):
+    """Discrete actions: one logit for each choice."""
+
+    def __init__(self, space: Discrete) -> None:
+        super().__init__()
+        self.num_parameters, self.num_draws, self.start = int(space.n), 1, int(space.start)
+
+    def forward(self, parameters: Tensor) -> Categorical:
+        return Categorical(parameters, self.start)
+
+
+class MultiCategoricalHead(nn.Module):
+    """MultiDiscrete actions: one logit for each choice of each component."""
+
+    def __init__(self, space: MultiDiscrete) -> None:
+        super().__init__()
+        self.sizes, self.starts = space.nvec.tolist(), space.start.tolist()
+        self.num_parameters, self.num_draws = sum(self.sizes), len(self.sizes)
+
+    def forward(self, parameters: Tensor) -> MultiCategorical:
+        return MultiCategorical(parameters, self.sizes, self.starts)
+
+
+class GaussianHead(nn.Module):
+    """Box actions: means from the network, one learned log standard deviation per dimension, 0 at first.
+
+    Both are in units of half the bounds' range, around its middle, so that an env whose actions are in other units
+    learns alike; where a dimension has no bounds the unit is 1. squash: through tanh, so that no action needs clipping.
+    """
+
+    center: Tensor
+    half_range: Tensor
+
+    def __init__(self, space: Box, squash: bool) -> None:
+        super().__init__()
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        if squash and not bounded.all():
+            raise TypeError(
+                f"a squashed Gaussian needs bounds on every dimension, got {space}: use distribution='gaussian'"
+            )
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        if not (low < high).all():
+            raise TypeError(f"every dimension of an action needs low < high, got {space}")
+        self.squash = squash
+        self.num_parameters = space.shape[0]
+        self.num_draws = self.num_parameters + self.num_parameters % 2
+        self.log_std = nn.Parameter(torch.zeros(self.num_parameters))
+        self.register_buffer(
+            "center", torch.tensor((low + high) / 2, dtype=torch.float32).unsqueeze(1), persistent=False
+        )
+        self.register_buffer(
+            "half_range", torch.tensor((high - low) / 2, dtype=torch.float32).unsqueeze(1), persistent=False
+        )
+
+    def forward(self, parameters: Tensor) -> Gaussian | SquashedGaussian:
+        log_std = self.log_std.unsqueeze(1)
+        if self.squash:
+            return SquashedGaussian(parameters, log_std, self.center, self.half_range)
+        return Gaussian(torch.addcmul(self.center, parameters, self.half_range), log_std + self.half_range.log())
+
+
+def action_head(space: Space, distribution: str = "auto") -> Any:
+    """The head for an action space: num_parameters, num_draws, and a call that turns [P, N] into a distribution.
+
+    distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box.
+    Raises ValueError for an unknown name, TypeError where distribution and space do not go together.
+    """
+    if distribution not in DISTRIBUTIONS:
+        raise ValueError(f"unknown distribution {distribution!r}: use one of {', '.join(DISTRIBUTIONS)}")
+    if isinstance(space, Discrete) and distribution in ("auto", "categorical"):
+        return CategoricalHead(space)
+    if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and distribution in ("auto", "categorical"):
+        return MultiCategoricalHead(space)
+    if isinstance(space, Box) and len(space.shape) == 1 and distribution != "categorical":
+        return GaussianHead(space, squash=distribution == "squashed")
+    raise TypeError(
+        f"no {distribution} distribution over actions of {space}: "
+        "Discrete and MultiDiscrete are categorical; a Box of one dimension is gaussian or squashed"
+    )

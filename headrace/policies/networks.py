@@ -1,0 +1,148 @@
+"""Networks and what stands before them: multi-layer perceptrons, and encoders from observations to vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headrace.policies.normalize import ObservationNormalizer
+from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    # in place where the gradient needs the output only
+    "tanh": torch.tanh_,
+    "relu": torch.relu_,
+    "elu": functional.elu,
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "leaky_relu": functional.leaky_relu,
+}
+
+
+class Dense(nn.Module):
+    """A linear layer: orthogonal weight [outputs, inputs] times gain (Saxe et al. 2014), bias 0."""
+
+    def __init__(self, inputs: int, outputs: int, gain: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(outputs, inputs), gain, generator))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+
+class MLP(nn.Module):
+    """Hidden layers with an activation, gain sqrt 2: [N, inputs] -> [N, hidden[-1]]. Without any, the identity.
+
+    Raises ValueError for an unknown activation or a size below 1.
+    """
+
+    def __init__(self, inputs: int, hidden: Sequence[int], activation: str, generator: torch.Generator) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"unknown activation {activation!r}: use one of {', '.join(ACTIVATIONS)}")
+        if any(size < 1 for size in hidden):
+            raise ValueError(f"hidden sizes must be 1 or more, got {tuple(hidden)}")
+        sizes = [inputs, *hidden]
+        self.outputs = sizes[-1]
+        layers = [Dense(a, b, math.sqrt(2), generator) for a, b in pairwise(sizes)]
+        self.layers = nn.ModuleList(layers)
+        self._activate = ACTIVATIONS[activation]
+        # looking a parameter up in a module costs as much as a small operation on it
+        self._weights = [(layer.weight, layer.bias) for layer in layers]
+
+    def forward(self, features: Tensor) -> Tensor:
+        for weight, bias in self._weights:
+            features = self._activate(functional.linear(features, weight, bias))
+        return features
+
+
+class Readout(Dense):
+    """The last layer, feature-first: [N, inputs] -> [outputs, N]."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.addmm(self.bias.unsqueeze(1), self.weight, features.t())
+
+
+class VectorEncoder(nn.Module):
+    """A Box of floats, flattened, and normalised where asked: [N, *shape] -> [N, size]."""
+
+    def __init__(self, space: Box, normalize: bool) -> None:
+        super().__init__()
+        self.size = math.prod(space.shape)
+        self.normalizer = ObservationNormalizer(self.size) if normalize else None
+
+    def forward(self, observation: Tensor) -> Tensor:
+        if observation.dim() != 2:
+            observation = observation.reshape(len(observation), self.size)
+        return observation if self.normalizer is None else self.normalizer(observation)
+
+    def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
+        """Move the normaliser by the valid ones of observations [R, *shape]."""
+        if self.normalizer is not None:
+            self.normalizer.update(observation.reshape(len(observation), self.size), valid)
+
+
+class OneHotEncoder(nn.Module):
+    """Discrete or MultiDiscrete: a 1 for each choice taken, [N] or [N, K] -> [N, sum of choices]."""
+
+    component: Tensor
+    choice: Tensor
+
+    def __init__(self, space: Discrete | MultiDiscrete) -> None:
+        super().__init__()
+        if isinstance(space, Discrete):
+            sizes, starts = [int(space.n)], [int(space.start)]
+        else:
+            sizes, starts = space.nvec.ravel().tolist(), space.start.ravel().tolist()
+        component = [k for k, size in enumerate(sizes) for _ in range(size)]
+        choice = [start + i for size, start in zip(sizes, starts, strict=True) for i in range(size)]
+        self.size = sum(sizes)
+        self.register_buffer("component", torch.tensor(component), persistent=False)
+        self.register_buffer("choice", torch.tensor(choice, dtype=torch.int32), persistent=False)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        columns = observation.reshape(len(observation), -1).index_select(1, self.component)
+        return (columns == self.choice).to(torch.float32)
+
+    def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
+        """Ones and zeros stay as they are."""
+
+
+class DictEncoder(nn.Module):
+    """A Dict: its members' vectors one after another."""
+
+    def __init__(self, space: Dict, normalize: bool) -> None:
+        super().__init__()
+        self.names = list(space)
+        members = [make_encoder(space[name], normalize) for name in self.names]
+        self.members: Any = nn.ModuleList(members)
+        self.size = sum(member.size for member in members)
+
+    def forward(self, observation: Any) -> Tensor:
+        parts = [member(getattr(observation, name)) for name, member in zip(self.names, self.members, strict=True)]
+        return torch.cat(parts, 1)
+
+    def update_statistics(self, observation: Any, valid: Tensor) -> None:
+        """Move the members' normalisers by the valid ones of R observations."""
+        for name, member in zip(self.names, self.members, strict=True):
+            member.update_statistics(getattr(observation, name), valid)
+
+
+def make_encoder(space: Space, normalize: bool) -> Any:
+    """The encoder of an observation space: N observations -> float32 [N, encoder.size].
+
+    normalize: bring each dimension of every Box to mean 0 and variance 1. Raises TypeError for images and other spaces.
+    """
+    if isinstance(space, Dict):
+        return DictEncoder(space, normalize)
+    if isinstance(space, Discrete | MultiDiscrete):
+        return OneHotEncoder(space)
+    if isinstance(space, Box) and not (len(space.shape) >= 2 and space.dtype == "uint8"):
+        return VectorEncoder(space, normalize)
+    raise TypeError(
+        f"no network for observations of {space} yet: use vectors (Box), Discrete, MultiDiscrete or a Dict of these"
+    )

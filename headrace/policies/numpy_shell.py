@@ -1,0 +1,52 @@
+"""Between people's numpy arrays and a policy's tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.rollout import Group, tree_map
+from headrace.spaces import Box, Dict, Space, observation_column
+
+
+def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any, bool]:
+    """Observations as tensors [N, ...], and whether it was a single one. Raises ValueError where the shape is wrong."""
+    if isinstance(space, Dict):
+        missing = [name for name in space if name not in observation]
+        if missing:
+            raise ValueError(f"the observation lacks {', '.join(missing)}: it needs {', '.join(space)}")
+        members = {name: to_batch(space[name], observation[name], device) for name in space}
+        if len({single for _, single in members.values()}) > 1:
+            raise ValueError("some members of the observation are single, others are batches")
+        return Group({name: batch for name, (batch, _) in members.items()}), next(iter(members.values()))[1]
+    array = np.asarray(observation)
+    shape = space.shape or ()
+    single = array.ndim == len(shape)
+    if array.shape[0 if single else 1 :] != shape:
+        raise ValueError(f"expected an observation of shape {shape} or a batch [N, {shape}], got {array.shape}")
+    tensor = torch.tensor(array, dtype=observation_column(space).dtype, device=device)  # type: ignore[union-attr]
+    return (tensor.unsqueeze(0) if single else tensor), single
+
+
+def to_action(space: Space, action: Tensor, single: bool) -> Any:
+    """A policy's actions [N, ...] as numpy, in the space's dtype and bounds; of one observation without the batch."""
+    array = action.detach().cpu().numpy()
+    if isinstance(space, Box):
+        array = np.clip(array, space.low, space.high)
+    array = np.ascontiguousarray(array, dtype=space.dtype)
+    return array[0] if single else array
+
+
+def batch_size(observation: Any) -> int:
+    """N of observations [N, ...]."""
+    while isinstance(observation, Group):
+        _, observation = next(iter(observation))
+    return len(observation)
+
+
+def pad(observation: Any, rows: int) -> Any:
+    """Observations [N, ...] with copies of the first added until there are `rows`."""
+    return tree_map(lambda x: torch.cat((x, x[:1].expand(rows - len(x), *x.shape[1:]))), observation)
