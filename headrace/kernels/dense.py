@@ -1,0 +1,155 @@
+"""Matrix products on blocks of 64 samples, feature-major: row f of a block holds feature f of its 64 samples.
+
+One product serves all three passes of a dense layer, because it takes the strides of its factors:
+
+    forward     target[o, e]   += sum_i weight[o, i] source[i, e]
+    backward    target[i, e]   += sum_o weight[o, i] delta[o, e]
+    gradient    target[o, i]   += sum_e delta[o, e] source[i, e], with the source transposed: lanes are inputs
+
+Sums stay in registers, four rows by 64 lanes where the machine has 512-bit registers, else four by 16. Each is taken
+in order, whatever the tile, so that results depend neither on the tile nor on the machine's register width.
+"""
+
+from __future__ import annotations
+
+import llvmlite.binding
+import numpy as np
+from numba import njit  # noqa: TID253
+
+from headrace.kernels.simd import WIDTH, fma, load, splat, store, total
+
+BLOCK = np.uint64(64)  # samples of a block
+_FAST = {"error_model": "numpy", "nogil": True}
+_ZERO, _ONE, _FOUR = np.uint64(0), np.uint64(1), np.uint64(4)
+_2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
+_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
+
+
+@njit(**_FAST)
+def _tile_4x64(weight, w, row, column, count, source, s, source_row, target, t, target_row):
+    w1, t1 = w + row, t + target_row
+    w2, t2 = w1 + row, t1 + target_row
+    w3, t3 = w2 + row, t2 + target_row
+    a0, a1, a2, a3 = load(target, t), load(target, t + WIDTH), load(target, t + _2), load(target, t + _3)
+    b0, b1, b2, b3 = load(target, t1), load(target, t1 + WIDTH), load(target, t1 + _2), load(target, t1 + _3)
+    c0, c1, c2, c3 = load(target, t2), load(target, t2 + WIDTH), load(target, t2 + _2), load(target, t2 + _3)
+    d0, d1, d2, d3 = load(target, t3), load(target, t3 + WIDTH), load(target, t3 + _2), load(target, t3 + _3)
+    for k in range(_ZERO, count):
+        i, j = s + k * source_row, k * column
+        x0, x1, x2, x3 = load(source, i), load(source, i + WIDTH), load(source, i + _2), load(source, i + _3)
+        a, b, c, d = splat(weight[w + j]), splat(weight[w1 + j]), splat(weight[w2 + j]), splat(weight[w3 + j])
+        a0, a1, a2, a3 = fma(a, x0, a0), fma(a, x1, a1), fma(a, x2, a2), fma(a, x3, a3)
+        b0, b1, b2, b3 = fma(b, x0, b0), fma(b, x1, b1), fma(b, x2, b2), fma(b, x3, b3)
+        c0, c1, c2, c3 = fma(c, x0, c0), fma(c, x1, c1), fma(c, x2, c2), fma(c, x3, c3)
+        d0, d1, d2, d3 = fma(d, x0, d0), fma(d, x1, d1), fma(d, x2, d2), fma(d, x3, d3)
+    store(target, t, a0), store(target, t + WIDTH, a1), store(target, t + _2, a2), store(target, t + _3, a3)
+    store(target, t1, b0), store(target, t1 + WIDTH, b1), store(target, t1 + _2, b2), store(target, t1 + _3, b3)
+    store(target, t2, c0), store(target, t2 + WIDTH, c1), store(target, t2 + _2, c2), store(target, t2 + _3, c3)
+    store(target, t3, d0), store(target, t3 + WIDTH, d1), store(target, t3 + _2, d2), store(target, t3 + _3, d3)
+
+
+@njit(**_FAST)
+def _tile_1x64(weight, w, column, count, source, s, source_row, target, t):
+    a0, a1, a2, a3 = load(target, t), load(target, t + WIDTH), load(target, t + _2), load(target, t + _3)
+    for k in range(_ZERO, count):
+        i, a = s + k * source_row, splat(weight[w + k * column])
+        a0, a1 = fma(a, load(source, i), a0), fma(a, load(source, i + WIDTH), a1)
+        a2, a3 = fma(a, load(source, i + _2), a2), fma(a, load(source, i + _3), a3)
+    store(target, t, a0), store(target, t + WIDTH, a1), store(target, t + _2, a2), store(target, t + _3, a3)
+
+
+@njit(**_FAST)
+def _tile_4x16(weight, w, row, column, count, source, s, source_row, target, t, target_row):
+    w1, t1 = w + row, t + target_row
+    w2, t2 = w1 + row, t1 + target_row
+    w3, t3 = w2 + row, t2 + target_row
+    a, b, c, d = load(target, t), load(target, t1), load(target, t2), load(target, t3)
+    for k in range(_ZERO, count):
+        x, j = load(source, s + k * source_row), k * column
+        a, b = fma(splat(weight[w + j]), x, a), fma(splat(weight[w1 + j]), x, b)
+        c, d = fma(splat(weight[w2 + j]), x, c), fma(splat(weight[w3 + j]), x, d)
+    store(target, t, a), store(target, t1, b), store(target, t2, c), store(target, t3, d)
+
+
+@njit(**_FAST)
+def _tile_1x16(weight, w, column, count, source, s, source_row, target, t):
+    a = load(target, t)
+    for k in range(_ZERO, count):
+        a = fma(splat(weight[w + k * column]), load(source, s + k * source_row), a)
+    store(target, t, a)
+
+
+@njit(**_FAST)
+def multiply(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
+    """target[r, e] += sum over k < count of weight[r, k] * source[k, e], for r < rows and e < width.
+
+    w, s, t: where the matrices begin in their flat float32 arrays; row, column: weight's strides; source_row,
+    target_row: strides of the other two, whose columns lie side by side. width: a multiple of 16. All uint64.
+    """
+    whole = rows - rows % _FOUR
+    e = _ZERO
+    while e < width:
+        wide = _WIDE and e + BLOCK <= width
+        for r in range(_ZERO, whole, _FOUR):
+            if wide:
+                _tile_4x64(
+                    weight, w + r * row, row, column, count, source, s + e, source_row,
+                    target, t + r * target_row + e, target_row,
+                )  # fmt: skip
+            else:
+                _tile_4x16(
+                    weight, w + r * row, row, column, count, source, s + e, source_row,
+                    target, t + r * target_row + e, target_row,
+                )  # fmt: skip
+        for r in range(whole, rows):
+            if wide:
+                _tile_1x64(weight, w + r * row, column, count, source, s + e, source_row, target, t + r * target_row + e)
+            else:
+                _tile_1x16(weight, w + r * row, column, count, source, s + e, source_row, target, t + r * target_row + e)
+        e += BLOCK if wide else WIDTH
+
+
+@njit(**_FAST)
+def fill(target, first, rows, bias, b):
+    """Row r of the block at target[first] becomes bias[b + r]."""
+    for r in range(_ZERO, rows):
+        value = splat(bias[b + r])
+        for i in range(first + r * BLOCK, first + (r + _ONE) * BLOCK, WIDTH):
+            store(target, i, value)
+
+
+@njit(**_FAST)
+def clear(target, first, count):
+    """target[first : first + count] = 0; count a multiple of 16."""
+    zero = splat(np.float32(0))
+    for i in range(first, first + count, WIDTH):
+        store(target, i, zero)
+
+
+@njit(**_FAST)
+def scale(target, first, factor, count):
+    """target[first + i] *= target[factor + i] for i < count; count a multiple of 16."""
+    for i in range(_ZERO, count, WIDTH):
+        store(target, first + i, load(target, first + i) * load(target, factor + i))
+
+
+@njit(**_FAST)
+def transpose(scratch, source, rows, target, stride):
+    """scratch[target + e * stride + r] = scratch[source + r * BLOCK + e]: sixteen rows at a time, which LLVM shuffles."""
+    whole = rows - rows % WIDTH
+    for r in range(_ZERO, whole, WIDTH):
+        for e in range(_ZERO, BLOCK):
+            for j in range(_ZERO, WIDTH):
+                scratch[target + e * stride + r + j] = scratch[source + (r + j) * BLOCK + e]
+    for r in range(whole, rows):
+        for e in range(_ZERO, BLOCK):
+            scratch[target + e * stride + r] = scratch[source + r * BLOCK + e]
+
+
+@njit(**_FAST)
+def add_row_sums(scratch, first, rows, target, t):
+    """target[t + r] += sum of row r of the block at scratch[first]."""
+    for r in range(_ZERO, rows):
+        i = first + r * BLOCK
+        pairs = (load(scratch, i) + load(scratch, i + WIDTH)) + (load(scratch, i + _2) + load(scratch, i + _3))
+        target[t + r] += total(pairs)
