@@ -1,0 +1,168 @@
+"""Worlds: `make` gives N of them, by name, Gymnasium id, `file.py:Class`, class or function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import torch
+from gymnasium.spaces import Space
+
+from headrace.envs import sources
+from headrace.envs.base import Env
+from headrace.envs.kernel import KernelEnv
+from headrace.envs.registry import Source, Spec, names, nearest, register, spec
+
+__all__ = ["Env", "KernelEnv", "Listing", "Source", "Spec", "factory", "listing", "make", "register", "spec"]
+
+BACKENDS = ("auto", "cpu", "cuda", "torch", "inline")
+
+register("CartPole-v1", "headrace.envs.cartpole:CartPole", {"ppo": {"total_steps": 500_000, "target_return": 475.0}})
+register("Acrobot-v1", "headrace.envs.acrobot:Acrobot", {"ppo": {"total_steps": 1_000_000, "target_return": -100.0}})
+register("Pendulum-v1", "headrace.envs.pendulum:Pendulum", {"ppo": {"total_steps": 1_000_000, "target_return": -200.0}})
+register(
+    "MountainCar-v0",
+    "headrace.envs.mountain_car:MountainCar",
+    {"ppo": {"total_steps": 2_000_000, "target_return": -120.0}},
+)
+register(
+    "MountainCarContinuous-v0",
+    "headrace.envs.mountain_car_continuous:MountainCarContinuous",
+    {"ppo": {"total_steps": 1_000_000, "target_return": 85.0}},
+)
+register("Catch", "headrace.envs.catch:Catch", {"ppo": {"total_steps": 500_000, "target_return": 0.95}})
+register("GridWorld", "headrace.envs.grid_world:GridWorld", {"ppo": {"total_steps": 5_000_000}})
+
+
+def make(
+    source: Source,
+    num_envs: int,
+    *,
+    backend: str = "auto",
+    device: str | torch.device = "cpu",
+    threads: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    **kwargs: Any,
+) -> Env:
+    """N environments behind one Env.
+
+    source: a registered name ("CartPole-v1"); any Gymnasium id ("LunarLander-v3", "package:Id-v0");
+    "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
+    gives a gymnasium.Env.
+    backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another, the
+    originals where a KernelEnv is a port; "auto" compiles what can be compiled, for `device`.
+    threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
+    wrappers and kwargs for inline ones: kwargs go to gymnasium.make, the class or the function.
+
+    Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a file, module or
+    extra that is missing; TypeError for spaces that are not supported.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
+    known = spec(source)
+    entry = _entry(known)
+    if sources.is_kernel(entry) and backend != "inline":
+        if wrappers or kwargs:
+            given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
+            raise TypeError(f"{known.name} is compiled and takes no {given}: use params, or backend='inline'")
+        return _compiled(known.name, entry, num_envs, backend, device, threads, params)
+    _refuse_compiled_options(known.name, backend, device, threads, params)
+    from headrace.envs.inline import InlineEnv
+
+    return InlineEnv(_factory(known.name, entry, wrappers, kwargs), num_envs, known.name)
+
+
+def factory(
+    source: Source, *, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (), **kwargs: Any
+) -> Callable[[], gymnasium.Env]:
+    """A function that makes one gymnasium.Env of a source: the original of a port, or the KernelEnv in plain Python."""
+    known = spec(source)
+    return _factory(known.name, _entry(known), wrappers, kwargs)
+
+
+class Listing(NamedTuple):
+    """A registered environment, as `headrace envs` shows it."""
+
+    name: str
+    observation_space: Space
+    action_space: Space
+    backends: tuple[str, ...]
+    source: str  # "headrace.envs.cartpole:CartPole"
+
+
+def listing() -> list[Listing]:
+    """Every registered environment. Imports them; those of Gymnasium are made once for their spaces."""
+    return [_listed(spec(name)) for name in names()]
+
+
+def _listed(known: Spec) -> Listing:
+    entry = _entry(known)
+    source = known.entry if isinstance(known.entry, str) else sources.reference(known.entry)
+    if not sources.is_kernel(entry):
+        world = _factory(known.name, entry, (), {})()
+        world.close()
+        return Listing(known.name, world.observation_space, world.action_space, ("inline",), source)
+    from headrace.kernels.source import read
+
+    torch_backend = () if read(entry).statement else ("torch",)  # statements do not run on batched tensors
+    return Listing(
+        known.name, entry.observation_space, entry.action_space, ("cpu", "cuda", *torch_backend, "inline"), source
+    )
+
+
+def _entry(known: Spec) -> Any:
+    """The class, function or Gymnasium spec behind a name."""
+    entry = known.entry
+    if not isinstance(entry, str):
+        return entry
+    if entry in gymnasium.registry:
+        return gymnasium.registry[entry]
+    if ":" in entry or entry.endswith(".py"):
+        return sources.find(entry)
+    hint = nearest(entry, [*names(), *gymnasium.registry]) or "; `headrace envs` lists those that are built in"
+    if "/" in entry:  # a namespace, such as ALE/Pong-v5: its package registers it when imported
+        hint = f"; if a package brings it, name the package too: 'ale_py:{entry}'"
+    raise ValueError(f"there is no environment {entry!r}{hint}")
+
+
+def _compiled(
+    name: str,
+    cls: type[KernelEnv],
+    num_envs: int,
+    backend: str,
+    device: str | torch.device,
+    threads: int | None,
+    params: Mapping[str, Any] | None,
+) -> Env:
+    from headrace.envs.compiled import CompiledEnv
+
+    env = CompiledEnv(cls, num_envs, backend=backend, device=device, threads=threads, params=params)
+    env.name = name
+    return env
+
+
+def _refuse_compiled_options(name: str, backend: str, device: Any, threads: Any, params: Any) -> None:
+    """Raise ValueError where an inline environment is asked for what only a compiled one can do."""
+    if backend not in ("auto", "inline"):
+        raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
+    if torch.device(device).type != "cpu":
+        raise ValueError(f"{name} runs inline on the CPU, not on {str(device)!r}: leave device out")
+    for option, value in (("threads", threads), ("params", params)):
+        if value is not None:
+            raise ValueError(f"{name} runs inline, where {option}={value!r} has no meaning: leave {option} out")
+
+
+def _factory(
+    name: str, entry: Any, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]], kwargs: dict[str, Any]
+) -> Callable[[], gymnasium.Env]:
+    def build() -> gymnasium.Env:
+        env = sources.build(name, entry, kwargs)
+        for wrapper in wrappers:
+            env = wrapper(env)
+        return env
+
+    return build

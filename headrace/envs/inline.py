@@ -1,0 +1,156 @@
+"""Any gymnasium.Env: N of them, stepped one after another in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from headrace.rollout import Group, Rollout
+from headrace.spaces import Box, Space, action_column, observation_column
+
+
+class InlineEnv:
+    """N Gymnasium environments behind headrace.envs.base.Env, on the CPU.
+
+    factory() makes one of them. Each is seeded once, at reset(), by a seed made of the run's seed and its index.
+    Observations are cast to their column's dtype (float32, int32, or uint8 images), actions to the dtype of the action
+    space; a Box's are clipped to it. Raises TypeError for spaces that are not supported.
+
+    An exception inside an environment goes up as it is, with a note of which environment it was, in which episode, at
+    which step. Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode.
+    """
+
+    backend = "inline"
+    device = torch.device("cpu")
+
+    def __init__(self, factory: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
+        self.name, self.num_envs = name, num_envs
+        self.worlds = [factory()]
+        self.observation_space: Space = self.worlds[0].observation_space
+        self.action_space: Space = self.worlds[0].action_space
+        try:
+            observation_column(self.observation_space)
+            action_column(self.action_space)
+        except TypeError:
+            self.close()
+            raise
+        self.worlds += [factory() for _ in range(num_envs - 1)]
+        self._actions = _action_caster(self.action_space)
+        self._rollout: Rollout | None = None
+        self._seed = 0
+        self._begin_anew = False
+        self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Seed every environment and begin its first episode."""
+        self._bind(rollout)
+        self._seed, self._begin_anew = seed, False
+        self._returns, self._lengths = [0.0] * self.num_envs, [0] * self.num_envs
+        self._episodes = [0] * self.num_envs
+        for index, world in enumerate(self.worlds):
+            try:
+                observation, _ = world.reset(seed=env_seed(seed, index))
+            except Exception as error:
+                self._annotate(error, index)
+                raise
+            _write(self._observation, 0, index, observation)
+        self._valid[0] = True
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Step every environment, or reset it where valid[t] is false."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        if self._begin_anew:
+            self._valid[t] = self._begin_anew = False
+        actions = self._actions(self._action[t])
+        valid = self._valid[t].tolist()
+        for index, world in enumerate(self.worlds):
+            try:
+                if valid[index]:
+                    self._step_one(world, index, t, actions[index])
+                else:
+                    self._reset_one(world, index, t)
+            except Exception as error:
+                self._annotate(error, index)
+                raise
+
+    def _step_one(self, world: gymnasium.Env, index: int, t: int, action: Any) -> None:
+        observation, reward, terminated, truncated, _ = world.step(action)
+        _write(self._observation, t + 1, index, observation)
+        self._reward[t, index] = reward
+        self._terminated[t, index] = terminated
+        self._truncated[t, index] = truncated
+        self._valid[t + 1, index] = not (terminated or truncated)
+        self._returns[index] += float(reward)
+        self._lengths[index] += 1
+
+    def _reset_one(self, world: gymnasium.Env, index: int, t: int) -> None:
+        observation, _ = world.reset()
+        _write(self._observation, t + 1, index, observation)
+        self._reward[t, index] = 0.0
+        self._terminated[t, index] = self._truncated[t, index] = False
+        self._valid[t + 1, index] = True
+        self._episode_return[t, index] = self._returns[index]
+        self._episode_length[t, index] = self._lengths[index]
+        self._returns[index], self._lengths[index] = 0.0, 0
+        self._episodes[index] += 1
+
+    def _bind(self, rollout: Rollout) -> None:
+        """NumPy views of a rollout's columns: made once, because an index into a tensor costs ten of an array."""
+        self._rollout = rollout
+        self._observation = _views(rollout.observation)
+        self._action = rollout.action.numpy()
+        self._valid = rollout.valid.numpy()
+        self._reward = rollout.reward.numpy()
+        self._terminated, self._truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
+        self._episode_return, self._episode_length = rollout.episode_return.numpy(), rollout.episode_length.numpy()
+
+    def _annotate(self, error: Exception, index: int) -> None:
+        error.add_note(
+            f"in env {index} of {self.num_envs} of {self.name}, episode {self._episodes[index]}, "
+            f"step {self._lengths[index]}; its seed was {env_seed(self._seed, index)}, the run's {self._seed}"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: Gymnasium has no way to save an environment."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin a new episode everywhere: the next row is dead, and ends an episode of length 0 where none was run."""
+        self._begin_anew = True
+
+    def close(self) -> None:
+        """Close every environment."""
+        while self.worlds:
+            self.worlds.pop().close()
+
+
+def env_seed(seed: int, index: int) -> int:
+    """Seed of environment `index` in a run: 32 bits, far apart for neighbouring seeds."""
+    return int(np.random.SeedSequence((seed % 2**64, index)).generate_state(1)[0])
+
+
+def _views(column: Any) -> Any:
+    """A column's NumPy view, or a dict of them."""
+    return {name: _views(member) for name, member in column} if isinstance(column, Group) else column.numpy()
+
+
+def _write(column: Any, row: int, index: int, observation: Any) -> None:
+    """column[row, index] = observation, member by member for a Dict."""
+    if isinstance(column, dict):
+        for name, member in column.items():
+            _write(member, row, index, observation[name])
+    else:
+        column[row, index] = observation
+
+
+def _action_caster(space: Space) -> Callable[[np.ndarray], Any]:
+    """A function from a row of the action column, [N, ...], to N actions as an environment of this space wants them."""
+    if isinstance(space, Box):
+        low, high, dtype = space.low, space.high, space.dtype
+        return lambda row: np.minimum(np.maximum(row, low), high).astype(dtype, copy=False)
+    return lambda row: row.astype(space.dtype)

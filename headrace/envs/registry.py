@@ -1,0 +1,74 @@
+"""The environments that are known by name: one dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import gymnasium
+
+from headrace.envs import sources
+
+Source = str | type | Callable[..., gymnasium.Env]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A name, what makes its environments, and the settings with which to train on it.
+
+    entry: `module:Class` or `file.py:Class` (imported when first made), `module:Id-v0` of Gymnasium, a class, or a
+    function that gives a gymnasium.Env. defaults: per algorithm, values for fields of its config or of TrainConfig.
+    """
+
+    name: str
+    entry: Source
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+_specs: dict[str, Spec] = {}
+
+
+def register(name: str, entry: Source, defaults: Mapping[str, Mapping[str, Any]] | None = None) -> Spec:
+    """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it.
+
+        register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})
+
+    Raises ValueError for a name with a colon, which would read as `file.py:Class`.
+    """
+    if not name or ":" in name:
+        raise ValueError(f"an environment cannot be called {name!r}: a colon is for `file.py:Class`")
+    _specs[name] = Spec(name, entry, defaults or {})
+    return _specs[name]
+
+
+def spec(source: Source) -> Spec:
+    """What is registered under a name, or for a class; for anything else a spec without defaults.
+
+    Raises TypeError for what is neither a name nor a class nor a function.
+    """
+    if isinstance(source, str):
+        return _specs.get(source) or _of_entry(source) or Spec(source, source)
+    if not callable(source):
+        raise TypeError(
+            f"{source!r} does not make environments: give a name, a class, or a function such as `lambda: env`"
+        )
+    name = sources.reference(source)
+    return _of_entry(source) or _of_entry(name) or Spec(name, source)
+
+
+def names() -> list[str]:
+    """Every registered name, in the order of registration."""
+    return list(_specs)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`: did you mean X or Y?` for the names nearest to one that is not known; nothing where none is near."""
+    by_lower = {other.lower(): other for other in known}
+    close = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.65)]
+    return f": did you mean {' or '.join(close)}?" if close else ""
+
+
+def _of_entry(entry: Source) -> Spec | None:
+    return next((known for known in _specs.values() if known.entry == entry), None)

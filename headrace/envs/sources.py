@@ -1,0 +1,134 @@
+"""From what people call an environment to what makes one: names, ids, `file.py:Class`, classes, functions."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+
+from headrace.envs.kernel import KernelEnv
+
+EnvSpec = gymnasium.envs.registration.EnvSpec
+Entry = type | Callable[..., gymnasium.Env] | EnvSpec
+_files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change, so that an edited file is read anew
+
+
+def find(source: str) -> Entry:
+    """What `file.py:Class`, `package.module:Class` or `module:Id-v0` names: a class, a function, or Gymnasium's spec.
+
+    Raises FileNotFoundError for a missing file, ImportError for a missing module, ValueError where there is no such
+    class in it.
+    """
+    place, _, name = source.rpartition(":")
+    if not place:  # a file without a class
+        place, name = source, ""
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    found = getattr(module, name, None) if name else None
+    if callable(found):
+        return found
+    if name in gymnasium.registry:  # importing the module has registered it
+        return gymnasium.registry[name]
+    raise ValueError(_no_class(module, place, name))
+
+
+def reference(thing: Any) -> str:
+    """The name by which find() gives this class or function again: `package.module:Class` or `file.py:Class`."""
+    name = getattr(thing, "__qualname__", type(thing).__qualname__)  # functools.partial has none of its own
+    module = sys.modules.get(thing.__module__)
+    path = getattr(module, "__file__", None)
+    if path is not None and (thing.__module__ == "__main__" or module in _files.values()):
+        return f"{path}:{name}"
+    return f"{thing.__module__}:{name}"
+
+
+def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
+    """One gymnasium.Env of what find() gave. A KernelEnv gives the original it is a port of, or runs as plain Python.
+
+    Raises ImportError where a package is missing, TypeError where a function gives something else.
+    """
+    if is_kernel(entry):
+        if entry.gymnasium_id is None:
+            from headrace.envs.single import single
+
+            return single(entry, **kwargs)
+        entry = gymnasium.registry[entry.gymnasium_id]
+    if isinstance(entry, EnvSpec):
+        try:
+            return gymnasium.make(entry, **kwargs)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ImportError(f"{name} needs a package that is not installed: {_remedy(entry)}") from error
+    env = entry(**kwargs)
+    if not isinstance(env, gymnasium.Env):
+        raise TypeError(f"{name} gave {env!r} where a gymnasium.Env was expected")
+    return env
+
+
+def is_kernel(thing: Any) -> bool:
+    """Whether it is a class that can be compiled."""
+    return inspect.isclass(thing) and issubclass(thing, KernelEnv)
+
+
+def _is_environment(thing: Any) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, KernelEnv | gymnasium.Env)
+
+
+def _remedy(entry: EnvSpec) -> str:
+    """How to install what a Gymnasium environment needs: its extra is the name of its package, as in envs.box2d."""
+    package = str(entry.entry_point).partition(":")[0].split(".")
+    if package[:2] != ["gymnasium", "envs"]:
+        return "see the documentation of the package that brings it"
+    owner = "headrace" if package[2] == "box2d" else "gymnasium"
+    return f'pip install "{owner}[{package[2]}]"'
+
+
+def _from_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    version = (path, path.stat().st_mtime_ns)
+    if version not in _files:
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))  # the file may import its neighbours
+        spec = importlib.util.spec_from_file_location(_module_name(path), path)
+        assert spec is not None and spec.loader is not None  # a path that ends in .py has a loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        _files[version] = module
+    return _files[version]
+
+
+def _module_name(path: Path) -> str:
+    """`my_env`, unless a module of that name is there already."""
+    taken = sys.modules.get(path.stem)
+    mine = taken is None or getattr(taken, "__file__", None) == str(path)
+    return path.stem if mine else f"{path.stem}_{abs(hash(path)):x}"
+
+
+def _from_package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and one that it imports is not
+        raise ImportError(
+            f"there is no module {name!r}: give a module that can be imported, or a path/to/file.py"
+        ) from error
+
+
+def _no_class(module: ModuleType, place: str, name: str) -> str:
+    """The message for a module without the class asked for."""
+    classes = [
+        key for key, value in vars(module).items() if _is_environment(value) and value.__module__ == module.__name__
+    ]
+    wrong = f"there is no environment {name!r} in {place}" if name else f"{place} does not say which class in it to use"
+    if not classes:
+        return f"{wrong}: it has no subclass of headrace.KernelEnv or gymnasium.Env"
+    return f"{wrong}: use {' or '.join(f'{place}:{found}' for found in classes)}"
