@@ -6,7 +6,7 @@ Values are float32, int32, uint32 or boolean. Fields may be stored narrower (i8,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Tuple:
     items: tuple[Kind, ...]
 
 
-Kind = Union[str, Array, Tuple]
+Kind = str | Array | Tuple
 
 
 def value_kind(dtype: str) -> str:

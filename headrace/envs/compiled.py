@@ -1,0 +1,84 @@
+"""N worlds of a KernelEnv, compiled for the CPU or a GPU, or batched in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from headrace.kernels.source import Source, read
+from headrace.kernels.worlds import Worlds
+from headrace.rollout import Rollout
+
+BACKENDS = ("cpu", "cuda", "torch")
+
+
+class CompiledEnv:
+    """An Env (headrace.envs.base) of N worlds of one KernelEnv.
+
+    backend: "cpu" (Numba, SIMD), "cuda" (a thread per world) or "torch" (batched tensors, any device).
+    threads: of the CPU; None measures whether they pay. params: name -> one number, or N of them.
+    Raises EnvError (headrace.kernels.errors) where the class cannot be compiled, ValueError for wrong arguments.
+    """
+
+    def __init__(
+        self,
+        cls: type,
+        num_envs: int,
+        backend: str = "cpu",
+        threads: int | None = None,
+        params: Mapping[str, Any] | None = None,
+        device: torch.device | str | None = None,
+        name: str | None = None,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs is {num_envs}: give at least 1")
+        if backend not in BACKENDS:
+            raise ValueError(f"backend {backend!r} is not known: give one of {', '.join(BACKENDS)}")
+        if threads is not None and backend != "cpu":
+            raise ValueError(f"threads={threads} is for the CPU; the backend is {backend!r}")
+        self.source = read(cls)
+        self.name = name or getattr(cls, "gymnasium_id", None) or cls.__name__
+        self.backend, self.num_envs = backend, num_envs
+        self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
+        self.worlds = _worlds(self.source, num_envs, backend, threads, params or {}, device)
+        self.device = self.worlds.device
+        # bound once: of one world, a step costs about as much as one more Python call
+        self.step = self.worlds.step
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
+        self.worlds.reset(rollout, seed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers from which load_state_dict() goes on bit for bit."""
+        return self.worlds.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(). The rollout's edge row is the caller's to restore."""
+        self.worlds.load_state_dict(state)
+
+    def close(self) -> None:
+        """Nothing is held beyond memory."""
+
+
+def _worlds(
+    source: Source,
+    num_envs: int,
+    backend: str,
+    threads: int | None,
+    params: Mapping[str, Any],
+    device: torch.device | str | None,
+) -> Worlds:
+    if backend == "cpu":
+        from headrace.kernels.env_cpu import CpuWorlds
+
+        return CpuWorlds(source, num_envs, params, "cpu", threads)
+    if backend == "cuda":
+        from headrace.kernels.env_cuda import CudaWorlds
+
+        return CudaWorlds(source, num_envs, params, device or "cuda")
+    from headrace.kernels.env_torch import TorchWorlds
+
+    return TorchWorlds(source, num_envs, params, device or "cpu")

@@ -1,0 +1,236 @@
+"""N worlds on the CPU: a generated Numba module, its arrays, and the rollout's columns it writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.kernels import cache, kinds
+from headrace.kernels.generate import cpu_module
+from headrace.kernels.numba_errors import explained
+from headrace.kernels.source import Source
+from headrace.rollout import Rollout
+
+ALIGN = 64  # worlds: threads start on cache lines of their own
+WORTH_A_THREAD = 30e-6  # s a call below which a second thread cannot pay
+TRIALS = 8  # calls measured for each choice
+
+
+class CpuWorlds:
+    """N worlds on the CPU. See headrace.kernels.worlds for what each method owes.
+
+    threads: how many; None measures during the first calls whether they pay. The results are the same bits.
+    first_env: number of world 0, where these are a part of a larger set: world i draws as world first_env + i of it.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        num_envs: int,
+        params: Mapping[str, Any] | None = None,
+        device: torch.device | str = "cpu",
+        threads: int | None = None,
+        first_env: int = 0,
+    ) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
+        self.source, self.num_envs, self.device = source, num_envs, torch.device("cpu")
+        self.threads, self.first_env, self.seed = threads, first_env, np.uint32(0)
+        n = num_envs
+        self.floats = np.zeros((len(source.floats) + 1, n), np.float32)  # and the running return
+        self.integers = np.zeros((len(source.integers) + 2, n), np.int32)  # and length, episode
+        self.arrays = {f.name: np.zeros((n, *f.shape), kinds.STORAGE[f.dtype]) for f in source.arrays}  # type: ignore[misc]
+        self.float_params, self.integer_params, per_env = pack_params(source, params or {}, n)
+        self._dead = np.zeros(n, np.int32)
+        self._module = cache.load(source.name, cpu_module(source, per_env))
+        self._rollout: Rollout | None = None
+        self._trial: Trial | None = None
+        self._arguments: tuple[Any, ...] = ()
+        self._step: Any = None
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Episode 0 of every world; writes observation[0] and valid[0]."""
+        self.seed = np.uint32(seed & 0xFFFFFFFF)
+        self._bind(rollout)
+        self._compiled("reset", self._shared)(*self._shared)
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Every world from row t to row t + 1."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        if self._trial is not None:
+            self._try(t)
+        else:
+            self._step(*self._arguments, t)
+
+    def _bind(self, rollout: Rollout) -> None:
+        """Keep the columns of a rollout as flat arrays: making them costs more than a step of few worlds."""
+        if rollout.num_envs != self.num_envs:
+            raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {self.num_envs}")
+        columns, strides = flat_columns(self.source, rollout)
+        state = (self.floats, self.integers, self.float_params, self.integer_params, self._dead, *self.arrays.values())
+        self._shared = (*state, *columns, self.seed, self.first_env, *strides)
+        parts = 1 if self.threads is None else self.threads
+        self._choose(parts)
+        undecided = self.threads is None and self.num_envs >= 2 * ALIGN
+        self._trial = Trial() if undecided and self._rollout is None else self._trial
+        self._rollout = rollout
+
+    def _choose(self, parts: int) -> None:
+        """Use one thread or several from now on."""
+        if parts == 1:
+            self._arguments = (*self._shared, 0, self.num_envs)
+            self._step = self._compiled("step", (*self._arguments, 0))
+            return
+        import numba
+
+        numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))
+        blocks = -(-self.num_envs // ALIGN)
+        cut = np.minimum([blocks * part // parts * ALIGN for part in range(parts + 1)], self.num_envs).astype(np.int64)
+        self._arguments = (*self._shared, cut)
+        self._step = self._compiled("step_parallel", (*self._arguments, 0))
+
+    def _try(self, t: int) -> None:
+        """A step that also measures: one thread first, then all of them if that can pay, then the faster."""
+        trial = self._trial
+        assert trial is not None
+        start = time.perf_counter()
+        self._step(*self._arguments, t)
+        trial.seconds[trial.parallel].append(time.perf_counter() - start)
+        if len(trial.seconds[trial.parallel]) < TRIALS:
+            return
+        available = torch.get_num_threads()
+        if trial.parallel:
+            self.threads = available if min(trial.seconds[True]) < 0.9 * min(trial.seconds[False]) else 1
+        elif min(trial.seconds[False]) < WORTH_A_THREAD or available == 1:
+            self.threads = 1
+        else:
+            trial.parallel = True
+            self._choose(available)
+            return
+        self._trial = None
+        self._choose(self.threads)
+
+    def _compiled(self, function: str, arguments: tuple[Any, ...]) -> Any:
+        import numba
+
+        types = tuple(numba.typeof(argument) for argument in arguments)
+        where = f"compiling {self.source.name} for the CPU (once, about 5 s) ..."
+        with explained(self.source, self._module):
+            return cache.compile_once(self._module, function, types, where)
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of State's fields, [N] or [N, *shape]."""
+        floats = {f.name: self.floats[k].copy() for k, f in enumerate(self.source.floats)}
+        integers = {f.name: unpack(self.integers[k], f.dtype) for k, f in enumerate(self.source.integers)}
+        arrays = {name: array.copy() for name, array in self.arrays.items()}
+        found = floats | integers | arrays
+        return {f.name: torch.from_numpy(found[f.name]) for f in self.source.state}
+
+    def set_state(self, fields: Mapping[str, Tensor]) -> None:
+        """Put worlds into given states; episode, length and return stay."""
+        for k, f in enumerate(self.source.floats):
+            self.floats[k] = np.asarray(fields[f.name])
+        for k, f in enumerate(self.source.integers):
+            self.integers[k] = np.asarray(fields[f.name]).astype(np.int64).astype(np.int32)
+        for name, array in self.arrays.items():
+            array[...] = np.asarray(fields[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers to go on from, bit for bit."""
+        tensors = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
+        return {"seed": int(self.seed)} | {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(). Raises ValueError where it is of other worlds."""
+        if state["floats"].shape != self.floats.shape or state["integers"].shape != self.integers.shape:
+            saved = state["floats"].shape[1]
+            raise ValueError(
+                f"the saved state is of {saved} other worlds than these {self.num_envs} of {self.source.name}"
+            )
+        self.seed = np.uint32(state["seed"])
+        self.floats[...] = state["floats"].numpy()
+        self.integers[...] = state["integers"].numpy()
+        for name, array in self.arrays.items():
+            array[...] = state[f"array.{name}"].numpy()
+        self._rollout = None  # the bound arguments hold the old seed
+
+
+class Trial:
+    """Seconds of the calls measured so far, serial and parallel."""
+
+    def __init__(self) -> None:
+        self.parallel = False
+        self.seconds: dict[bool, list[float]] = {False: [], True: []}
+
+
+def pack_params(source: Source, params: Mapping[str, Any], num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Parameters as arrays [P], or [P, N] where one has a value per world: floats, integers, and which it is.
+
+    Raises ValueError for a name that Params does not have, or a wrong number of values.
+    """
+    known = {p.name for p in source.params}
+    for name in params:
+        if name not in known:
+            raise ValueError(f"{source.name} has no parameter {name!r}: it has {', '.join(sorted(known)) or 'none'}")
+    per_env = any(np.ndim(value) for value in params.values())
+    packs: dict[bool, list[np.ndarray]] = {True: [], False: []}
+    for param in source.params:
+        value = np.asarray(params.get(param.name, param.default))
+        if value.ndim and value.shape != (num_envs,):
+            raise ValueError(
+                f"parameter {param.name!r} has shape {value.shape}: give one number, or {num_envs} of them"
+            )
+        packs[param.dtype == kinds.F32].append(np.broadcast_to(value, (num_envs,) if per_env else ()))
+    shape = (0, num_envs) if per_env else (0,)
+    floats = np.array(packs[True], np.float32) if packs[True] else np.zeros(shape, np.float32)
+    integers = np.array(packs[False], np.int64).astype(np.int32) if packs[False] else np.zeros(shape, np.int32)
+    return floats, integers, per_env
+
+
+def unpack(words: np.ndarray, dtype: str) -> np.ndarray:
+    """An int32 row of the state as its field's dtype; u32 as int64, because torch cannot count with it."""
+    if dtype == kinds.U32:
+        return words.view(np.uint32).astype(np.int64)
+    return words.astype(kinds.STORAGE[dtype])
+
+
+def flat_columns(source: Source, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, int, int]]:
+    """The columns a kernel takes, flat, and its strides in entries: (row, plane, action_plane).
+
+    Entry (t, n) of a column is at t * row + n, entry f of a vector a plane further. Observations of more dimensions
+    stay [T + 1, N, ...]. Raises ValueError where a column's worlds do not lie side by side.
+    """
+    scalars = [getattr(rollout, name) for name in COLUMNS]
+    row = scalars[0].stride(0)
+    for name, column in zip(COLUMNS, scalars, strict=True):
+        if column.stride(0) != row:
+            raise ValueError(
+                f"column {name} has rows {column.stride(0)} entries apart, valid {row}: make one Rollout of all"
+            )
+    action, action_plane = rollout.action, 0
+    if source.action_size is not None:
+        action_plane = action.stride(2)
+    observation, plane = rollout.observation, 0
+    seen = observation.numpy()
+    if observation.dim() == 3:
+        plane, seen = observation.stride(2), _flat(observation, "observation", row)
+    flats = {name: _flat(column, name, row) for name, column in zip(COLUMNS, scalars, strict=True)}
+    columns = (seen, flats["valid"], _flat(action, "action", row), *(flats[name] for name in COLUMNS[1:]))
+    return columns, (row, plane, action_plane)
+
+
+COLUMNS = ("valid", "reward", "terminated", "truncated", "episode_return", "episode_length")
+
+
+def _flat(column: Tensor, name: str, row: int) -> np.ndarray:
+    if (column.shape[1] > 1 and column.stride(1) != 1) or column.stride(0) != row:
+        raise ValueError(f"column {name} has strides {column.stride()}: worlds must lie side by side (feature-major)")
+    array = column.numpy()
+    size = 1 + sum((n - 1) * stride for n, stride in zip(column.shape, column.stride(), strict=True))
+    return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))
