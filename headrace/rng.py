@@ -43,11 +43,9 @@ def philox(key: tuple[Tensor, Tensor], counter: tuple[Tensor, Tensor, Tensor, Te
 
 
 def _multiply(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low 32 bits of a * b. In halves of 16 bits, because the product may pass int64's 63."""
-    low, high = b & 0xFFFF, b >> 16
-    part = a * low
-    carry = a * high + (part >> 16)
-    return carry >> 16, ((carry & 0xFFFF) << 16) | (part & 0xFFFF)
+    """High and low 32 bits of a * b, a in [2^31, 2^32): by (a - 2^32) * b, which unlike a * b fits in int64."""
+    product = (a - (1 << 32)) * b
+    return (product >> 32) + b, product & MASK
 
 
 def to_uniform(words: Tensor) -> Tensor:

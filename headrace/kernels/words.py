@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from types import FunctionType
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def array(dtype: type[np.generic], *shape: int) -> Array:
 
 CPU = """\
 from numba import njit
-@njit(error_model="numpy", forceinline=True)
+@njit(error_model="numpy", fastmath=False, forceinline=True)
 def _product(a, b):
     return a * b
 """
@@ -76,7 +77,8 @@ def prelude(decorator: str, own: str = CPU) -> str:
     Names it defines: `np`; F32(x) I32(x) U32(x) U64(x) I16 U16 I8 U8 BOOL, NumPy's types, which convert; every word;
     floor_divide(a, b) and floor_mod(a, b) of floats; and helpers that begin with an underscore.
     own: functions that the target has its own of, which take the place of those in words_scalar. A target owes at
-    least `_product(a, b)`, a product that is never fused with a sum: on the CPU a function without fastmath flags.
+    least `_product(a, b)`, a product that is never fused with a sum: on the CPU a function that says fastmath=False,
+    since it would inherit its caller's flags.
     """
     kept = [function for name, function in functions().items() if f"def {name}(" not in own]
     return "\n\n".join([CONVERSIONS + own, *(f"{decorator}\n{inspect.getsource(function)}" for function in kept)])
@@ -84,13 +86,13 @@ def prelude(decorator: str, own: str = CPU) -> str:
 
 CONVERSIONS = """\
 import numpy as np
-F32, I32, U32, U64, I16, U16, I8, U8 = np.float32, np.int32, np.uint32, np.uint64, np.int16, np.uint16, np.int8, np.uint8
-BOOL = np.bool_
+F32, I32, U32, U64 = np.float32, np.int32, np.uint32, np.uint64
+I16, U16, I8, U8, BOOL = np.int16, np.uint16, np.int8, np.uint8, np.bool_
 f32, i32, u32 = F32, I32, U32
 """
 
 
-def functions() -> dict[str, object]:
+def functions() -> dict[str, FunctionType]:
     """Every function of words_scalar by name, in the order of the file."""
     return {name: item for name, item in vars(words_scalar).items() if inspect.isfunction(item)}
 

@@ -1,13 +1,15 @@
 """The arithmetic of the words, written once, in float32 and without branches.
 
-As it stands it is plain Python on NumPy scalars, for a debugger. `words.prelude` writes the same functions out for Numba
-(CPU and CUDA), `words_torch` binds the same code to tensors. They use nothing but the primitives at the top, which each
-target has its own of, so that every target performs the same operations in the same order.
+As it stands it is plain Python on NumPy scalars, for a debugger. `words.prelude` writes the same functions out for
+Numba (CPU and CUDA), `words_torch` binds the same code to tensors. They use nothing but the primitives at the top,
+which each target has its own of, so that every target performs the same operations in the same order.
 
-Polynomials: Cephes mathematical library (Moshier 1992); tanh: the rational of the Eigen library; inverse error function:
-Giles 2010, "Approximating the erfinv function". Random words: Philox4x32-10, see headrace.rng.
+Polynomials: Cephes mathematical library (Moshier 1992); tanh: the rational of the Eigen library; inverse error
+function: Giles 2010, "Approximating the erfinv function". Random words: Philox4x32-10, see headrace.rng.
 """
 
+# Annotations name kinds, which each target has its own types for:
+# mypy: ignore-errors
 from __future__ import annotations
 
 import numpy as np
@@ -62,9 +64,9 @@ def clip(x, low, high):
 def floor(x: f32) -> f32:
     """Largest whole number not above x, in float32."""
     x = F32(x)
-    large = absolute(x) >= F32(8388608.0)  # 2^23: no fraction left
-    whole = F32(I32(select(large, F32(0.0), x)))
-    return select(large, x, whole - select(whole > x, F32(1.0), F32(0.0)))
+    small = absolute(x) < F32(8388608.0)  # 2^23: no fraction from there on
+    whole = F32(I32(select(small, x, F32(0.0))))
+    return select(small, whole - select(whole > x, F32(1.0), F32(0.0)), x)
 
 
 def floor_divide(a: f32, b: f32) -> f32:
@@ -186,7 +188,7 @@ def log(x: f32) -> f32:
     """Natural logarithm: -infinity at 0, NaN below. The same bits on every target."""
     x = F32(x)
     tiny = x < F32(1.17549435e-38)
-    bits = _as_int(select(tiny, x * F32(8388608.0), x))
+    bits = _as_int(x * select(tiny, F32(8388608.0), F32(1.0)))
     mantissa = _as_float(I32(I32(bits & I32(0x007FFFFF)) | I32(0x3F800000)))
     upper = mantissa > F32(1.41421356)
     exponent = F32(I32(I32(bits >> I32(23)) - I32(127))) + select(upper, F32(1.0), F32(0.0))
