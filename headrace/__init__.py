@@ -1,0 +1,85 @@
+"""Headrace: reinforcement learning at hardware speed. The public names, each loaded when it is first used."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.algorithms.ppo import PPO as PPO
+    from headrace.algorithms.ppo import PPOConfig as PPOConfig
+    from headrace.config import TrainConfig as TrainConfig
+    from headrace.envs import Env as Env
+    from headrace.envs import KernelEnv as KernelEnv
+    from headrace.envs import make as make
+    from headrace.envs import register as register
+    from headrace.evaluate import Evaluation as Evaluation
+    from headrace.evaluate import evaluate as evaluate
+    from headrace.kernels import words as words
+    from headrace.play import play as play
+    from headrace.plot import plot as plot
+    from headrace.policies.actor_critic import ActorCritic as ActorCritic
+    from headrace.policies.base import Policy as Policy
+    from headrace.rollout import Rollout as Rollout
+    from headrace.run import Run as Run
+    from headrace.run import load as load
+    from headrace.spaces import Box as Box
+    from headrace.spaces import Dict as Dict
+    from headrace.spaces import Discrete as Discrete
+    from headrace.spaces import MultiDiscrete as MultiDiscrete
+    from headrace.train import Trainer as Trainer
+    from headrace.train import train as train
+
+_HOMES = {  # name -> the module it lives in
+    "PPO": "algorithms.ppo",
+    "PPOConfig": "algorithms.ppo",
+    "TrainConfig": "config",
+    "Env": "envs",
+    "KernelEnv": "envs",
+    "make": "envs",
+    "register": "envs",
+    "Evaluation": "evaluate",
+    "evaluate": "evaluate",
+    "words": "kernels",
+    "play": "play",
+    "plot": "plot",
+    "ActorCritic": "policies.actor_critic",
+    "Policy": "policies.base",
+    "Rollout": "rollout",
+    "Run": "run",
+    "load": "run",
+    "Box": "spaces",
+    "Dict": "spaces",
+    "Discrete": "spaces",
+    "MultiDiscrete": "spaces",
+    "Trainer": "train",
+    "train": "train",
+}
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"headrace has no {name!r}; it has {', '.join(sorted(_HOMES))}")
+    home = import_module(f"headrace.{_HOMES[name]}")
+    value = import_module(f"headrace.{_HOMES[name]}.{name}") if name == "words" else getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+class _Package(ModuleType):
+    """Loading headrace/train.py would put that module where the function of its name belongs: the function stays."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and _HOMES.get(name) == name:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -64,7 +64,7 @@ def settle(
     """
     known = {field.name for field in fields(TrainConfig)}
     own = {field.name for field in fields(algorithm_config)} if algorithm_config else set()
-    for given in (file, options):
+    for given in (env_defaults if algorithm_config else {}, file, options):
         for name in given:
             if name not in known | own:
                 raise TypeError(f"there is no setting {name!r}{nearest(name, known | own)}")

@@ -24,7 +24,7 @@ def resolve(name: str | torch.device) -> torch.device:
 
 
 def transfer(source: torch.Tensor, target: torch.Tensor, stream: torch.cuda.Stream | None = None) -> None:
-    """Copy `source` into `target` on another device, without waiting for it when memory is pinned and a stream given."""
+    """Copy `source` into `target` on another device: without waiting, where memory is pinned and a stream given."""
     if stream is None:
         target.copy_(source)
     else:

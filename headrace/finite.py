@@ -1,0 +1,71 @@
+"""NaN and infinity stop a run where they appear, before anything is learned from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.rollout import Group, Rollout
+
+WRITTEN_BY = {  # whom to look at, by the column a bad number stands in
+    "observation": "the environment's observation",
+    "reward": "the environment's reward",
+    "episode_return": "the environment's reward, summed up",
+    "action": "the policy's action",
+    "log_prob": "the policy's output",
+    "value": "the policy's output",
+}
+
+
+class NotFinite(ArithmeticError):
+    """A NaN or an infinity where a number is needed."""
+
+
+def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
+    """Raise NotFinite, naming column, env and step, where any float of a rollout is NaN or infinite.
+
+    first_step: steps each env had taken before the rollout, dead rows included. steps: valid ones, of all envs.
+    A column's sum is finite only if all of it is: one reduction each and one wait for the device; a closer look follows
+    only where a sum is not.
+    """
+    columns = [(name, column) for name, column in _floats(rollout) if column.numel()]
+    sums = torch.stack([column.sum() for _, column in columns])
+    if bool(torch.isfinite(sums).all()):
+        return
+    for name, column in columns:
+        bad = (~torch.isfinite(column)).nonzero()
+        if len(bad):
+            row, env, *entry = bad[0].tolist()
+            value = column[tuple(bad[0])].item()
+            source = WRITTEN_BY.get(name.partition(".")[0], "what was collected")
+            where = f"{name}[{', '.join(map(str, entry))}]" if entry else name
+            raise NotFinite(
+                f"{where} is {value} in env {env} at row {row} of the rollout: step {first_step + row:,} of that env, "
+                f"after {steps:,} steps of all envs. Look at {source} there"
+            )
+
+
+def check_metrics(metrics: Mapping[str, float], steps: int) -> None:
+    """Raise NotFinite, naming the metric, where learning gave a NaN or an infinity."""
+    for name, value in metrics.items():
+        if value - value != 0.0:  # true of NaN and of infinities alone
+            raise NotFinite(
+                f"{name} is {value} after learning at {steps:,} steps: the weights are ruined. A smaller "
+                "learning_rate, or normalize_observation and normalize_return, may help"
+            )
+
+
+def _floats(rollout: Rollout) -> Iterator[tuple[str, Tensor]]:
+    for name in rollout.columns:
+        yield from _members(name, getattr(rollout, name))
+
+
+def _members(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Group):
+        for member, column in value:
+            yield from _members(f"{name}.{member}", column)
+    elif value.is_floating_point():
+        yield name, value

@@ -1,0 +1,112 @@
+"""The growing files of a run: monitor.csv, metrics.jsonl and TensorBoard's events."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace.metrics import tensorboard_tags
+
+MONITOR, METRICS = "monitor.csv", "metrics.jsonl"
+LEAST_INTERVAL = 0.1  # s of training between two rows of metrics, at least
+GROWTH = 0.01  # and this share of the training so far: a long run has some thousand rows, not millions
+IMPORT_AFTER = 5.0  # s: a run that ends sooner loads tensorboardX after its training, not during it
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Let an error of the disk say which file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(error.errno, f"cannot write the run's files: {error.strerror}", str(path)) from error
+
+
+class Logs:
+    """Appends to a run's files; rows wait in memory until flush()."""
+
+    def __init__(self, folder: Path, env: str) -> None:
+        self.folder = folder
+        self._waiting: dict[str, list[str]] = {MONITOR: [], METRICS: []}
+        self._scalars: list[tuple[float, int, dict[str, float]]] = []
+        self._writer: Any = None
+        self._purge: int | None = None
+        self._next_row = 0.0
+        self._started = time.monotonic()
+        if not (folder / MONITOR).exists():
+            self._waiting[MONITOR].append(f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n")
+
+    def episodes(self, returns: Sequence[float], lengths: Sequence[int], seconds: float) -> None:
+        """Note finished episodes: Stable-Baselines3's columns, return, length and seconds of training."""
+        t = round(seconds, 6)
+        self._waiting[MONITOR] += [
+            f"{round(total, 6)},{length},{t}\n" for total, length in zip(returns, lengths, strict=True)
+        ]
+
+    def due(self, seconds: float) -> bool:
+        """Whether it is time for another row of metrics."""
+        return seconds >= self._next_row
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Note one row of metrics, and write what has gathered."""
+        self._next_row = row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"])
+        self._waiting[METRICS].append(json.dumps(row) + "\n")
+        self._scalars.append((time.time(), row["steps"], tensorboard_tags(row)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what has gathered. Raises OSError, naming the file."""
+        for name, lines in self._waiting.items():
+            if lines:
+                with writing(self.folder / name), open(self.folder / name, "a") as file:
+                    file.write("".join(lines))
+                lines.clear()
+        if time.monotonic() - self._started > IMPORT_AFTER:
+            self._write_events()
+
+    def close(self) -> None:
+        """Write everything that is left."""
+        self.flush()
+        if self._scalars:
+            self._write_events()
+        if self._writer:
+            self._writer.close()
+            self._writer = None
+
+    def positions(self) -> dict[str, int]:
+        """How long each file is, once all that is known is on the disk: what a checkpoint notes."""
+        self.flush()
+        sizes = {}
+        for name in self._waiting:
+            path = self.folder / name
+            if path.exists():
+                with writing(path), open(path, "a") as file:
+                    os.fsync(file.fileno())
+                    sizes[name] = file.tell()
+        return sizes
+
+    def rewind(self, positions: Mapping[str, int], steps: int) -> None:
+        """Forget what was written after a checkpoint: the resumed run will write it again."""
+        for name, size in positions.items():
+            path = self.folder / name
+            if path.exists() and path.stat().st_size > size:
+                with writing(path):
+                    os.truncate(path, size)
+        self._purge = steps
+
+    def _write_events(self) -> None:
+        from tensorboardX import SummaryWriter
+
+        with writing(self.folder):
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self.folder), purge_step=self._purge)
+            for moment, steps, tags in self._scalars:
+                for tag, value in tags.items():
+                    self._writer.add_scalar(tag, value, steps, moment)
+            self._writer.flush()
+        self._scalars.clear()

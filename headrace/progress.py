@@ -1,0 +1,113 @@
+"""What a person sees while a run trains: a live table on a terminal, single lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.train import Trainer
+
+LIVE_AFTER = 1.0  # s: shorter runs end without a table, and without importing rich
+LIVE_EVERY = 0.25  # s between two tables
+LINE_AFTER, LINE_EVERY = 2.0, 5.0  # s until the first line, and between two
+LOSSES = ("policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "explained_variance", "learning_rate")
+
+
+class Progress:
+    """Shows a trainer at work. mode: "auto", "rich", "plain" or "none"; auto is rich on a terminal, else plain."""
+
+    def __init__(self, mode: str, trainer: Trainer) -> None:
+        self.mode = ("rich" if sys.stdout.isatty() else "plain") if mode == "auto" else mode
+        self.trainer = trainer
+        self._live: Any = None
+        self._next = time.monotonic() + (LIVE_AFTER if self.mode == "rich" else LINE_AFTER)
+
+    def close(self) -> None:
+        """Leave the table as it is. What is said from now on comes below it."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        """Show where training is, if it is time to. metrics: of the last update."""
+        if self.mode == "none" or time.monotonic() < self._next:
+            return
+        if self.mode == "plain":
+            self._next = time.monotonic() + LINE_EVERY
+            print(line(self.trainer), flush=True)
+            return
+        self._next = time.monotonic() + LIVE_EVERY
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False)
+            self._live.start()
+        self._live.update(_table(self.trainer, metrics), refresh=True)
+
+    def say(self, text: str) -> None:
+        """Print a line, above the table where there is one; nothing in mode "none"."""
+        if self.mode != "none":
+            self._live.console.print(text, highlight=False, markup=False) if self._live else print(text, flush=True)
+
+
+def line(trainer: Trainer) -> str:
+    """Where training is, in one line."""
+    parts = [f"{trainer.steps:,} steps", f"{trainer.seconds:.1f} s", f"{_speed(trainer)} steps/s", _return(trainer)]
+    return "  ".join([*parts, f"{_duration(trainer.seconds_left())} left"])
+
+
+def summary(trainer: Trainer) -> str:
+    """What training came to, in one line."""
+    return (
+        f"trained in {trainer.seconds:.2f} s: {trainer.steps:,} steps, {_speed(trainer)} steps/s, {_return(trainer)} "
+        f"(last {len(trainer.episodes.returns)} episodes)"
+    )
+
+
+def _table(trainer: Trainer, metrics: Mapping[str, float]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=f"{trainer.algorithm.name} on {trainer.env.name}")
+    for _ in range(3):
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+    shares = {name: f"{share:.0%}" for name, share in trainer.shares().items()}
+    length = trainer.episodes.mean_length()
+    left = {
+        "steps": f"{trainer.steps:,}",
+        "steps/s": _speed(trainer),
+        "time": _duration(trainer.seconds),
+        "left": _duration(trainer.seconds_left()),
+        "return": _return(trainer).removeprefix("return "),
+        "length": "-" if length is None else f"{length:.1f}",
+    }
+    losses = {name: f"{metrics[name]:.4g}" for name in LOSSES if name in metrics}
+    columns = [list(part.items()) for part in (left, losses, shares)]
+    for row in range(max(map(len, columns))):
+        cells = [column[row] if row < len(column) else ("", "") for column in columns]
+        table.add_row(*(text.replace("_", " ") for cell in cells for text in cell))
+    return table
+
+
+def _speed(trainer: Trainer) -> str:
+    speed = trainer.steps_per_second()
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if speed >= size:
+            return f"{speed / size:.3g}{unit}"
+    return f"{speed:.3g}"
+
+
+def _return(trainer: Trainer) -> str:
+    mean = trainer.episodes.mean_return()
+    return "return -" if mean is None else f"return {mean:.4g}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

@@ -1,0 +1,155 @@
+"""What a run writes while it trains: logs, evaluations, checkpoints, the best policy, and words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace import checkpoint
+from headrace.config import to_toml
+from headrace.evaluate import evaluate
+from headrace.finite import NotFinite
+from headrace.logs import Logs
+from headrace.progress import Progress, summary
+from headrace.run import BEST, LAST, Run, describe, identity, save_policy
+
+if TYPE_CHECKING:
+    from headrace.train import Trainer
+
+SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most
+
+
+class Recorder:
+    """Keeps a trainer's run in `folder`. `with recorder:` around the training closes what is open.
+
+    The best policy is the one with the best evaluation; with eval_freq = 0, with the best mean return over a full
+    window of training episodes.
+    """
+
+    def __init__(self, trainer: Trainer, folder: Path) -> None:
+        self.trainer, self.folder = trainer, folder
+        self.logs = Logs(folder, trainer.short_name)
+        self.progress = Progress(trainer.config.progress, trainer)
+        self._best_score: float | None = None
+        self._best: tuple[dict[str, Any], dict[str, Any]] | None = None  # weights and facts not yet written
+        self._evaluation: dict[str, float] = {}
+        self._metrics: Mapping[str, float] = {}
+        self._row: dict[str, Any] = {}
+        self._steps, self._saved_at = trainer.steps, trainer.seconds
+        settings = trainer.settings()
+        describe(folder, to_toml(**settings))
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
+        self.progress.close()
+        self.trainer.close()
+        if error is not None:
+            self.logs.close()
+        if isinstance(error, NotFinite):
+            raise NotFinite(f"{error}. {self._last_good()}") from error
+
+    def resume(self, positions: Mapping[str, int]) -> None:
+        """Take up the files of the run where a checkpoint left them."""
+        self.logs.rewind(positions, self.trainer.steps)
+        if (self.folder / BEST).exists():
+            self._best_score = checkpoint.read_manifest(self.folder / BEST)["score"]
+
+    def record(self, metrics: Mapping[str, float]) -> None:
+        """Note one iteration: its episodes always; the rest as it comes due."""
+        trainer, config = self.trainer, self.trainer.config
+        self._metrics = metrics
+        self.logs.episodes(*trainer.ended, trainer.seconds)
+        if self._passed(config.eval_freq):
+            self._evaluate()
+        elif config.eval_freq == 0 and trainer.episodes.full:
+            self._offer(trainer.episodes.mean_return())
+        if self.logs.due(trainer.seconds):
+            self._write_row()
+        if self._passed(config.save_freq):
+            self._save(self.folder / f"step_{trainer.steps}")
+        if trainer.seconds - self._saved_at > SAVE_EVERY:
+            self._save_last()
+        self._steps = trainer.steps
+        self.progress.show(metrics)
+
+    def finish(self, reason: str) -> Run:
+        """Write the last row, last/ and best/, and give the Run."""
+        trainer = self.trainer
+        self.progress.close()
+        if self._metrics and self._row.get("steps") != trainer.steps:
+            self._write_row()
+        if self._best is None and not (self.folder / BEST).exists():
+            self._keep(trainer.episodes.mean_return())
+        self._save_last()
+        self.logs.close()
+        run = Run(
+            self.folder,
+            trainer.policy,
+            trainer.algorithm.name,
+            trainer.source,
+            trainer.steps,
+            trainer.seconds,
+            self._row,
+            reason,
+            trainer.config.seed,
+        )
+        self.progress.say(summary(trainer))
+        self.progress.say(
+            f"stopped by {run.reason}; go on with: {run.resume_command}" if run.interrupted else f"{run.path}"
+        )
+        return run
+
+    def _passed(self, every: int) -> bool:
+        """Whether the last iteration passed a multiple of `every` steps."""
+        return every > 0 and self.trainer.steps // every > self._steps // every
+
+    def _evaluate(self) -> None:
+        config = self.trainer.config
+        result = evaluate(self.trainer.policy, self.trainer.source, config.eval_episodes, config.seed)
+        self._offer(result.mean)
+        length = sum(result.lengths) / len(result.lengths)
+        self._evaluation = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}
+        self._write_row()
+        self.progress.say(f"{self.trainer.steps:,} steps: {result}")
+
+    def _offer(self, score: float | None) -> None:
+        """Keep the policy as it is now, if none before was better. It is written with the next save."""
+        if score is not None and (self._best_score is None or score > self._best_score):
+            self._keep(score)
+
+    def _keep(self, score: float | None) -> None:
+        self._best_score = score
+        weights = {name: tensor.clone() for name, tensor in self.trainer.policy.state_dict().items()}
+        self._best = weights, {"score": score, "steps": self.trainer.steps}
+
+    def _write_row(self) -> None:
+        self._row = self.trainer.row(self._metrics) | self._evaluation
+        self._evaluation = {}
+        self.logs.row(self._row)
+
+    def _save_last(self) -> None:
+        self._save(self.folder / LAST)
+        if self._best is not None:
+            weights, facts = self._best
+            save_policy(self.folder / BEST, self.trainer.policy, weights, **facts)
+            self._best = None
+        self._saved_at = self.trainer.seconds
+
+    def _save(self, folder: Path) -> None:
+        trainer = self.trainer
+        checkpoint.save(
+            folder,
+            {"policy": trainer.policy.state_dict(), "training": trainer.state_dict()},
+            policy=identity(trainer.policy),
+            settings=trainer.settings(),
+            counters={"steps": trainer.steps, "seconds": trainer.seconds, "episodes": trainer.episodes.count},
+            positions=self.logs.positions(),
+        )
+
+    def _last_good(self) -> str:
+        if (self.folder / LAST).exists():
+            return f"The last good checkpoint is {self.folder / LAST}"
+        return "There is no checkpoint yet: one is written every save_freq steps"
