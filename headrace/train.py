@@ -84,7 +84,7 @@ class Trainer:
         self.env = self._make_env()
         if isinstance(algorithm, str):
             spaces = self.env.observation_space, self.env.action_space
-            kind = _algorithm(algorithm)[0]
+            kind = algorithm_classes(algorithm)[0]
             self.algorithm: Algorithm = kind.build(algorithm_config, *spaces, self.config.seed, self.env.device)
         else:
             self.algorithm = algorithm
@@ -270,10 +270,10 @@ def _settings(
     ready = not isinstance(algorithm, str)
     name = algorithm.name if ready else algorithm
     defaults = {} if _is_ready(source) else envs.spec(source).defaults.get(name, {})
-    return settle(None if ready else _algorithm(name)[1], defaults, file, options)
+    return settle(None if ready else algorithm_classes(name)[1], defaults, file, options)
 
 
-def _algorithm(name: str) -> tuple[Any, type]:
+def algorithm_classes(name: str) -> tuple[Any, type]:
     """The class of an algorithm and that of its config. Raises ValueError for a name that is not known."""
     if name not in ALGORITHMS:
         raise ValueError(
