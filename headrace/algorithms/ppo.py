@@ -29,9 +29,7 @@ class PPOConfig:
     epochs: int = 4  # passes over each rollout
     minibatch_size: int = 256  # rows in a minibatch; taken so that all are of one size, the nearest to this
     learning_rate: float = 3e-4  # of Adam, at the start
-    schedule: Literal["constant", "linear"] = (
-        "constant"  # of the learning rate: "linear" falls to 0 by the end of training
-    )
+    schedule: Literal["constant", "linear"] = "constant"  # of the learning rate: linear falls to 0 by the end
     gamma: float = 0.99  # discount of the reward one step later
     gae_lambda: float = 0.95  # share of longer returns in the advantage: 0 one step only, 1 all to the episode's end
     clip: float = 0.2  # how far from 1 the probability ratio is rewarded to move
@@ -39,16 +37,12 @@ class PPOConfig:
     entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
     value_coef: float = 0.5  # weight of the value loss in the loss
     max_grad_norm: float = 0.5  # the gradient's norm is scaled down to this
-    target_kl: float = (
-        0.0  # no more steps on a rollout once the KL divergence passes 1.5 times this, in nats; 0 for off
-    )
+    target_kl: float = 0.0  # a rollout is left once the KL divergence passes 1.5 times this, in nats; 0 for off
     normalize_advantage: bool = True  # advantages to mean 0 and variance 1 over each rollout
     hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
     activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     shared: bool = False  # actor and critic share their hidden layers
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"] = (
-        "auto"  # of actions; "auto" goes by the space
-    )
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
     normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
     normalize_return: bool = False  # the critic predicts normalised returns (PopArt)
 
