@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from headrace.kernels import cache, kinds
-from headrace.kernels.generate import cpu_module
+from headrace.kernels.generate import CHUNK, cpu_module, rows
 from headrace.kernels.numba_errors import explained
 from headrace.kernels.source import Source
 from headrace.rollout import Rollout
 
-ALIGN = 64  # worlds: threads start on cache lines of their own
 WORTH_A_THREAD = 30e-6  # s a call below which a second thread cannot pay
 TRIALS = 8  # calls measured for each choice
 
@@ -41,12 +40,15 @@ class CpuWorlds:
             raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
         self.source, self.num_envs, self.device = source, num_envs, torch.device("cpu")
         self.threads, self.first_env, self.seed = threads, first_env, np.uint32(0)
-        n = num_envs
-        self.floats = np.zeros((len(source.floats) + 1, n), np.float32)  # and the running return
-        self.integers = np.zeros((len(source.integers) + 2, n), np.int32)  # and length, episode
-        self.arrays = {f.name: np.zeros((n, *f.shape), kinds.STORAGE[f.dtype]) for f in source.arrays}  # type: ignore[misc]
-        self.float_params, self.integer_params, per_env = pack_params(source, params or {}, n)
-        self._dead = np.zeros(n, np.int32)
+        floats, integers = rows(source)
+        self.floats = blocks(np.zeros((floats, num_envs), np.float32))  # fields, running return
+        self.integers = blocks(np.zeros((integers, num_envs), np.int32))  # fields, length, episode
+        self.arrays = {f.name: np.zeros((num_envs, *f.shape), kinds.STORAGE[f.dtype]) for f in source.arrays}  # type: ignore[misc]
+        float_params, integer_params, per_env = pack_params(source, params or {}, num_envs)
+        if per_env:
+            float_params, integer_params = blocks(float_params), blocks(integer_params)
+        self._params = (float_params.ravel(), integer_params.ravel())
+        self._dead = np.zeros(num_envs, np.int32)
         self._module = cache.load(source.name, cpu_module(source, per_env))
         self._rollout: Rollout | None = None
         self._trial: Trial | None = None
@@ -57,7 +59,8 @@ class CpuWorlds:
         """Episode 0 of every world; writes observation[0] and valid[0]."""
         self.seed = np.uint32(seed & 0xFFFFFFFF)
         self._bind(rollout)
-        self._compiled("reset", self._shared)(*self._shared)
+        arguments = (*self._shared, self.num_envs)
+        self._compiled("reset", arguments)(*arguments)
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every world from row t to row t + 1."""
@@ -73,11 +76,11 @@ class CpuWorlds:
         if rollout.num_envs != self.num_envs:
             raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {self.num_envs}")
         columns, strides = flat_columns(self.source, rollout)
-        state = (self.floats, self.integers, self.float_params, self.integer_params, self._dead, *self.arrays.values())
+        state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._dead, *self.arrays.values())
         self._shared = (*state, *columns, self.seed, self.first_env, *strides)
         parts = 1 if self.threads is None else self.threads
         self._choose(parts)
-        undecided = self.threads is None and self.num_envs >= 2 * ALIGN
+        undecided = self.threads is None and self.num_envs >= 2 * CHUNK
         self._trial = Trial() if undecided and self._rollout is None else self._trial
         self._rollout = rollout
 
@@ -90,8 +93,8 @@ class CpuWorlds:
         import numba
 
         numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))
-        blocks = -(-self.num_envs // ALIGN)
-        cut = np.minimum([blocks * part // parts * ALIGN for part in range(parts + 1)], self.num_envs).astype(np.int64)
+        chunks = -(-self.num_envs // CHUNK)
+        cut = np.minimum([chunks * part // parts * CHUNK for part in range(parts + 1)], self.num_envs).astype(np.int64)
         self._arguments = (*self._shared, cut)
         self._step = self._compiled("step_parallel", (*self._arguments, 0))
 
@@ -126,39 +129,63 @@ class CpuWorlds:
 
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields, [N] or [N, *shape]."""
-        floats = {f.name: self.floats[k].copy() for k, f in enumerate(self.source.floats)}
-        integers = {f.name: unpack(self.integers[k], f.dtype) for k, f in enumerate(self.source.integers)}
-        arrays = {name: array.copy() for name, array in self.arrays.items()}
-        found = floats | integers | arrays
+        floats, integers = unblocked(self.floats, self.num_envs), unblocked(self.integers, self.num_envs)
+        found = {f.name: floats[k].copy() for k, f in enumerate(self.source.floats)}
+        found |= {f.name: unpack(integers[k], f.dtype) for k, f in enumerate(self.source.integers)}
+        found |= {name: array.copy() for name, array in self.arrays.items()}
         return {f.name: torch.from_numpy(found[f.name]) for f in self.source.state}
 
     def set_state(self, fields: Mapping[str, Tensor]) -> None:
         """Put worlds into given states; episode, length and return stay."""
+        floats, integers = unblocked(self.floats, self.num_envs), unblocked(self.integers, self.num_envs)
         for k, f in enumerate(self.source.floats):
-            self.floats[k] = np.asarray(fields[f.name])
+            floats[k] = np.asarray(fields[f.name])
         for k, f in enumerate(self.source.integers):
-            self.integers[k] = np.asarray(fields[f.name]).astype(np.int64).astype(np.int32)
+            integers[k] = np.asarray(fields[f.name]).astype(np.int64).astype(np.int32)
+        self._put(floats, integers)
         for name, array in self.arrays.items():
             array[...] = np.asarray(fields[name])
 
+    def _put(self, floats: np.ndarray, integers: np.ndarray) -> None:
+        self.floats[...], self.integers[...] = blocks(floats), blocks(integers)
+
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers to go on from, bit for bit."""
-        tensors = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
-        return {"seed": int(self.seed)} | {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
+        packs = {"floats": self.floats, "integers": self.integers}
+        arrays = {name: unblocked(pack, self.num_envs) for name, pack in packs.items()}
+        arrays |= {f"array.{name}": array.copy() for name, array in self.arrays.items()}
+        return {"seed": int(self.seed)} | {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from state_dict(). Raises ValueError where it is of other worlds."""
-        if state["floats"].shape != self.floats.shape or state["integers"].shape != self.integers.shape:
-            saved = state["floats"].shape[1]
-            raise ValueError(
-                f"the saved state is of {saved} other worlds than these {self.num_envs} of {self.source.name}"
-            )
+        own = self.state_dict()
+        for name, value in own.items():
+            if name not in state or np.shape(state[name]) != np.shape(value):
+                found = list(np.shape(state[name])) if name in state else "nothing"
+                raise ValueError(
+                    f"the saved state is of other worlds: {name} is {found}, not {list(np.shape(value))} "
+                    f"({self.num_envs} of {self.source.name})"
+                )
         self.seed = np.uint32(state["seed"])
-        self.floats[...] = state["floats"].numpy()
-        self.integers[...] = state["integers"].numpy()
+        self._put(state["floats"].numpy(), state["integers"].numpy())
         for name, array in self.arrays.items():
             array[...] = state[f"array.{name}"].numpy()
         self._rollout = None  # the bound arguments hold the old seed
+
+
+def blocks(pack: np.ndarray) -> np.ndarray:
+    """[S, N] -> [chunks, S, CHUNK], padded with zeros: distances between rows that LLVM knows."""
+    size, worlds = pack.shape
+    chunks = -(-worlds // CHUNK)
+    padded = np.zeros((size, chunks * CHUNK), pack.dtype)
+    padded[:, :worlds] = pack
+    return np.ascontiguousarray(padded.reshape(size, chunks, CHUNK).transpose(1, 0, 2))
+
+
+def unblocked(pack: np.ndarray, worlds: int) -> np.ndarray:
+    """[chunks, S, CHUNK] -> a copy [S, N]."""
+    chunks, size, _ = pack.shape
+    return np.ascontiguousarray(pack.transpose(1, 0, 2).reshape(size, chunks * CHUNK)[:, :worlds])
 
 
 class Trial:

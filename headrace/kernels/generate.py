@@ -53,8 +53,7 @@ def cpu_module(source: Source, per_env: bool) -> str:
         prelude(INLINE),
         *tables,
         decorated,
-        _reset_one(source, per_env),
-        _reset(source),
+        _reset(source, per_env),
         _step_branch_free(source, per_env) if branch_free(source) else _step_branching(source, per_env),
         _steps(source),
     ]
@@ -63,14 +62,23 @@ def cpu_module(source: Source, per_env: bool) -> str:
 
 def _params(source: Source, per_env: bool) -> str:
     """p: loaded once, or of world i."""
-    index = ", i]" if per_env else "]"
-    counts = {"float": 0, "integer": 0}
+    counts = {True: 0, False: 0}
     items = []
     for param in source.params:
-        pack = "float" if param.dtype == F32 else "integer"
-        items.append(_read(f"{pack}_params[{counts[pack]}{index}", param.dtype))
-        counts[pack] += 1
+        real = param.dtype == F32
+        k = counts[real]
+        counts[real] += 1
+        if per_env:
+            place = _in_block("fp" if real else "ip", k)
+        else:
+            place = f"{'float' if real else 'integer'}_params[{k}]"
+        items.append(_read(place, param.dtype))
     return f"p = {_tuple(items)}"
+
+
+def _in_block(block: str, row: int) -> str:
+    """World i's entry of a row of a block."""
+    return f"{block}[np.uint64({row * CHUNK}) + i]"
 
 
 def _read(place: str, dtype: str) -> str:
@@ -84,10 +92,10 @@ def _tuple(items: list[str]) -> str:
 def _place(source: Source, field: Field) -> str:
     """Where a field of world i is kept."""
     if field.shape is not None:
-        return f"array_{field.name}[i]"
+        return f"array_{field.name}[np.uint64(lo) + i]"
     if field.dtype == F32:
-        return f"floats[{source.floats.index(field)}, i]"
-    return f"integers[{source.integers.index(field)}, i]"
+        return _in_block("fs", source.floats.index(field))
+    return _in_block("ns", source.integers.index(field))
 
 
 def _state(source: Source) -> str:
@@ -104,23 +112,21 @@ def _store(source: Source, name: str) -> list[str]:
     return lines
 
 
-def _observe(source: Source, name: str, time: str) -> list[str]:
-    """Lines that write the observation of a state into the row at `time`."""
+def _observe(source: Source, name: str) -> list[str]:
+    """Lines that write the observation of a state into row `after` of world i."""
     shape = source.observation_space.shape
-    start = f"np.uint64({time}) * np.uint64(row) + i"
-    if not source.observes_into:
-        places = [f"observation[np.uint64({k}) * np.uint64(plane) + {start}]" for k in range(shape[0])]
-        return [f"seen = env_observe({name}, p)", *(f"{place} = seen[{k}]" for k, place in enumerate(places))]
-    out = f"observation[{start}::plane]" if len(shape) == 1 else f"observation[{time}, i]"
-    return [f"env_observe({name}, p, {out})"]
+    if source.observes_into:
+        out = "observation[np.uint64(after) + i::plane]" if len(shape) == 1 else "observation[t + 1, np.uint64(lo) + i]"
+        return [f"env_observe({name}, p, {out})"]
+    return [f"seen = env_observe({name}, p)", *(f"seen{k}[i] = seen[{k}]" for k in range(shape[0]))]
 
 
 def _action(source: Source) -> str:
     """action: of world i at this row; a Box's clipped to its bounds."""
     size = source.action_size
     if size is None:
-        return "action[now + i]"
-    places = [f"action[np.uint64({k}) * np.uint64(action_plane) + now + i]" for k in range(size)]
+        return "action_now[i]"
+    places = [f"action{k}_now[i]" for k in range(size)]
     space = source.action_space
     if isinstance(space, Box):
         bounds = zip(np.ravel(space.low).tolist(), np.ravel(space.high).tolist(), strict=True)
@@ -146,47 +152,55 @@ def _block(head: str, lines: list[str]) -> list[str]:
 def _counters(source: Source) -> tuple[str, str, str]:
     """Where world i keeps its episode's return, length and number: behind the fields of State."""
     whole = len(source.integers)
-    return f"floats[{len(source.floats)}, i]", f"integers[{whole}, i]", f"integers[{whole + 1}, i]"
+    return _in_block("fs", len(source.floats)), _in_block("ns", whole), _in_block("ns", whole + 1)
 
 
-def _reset_one(source: Source, per_env: bool) -> str:
-    """Episode `episode` of world i begins, seen in the row at `time`."""
+def _begin(source: Source, per_env: bool, episode: str) -> list[str]:
+    """Lines that begin an episode of world i, seen in row `after`."""
     total, length, number = _counters(source)
-    lines = [
-        _params(source, per_env),
+    return [
+        *([_params(source, True)] if per_env else []),
+        f"episode = {episode}",
         _state(source),
+        "fresh = env_reset(s, p, (seed, U32(0), U32(np.uint64(first + lo) + i), U32(episode), U32(0)))",
         f"{total} = F32(0.0)",
         f"{length} = I32(0)",
-        f"{number} = I32(episode)",
-        "fresh = env_reset(s, p, (seed, U32(0), U32(first + i), U32(episode), U32(0)))",
+        f"{number} = episode",
         *_store(source, "fresh"),
-        *_observe(source, "fresh", "time"),
+        *_observe(source, "fresh"),
     ]
-    head = f"reset_one({state_arguments(source)}, observation, seed, first, row, plane, i, episode, time)"
-    return _function(INLINE, head, lines)
 
 
-def _reset(source: Source) -> str:
-    call = f"reset_one({state_arguments(source)}, observation, seed, first, row, plane, i, I32(0), 0)"
-    lines = _block("for i in range(np.uint64(0), np.uint64(floats.shape[1]))", ["valid[i] = True", call])
-    return _function(KERNEL, f"reset({arguments(source)})", lines)
+def _reset(source: Source, per_env: bool) -> str:
+    """Episode 0 of the worlds of one chunk; then of all."""
+    lines = [
+        "t, after = -1, lo",
+        *_blocks(source, per_env),
+        *_seen_rows(source),
+        "valid_after = valid[after:]",
+        *_block("for i in range(np.uint64(hi - lo))", ["valid_after[i] = True", *_begin(source, per_env, "I32(0)")]),
+    ]
+    names = arguments(source)
+    chunk = _function(INLINE, f"reset_chunk({names}, lo, hi)", lines)
+    loop = _block(
+        f"for start in range(0, worlds, {CHUNK})", [f"reset_chunk({names}, start, min(start + {CHUNK}, worlds))"]
+    )
+    return chunk + "\n\n" + _function(KERNEL, f"reset({names}, worlds)", loop)
 
 
-def _reset_dead(source: Source) -> str:
-    number = _counters(source)[2]
-    state = state_arguments(source)
-    return f"reset_one({state}, observation, seed, first, row, plane, i, I32({number} + I32(1)), t + 1)"
+def _begin_next(source: Source, per_env: bool) -> list[str]:
+    return _begin(source, per_env, f"I32({_counters(source)[2]} + I32(1))")
 
 
 def _step_key(source: Source) -> str:
     _, length, number = _counters(source)
-    return f"(seed, U32(1), U32(first + i), U32({number}), U32({length}))"
+    return f"(seed, U32(1), U32(np.uint64(first + lo) + i), U32({number}), U32({length}))"
 
 
 def _outcome(source: Source) -> list[str]:
     """Lines that step world i and settle whether its episode ends."""
     _, length, _ = _counters(source)
-    limit = f"(steps >= I32({source.max_steps})) & (over ^ True)" if source.max_steps else "False"
+    limit = f"steps >= I32({source.max_steps})" if source.max_steps else "False"  # both flags may be set, as in Gymnasium
     return [
         _state(source),
         f"new, gain, over = env_step(s, p, {_action(source)}, {_step_key(source)})",
@@ -196,37 +210,37 @@ def _outcome(source: Source) -> list[str]:
 
 
 def _step_branch_free(source: Source, per_env: bool) -> str:
+    """Loops of few columns each: LLVM gives up on more than 128 tests of whether two of them overlap."""
     total, length, _ = _counters(source)
-    body = [
-        *([_params(source, True)] if per_env else []),
-        "alive = valid[now + i]",
+    params = [_params(source, True)] if per_env else []
+    step = [
+        *params,
+        "alive = valid_now[i]",
         *_outcome(source),
         f"before = {total}",
         "over = over & alive",
         "late = late & alive",
-        "reward[now + i] = select(alive, gain, F32(0.0))",
-        "terminated[now + i] = over",
-        "truncated[now + i] = late",
-        "valid[after + i] = (over | late) ^ True",
-        "episode_return[now + i] = select(alive, F32(0.0), before)",
-        f"episode_length[now + i] = select(alive, I32(0), {length})",
+        "reward_now[i] = select(alive, gain, F32(0.0))",
+        "terminated_now[i] = over",
+        "truncated_now[i] = late",
+        "valid_after[i] = (over | late) ^ True",
+        "episode_return_now[i] = select(alive, F32(0.0), before)",
+        f"episode_length_now[i] = select(alive, I32(0), {length})",
         f"{total} = before + gain",
         f"{length} = steps",
         *_store(source, "new"),
-        *_observe(source, "new", "t + 1"),
     ]
     lines = [
         *_rows(source, per_env),
-        *_block("for i in range(np.uint64(lo), np.uint64(hi))", body),
-        "count = np.uint64(lo)",
+        *_block("for i in range(np.uint64(hi - lo))", step),
+        *_block("for i in range(np.uint64(hi - lo))", [*params, _state(source), *_observe(source, "s")]),
+        "count = np.uint64(0)",
+        "list_of_dead = dead[lo:]",
         *_block(
-            "for i in range(np.uint64(lo), np.uint64(hi))",
-            ["dead[count] = I32(i)", "count += np.uint64(valid[now + i] ^ True)"],
+            "for i in range(np.uint64(hi - lo))",
+            ["list_of_dead[count] = I32(i)", "count += np.uint64(valid_now[i] ^ True)"],
         ),
-        *_block(
-            "for k in range(np.uint64(lo), count)",
-            ["i = np.uint64(dead[k])", _reset_dead(source)],
-        ),
+        *_block("for k in range(count)", ["i = np.uint64(list_of_dead[k])", *_begin_next(source, per_env)]),
     ]
     return _function(INLINE, f"step_chunk({arguments(source)}, t, lo, hi)", lines)
 
@@ -236,40 +250,69 @@ def _step_branching(source: Source, per_env: bool) -> str:
     alive = [
         *([_params(source, True)] if per_env else []),
         *_outcome(source),
-        "reward[now + i] = gain",
-        "terminated[now + i] = over",
-        "truncated[now + i] = late",
-        "valid[after + i] = (over | late) ^ True",
-        "episode_return[now + i] = F32(0.0)",
-        "episode_length[now + i] = I32(0)",
+        "reward_now[i] = gain",
+        "terminated_now[i] = over",
+        "truncated_now[i] = late",
+        "valid_after[i] = (over | late) ^ True",
+        "episode_return_now[i] = F32(0.0)",
+        "episode_length_now[i] = I32(0)",
         f"{total} += gain",
         f"{length} = steps",
         *_store(source, "new"),
-        *_observe(source, "new", "t + 1"),
+        *_observe(source, "new"),
     ]
     ended = [
-        "reward[now + i] = F32(0.0)",
-        "terminated[now + i] = False",
-        "truncated[now + i] = False",
-        "valid[after + i] = True",
-        f"episode_return[now + i] = {total}",
-        f"episode_length[now + i] = {length}",
-        _reset_dead(source),
+        "reward_now[i] = F32(0.0)",
+        "terminated_now[i] = False",
+        "truncated_now[i] = False",
+        "valid_after[i] = True",
+        f"episode_return_now[i] = {total}",
+        f"episode_length_now[i] = {length}",
+        *_begin_next(source, per_env),
     ]
     lines = [
         *_rows(source, per_env),
         *_block(
-            "for i in range(np.uint64(lo), np.uint64(hi))",
-            [*_block("if valid[now + i]", alive), *_block("else", ended)],
+            "for i in range(np.uint64(hi - lo))",
+            [*_block("if valid_now[i]", alive), *_block("else", ended)],
         ),
     ]
     return _function(INLINE, f"step_chunk({arguments(source)}, t, lo, hi)", lines)
 
 
 def _rows(source: Source, per_env: bool) -> list[str]:
-    """Lines before a loop: the columns' rows, and parameters that all worlds share."""
-    rows = ["now = np.uint64(t) * np.uint64(row)", "after = now + np.uint64(row)"]
-    return rows if per_env else [*rows, _params(source, False)]
+    """Lines before the loops over a chunk: the chunk's part of each row, so that every index begins at 0.
+
+    LLVM then sees where each part begins and ends, and can test that none overlaps another.
+    """
+    lines = ["now = t * row + lo", "after = now + row"]
+    lines += [f"{name}_now = {name}[now:]" for name in COLUMNS.split(", ")[3:]]
+    lines += ["valid_now = valid[now:]", "valid_after = valid[after:]"]
+    if source.action_size is None:
+        lines.append("action_now = action[now:]")
+    else:
+        lines += [f"action{k}_now = action[{k} * action_plane + now:]" for k in range(source.action_size)]
+    return [*lines, *_seen_rows(source), *_blocks(source, per_env)]
+
+
+def _seen_rows(source: Source) -> list[str]:
+    count = 0 if source.observes_into else source.observation_space.shape[0]
+    return [f"seen{k} = observation[{k} * plane + after:]" for k in range(count)]
+
+
+def _blocks(source: Source, per_env: bool) -> list[str]:
+    """The chunk's block of each pack: rows of CHUNK worlds, one behind the other. Parameters shared by all: p."""
+    floats, integers = rows(source)
+    lines = [f"fs = floats[lo * {floats}:]", f"ns = integers[lo * {integers}:]"]
+    if not per_env:
+        return [*lines, _params(source, False)]
+    real = sum(param.dtype == F32 for param in source.params)
+    return [*lines, f"fp = float_params[lo * {real}:]", f"ip = integer_params[lo * {len(source.params) - real}:]"]
+
+
+def rows(source: Source) -> tuple[int, int]:
+    """Rows in a block of the float and of the integer pack: fields, and the running return; length and episode."""
+    return len(source.floats) + 1, len(source.integers) + 2
 
 
 def _steps(source: Source) -> str:
