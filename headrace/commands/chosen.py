@@ -1,0 +1,50 @@
+"""Which policy of a run a verb works with, and in which environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from headrace import checkpoint
+from headrace.config import read_toml
+from headrace.policies.base import Policy
+from headrace.run import BEST, LAST, load
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which policy, and how it acts."""
+
+    load_best: Flag = False  # the policy that did best in training; so without this flag too
+    load_last: Flag = False  # the policy as training left it
+    deterministic: Flag = False  # the most likely actions; so without this flag too
+    stochastic: Flag = False  # actions drawn from the policy's distribution
+    env: str | None = None  # another environment than the run's
+
+    def __post_init__(self) -> None:
+        for one, other in (("load_best", "load_last"), ("deterministic", "stochastic")):
+            if getattr(self, one) and getattr(self, other):
+                raise ValueError(f"--{one} and --{other} exclude each other".replace("_", "-"))
+
+
+def load_chosen(run: Path, choice: Choice) -> tuple[Policy, Path]:
+    """The policy, and the checkpoint's folder it came from."""
+    which = LAST if choice.load_last else BEST if choice.load_best else ""
+    folder = checkpoint.find(run, *([which] if which else [BEST, LAST]))
+    return load(folder), folder
+
+
+def env_of(run: Path) -> Any:
+    """The environment that a run was trained in. Raises ValueError where its config does not say."""
+    for folder in (run, run.parent):
+        if (folder / "config.toml").is_file():
+            env = read_toml(folder / "config.toml").get("env", "none")
+            if env == "none":
+                raise ValueError(f"{folder}/config.toml does not say how its environment is made: give it by --env")
+            return env
+    raise FileNotFoundError(f"{run} has no config.toml: give the environment by --env")

@@ -1,0 +1,73 @@
+"""`headrace envs`: what is built in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from headrace.envs import Listing, listing
+from headrace.spaces import Box, Space, to_json
+
+DESCRIPTION = "The environments that are built in, with their spaces and the backends that run them."
+HINT = "Any other Gymnasium id (LunarLander-v3) and your own path/to/file.py:Class work as well."
+HEADINGS = ("name", "observation", "actions", "backends")
+
+
+@dataclass(frozen=True)
+class Envs:
+    """How to print them."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print a JSON list instead of a table
+
+
+def main(arguments: list[str]) -> None:
+    """Print a table or JSON."""
+    options = tyro.cli(Envs, prog="headrace envs", description=DESCRIPTION, args=arguments)
+    known = listing()
+    if options.json:
+        print(json.dumps([_as_json(one) for one in known]))
+        return
+    rows = [(x.name, describe(x.observation_space), describe(x.action_space), " ".join(x.backends)) for x in known]
+    if sys.stdout.isatty():
+        _print_rich(rows)
+    else:
+        print(plain_table([HEADINGS, *rows]))
+    print(HINT)
+
+
+def describe(space: Space) -> str:
+    """A space in a few letters: "Box(4)", "Box(1) in [-2, 2]", "Discrete(3)"."""
+    if not isinstance(space, Box):
+        return str(space)
+    shape = ", ".join(map(str, space.shape))
+    low, high = float(space.low.min()), float(space.high.max())
+    same = (space.low == low).all() and (space.high == high).all() and abs(low) < 1e30 and abs(high) < 1e30
+    return f"Box({shape}) in [{low:g}, {high:g}]" if same else f"Box({shape})"
+
+
+def plain_table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns, two blanks apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _print_rich(rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*HEADINGS, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _as_json(known: Listing) -> dict[str, object]:
+    spaces = {"observation_space": to_json(known.observation_space), "action_space": to_json(known.action_space)}
+    return {"name": known.name, **spaces, "backends": list(known.backends), "source": known.source}

@@ -1,0 +1,55 @@
+"""`headrace eval RUN`: how good a trained policy is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from headrace.commands.chosen import Choice, env_of, load_chosen
+from headrace.evaluate import Evaluation, evaluate
+
+DESCRIPTION = "Returns of a trained policy on the original environment: headrace eval runs/ppo/CartPole-v1_1"
+
+
+@dataclass(frozen=True)
+class Eval:
+    """What to evaluate, and how."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # a run's folder, or a checkpoint in it
+    choice: tyro.conf.OmitArgPrefixes[Choice]
+    episodes: int = 100  # whole episodes, each in a world of its own
+    seed: int = 0  # of the episodes
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object instead of a table
+
+
+def main(arguments: list[str]) -> None:
+    """Evaluate and print a table or JSON."""
+    options = tyro.cli(Eval, prog="headrace eval", description=DESCRIPTION, args=arguments)
+    policy, folder = load_chosen(options.run, options.choice)
+    env = options.choice.env or env_of(options.run)
+    result = evaluate(policy, env, options.episodes, options.seed, not options.choice.stochastic)
+    if options.json:
+        facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
+        facts |= {"seed": options.seed, "deterministic": not options.choice.stochastic, "seconds": result.seconds}
+        print(json.dumps(facts | {"return": _statistics(result.returns), "length": _statistics(result.lengths)}))
+        return
+    manner = "actions drawn" if options.choice.stochastic else "deterministic"
+    print(f"{env}: {options.episodes} episodes, {manner}, {folder}")
+    print(_table(result))
+
+
+def _statistics(values: tuple[float, ...] | tuple[int, ...]) -> dict[str, float]:
+    array = np.array(values, float)
+    return {name: float(getattr(np, name)(array)) for name in ("mean", "std", "min", "median", "max")}
+
+
+def _table(result: Evaluation) -> str:
+    rows = {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
+    lines = [" " * 8 + "".join(f"{name:>12}" for name in rows["return"])]
+    lines += [f"{row:<8}" + "".join(f"{value:12.2f}" for value in values.values()) for row, values in rows.items()]
+    return "\n".join(lines)

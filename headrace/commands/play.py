@@ -1,0 +1,45 @@
+"""`headrace play RUN`: a film of a trained policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from headrace.commands.chosen import Choice, env_of, load_chosen
+from headrace.play import MOST_STEPS, Film, play
+
+DESCRIPTION = "A film of a trained policy: headrace play runs/ppo/CartPole-v1_1 --output play.gif"
+
+
+@dataclass(frozen=True)
+class Play:
+    """What to film, and how."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # a run's folder, or a checkpoint in it
+    choice: tyro.conf.OmitArgPrefixes[Choice]
+    output: Path = Path("play.gif")  # .gif or .mp4
+    episodes: int = 1  # one after the other
+    seed: int = 0  # of the first episode; each next one has the next
+    max_steps: int = MOST_STEPS  # an episode is cut off after these
+
+
+def main(arguments: list[str]) -> None:
+    """Film and say where the film lies."""
+    options = tyro.cli(Play, prog="headrace play", description=DESCRIPTION, args=arguments)
+    policy, folder = load_chosen(options.run, options.choice)
+    name = options.choice.env or env_of(options.run)
+    deterministic = not options.choice.stochastic
+    film = play(policy, name, options.output, options.episodes, options.seed, deterministic, options.max_steps)
+    print(f"{name}, {folder}")
+    print(_report(film))
+
+
+def _report(film: Film) -> str:
+    episodes = zip(film.returns, film.lengths, strict=True)
+    lines = [f"episode {i}: return {total:.2f}, {steps} steps" for i, (total, steps) in enumerate(episodes, 1)]
+    size = film.path.stat().st_size / 1e6
+    lines.append(f"wrote {film.path}: {film.frames} frames, {film.frames_per_second:g} a second, {size:.1f} MB")
+    return "\n".join(lines)

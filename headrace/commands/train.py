@@ -1,0 +1,113 @@
+"""`headrace train ALGORITHM ENV`, and `headrace train --resume RUN`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from headrace import checkpoint, envs
+from headrace.config import TrainConfig, read_toml, settle
+from headrace.run import LAST, Run
+from headrace.train import ALGORITHMS, algorithm_classes, train
+
+DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
+
+ENV is a name that `headrace envs` lists, the id of any Gymnasium environment, or path/to/file.py:Class of your own.
+Defaults are the algorithm's, then those registered for ENV, then those of --config; a flag goes before all of them.
+Ctrl-C saves, and prints the command that goes on."""
+FINAL_EPISODES = 100
+
+
+def main(arguments: list[str]) -> None:
+    """Parse the flags, train, evaluate, and say what to do next."""
+    resume, config = _path_after("--resume", arguments), _path_after("--config", arguments)
+    saved = _saved_settings(resume) if resume else {}
+    file = read_toml(config) if config else {}
+    typed = _positionals(arguments)
+    named = {name: typed.get(name) or file.pop(name, None) or saved.get(name) for name in ("algorithm", "env")}
+    saved = {name: value for name, value in saved.items() if name not in named}
+    algorithm = named["algorithm"] or next(iter(ALGORITHMS))
+    config_class = algorithm_classes(algorithm)[1]
+    # a run that is resumed has had its environment's defaults
+    registered = envs.spec(named["env"]).defaults.get(algorithm, {}) if named["env"] and not resume else {}
+    parser = _parser(named, *settle(config_class, registered, saved | file, {}))
+    if {"-h", "--help"} & set(arguments):
+        arguments = ["--help"]  # help leaves out positional arguments that are given already
+    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=arguments)
+    settings = _flat(parsed.training, parsed.learning)
+    if resume:
+        before = _flat(*settle(config_class, {}, saved, {}))
+        changed = {name: value for name, value in settings.items() if value != before[name]}
+        run = train(env=typed.get("env"), resume=resume, **changed)
+    else:
+        run = train(parsed.algorithm, parsed.env, **settings)
+    _conclude(run, parsed.final_episodes)
+
+
+def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) -> Any:
+    """A dataclass of all that can be said on the command line; what is known already is its default."""
+    group = named["algorithm"] or next(iter(ALGORITHMS))
+    helps = {"algorithm": f"what to learn by: {', '.join(ALGORITHMS)}", "env": "what to learn in"}
+    return make_dataclass(
+        "Train",
+        [
+            *(
+                (name, Annotated[str, Positional, arg(metavar=name.upper(), help=helps[name])], value or tyro.MISSING)
+                for name, value in named.items()
+            ),
+            ("config", Annotated[Path | None, arg(help="a TOML file of settings, as the config.toml of a run")], None),
+            ("resume", Annotated[Path | None, arg(help="go on with this run; flags may move its limits")], None),
+            (
+                "final_episodes",
+                Annotated[int, arg(help="episodes on the original environment after training; 0 for none")],
+                FINAL_EPISODES,
+            ),
+            ("training", Annotated[OmitArgPrefixes[type(training)], arg(name="run")], field(default=training)),  # type: ignore[misc]
+            ("learning", Annotated[OmitArgPrefixes[type(learning)], arg(name=group)], field(default=learning)),  # type: ignore[misc]
+        ],
+        frozen=True,
+    )
+
+
+def _positionals(arguments: Sequence[str]) -> dict[str, str]:
+    """The algorithm and the environment among the arguments, wherever they stand: they decide which flags there are."""
+    start = next((place for place, word in enumerate(arguments) if word in ALGORITHMS), 0)
+    words = []
+    for word in arguments[start : start + 2]:
+        if word.startswith("-"):
+            break
+        words.append(word)
+    return dict(zip(("algorithm", "env"), words, strict=False))
+
+
+def _path_after(flag: str, arguments: Sequence[str]) -> Path | None:
+    """The value of a flag that is needed before there can be a parser."""
+    for word, following in zip(arguments, [*arguments[1:], None], strict=False):
+        if word == flag and following is not None:
+            return Path(following)
+        if word.startswith(f"{flag}="):
+            return Path(word.removeprefix(f"{flag}="))
+    return None
+
+
+def _saved_settings(run: Path) -> dict[str, Any]:
+    """The settings with which a run was saved; none where a checkpoint holds a policy alone."""
+    return dict(checkpoint.read_manifest(checkpoint.find(run, LAST)).get("settings", {}))
+
+
+def _flat(*configs: Any) -> dict[str, Any]:
+    return {member.name: getattr(config, member.name) for config in configs for member in fields(config)}
+
+
+def _conclude(run: Run, episodes: int) -> None:
+    """How good the policy is, and the commands that look at the run. Nothing after Ctrl-C: people want to leave."""
+    if run.interrupted:
+        return
+    if episodes:
+        print(f"evaluated: {run.evaluate(episodes)}")
+    print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")))

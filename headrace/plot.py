@@ -1,0 +1,185 @@
+"""Learning curves of runs, against environment steps and against wall time, as a picture."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+WINDOW = 100  # episodes a running mean is over
+GRID = 200  # points of a curve that joins several runs
+RAW_POINTS = 3000  # episodes drawn one by one, at most
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # told apart by all (Okabe & Ito 2008)
+
+
+@dataclass(frozen=True)
+class History:
+    """The training episodes of one run, in the order in which they ended: arrays of the same length [E]."""
+
+    algorithm: str
+    env: str
+    name: str  # the run folder's
+    episode_return: Array
+    steps: Array  # of all environments together, when the episode ended
+    seconds: Array  # of wall time since training began
+
+    def axis(self, name: str) -> Array:
+        """The x of each episode: "steps" or "seconds"."""
+        return self.steps if name == "steps" else self.seconds
+
+    def curve(self, name: str) -> tuple[Array, Array]:
+        """x, and the running mean of the return there: one point where several episodes were logged at once."""
+        x = self.axis(name)
+        last = np.append(np.diff(x) > 0, True)
+        return x[last], running_mean(self.episode_return)[last]
+
+
+def read(path: str | Path) -> History:
+    """The history in a run's folder. Raises FileNotFoundError, ValueError where there is nothing to draw."""
+    folder = Path(path)
+    if not (folder / "monitor.csv").is_file():
+        raise FileNotFoundError(f"{folder} is not a run: it has no monitor.csv (runs lie in runs/ALGORITHM/ENV_N)")
+    episode_return, length, seconds = _read_monitor(folder / "monitor.csv")
+    if not len(episode_return):
+        raise ValueError(f"{folder} has nothing to draw yet: no episode has ended")
+    config = tomllib.loads((folder / "config.toml").read_text())
+    steps = _steps_at(folder / "metrics.jsonl", seconds, length)
+    return History(config["algorithm"], config["env"], folder.resolve().name, episode_return, steps, seconds)
+
+
+def plot(runs: Sequence[str | Path], output: str | Path = "curves.png") -> Path:
+    """Draw the learning curves of run folders and give the picture's path; its ending chooses PNG, SVG or PDF.
+
+    A row for each environment: the return of training episodes against environment steps and against wall time. One
+    run alone: its running mean over 100 episodes, and each episode as a dot. Several runs of one algorithm are taken as
+    seeds: the interquartile mean of their running means, with a 95 % bootstrap band (Agarwal et al. 2021,
+    arXiv:2108.13264). A run that ended before others keeps its last value.
+    Raises FileNotFoundError, ValueError where a folder is no run or has no episodes; ImportError without matplotlib.
+    """
+    if not runs:
+        raise ValueError("name at least one run folder to plot")
+    figure_class = _matplotlib()
+    histories = [read(run) for run in runs]
+    envs = list(dict.fromkeys(history.env for history in histories))
+    figure = figure_class(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
+    grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
+    for row, env in zip(grid, envs, strict=True):
+        _draw_env(row, env, [history for history in histories if history.env == env])
+    target = Path(output)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target)
+    return target
+
+
+def running_mean(value: Array, window: int = WINDOW) -> Array:
+    """Mean of each entry and the window - 1 before it, [E]; of fewer at the start."""
+    total = np.concatenate([[0.0], np.cumsum(value)])
+    stop = np.arange(1, len(value) + 1)
+    start = np.maximum(stop - window, 0)
+    return (total[stop] - total[start]) / (stop - start)
+
+
+def interquartile_mean(value: Array, axis: int = 0) -> Array:
+    """Mean of the middle half along an axis; of everything where there are fewer than four."""
+    from scipy.stats import trim_mean
+
+    return trim_mean(value, 0.25, axis=axis)
+
+
+def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, Array]:
+    """x, interquartile mean, and the low and high edge of its 95 % band over runs, [200] each."""
+    from scipy.stats import bootstrap
+
+    start = max(history.axis(axis)[0] for history in histories)
+    x = np.linspace(start, max(history.axis(axis)[-1] for history in histories), GRID)
+    curves = np.stack([np.interp(x, *history.curve(axis)) for history in histories])
+    with np.errstate(invalid="ignore"):
+        band = bootstrap(
+            (curves,), interquartile_mean, axis=0, n_resamples=1000, method="percentile", rng=0
+        ).confidence_interval
+    return x, interquartile_mean(curves), band.low, band.high
+
+
+def _read_monitor(path: Path) -> tuple[Array, Array, Array]:
+    """Columns r, l, t of a monitor.csv, whose first line may be a # comment, as Stable-Baselines3 writes it."""
+    rows = list(csv.DictReader(line for line in _whole_lines(path) if not line.startswith("#")))
+    return tuple(np.array([float(row[name]) for row in rows]) for name in "rlt")  # type: ignore[return-value]
+
+
+def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
+    """Environment steps at these seconds, from the metrics; where there are none, the lengths of episodes summed up."""
+    rows = [json.loads(line) for line in _whole_lines(path)] if path.is_file() else []
+    if not rows:
+        return np.cumsum(length)
+    known = np.array([(0.0, 0.0)] + [(row["seconds"], row["steps"]) for row in rows])
+    return np.interp(seconds, known[:, 0], known[:, 1])
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of a file that a run may be writing to just now: the last one only where it is complete."""
+    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _matplotlib() -> Any:
+    """matplotlib's Figure, which draws without a screen. Raises ImportError with the line that installs it."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plots need matplotlib and scipy: pip install 'headrace[plot]'") from error
+    return Figure
+
+
+def _draw_env(row: Iterable[Any], env: str, histories: Sequence[History]) -> None:
+    """One environment's two panels: against steps, against time."""
+    groups: dict[str, list[History]] = {}
+    for history in histories:
+        groups.setdefault(history.algorithm, []).append(history)
+    for panel, axis in zip(row, ("steps", "seconds"), strict=True):
+        for colour, (algorithm, members) in zip(_cycle(len(groups)), groups.items(), strict=True):
+            _draw_group(panel, axis, colour, algorithm, members)
+        _dress(panel, axis)
+    first = next(iter(row))
+    first.set_title(env, loc="left", fontweight="bold")
+    first.set_ylabel("episode return")
+    first.legend(loc="best", frameon=False, fontsize=9)
+
+
+def _draw_group(panel: Any, axis: str, colour: str, algorithm: str, members: Sequence[History]) -> None:
+    if len(members) > 1:
+        x, middle, low, high = join(members, axis)
+        panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        mean = "mean" if len(members) < 4 else "interquartile mean"
+        label = f"{algorithm.upper()}, {mean} of {len(members)} runs, 95 % band"
+        panel.plot(x, middle, color=colour, linewidth=2, label=label)
+        return
+    (only,) = members
+    chosen = np.unique(np.linspace(0, len(only.steps) - 1, RAW_POINTS).astype(int))
+    x, y = only.axis(axis), only.episode_return
+    panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=0.15, markersize=4, markeredgewidth=0)
+    panel.plot(*only.curve(axis), color=colour, linewidth=2, label=f"{algorithm.upper()}, mean of {WINDOW} episodes")
+
+
+def _dress(panel: Any, axis: str) -> None:
+    """Labels, units and a quiet grid."""
+    from matplotlib.ticker import EngFormatter
+
+    panel.set_xlim(left=0)
+    panel.grid(color="0.9", linewidth=0.8)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.set_xlabel("environment steps" if axis == "steps" else "wall time of training (s)")
+    if axis == "steps":
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _cycle(count: int) -> list[str]:
+    return [COLOURS[i % len(COLOURS)] for i in range(count)]
