@@ -140,9 +140,14 @@ def _compiled(
 ) -> Env:
     from headrace.envs.compiled import CompiledEnv
 
-    env = CompiledEnv(cls, num_envs, backend=backend, device=device, threads=threads, params=params)
-    env.name = name
-    return env
+    where = torch.device(device)
+    if backend == "auto":
+        backend = where.type if where.type in ("cpu", "cuda") else "torch"
+    if backend == "cpu" and where.type != "cpu":
+        raise ValueError(f"the cpu backend does not run on device {str(where)!r}: leave one of them out")
+    if backend == "cuda" and where.type == "cpu":  # the default of device
+        where = torch.device("cuda")
+    return CompiledEnv(cls, num_envs, backend, threads, params, device=where, name=name)
 
 
 def _refuse_compiled_options(name: str, backend: str, device: Any, threads: Any, params: Any) -> None:

@@ -15,6 +15,7 @@ class Env(Protocol):
 
     An env reads `rollout.action[t]` and writes `reward[t], terminated[t], truncated[t], observation[t + 1],
     valid[t + 1]`, and at dead rows `episode_return[t], episode_length[t]` (see headrace.rollout for endings).
+    A step that terminates at the time limit is truncated too, as Gymnasium's TimeLimit has it.
     Actions of a Box outside its bounds are clipped to them; the column keeps what the policy said.
     """
 
