@@ -1,0 +1,199 @@
+"""What every benchmark needs: a machine's description, honest timing, a table for people and a JSON line for programs.
+
+Imports nothing but the standard library, because peers run these programs in interpreters of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PACKAGES = ("headrace", "torch", "numpy", "numba", "gymnasium", "envpool", "gymnax", "jax", "stable-baselines3")
+Row = dict[str, Any]
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """A parser with the flags that all benchmarks share."""
+    flags = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    flags.add_argument("--quick", action="store_true", help="seconds instead of minutes; figures only roughly right")
+    flags.add_argument("--results", type=Path, default=HERE / "results", help="folder of the JSON lines files")
+    flags.add_argument(
+        "--peers-home",
+        type=Path,
+        default=HERE.parent / ".peers",
+        help="folder of virtual environments in which to look for libraries that this Python lacks",
+    )
+    return flags
+
+
+def machine() -> Row:
+    """Processor, usable cores, system, Python, GPU if there is one, versions of what is installed."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "gpu": _gpu_model(),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that matter, as far as this Python has them."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _gpu_model() -> str | None:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+class Neighbours:
+    """Cores that other processes keep busy while this one measures: above 0.1, distrust the figures."""
+
+    def __init__(self) -> None:
+        self.began = self._reading()
+
+    def busy(self) -> float | None:
+        """Mean since this object was made; None where the system does not tell."""
+        now = self._reading()
+        if now is None or self.began is None:
+            return None
+        wall, everyone, mine = (b - a for a, b in zip(self.began, now, strict=True))
+        return round(max(0.0, everyone - mine) / wall, 2) if wall > 0 else 0.0
+
+    @staticmethod
+    def _reading() -> tuple[float, float, float] | None:
+        """Wall, the machine's and this process's (and its ended children's) busy seconds."""
+        try:
+            fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        except OSError:
+            return None
+        user, nice, system, _idle, _waiting, *rest = map(int, fields)
+        ticks = os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), (user + nice + system + sum(rest)) / ticks, sum(os.times()[:4])
+
+
+def throughput(call: Callable[[], object], steps_per_call: float, seconds: float, windows: int = 3) -> Row:
+    """Steps per second of repeated calls: the median of some windows, with their minimum and maximum."""
+    warm = time.perf_counter() + seconds / 2
+    call()
+    while time.perf_counter() < warm:
+        call()
+    rates = []
+    for _ in range(windows):
+        calls, began, elapsed = 0, time.perf_counter(), 0.0
+        while elapsed < seconds:
+            call()
+            calls += 1
+            elapsed = time.perf_counter() - began
+        rates.append(calls * steps_per_call / elapsed)
+    return {"sps": statistics.median(rates), "sps_min": min(rates), "sps_max": max(rates)}
+
+
+def interpreter_with(module: str, peers_home: Path) -> str | None:
+    """A Python that can import `module`: this one, or that of a virtual environment in `peers_home`; None for none."""
+    others = sorted(peers_home.glob("*/bin/python"))
+    probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    for python in (sys.executable, *map(str, others)):
+        if subprocess.run([python, "-c", probe], capture_output=True).returncode == 0:
+            return python
+    return None
+
+
+def run_program(
+    python: str, program: str, *arguments: object, timeout: float, env: dict[str, str] | None = None
+) -> Row:
+    """Run a program of this folder in a fresh process, and give the JSON object it prints last.
+
+    It finds the moment of its start in HEADRACE_BENCHMARK_START. Raises RuntimeError, with what it wrote to stderr,
+    where it fails or does not end in time.
+    """
+    command = [python, str(HERE / program), *map(str, arguments)]
+    settings = {**os.environ, "JAX_PLATFORMS": "cpu", **(env or {}), "HEADRACE_BENCHMARK_START": repr(time.time())}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=settings)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{' '.join(command)} did not end within {timeout:.0f} s") from None
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr.strip()[-2000:]}")
+    result: Row = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def process_start() -> float:
+    """time.time() when run_program() started this process; that of this call where nobody did."""
+    return float(os.environ.get("HEADRACE_BENCHMARK_START", time.time()))
+
+
+def table(rows: Iterable[Row], columns: Sequence[str]) -> str:
+    """The rows as aligned text; a missing value is a dash."""
+    cells = [list(columns), *([_cell(row.get(column)) for column in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float() if abs(value) >= 1000:
+            return f"{value:,.0f}"
+        case float():
+            return f"{value:.3g}"
+        case int():
+            return f"{value:,}"
+    return str(value)
+
+
+def finish(benchmark: str, rows: list[Row], options: argparse.Namespace, neighbours: Neighbours, **more: Any) -> None:
+    """Print the result as one JSON object, the last line, and append it to results/BENCHMARK.jsonl."""
+    result = {
+        "benchmark": benchmark,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "quick": options.quick,
+        "machine": machine(),
+        "others_cpu": neighbours.busy(),
+        **more,
+        "rows": rows,
+    }
+    line = json.dumps(result)
+    options.results.mkdir(parents=True, exist_ok=True)
+    with open(options.results / f"{benchmark}.jsonl", "a") as file:
+        file.write(line + "\n")
+    print(line)
