@@ -170,6 +170,10 @@ def test_each_environment_is_seeded_once_and_differently():
     assert all(set(world.seeds[1:]) == {None} for world in env.worlds)
 
 
+def test_seeds_may_be_any_integer():
+    assert len({env_seed(seed, 0) for seed in (0, 1, 2**40, 2**63, -1)}) == 5
+
+
 def collect(source, seed: int, num_steps: int = 300) -> Rollout:
     env = envs.make(source, 2, backend="inline")
     rollout = rollout_of(env, num_steps)
