@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -52,25 +52,27 @@ def load(name: str, text: str) -> ModuleType:
     return module
 
 
-def compile_once(module: ModuleType, function: str, types: tuple[Any, ...], announcement: str) -> Callable[..., Any]:
-    """The module's function compiled for these Numba types, or loaded if any process did it before.
+def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]], announcement: str) -> None:
+    """Compile functions of a module for tuples of Numba types, or load them where any process did it before.
 
-    The announcement goes to stderr when it is really going to compile.
+    The announcement goes to stderr when something is really going to be compiled.
     """
-    dispatcher = getattr(module, function)
-    if types in dispatcher.overloads:
-        return dispatcher
-    signature = hashlib.sha256(repr(types).encode()).hexdigest()[:8]
-    done = folder() / f"{module.__name__}.{function}.{signature}.done"
-    if done.exists():
-        dispatcher.compile(types)
-        return dispatcher
+    missing = {name: types for name, types in wanted.items() if types not in getattr(module, name).overloads}
+    signature = hashlib.sha256(repr(sorted(missing.items())).encode()).hexdigest()[:8]
+    done = folder() / f"{module.__name__}.{signature}.done"
+    if done.exists() or not missing:
+        _compile(module, missing)
+        return
     with locked(folder() / f"{module.__name__}.lock"):
         if not done.exists():
             print(announcement, file=sys.stderr, flush=True)
-        dispatcher.compile(types)
+        _compile(module, missing)
         write(done, "")
-    return dispatcher
+
+
+def _compile(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, types in wanted.items():
+        getattr(module, name).compile(types)
 
 
 def write(path: Path, text: str) -> None:

@@ -51,7 +51,8 @@ class CpuWorlds:
         self._dead = np.zeros(num_envs, np.int32)
         self._module = cache.load(source.name, cpu_module(source, per_env))
         self._rollout: Rollout | None = None
-        self._trial: Trial | None = None
+        self._parts = threads or 1
+        self._trial = Trial() if threads is None and num_envs > CHUNK else None
         self._arguments: tuple[Any, ...] = ()
         self._step: Any = None
 
@@ -59,8 +60,7 @@ class CpuWorlds:
         """Episode 0 of every world; writes observation[0] and valid[0]."""
         self.seed = np.uint32(seed & 0xFFFFFFFF)
         self._bind(rollout)
-        arguments = (*self._shared, self.num_envs)
-        self._compiled("reset", arguments)(*arguments)
+        self._module.reset(*self._shared, self.num_envs)
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every world from row t to row t + 1."""
@@ -78,25 +78,23 @@ class CpuWorlds:
         columns, strides = flat_columns(self.source, rollout)
         state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._dead, *self.arrays.values())
         self._shared = (*state, *columns, self.seed, self.first_env, *strides)
-        parts = 1 if self.threads is None else self.threads
-        self._choose(parts)
-        undecided = self.threads is None and self.num_envs >= 2 * CHUNK
-        self._trial = Trial() if undecided and self._rollout is None else self._trial
+        self._compile({"reset": (*self._shared, 0), "step": (*self._shared, 0, 0, 0)}, "")
+        self._choose(self._parts)
         self._rollout = rollout
 
     def _choose(self, parts: int) -> None:
         """Use one thread or several from now on."""
+        self._parts = parts
         if parts == 1:
-            self._arguments = (*self._shared, 0, self.num_envs)
-            self._step = self._compiled("step", (*self._arguments, 0))
+            self._arguments, self._step = (*self._shared, 0, self.num_envs), self._module.step
             return
         import numba
 
-        numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))
+        numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         chunks = -(-self.num_envs // CHUNK)
         cut = np.minimum([chunks * part // parts * CHUNK for part in range(parts + 1)], self.num_envs).astype(np.int64)
-        self._arguments = (*self._shared, cut)
-        self._step = self._compiled("step_parallel", (*self._arguments, 0))
+        self._compile({"step_parallel": (*self._shared, cut, 0)}, ", on threads")
+        self._arguments, self._step = (*self._shared, cut), self._module.step_parallel
 
     def _try(self, t: int) -> None:
         """A step that also measures: one thread first, then all of them if that can pay, then the faster."""
@@ -119,13 +117,15 @@ class CpuWorlds:
         self._trial = None
         self._choose(self.threads)
 
-    def _compiled(self, function: str, arguments: tuple[Any, ...]) -> Any:
+    def _compile(self, wanted: Mapping[str, tuple[Any, ...]], how: str) -> None:
+        """Compile functions of the module for these arguments, or load them."""
         import numba
 
-        types = tuple(numba.typeof(argument) for argument in arguments)
-        where = f"compiling {self.source.name} for the CPU (once, about 5 s) ..."
+        types = {name: tuple(numba.typeof(argument) for argument in arguments) for name, arguments in wanted.items()}
         with explained(self.source, self._module):
-            return cache.compile_once(self._module, function, types, where)
+            cache.compile_once(
+                self._module, types, f"compiling {self.source.name} for the CPU{how} (once, about 5 s) ..."
+            )
 
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields, [N] or [N, *shape]."""

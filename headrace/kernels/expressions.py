@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
 
 import numpy as np
 
@@ -339,11 +339,13 @@ class Expressions:
         if kind in NUMBERS:
             return Typed(call("select", copy.deepcopy(test.node), self.cast(body, kind), self.cast(other, kind)), kind)
         if isinstance(kind, Array) or not self.items(kind):
-            return Typed(body.node, kind) if kind == KEY or _field(kind) else self._no_choice(node, kind)
+            if kind == KEY or (isinstance(kind, Array) and kind.field):  # there is but one of each
+                return Typed(body.node, kind)
+            self._no_choice(node, kind)
         pairs = [(self.item(body, k), self.item(other, k)) for k in range(len(self.items(kind)))]
         return Typed(ast.Tuple([self.choose(node, test, a, b).node for a, b in pairs], ast.Load()), kind)
 
-    def _no_choice(self, node: ast.expr, kind: Kind) -> Typed:
+    def _no_choice(self, node: ast.expr, kind: Kind) -> NoReturn:
         self.scope.fail(node, f"a choice between two of {describe(kind)}", "Choose between numbers")
 
     def _tuple(self, node: ast.Tuple) -> Typed:
@@ -430,7 +432,7 @@ class Expressions:
             return self.program.helper(function, self, node)
         self._unknown_call(node, function)
 
-    def _unknown_call(self, node: ast.Call, function: Any) -> Any:
+    def _unknown_call(self, node: ast.Call, function: Any) -> NoReturn:
         name = ast.unparse(node.func)
         if function is print:
             self.scope.fail(node, "print() cannot run in a kernel", DEBUG)
@@ -537,10 +539,6 @@ class Expressions:
             value = typed.node.value  # type: ignore[attr-defined]
             return self.python({F32: float, BOOL: bool}.get(kind, int)(value), node)
         return Typed(self.cast(typed, kind), kind)
-
-
-def _field(kind: Kind) -> str | None:
-    return kind.field if isinstance(kind, Array) else None
 
 
 @cache

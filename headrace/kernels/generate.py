@@ -68,10 +68,8 @@ def _params(source: Source, per_env: bool) -> str:
         real = param.dtype == F32
         k = counts[real]
         counts[real] += 1
-        if per_env:
-            place = _in_block("fp" if real else "ip", k)
-        else:
-            place = f"{'float' if real else 'integer'}_params[{k}]"
+        shared = f"{'float' if real else 'integer'}_params[{k}]"
+        place = _in_block("fp" if real else "ip", k) if per_env else shared
         items.append(_read(place, param.dtype))
     return f"p = {_tuple(items)}"
 
@@ -200,7 +198,7 @@ def _step_key(source: Source) -> str:
 def _outcome(source: Source) -> list[str]:
     """Lines that step world i and settle whether its episode ends."""
     _, length, _ = _counters(source)
-    limit = f"steps >= I32({source.max_steps})" if source.max_steps else "False"  # both flags may be set, as in Gymnasium
+    limit = f"steps >= I32({source.max_steps})" if source.max_steps else "False"  # maybe both, as in Gymnasium
     return [
         _state(source),
         f"new, gain, over = env_step(s, p, {_action(source)}, {_step_key(source)})",

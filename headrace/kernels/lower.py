@@ -89,7 +89,7 @@ class Program:
     def helper(self, function: Callable[..., Any], caller: Expressions, node: ast.Call) -> Typed:
         """A call of the user's own function, lowered for the kinds it is called with."""
         try:
-            bound = inspect.signature(function).bind(*node.args, **{k.arg: k.value for k in node.keywords})  # type: ignore[misc]
+            bound = inspect.signature(function).bind(*node.args, **{k.arg: k.value for k in node.keywords if k.arg})
         except TypeError as error:
             caller.scope.fail(node, f"{ast.unparse(node.func)}(): {error}", "Give the arguments it is defined with")
         bound.apply_defaults()

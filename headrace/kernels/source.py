@@ -195,7 +195,7 @@ def _spaces(cls: type, file: str, line: int) -> tuple[Box, Space]:
             f"{cls.__name__}.action_space is {action}",
             "Give Discrete(n), MultiDiscrete([n, m]) or a Box of one dimension",
         )
-    return observation, action
+    return observation, action  # type: ignore[return-value]
 
 
 def _max_steps(cls: type, file: str, line: int) -> int | None:
@@ -207,7 +207,7 @@ def _max_steps(cls: type, file: str, line: int) -> int | None:
 
 def _hints(cls: type, owner: type, name: str, file: str, line: int) -> dict[str, Any]:
     """Resolved annotations of a NamedTuple inside the class, in the user's module or under postponed evaluation."""
-    scope = dict(vars(sys.modules.get(owner.__module__, sys)))
+    scope = dict(getattr(cls.reset, "__globals__", {})) | dict(vars(sys.modules.get(owner.__module__, object)))  # type: ignore[attr-defined]
     try:
         return get_type_hints(owner, scope, dict(vars(cls)), include_extras=True)
     except Exception as error:
