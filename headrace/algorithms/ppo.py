@@ -151,12 +151,14 @@ def learn(
     the same shape; dead rows in it weigh nothing.
     """
     valid = rollout.valid[: rollout.num_steps].flatten()
+    advantage = _normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
     columns = {
         "observation": flatten(rollout.observation[: rollout.num_steps]),
         "action": flatten(rollout.action),
         "log_prob": rollout.log_prob.flatten(),
         "value": rollout.value[: rollout.num_steps].flatten(),
-        "advantage": _normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten(),
+        "advantage": advantage,
+        "bound": advantage + config.clip * advantage.abs(),
         "returns": returns.flatten(),
         "valid": valid.to(torch.float32),
     }
@@ -188,17 +190,16 @@ def ppo_loss(
     """
     log_prob, entropy, value = policy.evaluate(batch["observation"], batch["action"])
     log_ratio = log_prob - batch["log_prob"]
-    ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
-    policy_loss = -(torch.minimum(ratio * batch["advantage"], clipped * batch["advantage"]) @ weight)  # eq. 7
+    # eq. 7: min(r A, clip(r, 1 - c, 1 + c) A) = min(r A, A + c |A|)
+    policy_loss = -(torch.minimum(log_ratio.exp() * batch["advantage"], batch["bound"]) @ weight)
 
     scale = policy.value_scale()
-    error = (value - batch["returns"]) / scale
-    value_loss = error.square()
+    error = (value - batch["returns"]).square()
     if config.value_clip:
-        moved = ((value - batch["value"]) / scale).clamp(-config.value_clip, config.value_clip)
-        value_loss = torch.maximum(value_loss, (moved + (batch["value"] - batch["returns"]) / scale).square())
-    value_loss = value_loss @ weight
+        reach = config.value_clip * scale
+        moved = (value - batch["value"]).clamp(-reach, reach)
+        error = torch.maximum(error, (batch["value"] + moved - batch["returns"]).square())
+    value_loss = (error @ weight) / scale**2
 
     entropy_loss = -(entropy @ weight)
     loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss  # eq. 9

@@ -62,7 +62,7 @@ class ActorCritic(Policy):
         encoded = self.encoder(observation)
         features = self.actor(encoded)
         distribution = self.head(self.actor_out(features))
-        value = self.critic_out(features if self.shared else self.critic(encoded))[0]
+        value = self.critic_out(features if self.shared else self.critic(encoded)).flatten()
         return distribution, value if self.return_normalizer is None else self.return_normalizer(value)
 
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
@@ -83,7 +83,7 @@ class ActorCritic(Policy):
         rows = batch_size(observation)
         if rows < LEAST_ROWS:
             return self.value(pad(observation, LEAST_ROWS))[:rows]
-        value = self.critic_out(self.critic(self.encoder(observation)))[0]
+        value = self.critic_out(self.critic(self.encoder(observation))).flatten()
         return value if self.return_normalizer is None else self.return_normalizer(value)
 
     def value_scale(self) -> Tensor | float:

@@ -58,7 +58,7 @@ class Categorical:
 
     def log_prob(self, action: Tensor) -> Tensor:
         index = action.long() if self.start == 0 else action.long() - self.start
-        return self.log_probs.gather(0, index.unsqueeze(0))[0]
+        return self.log_probs.gather(0, index.unsqueeze(0)).flatten()
 
     def entropy(self) -> Tensor:
         return -(self.log_probs.exp() * self.log_probs).sum(0)

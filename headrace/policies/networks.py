@@ -61,7 +61,7 @@ class MLP(nn.Module):
 
 
 class Readout(Dense):
-    """The last layer, feature-first: [N, inputs] -> [outputs, N]."""
+    """The last layer, feature-first: [N, inputs] -> [outputs, N]; a reduction over few outputs is then fast."""
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.addmm(self.bias.unsqueeze(1), self.weight, features.t())
