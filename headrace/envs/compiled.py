@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from gymnasium.spaces import Space
 
 from headrace.kernels.source import Source, read
 from headrace.kernels.worlds import Worlds
@@ -41,7 +42,8 @@ class CompiledEnv:
         self.source = read(cls)
         self.name = name or getattr(cls, "gymnasium_id", None) or cls.__name__
         self.backend, self.num_envs = backend, num_envs
-        self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
+        self.observation_space: Space = self.source.observation_space
+        self.action_space: Space = self.source.action_space
         self.worlds = _worlds(self.source, num_envs, backend, threads, params or {}, device)
         self.device = self.worlds.device
         # bound once: of one world, a step costs about as much as one more Python call
