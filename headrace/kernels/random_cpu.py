@@ -64,8 +64,8 @@ def uniform(
     blocks = num_draws // 4 if alone else (num_draws + 3) // 4
     draws = torch.empty(num_steps, 4 * blocks + alone, num_envs)
     out = draws.numpy()
-    words = (np.uint32(seed & 0xFFFFFFFF), np.uint32(purpose), np.uint32(first_step >> 32))
-    words += (np.uint32(first_step & 0xFFFFFFFF),)
+    numbers = (seed & 0xFFFFFFFF, purpose, first_step >> 32, first_step & 0xFFFFFFFF)
+    words = tuple(np.uint32(number) for number in numbers)
     if blocks:
         _compiled("fill_blocks")(out, blocks, *words)
     if alone:

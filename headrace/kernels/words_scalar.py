@@ -251,7 +251,7 @@ def bits(key, draw: i32) -> u32:
 def uniform(key, draw: i32, low: f32, high: f32) -> f32:
     """A float32 in [low, high), evenly spread; the same bits on every target."""
     u = _product(F32(I32(bits(key, draw) >> U32(8))), F32(5.9604644775390625e-8))  # 24 bits * 2^-24
-    return F32(low) + _product(F32(high) - F32(low), u)
+    return F32(low) + _product(F32(F32(high) - F32(low)), u)
 
 
 def randint(key, draw: i32, n: i32) -> i32:
@@ -264,7 +264,7 @@ def normal(key, draw: i32, mean: f32, std: f32) -> f32:
     odd = I32(bits(key, draw) >> U32(9)) * I32(2) + I32(1)
     x = _product(F32(odd), F32(1.1920928955078125e-7)) - F32(1.0)  # odd multiples of 2^-23 in (-1, 1)
     w = -log(_product(F32(1.0) - x, F32(1.0) + x))
-    return F32(mean) + _product(F32(std) * F32(1.41421356), _product(_erfinv_over_x(w), x))
+    return F32(mean) + _product(F32(F32(std) * F32(1.41421356)), _product(_erfinv_over_x(w), x))
 
 
 def _erfinv_over_x(w):

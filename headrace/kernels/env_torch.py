@@ -1,0 +1,277 @@
+"""N worlds as batched tensors, on any device torch knows: the lowered code of an environment, run on columns of worlds.
+
+Nothing here waits for the device, so that steps can be captured in a CUDA graph. Every step also draws the state that
+a world would be reset to, since which worlds need it is known on the device alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from torch import Tensor
+
+from headrace.kernels import kinds
+from headrace.kernels.env_cpu import pack_params
+from headrace.kernels.errors import EnvError
+from headrace.kernels.kinds import BOOL, F32, U32
+from headrace.kernels.source import Function, Source
+from headrace.kernels.words_torch import Key, Table, namespace, select
+from headrace.rng import MASK, Purpose
+from headrace.rollout import Rollout
+
+DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8}
+DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch cannot count with uint16 and uint32
+
+
+class Cells:
+    """An array field of all worlds, indexed as the array of one: entries are copies, rows are views."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor  # [*shape, N]
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self.tensor[index]
+        return found.clone() if found.dim() == 1 else Cells(found)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _put(self.tensor[index], value)
+
+
+class TorchWorlds:
+    """N worlds as tensors. See headrace.kernels.worlds for what each method owes.
+
+    first_env: number of world 0, where these are a part of a larger set.
+    Raises EnvError where the environment has an `if` or loop statement, or an index that differs between worlds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        num_envs: int,
+        params: Mapping[str, Any] | None = None,
+        device: torch.device | str = "cpu",
+        first_env: int = 0,
+    ) -> None:
+        self.source, self.num_envs, self.seed = source, num_envs, 0
+        self._functions = batched(source, torch.device(device))
+        n = num_envs
+        self.floats = torch.zeros(len(source.floats) + 1, n, device=device)  # and the running return
+        # and length, episode
+        self.integers = torch.zeros(len(source.integers) + 2, n, dtype=torch.int32, device=device)
+        self.device = self.floats.device
+        self.arrays = {
+            f.name: torch.zeros(n, *f.shape, dtype=DTYPES[f.dtype], device=device)  # type: ignore[misc]
+            for f in source.arrays
+        }
+        self._params = _params(source, params or {}, n, self.device)
+        self._env = torch.arange(first_env, first_env + n, device=device)
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Episode 0 of every world; writes observation[0] and valid[0]."""
+        if rollout.num_envs != self.num_envs:
+            raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {self.num_envs}")
+        self.seed = seed & MASK
+        self.floats[-1].zero_()
+        self.integers[-2:].zero_()
+        arrays = self._cells(self.arrays)
+        fresh = self._functions["env_reset"](self._state(arrays), self._params, self._key(Purpose.RESET, 0, 0))
+        self._keep(list(fresh))
+        rollout.valid[0].fill_(True)
+        self._observe(rollout, 0)
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Every world from row t to row t + 1."""
+        alive = rollout.valid[t]
+        total, length, episode = self.floats[-1], self.integers[-2], self.integers[-1]
+        # Reset first, and on copies: a step changes arrays in place
+        spare = {name: array.clone() for name, array in self.arrays.items()}
+        key = self._key(Purpose.RESET, episode.long() + 1, 0)
+        fresh = self._functions["env_reset"](self._state(self._cells(spare)), self._params, key)
+        key = self._key(Purpose.STEP, episode.long(), length.long())
+        state, action = self._state(self._cells(self.arrays)), self._action(rollout.action[t])
+        new, gain, over = self._functions["env_step"](state, self._params, action, key)
+
+        over = alive & over
+        late = (
+            alive & ~over & (length + 1 >= self.source.max_steps) if self.source.max_steps else torch.zeros_like(over)
+        )
+        _put(rollout.reward[t], select(alive, gain, 0.0))
+        rollout.terminated[t].copy_(over)
+        rollout.truncated[t].copy_(late)
+        rollout.valid[t + 1].copy_(~(over | late))
+        rollout.episode_return[t].copy_(select(alive, 0.0, total))
+        rollout.episode_length[t].copy_(select(alive, 0, length))
+        total.copy_(select(alive, total + gain, 0.0))
+        length.copy_(select(alive, length + 1, 0))
+        episode.add_(~alive)
+        for name, array in self.arrays.items():
+            array.copy_(torch.where(alive.view(-1, *[1] * (array.dim() - 1)), array, spare[name]))
+        scalar = [f.shape is None for f in self.source.state]
+        self._keep([select(alive, a, b) if kept else None for a, b, kept in zip(new, fresh, scalar, strict=True)])
+        self._observe(rollout, t + 1)
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of State's fields, [N] or [N, *shape], in their own dtype (u32 as int64, u16 as int32)."""
+        found = dict(zip((f.name for f in self.source.state), self._state(self.arrays), strict=True))
+        return {f.name: found[f.name].to(DTYPES[f.dtype], copy=True) for f in self.source.state}
+
+    def set_state(self, fields: Mapping[str, Tensor]) -> None:
+        """Put worlds into given states; episode, length and return stay."""
+        for name, array in self.arrays.items():
+            array.copy_(fields[name])
+        self._keep([None if f.shape is not None else fields[f.name].to(self.device) for f in self.source.state])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers to go on from, bit for bit; a CpuWorlds' may be loaded too, and the other way round."""
+        tensors = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
+        return {"seed": self.seed} | {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(). Raises ValueError where it is of other worlds."""
+        if state["floats"].shape != self.floats.shape or state["integers"].shape != self.integers.shape:
+            raise ValueError(
+                f"the saved state is of {state['floats'].shape[1]} other worlds than these {self.num_envs} of "
+                f"{self.source.name}"
+            )
+        self.seed = int(state["seed"])
+        self.floats.copy_(state["floats"])
+        self.integers.copy_(state["integers"])
+        for name, array in self.arrays.items():
+            array.copy_(state[f"array.{name}"])
+
+    def _key(self, purpose: Purpose, episode: Any, step: Any) -> Key:
+        return Key((self.seed, int(purpose), self._env, episode, step))
+
+    def _cells(self, arrays: Mapping[str, Tensor]) -> dict[str, Cells]:
+        return {name: Cells(array.movedim(0, -1)) for name, array in arrays.items()}
+
+    def _state(self, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Fields of State in the user's order; array fields as given."""
+        found = dict(arrays)
+        found |= {f.name: self.floats[k] for k, f in enumerate(self.source.floats)}
+        found |= {f.name: _read(self.integers[k], f.dtype) for k, f in enumerate(self.source.integers)}
+        return tuple(found[f.name] for f in self.source.state)
+
+    def _keep(self, values: list[Any]) -> None:
+        """Store the scalar fields, by way of a copy: values may be views of other fields."""
+        packs = {F32: self.floats.clone(), "": self.integers.clone()}
+        rows = {f.name: packs[F32][k] for k, f in enumerate(self.source.floats)}
+        rows |= {f.name: packs[""][k] for k, f in enumerate(self.source.integers)}
+        for field, value in zip(self.source.state, values, strict=True):
+            if field.shape is None:
+                _put(rows[field.name], value)
+        self.floats.copy_(packs[F32])
+        self.integers.copy_(packs[""])
+
+    def _action(self, action: Tensor) -> Any:
+        """What step() is given: [N], or a tuple of K such; a Box's clipped to its bounds."""
+        if self.source.action_size is None:
+            return action
+        entries = action.unbind(1)
+        space = self.source.action_space
+        if not isinstance(space, Box):
+            return entries
+        bounds = zip(np.ravel(space.low).tolist(), np.ravel(space.high).tolist(), strict=True)
+        return tuple(entry.clamp(low, high) for entry, (low, high) in zip(entries, bounds, strict=True))
+
+    def _observe(self, rollout: Rollout, t: int) -> None:
+        row = rollout.observation[t]  # [N, *shape]
+        state = self._state(self._cells(self.arrays))
+        if self.source.observes_into:
+            self._functions["env_observe"](state, self._params, Cells(row.movedim(0, -1)))
+            return
+        for column, value in zip(row.unbind(1), self._functions["env_observe"](state, self._params), strict=True):
+            _put(column, value)
+
+
+def batched(source: Source, device: torch.device) -> dict[str, Any]:
+    """The environment's functions by name, on tensors. Raises EnvError where they do not fit."""
+    if source.statement is not None:
+        found = source.statement
+        instead = "Write `a if condition else b`" if found.word == "if" else "Write the loop out, line by line"
+        raise EnvError(
+            found.file,
+            found.line,
+            f"{source.name} has a `{found.word}` statement, and batched tensors cannot branch world by world",
+            f'{instead}, or use backend="cpu" or "cuda"',
+        )
+    scope = namespace() | {name: Table(array, device) for name, array in source.constants.items()}
+    for function in source.functions:
+        node = _Branchless(function, source).visit(copy.deepcopy(function.node))
+        tree = ast.fix_missing_locations(ast.Module([node], []))
+        exec(compile(tree, function.file, "exec"), scope)
+    return scope
+
+
+class _Branchless(ast.NodeTransformer):
+    """`a if c else b`, `and`, `or` -> select, &, |; refuses indices that differ between worlds."""
+
+    def __init__(self, function: Function, source: Source) -> None:
+        self.function, self.source = function, source
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        """select(c, a, b)"""
+        self.generic_visit(node)
+        return ast.copy_location(
+            ast.Call(ast.Name("select", ast.Load()), [node.test, node.body, node.orelse], []), node
+        )
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        """a & b, a | b"""
+        self.generic_visit(node)
+        operator: ast.operator = ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr()
+        result = node.values[0]
+        for value in node.values[1:]:
+            result = ast.copy_location(ast.BinOp(result, operator, value), node)
+        return result
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """Constant indices, or any into a constant array."""
+        self.generic_visit(node)
+        table = isinstance(node.value, ast.Name) and node.value.id in self.source.constants
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if not table and not all(isinstance(part, ast.Constant) for part in parts):
+            raise EnvError(
+                self.function.file,
+                node.lineno,
+                f"{self.source.name} indexes by a value that may differ between worlds, which batched tensors cannot",
+                'Index by constants, or use backend="cpu" or "cuda"',
+            )
+        return node
+
+
+def _put(target: Tensor, value: Any) -> None:
+    """Fill a tensor with a tensor or a number, converted."""
+    if isinstance(value, Tensor):
+        target.copy_(value)
+    else:
+        target.fill_(value)
+
+
+def _read(words: Tensor, dtype: str) -> Tensor:
+    """A row of the integer pack as its value: u32 in int64, a boolean in bool."""
+    if dtype == U32:
+        return words.long() & MASK
+    return words != 0 if dtype == BOOL else words
+
+
+def _params(source: Source, params: Mapping[str, Any], num_envs: int, device: torch.device) -> tuple[Any, ...]:
+    """p: numbers, or tensors [N] where some parameter has a value per world."""
+    floats, integers, per_env = pack_params(source, params, num_envs)
+    packs = {True: iter(floats), False: iter(integers)}
+    values: list[Any] = []
+    for param in source.params:
+        value = next(packs[param.dtype == kinds.F32])
+        if per_env:
+            tensor = torch.from_numpy(np.ascontiguousarray(value)).to(device)
+            values.append(_read(tensor, param.dtype))
+        else:
+            number = value.item()
+            values.append(bool(number) if param.dtype == BOOL else number & MASK if param.dtype == U32 else number)
+    return tuple(values)
