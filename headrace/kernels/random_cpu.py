@@ -79,4 +79,5 @@ def _compiled(name: str) -> Callable[..., None]:
 
     module = cache.load("random", "from numba import njit\n" + prelude(INLINE) + KERNELS)
     signature: tuple[Any, ...] = (types.Array(types.float32, 3, "C"), types.int64, *(types.uint32,) * 4)
-    return cache.compile_once(module, name, signature, "compiling random numbers for the CPU (once, about 1 s) ...")
+    cache.compile_once(module, {name: signature}, "compiling random numbers for the CPU (once, about 1 s) ...")
+    return getattr(module, name)
