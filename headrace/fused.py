@@ -2,19 +2,45 @@
 
 `@fused("returns.gae")` on a plain torch function makes it the oracle and the fallback. A kernel of the same signature
 registers under that name for the arguments it can serve. Whoever reads the plain function reads what happens; a test
-holds the two equal.
+holds the two equal. A kernel may name the source it was written after, by digest: once that is edited or patched, the
+plain function runs.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+import hashlib
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_kernels: dict[str, list[tuple[Callable[..., bool], Callable[..., Any]]]] = {}
+# Modules that register kernels, imported at the first call of what they serve: compilers take long to import.
+PROVIDERS = {
+    "returns.gae": "headrace.kernels.returns_cpu",
+    "ppo.learn": "headrace.algorithms.ppo_cpu",
+}
+
+
+class _Kernel(NamedTuple):
+    serves: Callable[..., bool | str]
+    call: Callable[..., Any]
+    digest: str | None
+    also: tuple[Callable[..., Any], ...]
+
+
+_kernels: dict[str, list[_Kernel]] = {}
+_digests: dict[tuple[CodeType, ...], str] = {}
+_said: set[tuple[str, str]] = set()
+_enabled = True
 
 
 def fused(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -25,9 +51,11 @@ def fused(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(plain)
         def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
-            for serves, kernel in candidates:
-                if serves(*args, **kwargs):
-                    return kernel(*args, **kwargs)
+            if name in PROVIDERS and PROVIDERS[name] not in sys.modules:
+                importlib.import_module(PROVIDERS[name])
+            for kernel in candidates if _enabled else ():
+                if _serves(name, kernel, plain, args, kwargs):
+                    return kernel.call(*args, **kwargs)
             return plain(*args, **kwargs)
 
         dispatch.plain = plain  # type: ignore[attr-defined]
@@ -36,11 +64,82 @@ def fused(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def register(name: str, serves: Callable[..., bool]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Offer this function as the kernel `name` wherever serves(*args, **kwargs) is true. The latest offer goes first."""
+def register(
+    name: str,
+    serves: Callable[..., bool | str],
+    digest: str | None = None,
+    also: tuple[Callable[..., Any], ...] = (),
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Offer this function as the kernel `name` wherever serves(*args, **kwargs) is true. The latest offer goes first.
+
+    serves may give a reason why not, which is then said once on stderr. digest: source_digest(plain, also) as the
+    kernel was written.
+    """
 
     def decorate(kernel: Callable[P, R]) -> Callable[P, R]:
-        _kernels.setdefault(name, []).insert(0, (serves, kernel))
+        _kernels.setdefault(name, []).insert(0, _Kernel(serves, kernel, digest, also))
         return kernel
 
     return decorate
+
+
+@contextmanager
+def plain_only() -> Iterator[None]:
+    """Within this block no kernel stands in: plain functions run."""
+    global _enabled
+    before, _enabled = _enabled, False
+    try:
+        yield
+    finally:
+        _enabled = before
+
+
+def source_digest(plain: Callable[..., Any], also: tuple[Callable[..., Any], ...] = ()) -> str:
+    """Digest of the source of `plain`, of the functions it reaches by name in its own module, of functions that were
+    patched into that module from outside its package, and of `also`. Comments, docstrings and layout do not count."""
+    functions = list(_reached(plain, {}).values()) + [inspect.unwrap(f) for f in also]
+    codes = tuple(function.__code__ for function in functions)
+    if codes not in _digests:
+        text = "\n".join(_source(function) for function in functions)
+        _digests[codes] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _digests[codes]
+
+
+def _serves(
+    name: str, kernel: _Kernel, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    answer = kernel.serves(*args, **kwargs)
+    if answer is True and kernel.digest and kernel.digest != source_digest(plain, kernel.also):
+        answer = "the plain function is not the one its kernel was written after; running that instead"
+    if isinstance(answer, str) and (name, answer) not in _said:
+        _said.add((name, answer))
+        print(f"{name} not fused: {answer}", file=sys.stderr, flush=True)
+    return answer is True
+
+
+def _reached(function: Any, found: dict[str, Any]) -> dict[str, Any]:
+    """The function and those it names, in the order in which it names them."""
+    function = inspect.unwrap(function)
+    found[function.__qualname__] = function
+    module = function.__module__
+    for name in function.__code__.co_names:
+        other = inspect.unwrap(function.__globals__.get(name, len))
+        if not isinstance(other, FunctionType) or other.__qualname__ in found:
+            continue
+        if other.__module__ == module:
+            _reached(other, found)
+        elif other.__module__.partition(".")[0] != module.partition(".")[0]:
+            found[other.__qualname__] = other
+    return found
+
+
+def _source(function: FunctionType) -> str:
+    """The function's source without comments and docstring; of one that has no file, its bytecode."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return function.__code__.co_code.hex() + repr(function.__code__.co_consts)
+    definition = tree.body[0]
+    if isinstance(definition, ast.FunctionDef) and ast.get_docstring(definition) is not None:
+        definition.body = definition.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)

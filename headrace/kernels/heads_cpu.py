@@ -1,0 +1,137 @@
+"""Distributions over actions on sixteen samples of a block: log-likelihood, entropy, and their gradients.
+
+A head turns the outputs of the actor's last layer, rows of a block, into a distribution:
+
+    DISCRETE    independent choices; row k of a choice's rows is the logit of its k-th option
+    GAUSSIAN    independent normals: mean = center + half * output, standard deviation half * exp(log_std)
+
+Actions lie in a block too, one row a component, as float32: of a choice, the option counted from 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit  # noqa: TID253
+
+from headrace.kernels.dense import BLOCK
+from headrace.kernels.functions import exp, log
+from headrace.kernels.simd import fma, load, select, splat, store, total
+
+F = np.float32
+_FAST = {"error_model": "numpy", "nogil": True}
+_0, _1 = np.uint64(0), np.uint64(1)
+_ZERO, _ONE, _HALF = F(0), F(1), F(0.5)
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+# What a head is: numbers that stay, uint64
+DISCRETE, GAUSSIAN = np.uint64(0), np.uint64(1)
+
+
+class Head(NamedTuple):
+    """kind: DISCRETE or GAUSSIAN. sizes: uint64, options of each choice; of a GAUSSIAN, a 1 for each component.
+    spread: float32 [3, K] of a GAUSSIAN: center, half, 1 / standard deviation (see `spread`). constants: float32 [2]:
+    of a GAUSSIAN, the log-likelihood at the mean and the entropy. log_std: place in the parameters."""
+
+    kind: np.uint64
+    sizes: np.ndarray
+    spread: np.ndarray
+    constants: np.ndarray
+    log_std: np.uint64
+
+
+@njit(**_FAST)
+def refresh(head, parameters):
+    """Bring a GAUSSIAN head's standard deviation and constants up to date with the parameters."""
+    if head.kind != GAUSSIAN:
+        return
+    mass = 0.0
+    for k in range(len(head.sizes)):
+        log_std = parameters[head.log_std + np.uint64(k)]
+        mass += log_std + math.log(head.spread[1, k])
+        head.spread[2, k] = F(math.exp(-log_std)) / head.spread[1, k]
+    head.constants[0] = -mass - _HALF_LOG_2PI * len(head.sizes)
+    head.constants[1] = mass + (_HALF_LOG_2PI + 0.5) * len(head.sizes)
+
+
+@njit(**_FAST)
+def softmax(scratch, logits, shares, size, i):
+    """Logits, rows of a block, become log-probabilities; shares the probabilities. Gives the entropy."""
+    top = load(scratch, logits + i)
+    for k in range(_1, size):
+        z = load(scratch, logits + k * BLOCK + i)
+        top = select(z > top, z, top)
+    mass = splat(_ZERO)
+    for k in range(_0, size):
+        z = load(scratch, logits + k * BLOCK + i) - top
+        store(scratch, logits + k * BLOCK + i, z)
+        mass = mass + exp(z)
+    norm = log(mass)
+    entropy = splat(_ZERO)
+    for k in range(_0, size):
+        z = load(scratch, logits + k * BLOCK + i) - norm
+        p = exp(z)
+        store(scratch, logits + k * BLOCK + i, z)
+        store(scratch, shares + k * BLOCK + i, p)
+        entropy = entropy - p * z
+    return entropy
+
+
+@njit(**_FAST)
+def evaluate(head, scratch, outputs, shares, actions, entropies, i):
+    """(log_prob, entropy) of the sixteen samples from lane i on. All others are places of blocks in scratch: outputs
+    and shares as many rows as the actor's last layer, actions and entropies one a component."""
+    log_prob, entropy = splat(_ZERO), splat(_ZERO)
+    if head.kind == DISCRETE:
+        first = _0
+        for c in range(_0, np.uint64(len(head.sizes))):
+            size, row = head.sizes[c], outputs + first * BLOCK
+            part = softmax(scratch, row, shares + first * BLOCK, size, i)
+            store(scratch, entropies + c * BLOCK + i, part)
+            entropy = entropy + part
+            action = load(scratch, actions + c * BLOCK + i)
+            for k in range(_0, size):
+                z = load(scratch, row + k * BLOCK + i)
+                log_prob = select(action == F(k), log_prob + z, log_prob)
+            first += size
+    else:
+        for c in range(_0, np.uint64(len(head.sizes))):
+            distance = _distance(head, scratch, outputs, actions, c, i)
+            log_prob = fma(distance * distance, splat(-_HALF), log_prob)
+        log_prob = log_prob + head.constants[_0]
+        entropy = splat(head.constants[_1])
+    return log_prob, entropy
+
+
+@njit(forceinline=True, **_FAST)
+def _distance(head, scratch, outputs, actions, c, i):
+    """Of an action's component from the mean, in standard deviations."""
+    output = load(scratch, outputs + c * BLOCK + i)
+    mean = fma(output, splat(head.spread[_1, c]), splat(head.spread[_0, c]))
+    return (load(scratch, actions + c * BLOCK + i) - mean) * head.spread[np.uint64(2), c]
+
+
+@njit(**_FAST)
+def differentiate(head, scratch, outputs, deltas, actions, entropies, i, d_log_prob, d_entropy, gradient, log_std):
+    """The loss's gradient at the outputs, into deltas, after evaluate(), whose shares lie in deltas.
+
+    d_log_prob, d_entropy: its gradients at what evaluate() gave. Of log_std it is added to gradient[log_std + c].
+    """
+    if head.kind == DISCRETE:
+        first = _0
+        for c in range(_0, np.uint64(len(head.sizes))):
+            action, entropy = load(scratch, actions + c * BLOCK + i), load(scratch, entropies + c * BLOCK + i)
+            for k in range(_0, head.sizes[c]):
+                j = (first + k) * BLOCK + i
+                z, p = load(scratch, outputs + j), load(scratch, deltas + j)
+                taken = select(action == F(k), d_log_prob, splat(_ZERO))
+                store(scratch, deltas + j, taken - p * (d_log_prob + d_entropy * (z + entropy)))
+            first += head.sizes[c]
+    else:
+        for c in range(_0, np.uint64(len(head.sizes))):
+            distance = _distance(head, scratch, outputs, actions, c, i)
+            slope = head.spread[_1, c] * head.spread[np.uint64(2), c]
+            store(scratch, deltas + c * BLOCK + i, d_log_prob * distance * slope)
+            gradient[log_std + c] += total(fma(d_log_prob, distance * distance - _ONE, d_entropy))

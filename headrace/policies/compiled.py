@@ -1,0 +1,104 @@
+"""An ActorCritic as the tables and arrays that the CPU's kernels take."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.kernels.heads_cpu import DISCRETE, GAUSSIAN, Head
+from headrace.kernels.mlp_cpu import DELTA, OBSERVATION, OUTPUT, Layer, Network, network, rounded
+from headrace.kernels.ppo_cpu import Places
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.heads import GaussianHead, MultiCategoricalHead
+from headrace.policies.networks import VectorEncoder
+from headrace.rollout import flatten
+
+_SAMPLE_ROWS = 5  # numbers a sample brings: see ppo_cpu.OLD_LOG_PROB and on
+
+
+class Compiled(NamedTuple):
+    """What the kernels know of a policy. start: float32 [K, 1], the number of each choice's first option."""
+
+    network: Network
+    head: Head
+    places: Places
+    scratch: int  # float32 one block needs
+    gradient: int  # float32 in a gradient
+    start: Tensor
+
+
+def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
+    """Tables for a policy whose parameters are views of `flat`."""
+    layers: list[Layer] = []
+    actor = _dense(policy.actor_out, _trunk(policy.actor, layers, policy, flat), "identity", layers, flat)
+    trunk = layers[actor].source if policy.shared else _trunk(policy.critic, layers, policy, flat)
+    critic = _dense(policy.critic_out, trunk, "identity", layers, flat)
+    net = network(layers)
+    head, start = _head(policy.head, flat)
+    components = len(head.sizes) * 64
+    actions, entropies = net.scratch, net.scratch + components
+    samples = entropies + components
+    places = (
+        net.inputs,
+        net.transposed,
+        *(net.layers[layer, column] for layer in (actor, critic) for column in (OUTPUT, DELTA)),
+        actions,
+        entropies,
+        samples,
+        net.gradient,
+    )
+    gradient = net.gradient + rounded(len(head.sizes))
+    return Compiled(net, head, Places(*map(np.uint64, places)), samples + _SAMPLE_ROWS * 64, gradient, start)
+
+
+def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int]:
+    """What the policy's layers read of observations [T, N, ...]: flat, feature-major, and the stride of its rows."""
+    encoder = policy.encoder
+    if type(encoder) is VectorEncoder and encoder.normalizer is None and observation.dim() == 3:
+        lying = observation.permute(2, 0, 1)
+        if lying.stride(2) == 1 and lying.stride(1) == lying.shape[2]:
+            return _whole(lying), lying.stride(0)
+    rows = encoder(flatten(observation)).t().contiguous()
+    return rows.view(-1).numpy(), rows.shape[1]
+
+
+def _whole(lying: Tensor) -> np.ndarray:
+    """The memory from the first to the last entry of a column, as one dimension."""
+    length = (lying.shape[0] - 1) * lying.stride(0) + lying.shape[1] * lying.shape[2]
+    return torch.as_strided(lying, (length,), (1,)).numpy()
+
+
+def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> int:
+    source = OBSERVATION
+    for layer in mlp.layers:
+        source = _dense(layer, source, policy.activation, layers, flat)
+    return source
+
+
+def _dense(layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor) -> int:
+    outputs, inputs = layer.weight.shape
+    layers.append(Layer(source, inputs, outputs, _place(layer.weight, flat), _place(layer.bias, flat), activation))
+    return len(layers) - 1
+
+
+def _place(parameter: Tensor, flat: Tensor) -> int:
+    return (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
+
+
+def _head(head: Any, flat: Tensor) -> tuple[Head, Tensor]:
+    spread, constants = np.zeros((3, head.num_parameters), np.float32), np.zeros(2, np.float32)
+    if isinstance(head, GaussianHead):
+        spread[0], spread[1] = head.center[:, 0].numpy(), head.half_range[:, 0].numpy()
+        sizes, start = [1] * head.num_parameters, [0] * head.num_parameters
+        log_std = _place(head.log_std, flat)
+        kind = GAUSSIAN
+    else:
+        several = isinstance(head, MultiCategoricalHead)
+        sizes = head.sizes if several else [head.num_parameters]
+        start = head.starts if several else [head.start]
+        kind, log_std = DISCRETE, 0
+    table = Head(kind, np.array(sizes, np.uint64), spread, constants, np.uint64(log_std))
+    return table, torch.tensor(start, dtype=torch.float32).unsqueeze(1)
