@@ -17,7 +17,7 @@ from torch import Tensor
 
 LOG_2PI = math.log(2 * math.pi)
 EDGE = 1 - 1e-6  # |tanh| of a squashed action at most: atanh of it is 7.25, which float32 still resolves
-QUADRATURE = 8  # nodes in the entropy of a squashed Gaussian
+QUADRATURE = 16  # nodes in the entropy of a squashed Gaussian
 
 
 class Distribution(Protocol):
@@ -145,9 +145,9 @@ class SquashedGaussian:
         return self.normal.log_prob(squashed.atanh().t()) - slope.log().sum(0)
 
     def entropy(self) -> Tensor:
-        """Entropy of the normal plus the mean log-slope of the squashing, by Gauss-Hermite quadrature in 8 nodes.
+        """Entropy of the normal plus the mean log-slope of the squashing, by Gauss-Hermite quadrature in 16 nodes.
 
-        Within 0.02 nats per dimension for standard deviations up to 1.5, 0.1 up to 3. Unlike -log_prob of a given
+        Within 0.005 nats per dimension for standard deviations up to 1.5, 0.06 up to 3. Unlike -log_prob of a given
         action, its gradient is that of the entropy.
         """
         nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE)

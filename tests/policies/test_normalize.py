@@ -1,0 +1,60 @@
+"""Running statistics against numpy, and PopArt's promise: statistics move, values do not."""
+
+import torch
+
+from headrace.policies.networks import Readout
+from headrace.policies.normalize import ObservationNormalizer, ReturnNormalizer, RunningStatistics
+
+
+def rows(seed=0, count=1000):
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(seed)) * torch.tensor([1.0, 5.0, 0.1]) + 1000.0
+
+
+def test_statistics_in_parts_equal_those_of_all_valid_rows():
+    data, statistics = rows(), RunningStatistics(3)
+    valid = torch.arange(1000) % 7 != 0
+    for part in range(0, 1000, 130):
+        statistics.update(data[part : part + 130], valid[part : part + 130])
+    kept = data[valid].double()
+    assert statistics.count == valid.sum()
+    torch.testing.assert_close(statistics.mean, kept.mean(0), rtol=1e-12, atol=0)
+    torch.testing.assert_close(statistics.variance(), kept.var(0, correction=0), rtol=1e-9, atol=0)
+
+
+def test_dead_rows_alone_change_nothing():
+    statistics = RunningStatistics(3)
+    statistics.update(rows(), torch.zeros(1000, dtype=torch.bool))
+    assert statistics.count == 0 and torch.equal(statistics.variance(), torch.ones(3, dtype=torch.float64))
+
+
+def test_forgetting_follows_a_change():
+    statistics = RunningStatistics(1, keep=0.5)
+    everything = torch.ones(100, dtype=torch.bool)
+    statistics.update(torch.zeros(100, 1), everything)
+    statistics.update(torch.full((100, 1), 3.0), everything)
+    # weights 50 and 100: mean 2, variance (50 * 4 + 100 * 1) / 150 = 2
+    torch.testing.assert_close(statistics.mean, torch.tensor([2.0], dtype=torch.float64))
+    torch.testing.assert_close(statistics.variance(), torch.tensor([2.0], dtype=torch.float64))
+
+
+def test_observations_become_standard_and_are_clipped():
+    normalizer = ObservationNormalizer(3, limit=2.0)
+    data = rows()
+    assert torch.equal(normalizer(torch.ones(2, 3)), torch.ones(2, 3))
+    normalizer.update(data, torch.ones(1000, dtype=torch.bool))
+    normalizer.limit = 100.0
+    out = normalizer(data)
+    assert out.mean(0).abs().max() < 1e-3 and (out.std(0) - 1).abs().max() < 1e-2
+    normalizer.limit = 2.0
+    assert normalizer(data + 1000).max() == 2.0
+
+
+def test_popart_keeps_values_while_statistics_move():
+    layer = Readout(8, 1, 1.0, torch.Generator().manual_seed(0))
+    normalizer, features = ReturnNormalizer(), torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
+    for scale in (100.0, 0.5, 7.0):
+        before = normalizer(layer(features))
+        returns = torch.randn(200, generator=torch.Generator().manual_seed(2)) * scale + 3 * scale
+        normalizer.update(returns, torch.ones(200, dtype=torch.bool), layer.weight, layer.bias)
+        torch.testing.assert_close(normalizer(layer(features)), before, rtol=1e-4, atol=1e-3)
+    assert normalizer.scale != 1 and layer.weight.requires_grad
