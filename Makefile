@@ -1,17 +1,18 @@
 # `make demo` and `make test` are all a newcomer needs: each makes .venv itself, once.
 #   PYTHON=python3.12      which Python makes .venv (3.11 to 3.13)
 #   TORCH="..."            how pip gets torch: by default the build pip finds; see README.md for CPU and CUDA builds
-#   RUN=runs/demo          where the demo writes
+#   RUNS=runs/demo         where the demo writes
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
 PYTHON ?= python3
 TORCH ?= torch
-RUN ?= runs/demo
+RUNS ?= runs/demo
 
 BIN := .venv/bin
 INSTALLED := .venv/installed
+LATEST = $$(ls -td $(RUNS)/ppo/CartPole-v1_* | head -1)
 
 # pip's output as a line per large download, instead of silence or of pages
 BRIEFLY := | awk '/Downloading .*MB\)/ { split($$2, name, "-"); print "  downloading", name[1], name[2], $$3, $$4 } \
@@ -29,7 +30,10 @@ help:
 	@echo "make clean      remove .venv, caches and build files (runs/ stays)"
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/demo.py $(RUN)
+	$(BIN)/headrace train ppo CartPole-v1 --log-folder $(RUNS) --final-episodes 0
+	@$(BIN)/headrace eval $(LATEST) --episodes 100
+	@$(BIN)/headrace play $(LATEST) --output $(LATEST)/play.gif
+	@$(BIN)/headrace plot $(LATEST) --output $(LATEST)/curves.png
 
 test: lint
 	$(BIN)/pytest

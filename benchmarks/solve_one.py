@@ -16,10 +16,12 @@ START = process_start()
 
 def headrace(options: argparse.Namespace) -> Judge:
     """Headrace's PPO with its defaults for the environment, and what --set says otherwise."""
-    import headrace as hr
+    import numba  # noqa: F401  loaded when first used, but an import all the same
+
+    from headrace.train import Trainer
 
     judge = Judge(options.env, START, options.max_steps)
-    trainer = hr.Trainer("ppo", options.env, seed=options.seed, **dict(map(setting, options.set)))
+    trainer = Trainer("ppo", options.env, seed=options.seed, **dict(map(setting, options.set)))
     while True:
         trainer.iterate()
         if judge.check(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True)):
@@ -37,6 +39,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 def sb3(options: argparse.Namespace) -> Judge:
     """Stable-Baselines3's PPO: the settings its zoo tuned for CartPole, or the same work as a large batch."""
+    import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -58,6 +61,7 @@ def sb3(options: argparse.Namespace) -> Judge:
 
     if (options.config, options.env) not in SB3_SETTINGS:
         raise SystemExit(f"no settings {options.config!r} for {options.env}: there are {list(SB3_SETTINGS)}")
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one loads modules, which is importing
     num_envs, budget, settings = SB3_SETTINGS[options.config, options.env]
     judge = Judge(options.env, START, options.max_steps)
     worlds = make_vec_env(options.env, n_envs=num_envs, seed=options.seed)

@@ -1,0 +1,25 @@
+"""Load a trained policy and let it act, in code that knows nothing of Headrace's training: load_and_act.py RUN
+
+RUN is the folder of a run on CartPole-v1, as `headrace train ppo CartPole-v1` prints it.
+"""
+
+import sys
+
+import gymnasium
+import numpy as np
+
+import headrace as hr
+
+policy = hr.load(sys.argv[1])
+
+env = gymnasium.make("CartPole-v1")
+observation, _ = env.reset(seed=0)
+total, over = 0.0, False
+while not over:
+    observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+    total, over = total + float(reward), terminated or truncated
+print(f"one observation at a time: return {total:.0f}")
+
+batch = np.random.default_rng(0).uniform(-0.05, 0.05, (5, 4)).astype(np.float32)
+print("five at once:", policy.act(batch))
+print("five at once, drawn from the policy's distribution:", policy.act(batch, deterministic=False))
