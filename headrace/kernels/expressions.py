@@ -501,6 +501,9 @@ class Expressions:
         return Typed(ast.Tuple(elements, ast.Load()), STATE)
 
     def _builtin(self, node: ast.Call, word: str) -> Typed:
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                self.expression(argument)
         if node.keywords or len(node.args) != 1 if word == "abs" else node.keywords or len(node.args) < 2:
             self.scope.fail(node, f"`{ast.unparse(node)}`", "Write abs(x), min(a, b), max(a, b)")
         terms = [self.number(n) for n in node.args]

@@ -24,6 +24,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import linecache
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -170,12 +171,19 @@ _OWED = {
 }
 
 
-def whereabouts(thing: Any) -> tuple[str, int]:
-    """File and line of a class or function; ("<name>", 0) where there is no source to find."""
-    try:
-        return inspect.getsourcefile(thing) or "?", inspect.getsourcelines(thing)[1]
-    except (OSError, TypeError):
-        return f"<{getattr(thing, '__name__', thing)}>", 0
+def whereabouts(cls: type) -> tuple[str, int]:
+    """File and line of a class; ("<name>", 0) where there is no source to find."""
+    file, node = _definition(cls)
+    return (file, node.lineno) if node else (f"<{cls.__name__}>", 0)
+
+
+def _definition(cls: type) -> tuple[str, ast.ClassDef | None]:
+    """A class's file and syntax tree. Goes by its functions: a class that was loaded by path may be in no module."""
+    codes = [item.__code__.co_filename for item in vars(cls).values() if inspect.isfunction(item)]
+    file = codes[0] if codes else getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    tree = ast.parse("".join(linecache.getlines(file)))
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == cls.__name__]
+    return file, nodes[0] if nodes else None
 
 
 def _spaces(cls: type, file: str, line: int) -> tuple[Box, Space]:
@@ -225,7 +233,7 @@ def _state(cls: type, file: str, line: int) -> tuple[Field, ...]:
     for name in owner._fields:
         found = kinds.of_annotation(hints.get(name))
         if found is None:
-            where, at = _field_line(owner, name, file, line)
+            where, at = _field_line(cls, "State", name, file, line)
             raise EnvError(where, at, f"State.{name} is annotated {_shown(hints.get(name))}", f"Use {kinds.DTYPES}")
         fields.append(Field(name, *found))
     return tuple(fields)
@@ -240,7 +248,7 @@ def _params(cls: type, file: str, line: int) -> tuple[Param, ...]:
     params = []
     for name in names:
         found = kinds.of_annotation(hints.get(name))
-        where, at = _field_line(owner, name, file, line)
+        where, at = _field_line(cls, "Params", name, file, line)
         if found is None or found[1] is not None:
             raise EnvError(
                 where, at, f"Params.{name} is annotated {_shown(hints.get(name))}", "Use f32, i32 or boolean"
@@ -251,15 +259,14 @@ def _params(cls: type, file: str, line: int) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def _field_line(owner: Any, name: str, file: str, line: int) -> tuple[str, int]:
-    """Where a field is annotated; the class where that cannot be found."""
-    try:
-        lines, start = inspect.getsourcelines(owner)
-    except (OSError, TypeError):
-        return file, line
-    for offset, text in enumerate(lines):
-        if text.split(":")[0].strip() == name:
-            return inspect.getsourcefile(owner) or file, start + offset
+def _field_line(cls: type, owner: str, name: str, file: str, line: int) -> tuple[str, int]:
+    """Where a field of State or Params is annotated; the class where that cannot be found."""
+    for parent in cls.__mro__:
+        where, node = _definition(parent) if owner in vars(parent) else ("", None)
+        for part in ast.walk(node) if node else ():
+            if isinstance(part, ast.ClassDef) and part.name == owner:
+                lines = [f.lineno for f in part.body if isinstance(f, ast.AnnAssign) and ast.unparse(f.target) == name]
+                return (where, lines[0]) if lines else (where, part.lineno)
     return file, line
 
 

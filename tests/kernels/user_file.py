@@ -1,0 +1,63 @@
+"""Environments written to a file of their own, as a user has them, for the tests of what a user may write."""
+
+import importlib.util
+import itertools
+from pathlib import Path
+
+HEAD = """\
+from __future__ import annotations
+from typing import NamedTuple
+import math
+import numpy as np
+from headrace.envs.kernel import KernelEnv
+from headrace.kernels.words import array, boolean, f32, i8, i32, u32, randint, select, sin, uniform
+from headrace.spaces import Box, Discrete, MultiDiscrete
+"""
+
+WORLD = """\
+class World(KernelEnv):
+    observation_space = Box(-1.0, 1.0, (2,))
+    action_space = Discrete(2)
+    max_steps = 10
+
+    class State(NamedTuple):
+        x: f32
+        n: i32
+        cells: array(i32, 4)
+
+    def reset(s, p, key):
+        for i in range(4):
+            s.cells[i] = 0
+        return World.State(uniform(key, 0, -1.0, 1.0), 0, s.cells)
+
+    def step(s, p, action, key):
+        return World.State(s.x, s.n + 1, s.cells), 1.0, s.n > 3
+
+    def observe(s, p):
+        return s.x, 0.0
+"""
+
+_numbers = itertools.count()
+
+
+def load(folder: Path, text: str, name: str = "World", head: str = HEAD):
+    """The class of a file with this text after the usual imports, and the file's path."""
+    path = folder / f"world{next(_numbers)}.py"
+    path.write_text(head + text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name), path
+
+
+def changed(old: str, new: str) -> str:
+    """WORLD with a part replaced."""
+    assert old in WORLD
+    return WORLD.replace(old, new)
+
+
+def line_of(path: Path, part: str) -> int:
+    """The number of the only line that holds this part."""
+    found = [n for n, line in enumerate(path.read_text().splitlines(), 1) if part in line]
+    assert len(found) == 1
+    return found[0]
