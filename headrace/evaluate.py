@@ -14,6 +14,7 @@ import torch
 
 from headrace import envs, rng
 from headrace.envs import sources
+from headrace.envs.compiled import CompiledEnv
 from headrace.envs.inline import env_seed
 from headrace.envs.kernel import KernelEnv
 from headrace.policies.base import Policy
@@ -139,6 +140,8 @@ def _source(env: Any) -> Any:
     """What to make worlds of: for a ready Env, what its name says."""
     if isinstance(env, str | type) or not hasattr(env, "num_envs"):
         return env
+    if isinstance(env, CompiledEnv):
+        return env.source.cls
     try:
         envs.factory(env.name)
     except (ValueError, ImportError, FileNotFoundError) as error:

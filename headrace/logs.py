@@ -90,14 +90,16 @@ class Logs:
                     sizes[name] = file.tell()
         return sizes
 
-    def rewind(self, positions: Mapping[str, int], steps: int) -> None:
-        """Forget what was written after a checkpoint: the resumed run will write it again."""
+    def rewind(self, positions: Mapping[str, int], steps: int) -> dict[str, Any]:
+        """Forget what was written after a checkpoint, since the resumed run writes it again; give the last row left."""
         for name, size in positions.items():
             path = self.folder / name
             if path.exists() and path.stat().st_size > size:
                 with writing(path):
                     os.truncate(path, size)
         self._purge = steps
+        rows = (self.folder / METRICS).read_text().splitlines() if (self.folder / METRICS).exists() else []
+        return json.loads(rows[-1]) if rows else {}
 
     def _write_events(self) -> None:
         from tensorboardX import SummaryWriter

@@ -29,7 +29,8 @@ class Episodes:
 
     def add(self, rollout: Rollout) -> tuple[list[float], list[int]]:
         """Take in the episodes whose dead row lies in a rollout; give their returns and lengths, by step, then env."""
-        dead = ~rollout.valid[: rollout.num_steps]
+        # an episode of no steps is a world that began anew when its run was resumed
+        dead = ~rollout.valid[: rollout.num_steps] & (rollout.episode_length > 0)
         returns, lengths = rollout.episode_return[dead].tolist(), rollout.episode_length[dead].tolist()
         self.count += len(returns)
         self.returns.extend(returns)

@@ -53,7 +53,7 @@ class Recorder:
 
     def resume(self, positions: Mapping[str, int]) -> None:
         """Take up the files of the run where a checkpoint left them."""
-        self.logs.rewind(positions, self.trainer.steps)
+        self._row = self.logs.rewind(positions, self.trainer.steps)
         if (self.folder / BEST).exists():
             self._best_score = checkpoint.read_manifest(self.folder / BEST)["score"]
 
@@ -68,9 +68,10 @@ class Recorder:
             self._offer(trainer.episodes.mean_return())
         if self.logs.due(trainer.seconds):
             self._write_row()
-        if self._passed(config.save_freq):
+        keep = self._passed(config.save_freq)
+        if keep:
             self._save(self.folder / f"step_{trainer.steps}")
-        if trainer.seconds - self._saved_at > SAVE_EVERY:
+        if keep or trainer.seconds - self._saved_at > SAVE_EVERY:
             self._save_last()
         self._steps = trainer.steps
         self.progress.show(metrics)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from headrace import checkpoint, envs, finite
+from headrace import checkpoint, envs, finite, rng
 from headrace.algorithms.base import Algorithm
 from headrace.config import TrainConfig, nearest, read_toml, settle
 from headrace.interrupts import Interrupts
@@ -20,11 +19,13 @@ from headrace.metrics import Episodes
 from headrace.parallel.collector import Collector
 from headrace.parallel.placement import Placement
 from headrace.record import Recorder
+from headrace.rollout import Rollout
 from headrace.run import LAST, Run, new_folder
 from headrace.timer import Timer
 
 ALGORITHMS = {"ppo": "PPO"}  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
 CPU_KERNELS = ("headrace.kernels.random_cpu", "headrace.kernels.returns_cpu")  # importing one registers it
+REHEARSAL_STEPS = 8
 FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot change: its state depends on them
 
 
@@ -97,6 +98,7 @@ class Trainer:
         self.steps = 0  # valid environment steps so far
         self.seconds = 0.0  # spent in iterate() so far
         self._steps_before, self._seconds_before = 0, 0.0  # those of the run that this one resumes
+        self._rehearse()
 
     @property
     def policy(self) -> Any:
@@ -220,8 +222,25 @@ class Trainer:
             torch.set_num_threads(self.config.threads)
         if self.placement.learn.type == "cpu":
             for name in CPU_KERNELS:
-                if find_spec(name):
-                    import_module(name)
+                import_module(name)
+
+    @torch.no_grad()
+    def _rehearse(self) -> None:
+        """Decide and learn once on made-up observations, then forget it: kernels are compiled before the clock runs."""
+        steps, num_envs, device = REHEARSAL_STEPS, self.env.num_envs, self.env.device
+        before = self.algorithm.state_dict()
+        rollout = Rollout(steps, num_envs, self.collector.rollout.columns, device)
+        rollout.valid.fill_(True)
+        noise = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, self.policy.num_draws, device)
+        memory = self.policy.initial_memory(num_envs)
+        for t in range(steps):
+            decision = self.policy.decide(rollout.observation[t], memory, noise[t])
+            rollout.action[t], memory = decision.action, decision.memory
+            rollout.log_prob[t], rollout.value[t] = decision.log_prob, decision.value
+        rollout.value[steps] = self.policy.value(rollout.observation[steps], memory)
+        with torch.enable_grad():
+            self.algorithm.update(rollout, 0.0)
+        self.algorithm.load_state_dict(before)
 
     def _make_env(self) -> Any:
         config = self.config

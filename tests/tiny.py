@@ -10,7 +10,8 @@ import torch
 from headrace.rollout import Rollout
 from headrace.spaces import Box, Discrete
 
-TINY = {"num_steps": 16, "minibatch_size": 64, "epochs": 2, "hidden": (8,), "progress": "none"}  # for hr.train
+# settings for hr.train; one thread, because the tests of several processes may share the machine
+TINY = {"num_steps": 16, "minibatch_size": 64, "epochs": 2, "hidden": (8,), "progress": "none", "threads": 1}
 
 
 class Walk:
