@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from headrace.rollout import Rollout
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8}
 DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch cannot count with uint16 and uint32
+FOREVER = 2**31 - 1  # no episode has this many steps
 
 
 class Cells:
@@ -47,7 +48,7 @@ class TorchWorlds:
     """N worlds as tensors. See headrace.kernels.worlds for what each method owes.
 
     first_env: number of world 0, where these are a part of a larger set.
-    Raises EnvError where the environment has an `if` or loop statement, or an index that differs between worlds.
+    Raises EnvError where the environment branches: an `if` or `while` statement, an index that differs between worlds.
     """
 
     def __init__(
@@ -98,9 +99,7 @@ class TorchWorlds:
         new, gain, over = self._functions["env_step"](state, self._params, action, key)
 
         over = alive & over
-        late = (
-            alive & ~over & (length + 1 >= self.source.max_steps) if self.source.max_steps else torch.zeros_like(over)
-        )
+        late = alive & (length + 1 >= (self.source.max_steps or FOREVER))  # maybe both, as in Gymnasium
         _put(rollout.reward[t], select(alive, gain, 0.0))
         rollout.terminated[t].copy_(over)
         rollout.truncated[t].copy_(late)
@@ -192,15 +191,6 @@ class TorchWorlds:
 
 def batched(source: Source, device: torch.device) -> dict[str, Any]:
     """The environment's functions by name, on tensors. Raises EnvError where they do not fit."""
-    if source.statement is not None:
-        found = source.statement
-        instead = "Write `a if condition else b`" if found.word == "if" else "Write the loop out, line by line"
-        raise EnvError(
-            found.file,
-            found.line,
-            f"{source.name} has a `{found.word}` statement, and batched tensors cannot branch world by world",
-            f'{instead}, or use backend="cpu" or "cuda"',
-        )
     scope = namespace() | {name: Table(array, device) for name, array in source.constants.items()}
     for function in source.functions:
         node = _Branchless(function, source).visit(copy.deepcopy(function.node))
@@ -210,17 +200,53 @@ def batched(source: Source, device: torch.device) -> dict[str, Any]:
 
 
 class _Branchless(ast.NodeTransformer):
-    """`a if c else b`, `and`, `or` -> select, &, |; refuses indices that differ between worlds."""
+    """`a if c else b`, `and`, `or` -> select, &, |; refuses what may differ between worlds: branches and indices.
+
+    Loops over range() of constants stay: all worlds go through them alike.
+    """
 
     def __init__(self, function: Function, source: Source) -> None:
         self.function, self.source = function, source
+        looped = {node.target.id for node in ast.walk(function.node) if isinstance(node, ast.For)}  # type: ignore[attr-defined]
+        assigned = [
+            t.id
+            for n in ast.walk(function.node)
+            if isinstance(n, ast.Assign)
+            for t in n.targets
+            if isinstance(t, ast.Name)
+        ]
+        self.alike = looped - set(assigned)  # names of numbers that are the same in every world
+
+    def fail(self, node: ast.AST, wrong: str, instead: str) -> NoReturn:
+        """Raise EnvError at a node."""
+        line = node.lineno  # type: ignore[attr-defined]
+        raise EnvError(
+            self.function.file, line, f"{self.source.name} {wrong}", f'{instead}, or use backend="cpu" or "cuda"'
+        )
+
+    def visit_If(self, node: ast.If) -> NoReturn:
+        """Refused."""
+        wrong = "has an `if` statement, and batched tensors cannot branch world by world"
+        self.fail(node, wrong, "Write `a if condition else b`")
+
+    def visit_While(self, node: ast.While) -> NoReturn:
+        """Refused."""
+        wrong = "has a `while` statement, and batched tensors cannot branch world by world"
+        self.fail(node, wrong, "Write `for i in range(n):` with a constant n")
+
+    def visit_For(self, node: ast.For) -> ast.For:
+        """Kept where its bounds are constant."""
+        if not all(self._alike(bound) for bound in node.iter.args):  # type: ignore[attr-defined]
+            wrong = "loops over a range() that may differ between worlds, and batched tensors cannot"
+            self.fail(node, wrong, "Loop over a constant range()")
+        self.generic_visit(node)
+        return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """select(c, a, b)"""
         self.generic_visit(node)
-        return ast.copy_location(
-            ast.Call(ast.Name("select", ast.Load()), [node.test, node.body, node.orelse], []), node
-        )
+        chosen = ast.Call(ast.Name("select", ast.Load()), [node.test, node.body, node.orelse], [])
+        return ast.copy_location(chosen, node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """a & b, a | b"""
@@ -232,18 +258,22 @@ class _Branchless(ast.NodeTransformer):
         return result
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        """Constant indices, or any into a constant array."""
+        """Indices that all worlds share, or any into a constant array."""
         self.generic_visit(node)
         table = isinstance(node.value, ast.Name) and node.value.id in self.source.constants
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if not table and not all(isinstance(part, ast.Constant) for part in parts):
-            raise EnvError(
-                self.function.file,
-                node.lineno,
-                f"{self.source.name} indexes by a value that may differ between worlds, which batched tensors cannot",
-                'Index by constants, or use backend="cpu" or "cuda"',
-            )
+        if not table and not self._alike(node.slice):
+            wrong = "indexes by a value that may differ between worlds, and batched tensors cannot"
+            self.fail(node, wrong, "Index by constants")
         return node
+
+    def _alike(self, node: ast.expr) -> bool:
+        """Is this the same number in every world?"""
+        if isinstance(node, ast.Name):
+            return node.id in self.alike
+        parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+        if isinstance(node, ast.Call):
+            parts = node.args if ast.unparse(node.func) in ("I32", "U32") else [node.func]
+        return isinstance(node, ast.Constant) or (bool(parts) and all(self._alike(part) for part in parts))
 
 
 def _put(target: Tensor, value: Any) -> None:

@@ -150,7 +150,7 @@ def namespace() -> dict[str, Any]:
 
 
 # The code of words_scalar, bound to these names instead of its own ...
-_shared: dict[str, Any] = {"np": np, "abs": abs, "min": _minimum, "max": _maximum}
+_shared: dict[str, Any] = {"__builtins__": __builtins__, "np": np, "abs": abs, "min": _minimum, "max": _maximum}
 _shared |= {name: FunctionType(function.__code__, _shared, name) for name, function in words.functions().items()}
 _scalar = dict(_shared)
 # ... but for what tensors have of their own
