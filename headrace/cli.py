@@ -52,7 +52,7 @@ def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
     except Exception as error:
         if show_traceback or not _is_message(error):
             raise
-        return _complain(str(error))
+        return _complain("\n".join([str(error), *getattr(error, "__notes__", [])]))
     return 0
 
 
@@ -92,6 +92,9 @@ def _help() -> str:
 
 
 def _version() -> str:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version("headrace")
+    try:
+        return version("headrace")
+    except PackageNotFoundError:
+        return "(sources that are not installed)"

@@ -27,7 +27,6 @@ class History:
 
     algorithm: str
     env: str
-    name: str  # the run folder's
     episode_return: Array
     steps: Array  # of all environments together, when the episode ended
     seconds: Array  # of wall time since training began
@@ -35,12 +34,6 @@ class History:
     def axis(self, name: str) -> Array:
         """The x of each episode: "steps" or "seconds"."""
         return self.steps if name == "steps" else self.seconds
-
-    def curve(self, name: str) -> tuple[Array, Array]:
-        """x, and the running mean of the return there: one point where several episodes were logged at once."""
-        x = self.axis(name)
-        last = np.append(np.diff(x) > 0, True)
-        return x[last], running_mean(self.episode_return)[last]
 
 
 def read(path: str | Path) -> History:
@@ -51,9 +44,10 @@ def read(path: str | Path) -> History:
     episode_return, length, seconds = _read_monitor(folder / "monitor.csv")
     if not len(episode_return):
         raise ValueError(f"{folder} has nothing to draw yet: no episode has ended")
-    config = tomllib.loads((folder / "config.toml").read_text())
+    seconds = _spread(seconds)
     steps = _steps_at(folder / "metrics.jsonl", seconds, length)
-    return History(config["algorithm"], config["env"], folder.resolve().name, episode_return, steps, seconds)
+    algorithm = tomllib.loads((folder / "config.toml").read_text())["algorithm"]
+    return History(algorithm, _env_name(folder / "monitor.csv"), episode_return, steps, seconds)
 
 
 def plot(runs: Sequence[str | Path], output: str | Path = "curves.png") -> Path:
@@ -68,7 +62,7 @@ def plot(runs: Sequence[str | Path], output: str | Path = "curves.png") -> Path:
     if not runs:
         raise ValueError("name at least one run folder to plot")
     figure_class = _matplotlib()
-    histories = [read(run) for run in runs]
+    histories = [read(run) for run in dict.fromkeys(map(Path, runs))]
     envs = list(dict.fromkeys(history.env for history in histories))
     figure = figure_class(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
@@ -101,7 +95,7 @@ def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, 
 
     start = max(history.axis(axis)[0] for history in histories)
     x = np.linspace(start, max(history.axis(axis)[-1] for history in histories), GRID)
-    curves = np.stack([np.interp(x, *history.curve(axis)) for history in histories])
+    curves = np.stack([np.interp(x, h.axis(axis), running_mean(h.episode_return)) for h in histories])
     with np.errstate(invalid="ignore"):
         band = bootstrap(
             (curves,), interquartile_mean, axis=0, n_resamples=1000, method="percentile", rng=0
@@ -113,6 +107,19 @@ def _read_monitor(path: Path) -> tuple[Array, Array, Array]:
     """Columns r, l, t of a monitor.csv, whose first line may be a # comment, as Stable-Baselines3 writes it."""
     rows = list(csv.DictReader(line for line in _whole_lines(path) if not line.startswith("#")))
     return tuple(np.array([float(row[name]) for row in rows]) for name in "rlt")  # type: ignore[return-value]
+
+
+def _env_name(path: Path) -> str:
+    """The name in a monitor.csv's first line, `#{"t_start": 1.5e9, "env_id": "CartPole-v1"}`."""
+    return json.loads(_whole_lines(path)[0].removeprefix("#"))["env_id"]
+
+
+def _spread(seconds: Array) -> Array:
+    """Episodes are logged once an iteration: their ends, spread evenly over the iteration in which they ended."""
+    moments, first, count = np.unique(seconds, return_index=True, return_counts=True)
+    before = np.concatenate([[0.0], moments[:-1]])
+    rank = np.arange(len(seconds)) - np.repeat(first, count) + 1
+    return np.repeat(before, count) + np.repeat((moments - before) / count, count) * rank
 
 
 def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
@@ -165,7 +172,7 @@ def _draw_group(panel: Any, axis: str, colour: str, algorithm: str, members: Seq
     chosen = np.unique(np.linspace(0, len(only.steps) - 1, RAW_POINTS).astype(int))
     x, y = only.axis(axis), only.episode_return
     panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=0.15, markersize=4, markeredgewidth=0)
-    panel.plot(*only.curve(axis), color=colour, linewidth=2, label=f"{algorithm.upper()}, mean of {WINDOW} episodes")
+    panel.plot(x, running_mean(y), color=colour, linewidth=2, label=f"{algorithm.upper()}, mean of {WINDOW} episodes")
 
 
 def _dress(panel: Any, axis: str) -> None:

@@ -13,18 +13,20 @@ from headrace.config import read_toml
 from headrace.policies.base import Policy
 from headrace.run import BEST, LAST, load
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+Default = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="(default)")]
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which policy, and how it acts."""
+    """Which policy, how it acts, and where."""
 
-    load_best: Flag = False  # the policy that did best in training; so without this flag too
+    load_best: Default = False  # the policy that did best in training
     load_last: Flag = False  # the policy as training left it
-    deterministic: Flag = False  # the most likely actions; so without this flag too
+    deterministic: Default = False  # the most likely actions
     stochastic: Flag = False  # actions drawn from the policy's distribution
-    env: str | None = None  # another environment than the run's
+    # another environment than the run's
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="")] = None
 
     def __post_init__(self) -> None:
         for one, other in (("load_best", "load_last"), ("deterministic", "stochastic")):

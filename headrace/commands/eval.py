@@ -21,7 +21,7 @@ class Eval:
     """What to evaluate, and how."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # a run's folder, or a checkpoint in it
-    choice: tyro.conf.OmitArgPrefixes[Choice]
+    choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]
     episodes: int = 100  # whole episodes, each in a world of its own
     seed: int = 0  # of the episodes
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object instead of a table

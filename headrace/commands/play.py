@@ -19,7 +19,7 @@ class Play:
     """What to film, and how."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # a run's folder, or a checkpoint in it
-    choice: tyro.conf.OmitArgPrefixes[Choice]
+    choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]
     output: Path = Path("play.gif")  # .gif or .mp4
     episodes: int = 1  # one after the other
     seed: int = 0  # of the first episode; each next one has the next

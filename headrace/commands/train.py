@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
@@ -38,7 +39,8 @@ def main(arguments: list[str]) -> None:
     parser = _parser(named, *settle(config_class, registered, saved | file, {}))
     if {"-h", "--help"} & set(arguments):
         arguments = ["--help"]  # help leaves out positional arguments that are given already
-    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=arguments)
+    words = [_written_out(word) for word in arguments]
+    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=words)
     settings = _flat(parsed.training, parsed.learning)
     if resume:
         before = _flat(*settle(config_class, {}, saved, {}))
@@ -60,8 +62,18 @@ def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) 
                 (name, Annotated[str, Positional, arg(metavar=name.upper(), help=helps[name])], value or tyro.MISSING)
                 for name, value in named.items()
             ),
-            ("config", Annotated[Path | None, arg(help="a TOML file of settings, as the config.toml of a run")], None),
-            ("resume", Annotated[Path | None, arg(help="go on with this run; flags may move its limits")], None),
+            (
+                "config",
+                Annotated[
+                    Path | None, arg(metavar="FILE", help="a TOML file of settings, such as a run's config.toml")
+                ],
+                None,
+            ),
+            (
+                "resume",
+                Annotated[Path | None, arg(metavar="RUN", help="go on with this run; flags may move its limits")],
+                None,
+            ),
             (
                 "final_episodes",
                 Annotated[int, arg(help="episodes on the original environment after training; 0 for none")],
@@ -93,6 +105,12 @@ def _path_after(flag: str, arguments: Sequence[str]) -> Path | None:
         if word.startswith(f"{flag}="):
             return Path(word.removeprefix(f"{flag}="))
     return None
+
+
+def _written_out(word: str) -> str:
+    """ "1000000" for "1e6", so that people may type it for whole numbers too; any other word as it is."""
+    number = float(word) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", word) else 0.5
+    return str(int(number)) if number.is_integer() else word
 
 
 def _saved_settings(run: Path) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""Learning curves: what is read from runs, how runs are joined, what is drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.plot import interquartile_mean, join, plot, read, running_mean
+
+
+def make_run(
+    folder: Path, episodes: list[tuple[float, int, float]], rows: list[tuple[int, float]] = (), env: str = "World"
+) -> Path:
+    """A run's folder: episodes (return, length, seconds) and rows of metrics (steps, seconds)."""
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('algorithm = "ppo"\n')
+    lines = [f"#{json.dumps({'t_start': 0.0, 'env_id': env})}", "r,l,t", *(",".join(map(str, e)) for e in episodes)]
+    (folder / "monitor.csv").write_text("\n".join(lines) + "\n")
+    metrics = "".join(json.dumps({"steps": steps, "seconds": seconds}) + "\n" for steps, seconds in rows)
+    (folder / "metrics.jsonl").write_text(metrics)
+    return folder
+
+
+def test_steps_are_read_at_the_moment_an_episode_ended(tmp_path):
+    episodes = [(1.0, 10, 0.5), (2.0, 10, 1.0), (4.0, 10, 3.0)]
+    history = read(make_run(tmp_path / "a_1", episodes, [(100, 1.0), (500, 3.0)]))
+    assert (history.algorithm, history.env) == ("ppo", "World")
+    assert history.episode_return.tolist() == [1, 2, 4]
+    assert history.steps.tolist() == [50, 100, 500]
+
+
+def test_without_metrics_the_steps_are_those_of_finished_episodes(tmp_path):
+    assert read(make_run(tmp_path / "a_1", [(1.0, 10, 0.5), (2.0, 30, 1.0)])).steps.tolist() == [10, 40]
+
+
+def test_episodes_of_one_iteration_are_spread_over_it(tmp_path):
+    episodes = [(0.0, 1, 1.0), (0.0, 1, 1.0), *[(0.0, 1, 3.0)] * 4]
+    assert read(make_run(tmp_path / "a_1", episodes)).seconds.tolist() == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+
+
+def test_a_line_that_is_being_written_is_left_out(tmp_path):
+    folder = make_run(tmp_path / "a_1", [(1.0, 10, 0.5)], [(100, 1.0)])
+    with (folder / "monitor.csv").open("a") as monitor, (folder / "metrics.jsonl").open("a") as metrics:
+        monitor.write("2.0,1")
+        metrics.write('{"steps": 2')
+    assert read(folder).episode_return.tolist() == [1.0]
+
+
+def test_a_run_without_episodes_and_a_folder_that_is_no_run_are_errors(tmp_path):
+    with pytest.raises(ValueError, match="no episode has ended"):
+        read(make_run(tmp_path / "a_1", []))
+    with pytest.raises(FileNotFoundError, match=r"is not a run: it has no monitor\.csv"):
+        read(tmp_path)
+
+
+def test_running_mean_is_of_the_last_entries():
+    assert running_mean(np.array([2.0, 4.0, 6.0, 8.0]), window=2).tolist() == [2, 3, 5, 7]
+
+
+def test_interquartile_mean_leaves_the_outer_quarters_out():
+    assert interquartile_mean(np.array([-1000.0, 1.0, 3.0, 1000.0])) == 2.0
+    assert interquartile_mean(np.array([1.0, 2.0, 6.0])) == 3.0
+
+
+def test_runs_are_joined_by_their_interquartile_mean_within_a_band(tmp_path):
+    levels = [0.0, 10.0, 20.0, 100.0]
+    runs = [
+        make_run(tmp_path / f"a_{level}", [(level, 10, t) for t in (1.0, 2.0, 3.0)], [(300, 3.0)]) for level in levels
+    ]
+    x, middle, low, high = join([read(run) for run in runs], "steps")
+    assert (x[0], x[-1]) == (100, 300)
+    assert middle == pytest.approx(np.full(200, 15.0))
+    assert (low < 15).all() and (high > 15).all() and (low >= 0).all() and (high <= 100).all()
+
+
+def test_a_run_that_ended_before_others_keeps_its_last_value(tmp_path):
+    short = make_run(tmp_path / "a_1", [(10.0, 10, 1.0)], [(100, 1.0)])
+    long = make_run(tmp_path / "a_2", [(20.0, 10, 1.0), (20.0, 10, 2.0)], [(200, 2.0)])
+    _, middle, _, _ = join([read(short), read(long)], "steps")
+    assert middle[-1] == 15.0
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_runs_of_two_environments_get_a_row_each(tmp_path, ending):
+    episodes = [(float(i), 10, i / 10) for i in range(1, 30)]
+    one = make_run(tmp_path / "a_1", episodes, [(300, 3.0)], "World")
+    other = make_run(tmp_path / "b_1", episodes, [(300, 3.0)], "Elsewhere")
+    single = plot([one], tmp_path / f"one.{ending}")
+    both = plot([one, other], tmp_path / "pictures" / f"both.{ending}")
+    assert both.stat().st_size > single.stat().st_size > 10_000
+
+
+def test_the_picture_says_what_it_shows(tmp_path):
+    runs = [make_run(tmp_path / f"a_{i}", [(i, 10, t) for t in (1.0, 2.0)], [(200, 2.0)]) for i in range(5)]
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text as text
+        text = plot(runs, tmp_path / "curves.svg").read_text()
+    for words in ("World", "environment steps", "wall time of training (s)", "episode return", "PPO"):
+        assert words in text
+    assert "interquartile mean of 5 runs" in text
+
+
+def test_a_missing_library_gives_the_line_that_installs_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'headrace\[plot\]'"):
+        plot([make_run(tmp_path / "a_1", [(1.0, 1, 1.0)])], tmp_path / "x.png")
