@@ -9,6 +9,7 @@ import gymnasium
 import torch
 from gymnasium.spaces import Space
 
+from headrace.device import resolve
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.kernel import KernelEnv
@@ -140,21 +141,25 @@ def _compiled(
 ) -> Env:
     from headrace.envs.compiled import CompiledEnv
 
-    where = torch.device(device)
+    if backend == "cpu" and not _on_cpu(device):
+        raise ValueError(f"the cpu backend does not run on device {str(device)!r}: leave one of them out")
+    if backend == "cuda" and _on_cpu(device):  # the default of device
+        device = "cuda"
+    where = resolve(device)
     if backend == "auto":
         backend = where.type if where.type in ("cpu", "cuda") else "torch"
-    if backend == "cpu" and where.type != "cpu":
-        raise ValueError(f"the cpu backend does not run on device {str(where)!r}: leave one of them out")
-    if backend == "cuda" and where.type == "cpu":  # the default of device
-        where = torch.device("cuda")
     return CompiledEnv(cls, num_envs, backend, threads, params, device=where, name=name)
+
+
+def _on_cpu(device: str | torch.device) -> bool:
+    return str(device) in ("cpu", "auto")
 
 
 def _refuse_compiled_options(name: str, backend: str, device: Any, threads: Any, params: Any) -> None:
     """Raise ValueError where an inline environment is asked for what only a compiled one can do."""
     if backend not in ("auto", "inline"):
         raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
-    if torch.device(device).type != "cpu":
+    if not _on_cpu(device):
         raise ValueError(f"{name} runs inline on the CPU, not on {str(device)!r}: leave device out")
     for option, value in (("threads", threads), ("params", params)):
         if value is not None:

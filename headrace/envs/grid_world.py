@@ -11,7 +11,7 @@ from headrace.kernels.words import array, clip, i8, i32, randint
 from headrace.spaces import Box, Discrete
 
 SIZE = 8
-CELLS = SIZE * SIZE
+VIEW = 2 * SIZE - 1  # cells across what the agent sees, itself in the middle: all of the board from any corner
 FREE, WALL, PILL = 0, -1, 1
 CELL = 32  # pixels of a rendered cell
 COLOURS = {FREE: (24, 24, 32), WALL: (110, 110, 120), PILL: (240, 180, 60)}
@@ -26,10 +26,11 @@ class GridWorld(KernelEnv):
     in: not every board can be finished, and then only the 100 steps end the episode. Walking into a wall or the edge
     is a step that stays.
 
-    The observation is the board, row by row (wall -1, free 0, pill 1), followed by the agent's place, 1 in 64 cells.
+    The observation is the board as seen from the agent, row by row: 15 x 15 cells with the agent's in the middle (wall
+    and outside -1, free 0, pill 1). So a policy need not learn for each place anew that a pill beside it is good.
     """
 
-    observation_space = Box(-1.0, 1.0, (2 * CELLS,))
+    observation_space = Box(-1.0, 1.0, (VIEW * VIEW,))
     action_space = Discrete(4)  # up, down, left, right
     max_steps = 100
 
@@ -66,11 +67,12 @@ class GridWorld(KernelEnv):
         return GridWorld.State(s.board, row, column, pills), found, pills == 0
 
     def observe(s, p, out):
-        for row in range(SIZE):
-            for column in range(SIZE):
-                out[row * SIZE + column] = s.board[row, column]
-                out[CELLS + row * SIZE + column] = 0.0
-        out[CELLS + s.row * SIZE + s.column] = 1.0
+        for i in range(VIEW):
+            for j in range(VIEW):
+                row = s.row + i - (SIZE - 1)
+                column = s.column + j - (SIZE - 1)
+                inside = (row >= 0) & (row < SIZE) & (column >= 0) & (column < SIZE)
+                out[i * VIEW + j] = s.board[row, column] if inside else WALL
 
     def render(s, p):
         image = np.zeros((SIZE, SIZE, 3), np.uint8)

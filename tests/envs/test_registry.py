@@ -119,6 +119,11 @@ def test_names_compile_and_run_inline_when_asked():
     assert original.name == envs.make("CartPole-v1", 2).name == "CartPole-v1"
 
 
+def test_device_auto_is_the_cpu():
+    assert envs.make("CartPole-v1", 2, device="auto").device.type == "cpu"
+    assert envs.make("FrozenLake-v1", 2, device="auto").device.type == "cpu"
+
+
 def test_gymnasium_ids_run_inline():
     env = envs.make("FrozenLake-v1", 2, map_name="8x8")
     assert isinstance(env, InlineEnv) and env.name == "FrozenLake-v1"

@@ -266,24 +266,29 @@ def grid(board: list[str], row: int, column: int) -> tuple[CompiledEnv, Rollout]
 def test_grid_world_walks_collects_and_ends():
     env, rollout = grid([".o#", "o.."], 0, 0)
     up, down, left, right = range(4)
+    places = []
     for t, action in enumerate([up, left, right, right, down, left]):
         rollout.action[t] = action
         env.step(rollout, t)
-    place = rollout.observation[1:7, 0, 64:].argmax(1).tolist()
-    assert place == [0, 0, 1, 1, 9, 8]  # edge, edge, pill, wall, down, last pill
+        state = env.worlds.state()
+        places.append((state["row"].item(), state["column"].item()))
+    assert places == [(0, 0), (0, 0), (0, 1), (0, 1), (1, 1), (1, 0)]  # edge, edge, pill, wall, down, last pill
     assert rollout.reward[:6, 0].tolist() == [0, 0, 1, 0, 0, 1]
     assert rollout.terminated[:6, 0].tolist() == [False] * 5 + [True]
-    assert rollout.observation[6, 0, :64].count_nonzero() == 1  # the wall is left
+    assert env.worlds.state()["board"].count_nonzero() == 1  # the wall is left
 
 
-def test_grid_world_shows_the_board():
-    env, rollout = grid([".o#", "o.."], 0, 0)
-    rollout.action[0] = 0
-    env.step(rollout, 0)
-    seen = rollout.observation[1, 0]
-    assert seen[:3].tolist() == [0, 1, -1] and seen[8] == 1
-    assert seen[:64].count_nonzero() == 3
-    assert seen[64] == 1 and seen[64:].sum() == 1
+def test_grid_world_shows_the_board_as_seen_from_the_agent():
+    env, rollout = grid([".o#", "o.."], 1, 2)
+    rollout.action[0] = 1
+    env.step(rollout, 0)  # down, to row 2 and column 2
+    seen = rollout.observation[1, 0].view(15, 15)
+    assert seen[5:7, 5:8].tolist() == [[0, 1, -1], [1, 0, 0]]
+    board = seen[5:13, 5:13]
+    assert (board == 0).sum() == 61 and (board == PILL).sum() == 2
+    outside = seen.clone()
+    outside[5:13, 5:13] = WALL
+    assert (outside == WALL).all()
 
 
 def test_grid_world_boards_are_new_each_episode_and_as_promised():
