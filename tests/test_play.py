@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
 from PIL import Image
 
 from headrace.play import CAPTION, play
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 class Left:
@@ -90,6 +94,7 @@ def test_the_original_is_filmed_by_its_own_renderer_without_a_screen(tmp_path, m
 def test_a_world_with_a_render_of_its_own_is_filmed(tmp_path):
     film = play(Left(), "Catch", tmp_path / "catch.gif")
     assert film.lengths == (9,) and film.returns[0] in (-1.0, 1.0)
+    assert film.frames_per_second == 5
 
 
 @pytest.mark.parametrize(
@@ -112,6 +117,11 @@ def test_a_world_that_draws_nothing_is_an_error(tmp_path):
     world.render = lambda: None
     with pytest.raises(ValueError, match="Clock draws no pictures"):
         play(Left(), world, tmp_path / "film.gif")
+
+
+def test_a_kernel_world_without_a_render_says_what_to_add(tmp_path):
+    with pytest.raises(ValueError, match=r"Collect has none: give it a render\(s, p\)"):
+        play(Left(), f"{EXAMPLES}/my_env.py:Collect", tmp_path / "film.gif")
 
 
 def test_a_missing_library_gives_the_line_that_installs_it(tmp_path, monkeypatch):

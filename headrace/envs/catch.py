@@ -25,6 +25,7 @@ class Catch(KernelEnv):
     observation_space = Box(0.0, 1.0, (ROWS * COLUMNS,))
     action_space = Discrete(3)  # left, stay, right
     max_steps = None  # the ball always lands
+    render_fps = 5
 
     class State(NamedTuple):
         row: i32  # of the ball, 0 is the top
@@ -42,10 +43,10 @@ class Catch(KernelEnv):
         return Catch.State(row, s.column, paddle), reward, landed
 
     def observe(s, p, out):
+        ball = s.row * COLUMNS + s.column
+        paddle = (ROWS - 1) * COLUMNS + s.paddle
         for cell in range(ROWS * COLUMNS):
-            out[cell] = 0.0
-        out[s.row * COLUMNS + s.column] = 1.0
-        out[(ROWS - 1) * COLUMNS + s.paddle] = 1.0
+            out[cell] = 1.0 if (cell == ball) | (cell == paddle) else 0.0
 
     def render(s, p):
         board = np.full((ROWS, COLUMNS, 3), NIGHT, np.uint8)

@@ -31,6 +31,7 @@ class KernelEnv:
     observation_space: ClassVar[Space]
     action_space: ClassVar[Space]
     max_steps: ClassVar[int | None] = None
+    render_fps: ClassVar[int] = 30  # pictures a second, where it has a render(s, p)
     gymnasium_id: ClassVar[str | None] = None  # the original this world is a port of: evaluated and rendered there
 
     class Params(NamedTuple):

@@ -30,9 +30,10 @@ class Single(gymnasium.Env):
         self.cls: Any = cls
         self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
         draws = hasattr(cls, "render")
-        self.metadata = {"render_modes": ["rgb_array"] if draws else [], "render_fps": 30}
+        self.metadata = {"render_modes": ["rgb_array"] if draws else [], "render_fps": self.cls.render_fps}
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ValueError(f"render_mode {render_mode!r}: {cls.__name__} has {self.metadata['render_modes']}")
+            has = "rgb_array alone" if draws else "none: give it a render(s, p), an RGB array uint8 [H, W, 3]"
+            raise ValueError(f"there is no render_mode {render_mode!r}; {cls.__name__} has {has}")
         self.render_mode = render_mode
         self.p = _params(self.source, params or {})
         self.state = _empty(self.source)
@@ -103,8 +104,19 @@ def _as(dtype: str, value: Any) -> Any:
     )
 
 
+class _Cells(np.ndarray):
+    """An array field whose entries are read as the kernels read them: narrow integers as int32."""
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return found if isinstance(found, np.ndarray) else _as(kinds.NAMES[self.dtype.name], found)
+
+
 def _empty(source: Source) -> Any:
-    fields = [_as(f.dtype, 0) if f.shape is None else np.zeros(f.shape, kinds.STORAGE[f.dtype]) for f in source.state]
+    fields = [
+        _as(f.dtype, 0) if f.shape is None else np.zeros(f.shape, kinds.STORAGE[f.dtype]).view(_Cells)
+        for f in source.state
+    ]
     return source.cls.State(*fields)  # type: ignore[attr-defined]
 
 
