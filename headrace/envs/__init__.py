@@ -107,12 +107,20 @@ def _listed(known: Spec) -> Listing:
         world = _factory(known.name, entry, (), {})()
         world.close()
         return Listing(known.name, world.observation_space, world.action_space, ("inline",), source)
+    backends = ("cpu", "cuda", *(("torch",) if _runs_on_torch(entry) else ()), "inline")
+    return Listing(known.name, entry.observation_space, entry.action_space, backends, source)
+
+
+def _runs_on_torch(cls: type[KernelEnv]) -> bool:
+    from headrace.kernels.env_torch import batched
+    from headrace.kernels.errors import EnvError
     from headrace.kernels.source import read
 
-    torch_backend = () if read(entry).statement else ("torch",)  # statements do not run on batched tensors
-    return Listing(
-        known.name, entry.observation_space, entry.action_space, ("cpu", "cuda", *torch_backend, "inline"), source
-    )
+    try:
+        batched(read(cls), torch.device("cpu"))
+    except EnvError:  # it branches
+        return False
+    return True
 
 
 def _entry(known: Spec) -> Any:

@@ -17,7 +17,7 @@ HIGH = np.array([1.0, 1.0, 1.0, 1.0, MAX_SPIN1, MAX_SPIN2], np.float32)
 
 
 def accelerations(p, torque, angle1, angle2, spin1, spin2):
-    """Angular accelerations of both joints. Sutton & Barto 2018, section 11.3 of the first edition, figure 11.4.
+    """Angular accelerations of both joints. Sutton & Barto 1998, section 11.3.
 
     The book's cos(x - pi/2) is written sin(x).
     """
