@@ -34,6 +34,7 @@ class GridWorld(KernelEnv):
     action_space = Discrete(4)  # up, down, left, right
     render_fps = 10
     max_steps = 100
+    render_fps = 8
 
     class State(NamedTuple):
         board: array(i8, SIZE, SIZE)  # wall -1, free 0, pill 1
