@@ -17,9 +17,9 @@ from headrace.policies.numpy_shell import batch_size, pad, to_action, to_batch
 from headrace.rollout import Rollout, flatten
 from headrace.spaces import Space, from_json, to_json
 
-# With fewer rows BLAS takes other routes, and what is decided for an observation would differ in its last bits from
-# what is decided for it in a larger batch.
-LEAST_ROWS = 8
+# Decisions are made in whole blocks of rows: for a rest BLAS and vectorised functions take other routes, and what is
+# decided for an observation would differ in its last bits with the size of the batch.
+BLOCK = 64
 
 
 class ActorCritic(Policy):
@@ -67,9 +67,9 @@ class ActorCritic(Policy):
 
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         rows = batch_size(observation)
-        if rows < LEAST_ROWS:
-            padded = None if noise is None else pad(noise, LEAST_ROWS)
-            decision = self.decide(pad(observation, LEAST_ROWS), memory, padded)
+        if rows % BLOCK:
+            padded = None if noise is None else pad(noise, BLOCK)
+            decision = self.decide(pad(observation, BLOCK), memory, padded)
             return Decision(decision.action[:rows], decision.log_prob[:rows], decision.value[:rows], memory)
         distribution, value = self(observation)
         action = distribution.mode() if noise is None else distribution.sample(noise)
@@ -81,8 +81,8 @@ class ActorCritic(Policy):
 
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         rows = batch_size(observation)
-        if rows < LEAST_ROWS:
-            return self.value(pad(observation, LEAST_ROWS))[:rows]
+        if rows % BLOCK:
+            return self.value(pad(observation, BLOCK))[:rows]
         value = self.critic_out(self.critic(self.encoder(observation))).flatten()
         return value if self.return_normalizer is None else self.return_normalizer(value)
 

@@ -47,6 +47,6 @@ def batch_size(observation: Any) -> int:
     return len(observation)
 
 
-def pad(observation: Any, rows: int) -> Any:
-    """Observations [N, ...] with copies of the first added until there are `rows`."""
-    return tree_map(lambda x: torch.cat((x, x[:1].expand(rows - len(x), *x.shape[1:]))), observation)
+def pad(observation: Any, block: int) -> Any:
+    """Observations [N, ...] with copies of the first added until their number is a multiple of `block`."""
+    return tree_map(lambda x: torch.cat((x, x[:1].expand(-len(x) % block, *x.shape[1:]))), observation)

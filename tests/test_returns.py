@@ -1,0 +1,138 @@
+"""Advantages and returns: by hand, against an obvious loop, and the compiled kernel against the plain function."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.kernels import returns_cpu
+from headrace.returns import discounted_returns, explained_variance, gae
+
+
+def column(*values, dtype=torch.float32):
+    return torch.tensor(values, dtype=dtype).unsqueeze(1)
+
+
+NO = column(0, 0, 0, 0, dtype=torch.bool)
+
+
+def test_gae_by_hand_with_a_termination_and_a_dead_row():
+    # gamma = lambda = 0.5; the episode ends at t = 1, row 2 is dead, row 3 begins the next one
+    reward, value = column(1.0, 2.0, 0.0, 3.0), column(4.0, 8.0, 99.0, 2.0)
+    next_value = column(8.0, 99.0, 2.0, 6.0)
+    terminated = column(0, 1, 0, 0, dtype=torch.bool)
+    advantage = gae(reward, value, next_value, terminated, NO, 0.5, 0.5)
+    # t = 3: 3 + 0.5 * 6 - 2 = 4
+    # t = 1: 2 + 0 - 8 = -6, whatever comes after
+    # t = 0: 1 + 0.5 * 8 - 4 = 1, and 0.5 * 0.5 * -6 = -1.5 of t = 1: -0.5
+    assert advantage[[0, 1, 3], 0].tolist() == [-0.5, -6.0, 4.0]
+
+
+def test_gae_by_hand_with_a_truncation():
+    # as above, but cut off at t = 1: the final observation, seen in row 2, has value 10
+    reward, value = column(1.0, 2.0, 0.0, 3.0), column(4.0, 8.0, 10.0, 2.0)
+    next_value = column(8.0, 10.0, 2.0, 6.0)
+    truncated = column(0, 1, 0, 0, dtype=torch.bool)
+    advantage = gae(reward, value, next_value, NO, truncated, 0.5, 0.5)
+    # t = 1: 2 + 0.5 * 10 - 8 = -1; t = 0: 1 + 0.5 * 8 - 4 + 0.25 * -1 = 0.75
+    assert advantage[[0, 1, 3], 0].tolist() == [0.75, -1.0, 4.0]
+
+
+def test_discounted_returns_by_hand():
+    reward, next_value = column(1.0, 2.0, 4.0, 8.0), column(50.0, 10.0, 70.0, 16.0)
+    terminated = column(0, 0, 1, 0, dtype=torch.bool)
+    truncated = column(0, 1, 0, 0, dtype=torch.bool)
+    # t = 3: 8 + 16 / 2 = 16; t = 2: ends, 4; t = 1: cut off, 2 + 10 / 2 = 7; t = 0: 1 + 7 / 2 = 4.5
+    assert discounted_returns(reward, next_value, terminated, truncated, 0.5).flatten().tolist() == [
+        4.5,
+        7.0,
+        4.0,
+        16.0,
+    ]
+
+
+def test_discounted_returns_are_advantages_over_nothing():
+    data = random_rollout(3, 20, 7)
+    reward, value, next_value, terminated, truncated = data
+    whole = gae(*data, 0.9, 1.0) + value
+    torch.testing.assert_close(whole, discounted_returns(reward, next_value, terminated, truncated, 0.9))
+
+
+def test_explained_variance():
+    target, valid = torch.tensor([1.0, 2.0, 3.0, 99.0]), torch.tensor([True, True, True, False])
+    assert explained_variance(target + 5, target, valid) == 1
+    assert explained_variance(torch.zeros(4), target, valid) == 0
+    assert explained_variance(torch.tensor([1.0, 2.0, 0.0, 0.0]), target, valid) == pytest.approx(-2)
+    assert explained_variance(target, torch.ones(4), valid).isnan()
+
+
+def test_shapes_that_differ_are_named():
+    with pytest.raises(ValueError, match=r"value has shape \(5, 1\), reward \(4, 1\).*\[:-1\]"):
+        gae(NO.float(), torch.zeros(5, 1), NO.float(), NO, NO, 0.9, 0.9)
+
+
+def random_rollout(seed, steps, envs, ending=0.2):
+    """Columns with next-step autoreset: after an ending a dead row, without reward or flags."""
+    random = np.random.default_rng(seed)
+    reward = random.normal(size=(steps, envs)).astype(np.float32)
+    value = random.normal(size=(steps + 1, envs)).astype(np.float32)
+    ended = random.random((steps, envs)) < ending
+    for t in range(1, steps):
+        ended[t] &= ~ended[t - 1]
+        reward[t][ended[t - 1]] = 0
+    terminated = ended & (random.random((steps, envs)) < 0.5)
+    return [torch.from_numpy(x) for x in (reward, value[:-1], value[1:], terminated, ended & ~terminated)]
+
+
+def advantage_of_one_episode(reward, value, bootstrap, gamma, gae_lambda):
+    """Eq. 16 of the paper, as a sum of temporal differences over the rest of the episode, in float64."""
+    values = np.append(value, bootstrap)
+    delta = reward + gamma * values[1:] - values[:-1]
+    steps = range(len(reward))
+    return [sum((gamma * gae_lambda) ** (k - t) * delta[k] for k in steps[t:]) for t in steps]
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    steps=st.integers(1, 30),
+    envs=st.integers(1, 5),
+    ending=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    gamma=st.sampled_from([0.0, 0.9, 0.99, 1.0]),
+    gae_lambda=st.sampled_from([0.0, 0.95, 1.0]),
+)
+@settings(max_examples=40, deadline=None)
+def test_gae_equals_a_sum_over_each_episode(seed, steps, envs, ending, gamma, gae_lambda):
+    data = random_rollout(seed, steps, envs, ending)
+    advantage = gae(*data, gamma, gae_lambda).numpy()
+    reward, value, next_value, terminated, truncated = (x.numpy().astype(np.float64) for x in data)
+    for n in range(envs):
+        start = 0
+        while start < steps:
+            ends = [t for t in range(start, steps) if terminated[t, n] or truncated[t, n]]
+            last = ends[0] if ends else steps - 1
+            rows = slice(start, last + 1)
+            bootstrap = 0.0 if terminated[last, n] else next_value[last, n]
+            expected = advantage_of_one_episode(reward[rows, n], value[rows, n], bootstrap, gamma, gae_lambda)
+            np.testing.assert_allclose(advantage[rows, n], expected, rtol=2e-5, atol=2e-5)
+            start = last + 2  # the row after an ending is dead
+
+
+@pytest.mark.parametrize(("steps", "envs"), [(1, 1), (7, 3), (40, 130)])
+def test_the_kernel_gives_the_plain_functions_bits(steps, envs):
+    data = random_rollout(1, steps, envs)
+    assert torch.equal(returns_cpu.gae(*data, 0.99, 0.95), gae.plain(*data, 0.99, 0.95))
+
+
+def test_the_kernel_reads_slices_of_columns():
+    whole = random_rollout(2, 12, 40)
+    part = [x[2:9, 5:21] for x in whole]
+    assert torch.equal(returns_cpu.gae(*part, 0.99, 0.95), gae.plain(*(x.clone() for x in part), 0.99, 0.95))
+
+
+def test_what_the_kernel_cannot_serve_takes_the_plain_path():
+    data = random_rollout(1, 5, 4)
+    doubles = [x.double() if x.is_floating_point() else x for x in data]
+    assert gae(*doubles, 0.99, 0.95).dtype == torch.float64
+    turned = [x.t().contiguous().t() for x in data]
+    torch.testing.assert_close(gae(*turned, 0.99, 0.95), gae(*data, 0.99, 0.95))
