@@ -50,3 +50,24 @@ def test_an_environment_of_ones_own_from_the_command_line(tmp_path):
 def test_an_example_is_short(path):
     lines = [line for line in path.read_text().splitlines() if line.strip()]
     assert len(lines) <= 50, f"{len(lines)} lines that are not blank"
+
+
+def test_the_environment_of_the_documentation(tmp_path):
+    text = (EXAMPLES.parent / "docs" / "environments.md").read_text()
+    source = text.split("```python\n")[1].split("```")[0]
+    (tmp_path / "pursuit.py").write_text(source)
+    env_checker = "from gymnasium.utils.env_checker import check_env; check_env(single(Pursuit))"
+    program = f"""
+import numpy as np
+import headrace as hr
+from headrace.envs.single import single
+from pursuit import Pursuit
+{env_checker}
+hr.make(Pursuit, 8, backend="torch")
+worlds = hr.make("pursuit.py:Pursuit", 8, params={{"prey_speed": np.linspace(0.2, 0.9, 8), "reach": 0.4}})
+print(hr.train("ppo", worlds, num_steps=16, total_steps=128))
+"""
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "ended by total_steps" in done.stdout
