@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from headrace.spaces import Dict as Dict
     from headrace.spaces import Discrete as Discrete
     from headrace.spaces import MultiDiscrete as MultiDiscrete
-    from headrace.train import Trainer as Trainer
     from headrace.train import train as train
+    from headrace.trainer import Trainer as Trainer
 
 _HOMES = {  # name -> the module it lives in
     "PPO": "algorithms.ppo",
@@ -54,7 +54,7 @@ _HOMES = {  # name -> the module it lives in
     "Dict": "spaces",
     "Discrete": "spaces",
     "MultiDiscrete": "spaces",
-    "Trainer": "train",
+    "Trainer": "trainer",
     "train": "train",
 }
 __all__ = [*_HOMES]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.train import Trainer
+    from headrace.trainer import Trainer
 
 LIVE_AFTER = 1.0  # s: shorter runs end without a table, and without importing rich
 LIVE_EVERY = 0.25  # s between two tables

@@ -15,7 +15,7 @@ from headrace.progress import Progress, summary
 from headrace.run import BEST, LAST, Run, describe, identity, save_policy
 
 if TYPE_CHECKING:
-    from headrace.train import Trainer
+    from headrace.trainer import Trainer
 
 SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most
 

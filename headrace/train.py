@@ -1,31 +1,18 @@
-"""Training: collect, learn, record, until a limit is met. Trainer is the loop's parts, train() the loop."""
+"""train(): collect, learn, record, until a limit is met; and going on with a run that was stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
-from importlib import import_module
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import torch
-
-from headrace import checkpoint, envs, finite, rng
+from headrace import checkpoint
 from headrace.algorithms.base import Algorithm
-from headrace.config import TrainConfig, nearest, read_toml, settle
+from headrace.config import TrainConfig, read_toml
 from headrace.interrupts import Interrupts
-from headrace.metrics import Episodes
-from headrace.parallel.collector import Collector
-from headrace.parallel.placement import Placement
 from headrace.record import Recorder
-from headrace.rollout import Rollout
 from headrace.run import LAST, Run, new_folder
-from headrace.timer import Timer
+from headrace.trainer import ALGORITHMS, Trainer
 
-ALGORITHMS = {"ppo": "PPO"}  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
-CPU_KERNELS = ("headrace.kernels.random_cpu", "headrace.kernels.returns_cpu")  # importing one registers it
-REHEARSAL_STEPS = 8
 FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot change: its state depends on them
 
 
@@ -55,199 +42,6 @@ def train(
             metrics = trainer.iterate()
             recorder.record(metrics)
         return recorder.finish(reason)
-
-
-class Trainer:
-    """A training to be stepped by hand: `trainer.iterate()` collects one rollout and learns from it. Writes no files.
-
-    algorithm: "ppo", or an Algorithm made by you. env: a name, `file.py:Class`, a class, a function that gives a
-    gymnasium.Env, or an Env made by you. config: a TOML file; options: fields of TrainConfig or of the algorithm's
-    config. Raises TypeError, ValueError for settings that are wrong.
-    """
-
-    def __init__(
-        self,
-        algorithm: str | Algorithm | None = None,
-        env: Any = None,
-        *,
-        config: str | Path | None = None,
-        **options: Any,
-    ) -> None:
-        file = read_toml(config) if config else {}
-        named = {name: file.pop(name, None) for name in ("algorithm", "env")}
-        algorithm = named["algorithm"] if algorithm is None else algorithm
-        self.source = named["env"] if env is None else env
-        if algorithm is None or self.source is None:
-            raise TypeError('name an algorithm and an environment, as in train("ppo", "CartPole-v1")')
-        self.config, algorithm_config = _settings(algorithm, self.source, file, options)
-        self.placement = Placement.on(self.config.device)
-        self._prepare_torch()
-        self.env = self._make_env()
-        if isinstance(algorithm, str):
-            spaces = self.env.observation_space, self.env.action_space
-            kind = algorithm_classes(algorithm)[0]
-            self.algorithm: Algorithm = kind.build(algorithm_config, *spaces, self.config.seed, self.env.device)
-        else:
-            self.algorithm = algorithm
-        self.timer = Timer()
-        self.collector = Collector(
-            self.env, self.policy, self.algorithm.num_steps, self.algorithm.columns(), self.config.seed, self.timer
-        )
-        self.episodes = Episodes(self.config.window)
-        self.ended: tuple[list[float], list[int]] = ([], [])  # returns and lengths of the last iteration's episodes
-        self.steps = 0  # valid environment steps so far
-        self.seconds = 0.0  # spent in iterate() so far
-        self._steps_before, self._seconds_before = 0, 0.0  # those of the run that this one resumes
-        self._rehearse()
-
-    @property
-    def policy(self) -> Any:
-        """The policy that is learning."""
-        return self.algorithm.policy
-
-    def iterate(self) -> dict[str, float]:
-        """Collect one rollout, learn from it, and give what learning measured. Raises NotFinite."""
-        started = perf_counter()
-        taken = self.collector.steps
-        rollout = self.collector.collect()
-        finite.check_rollout(rollout, taken, self.steps)
-        progress = self.share()
-        self.ended = self.episodes.add(rollout)
-        self.steps += int(rollout.valid_steps())
-        with self.timer("learning"):
-            update = self.algorithm.update(rollout, progress)
-            # one transfer for all of them
-            metrics = dict(zip(update, torch.stack([x.float() for x in update.values()]).tolist(), strict=True))
-        finite.check_metrics(metrics, self.steps)
-        self.seconds += perf_counter() - started
-        return metrics
-
-    def share(self) -> float:
-        """Share of the training done, 0 .. 1: of total_steps, or else of max_episodes, or else of max_seconds."""
-        limits = (
-            (self.steps, self.config.total_steps),
-            (self.episodes.count, self.config.max_episodes),
-            (self.seconds, self.config.max_seconds),
-        )
-        return next((min(done / limit, 1.0) for done, limit in limits if limit is not None), 0.0)
-
-    def reason_to_stop(self) -> str:
-        """The name of a limit that is reached; empty while there is none."""
-        config, mean = self.config, self.episodes.mean_return()
-        if (
-            config.target_return is not None
-            and self.episodes.full
-            and mean is not None
-            and mean >= config.target_return
-        ):
-            return "target_return"
-        for name, done in (
-            ("total_steps", self.steps),
-            ("max_seconds", self.seconds),
-            ("max_episodes", self.episodes.count),
-        ):
-            limit = getattr(config, name)
-            if limit is not None and done >= limit:
-                return name
-        return ""
-
-    def steps_per_second(self) -> float:
-        """Valid steps a second of training, since this process began it."""
-        return (self.steps - self._steps_before) / max(self.seconds - self._seconds_before, 1e-9)
-
-    def seconds_left(self) -> float | None:
-        """Seconds of training until the first limit that can be foreseen; None where none can."""
-        share = self.share()
-        return self.seconds * (1 - share) / share if share else None
-
-    def shares(self) -> dict[str, float]:
-        """Share of the training time in each part: env, inference, learning, other."""
-        spent = max(self.seconds - self._seconds_before, 1e-9)
-        shares = {part: seconds / spent for part, seconds in self.timer.seconds.items()}
-        return shares | {"other": max(0.0, 1.0 - sum(shares.values()))}
-
-    def row(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """One row of metrics.jsonl."""
-        return {
-            "steps": self.steps,
-            "seconds": round(self.seconds, 6),
-            "iteration": self.algorithm.iteration,
-            "episodes": self.episodes.count,
-            "steps_per_second": round(self.steps_per_second(), 1),
-            "return": self.episodes.mean_return(),
-            "length": self.episodes.mean_length(),
-            **metrics,
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        """All from which load_state_dict() goes on, on the CPU bit for bit where the environment can be saved."""
-        return {
-            "algorithm": self.algorithm.state_dict(),
-            "collector": self.collector.state_dict(),
-            "episodes": self.episodes.state_dict(),
-            "steps": self.steps,
-            "seconds": self.seconds,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict()."""
-        self.algorithm.load_state_dict(state["algorithm"])
-        self.collector.load_state_dict(state["collector"])
-        self.episodes.load_state_dict(state["episodes"])
-        self.steps = self._steps_before = state["steps"]
-        self.seconds = self._seconds_before = state["seconds"]
-
-    @property
-    def short_name(self) -> str:
-        """The environment's name without the file or module it is from."""
-        return self.env.name.rpartition(":")[2]
-
-    def settings(self) -> dict[str, Any]:
-        """What train(resume=...) needs to make this trainer again, in JSON's types."""
-        own = self.algorithm.config
-        return {
-            "algorithm": self.algorithm.name,
-            "env": _reference(self.source),
-            **asdict(self.config),
-            **(asdict(own) if hasattr(own, "__dataclass_fields__") else {}),
-        }
-
-    def close(self) -> None:
-        """Free the environments, unless they were brought ready-made."""
-        if self.env is not self.source:
-            self.env.close()
-
-    def _prepare_torch(self) -> None:
-        if self.config.threads is not None:
-            torch.set_num_threads(self.config.threads)
-        if self.placement.learn.type == "cpu":
-            for name in CPU_KERNELS:
-                import_module(name)
-
-    @torch.no_grad()
-    def _rehearse(self) -> None:
-        """Decide and learn once on made-up observations, then forget it: kernels are compiled before the clock runs."""
-        steps, num_envs, device = REHEARSAL_STEPS, self.env.num_envs, self.env.device
-        before = self.algorithm.state_dict()
-        rollout = Rollout(steps, num_envs, self.collector.rollout.columns, device)
-        rollout.valid.fill_(True)
-        noise = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, self.policy.num_draws, device)
-        memory = self.policy.initial_memory(num_envs)
-        for t in range(steps):
-            decision = self.policy.decide(rollout.observation[t], memory, noise[t])
-            rollout.action[t], memory = decision.action, decision.memory
-            rollout.log_prob[t], rollout.value[t] = decision.log_prob, decision.value
-        rollout.value[steps] = self.policy.value(rollout.observation[steps], memory)
-        with torch.enable_grad():
-            self.algorithm.update(rollout, 0.0)
-        self.algorithm.load_state_dict(before)
-
-    def _make_env(self) -> Any:
-        config = self.config
-        if not _is_ready(self.source):
-            return envs.make(self.source, config.num_envs, backend=config.backend, device=self.placement.collect)
-        self.config = replace(config, num_envs=self.source.num_envs)
-        return self.source
 
 
 def _resumed(
@@ -280,39 +74,3 @@ def _resumed(
     if not state["collector"]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder
-
-
-def _settings(
-    algorithm: Any, source: Any, file: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[TrainConfig, Any]:
-    """TrainConfig and the algorithm's config; None for an algorithm that brings its own."""
-    ready = not isinstance(algorithm, str)
-    name = algorithm.name if ready else algorithm
-    defaults = {} if _is_ready(source) else envs.spec(source).defaults.get(name, {})
-    return settle(None if ready else algorithm_classes(name)[1], defaults, file, options)
-
-
-def algorithm_classes(name: str) -> tuple[Any, type]:
-    """The class of an algorithm and that of its config. Raises ValueError for a name that is not known."""
-    if name not in ALGORITHMS:
-        raise ValueError(
-            f"there is no algorithm {name!r}{nearest(name, set(ALGORITHMS))} (there is {', '.join(ALGORITHMS)})"
-        )
-    module = import_module(f"headrace.algorithms.{name}")
-    return getattr(module, ALGORITHMS[name]), getattr(module, f"{ALGORITHMS[name]}Config")
-
-
-def _is_ready(source: Any) -> bool:
-    """Whether this is an Env already, rather than what make() makes one of."""
-    return not isinstance(source, str | type) and hasattr(source, "num_envs") and hasattr(source, "step")
-
-
-def _reference(source: Any) -> str | None:
-    """Words by which another process finds the environment again, from any folder; None where there are none."""
-    if _is_ready(source):
-        return None
-    name = envs.spec(source).name
-    place, colon, member = name.rpartition(":")
-    if "<" in name:  # a lambda, or something local to a function
-        return None
-    return f"{Path(place).resolve()}{colon}{member}" if place.endswith(".py") else name

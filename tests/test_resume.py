@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,3 +140,24 @@ def test_an_algorithm_of_ones_own_resumes():
     first = hr.train(algorithm(env), Walk(), total_steps=500, progress="none")
     resumed = hr.train(algorithm(env), Walk(), resume=first.path, total_steps=1000)
     assert same_policy(straight, resumed)
+
+
+def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prints():
+    command = [sys.executable, "-m", "headrace"]
+    flags = (
+        "train ppo CartPole-v1 --backend inline --num-envs 2 --num-steps 16 --total-steps 10000000 --final-episodes 0"
+    )
+    process = subprocess.Popen([*command, *flags.split()], stdout=subprocess.PIPE, text=True)
+    metrics = Path("runs/ppo/CartPole-v1_1/metrics.jsonl")
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    said = out.rpartition("go on with: headrace ")[2].split()
+    assert said == ["train", "--resume", "runs/ppo/CartPole-v1_1"]
+    steps = checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"]
+    rest = ["--total-steps", str(steps + 100), "--final-episodes", "0"]
+    subprocess.run([*command, *said, *rest], check=True, capture_output=True, timeout=60)
+    assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] >= steps + 100

@@ -14,7 +14,8 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from headrace import checkpoint, envs
 from headrace.config import TrainConfig, read_toml, settle
 from headrace.run import LAST, Run
-from headrace.train import ALGORITHMS, algorithm_classes, train
+from headrace.train import train
+from headrace.trainer import ALGORITHMS, algorithm_classes
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
 
