@@ -78,10 +78,11 @@ def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
 
 
 def describe(folder: Path, config: str) -> None:
-    """Write config.toml and command.txt. Raises OSError, naming the file."""
-    for name, text in {"config.toml": config, "command.txt": shlex.join(sys.argv) + "\n"}.items():
-        with writing(folder / name):
-            checkpoint.write_file(folder / name, text.encode())
+    """Write config.toml, and to command.txt one line for each start of the run. Raises OSError, naming the file."""
+    with writing(folder / "config.toml"):
+        checkpoint.write_file(folder / "config.toml", config.encode())
+    with writing(folder / "command.txt"), open(folder / "command.txt", "a") as file:
+        file.write(shlex.join(sys.argv) + "\n")
 
 
 def save_policy(folder: Path, policy: Policy, weights: Mapping[str, Any], **facts: Any) -> None:

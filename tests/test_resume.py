@@ -108,6 +108,7 @@ def test_limits_may_move_and_the_rest_stays():
     longer = hr.train(resume=run.path, env=Walk(), total_steps=1000)
     assert longer.steps >= 1000 and longer.metrics["episodes"] == len(episodes(longer))
     assert "gamma = 0.5" in (run.path / "config.toml").read_text()
+    assert len((run.path / "command.txt").read_text().splitlines()) == 3
     with pytest.raises(ValueError, match=r"seed is 0 in .* and cannot become 3"):
         hr.train(resume=run.path, env=Walk(), seed=3)
 
