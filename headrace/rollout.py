@@ -106,7 +106,8 @@ class Rollout:
             setattr(self, name, _allocate(column, num_steps, num_envs, device))
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"this rollout has no column {name!r}; it has {', '.join(self.__dict__['columns'])}")
+        names = ", ".join(self.__dict__.get("columns", ()))
+        raise AttributeError(f"this rollout has no column {name!r}; it has {names}")
 
     def __getitem__(self, index: slice | tuple[slice, slice]) -> Rollout:
         """A view of some steps, or of some steps and some environments: rollout[:8], rollout[:, 64:128].
