@@ -194,7 +194,7 @@ def test_envs_lists_spaces_and_backends(capsys):
     assert command("envs") == 0
     table = capsys.readouterr().out
     (line,) = [line for line in table.splitlines() if line.startswith("Pendulum-v1")]
-    assert line.split("  ", 1)[1].split() == ["Box(3)", "Box(1)", "in", "[-2,", "2]", "cpu", "cuda", "torch", "inline"]
+    assert line.split("  ", 1)[1].split() == ["Box(3)", "Box(1)", "±2", "cpu", "cuda", "torch", "inline"]
     assert "file.py:Class" in table
     assert command("envs --json") == 0
     assert {one["name"] for one in json.loads(capsys.readouterr().out)} >= {"CartPole-v1", "Catch", "GridWorld"}

@@ -41,13 +41,14 @@ def main(arguments: list[str]) -> None:
 
 
 def describe(space: Space) -> str:
-    """A space in a few letters: "Box(4)", "Box(1) in [-2, 2]", "Discrete(3)"."""
+    """A space in a few letters: "Box(4)", "Box(1) ±2", "Box(50) [0, 1]", "Discrete(3)"."""
     if not isinstance(space, Box):
         return str(space)
     shape = ", ".join(map(str, space.shape))
     low, high = float(space.low.min()), float(space.high.max())
-    same = (space.low == low).all() and (space.high == high).all() and abs(low) < 1e30 and abs(high) < 1e30
-    return f"Box({shape}) in [{low:g}, {high:g}]" if same else f"Box({shape})"
+    if (space.low != low).any() or (space.high != high).any() or max(-low, high) > 1e30:
+        return f"Box({shape})"
+    return f"Box({shape}) ±{high:g}" if low == -high else f"Box({shape}) [{low:g}, {high:g}]"
 
 
 def plain_table(rows: Sequence[Sequence[str]]) -> str:
@@ -58,11 +59,10 @@ def plain_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _print_rich(rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*HEADINGS, box=box.SIMPLE_HEAD)
+    table = Table(*HEADINGS, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
     Console().print(table)

@@ -25,9 +25,9 @@ def single(cls: type, params: dict[str, Any] | None = None, render_mode: str | N
 class Single(gymnasium.Env):
     """One world. `state` is its State, `p` its parameters; both may be set, for tests and debuggers."""
 
-    def __init__(self, cls: type, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
+    def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
         self.source: Source = read(cls)
-        self.cls: Any = cls
+        self.cls = cls
         self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
         draws = hasattr(cls, "render")
         self.metadata = {"render_modes": ["rgb_array"] if draws else [], "render_fps": self.cls.render_fps}
