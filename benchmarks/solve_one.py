@@ -18,7 +18,7 @@ def headrace(options: argparse.Namespace) -> Judge:
     """Headrace's PPO with its defaults for the environment, and what --set says otherwise."""
     import numba  # noqa: F401  loaded when first used, but an import all the same
 
-    from headrace.train import Trainer
+    from headrace import Trainer
 
     judge = Judge(options.env, START, options.max_steps)
     trainer = Trainer("ppo", options.env, seed=options.seed, **dict(map(setting, options.set)))

@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from gymnasium.spaces import Discrete
+
+import headrace as hr
+from headrace.envs import listing
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 ONE_ROLLOUT = 1  # steps after which training stops: at the end of its first rollout
@@ -52,22 +56,53 @@ def test_an_example_is_short(path):
     assert len(lines) <= 50, f"{len(lines)} lines that are not blank"
 
 
+def python_block(document: str, begins: str) -> str:
+    """The Python of a document that begins so."""
+    (block,) = [
+        rest.split("```")[0]
+        for rest in (EXAMPLES.parent / document).read_text().split("```python\n")[1:]
+        if rest.startswith(begins)
+    ]
+    return block
+
+
 def test_the_environment_of_the_documentation(tmp_path):
-    text = (EXAMPLES.parent / "docs" / "environments.md").read_text()
-    source = text.split("```python\n")[1].split("```")[0]
-    (tmp_path / "pursuit.py").write_text(source)
-    env_checker = "from gymnasium.utils.env_checker import check_env; check_env(single(Pursuit))"
-    program = f"""
+    (tmp_path / "pursuit.py").write_text(python_block("docs/environments.md", "from typing import NamedTuple"))
+    program = """
 import numpy as np
+from gymnasium.utils.env_checker import check_env
 import headrace as hr
 from headrace.envs.single import single
 from pursuit import Pursuit
-{env_checker}
+check_env(single(Pursuit), skip_render_check=True)
 hr.make(Pursuit, 8, backend="torch")
-worlds = hr.make("pursuit.py:Pursuit", 8, params={{"prey_speed": np.linspace(0.2, 0.9, 8), "reach": 0.4}})
+worlds = hr.make("pursuit.py:Pursuit", 8, params={"prey_speed": np.linspace(0.2, 0.9, 8), "reach": 0.4})
 print(hr.train("ppo", worlds, num_steps=16, total_steps=128))
 """
     (tmp_path / "program.py").write_text(program)
     done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "ended by total_steps" in done.stdout
+
+
+IMPORTS = """
+from typing import NamedTuple
+from headrace.envs.kernel import KernelEnv
+from headrace.kernels.words import clip, f32, uniform
+from headrace.spaces import Box, Discrete
+"""
+
+
+def test_the_environment_of_the_readme(tmp_path):
+    (tmp_path / "walk.py").write_text(IMPORTS + python_block("README.md", "class Walk(KernelEnv)"))
+    worlds = hr.make(f"{tmp_path / 'walk.py'}:Walk", 4, backend="torch")
+    assert worlds.observation_space.shape == (1,)
+
+
+def test_the_readme_lists_the_worlds():
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    for known in listing():
+        size = known.observation_space.shape[0]
+        actions = known.action_space
+        count = actions.n if isinstance(actions, Discrete) else f"{actions.shape[0]}, continuous"
+        assert f"| {known.name} | {size} | {count} |" in readme

@@ -1,0 +1,42 @@
+"""Make the pictures of the README from real runs: .venv/bin/python docs/images/make.py"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from io import StringIO
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SEEDS = range(5)
+WIDTH = 100  # characters
+
+
+def headrace(folder: str, *arguments: str) -> str:
+    """Run the command in a folder, and give what it prints."""
+    command = [sys.executable, "-m", "headrace", *arguments]
+    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def picture(lines: list[str], path: Path) -> None:
+    """Write lines of a terminal as an SVG."""
+    from rich.console import Console
+
+    console = Console(record=True, width=WIDTH, file=StringIO(), highlight=False)
+    for line in lines:
+        console.print(line, markup=False, style="bold" if line.startswith("$") else None)
+    path.write_text(console.export_svg(title="headrace"))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        headrace(folder, "train", "ppo", "CartPole-v1", "--log-folder", "warm")  # compiles what is not compiled yet
+        told = [headrace(folder, "train", "ppo", "CartPole-v1", "--seed", str(seed)) for seed in SEEDS]
+        runs = [str(run) for run in sorted(Path(folder, "runs", "ppo").iterdir())]
+        headrace(folder, "plot", *runs, "--output", str(HERE / "curves.png"))
+    picture(["$ headrace train ppo CartPole-v1", *told[0].splitlines()], HERE / "terminal.svg")
+
+
+if __name__ == "__main__":
+    main()
