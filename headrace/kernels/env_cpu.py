@@ -88,9 +88,6 @@ class CpuWorlds:
         if parts == 1:
             self._arguments, self._step = (*self._shared, 0, self.num_envs), self._module.step
             return
-        import numba
-
-        numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         chunks = -(-self.num_envs // CHUNK)
         cut = np.minimum([chunks * part // parts * CHUNK for part in range(parts + 1)], self.num_envs).astype(np.int64)
         self._compile({"step_parallel": (*self._shared, cut, 0)}, ", on threads")

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import ast
 import copy
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from headrace.kernels import kinds, words_scalar
+from headrace.kernels import kinds
 from headrace.kernels.kinds import BOOL, F32, I32, KEY, PARAMS, STATE, U32, Array, Kind, Tuple, describe
-from headrace.kernels.scope import MISSING, Scope, word_of
+from headrace.kernels.scope import MISSING, Scope
+from headrace.kernels.typed import CONVERSIONS, NUMBERS, Typed, call, index, pure
 
 if TYPE_CHECKING:
     from headrace.kernels.lower import Program
 
-NUMBERS = (BOOL, I32, U32, F32)
-CONVERSIONS = {F32: "F32", I32: "I32", U32: "U32", BOOL: "BOOL"}
 DEBUG = "Values can be looked at in plain Python: headrace.single(cls) under a debugger"
 FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
     ast.List: ("a list", "Use an array field of State, such as `cells: array(i32, 16)`"),
@@ -36,35 +32,6 @@ FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
     ast.Starred: ("`*`", "Write the values out"),
     ast.Slice: ("a slice", "Only `x[:] = value` is known; else write a `for` loop"),
 }
-
-
-@dataclass
-class Typed:
-    """A lowered expression and its kind. A number known now is an ast.Constant, converted where it is used."""
-
-    node: ast.expr
-    kind: Kind
-
-    @property
-    def constant(self) -> bool:
-        """Is its value known now?"""
-        return isinstance(self.node, ast.Constant)
-
-
-def call(name: str, *args: ast.expr) -> ast.Call:
-    """name(*args)"""
-    return ast.Call(ast.Name(name, ast.Load()), list(args), [])
-
-
-def index(node: ast.expr, *indices: ast.expr) -> ast.Subscript:
-    """node[i, j]"""
-    inner = indices[0] if len(indices) == 1 else ast.Tuple(list(indices), ast.Load())
-    return ast.Subscript(node, inner, ast.Load())
-
-
-def pure(*nodes: ast.AST) -> bool:
-    """May these be computed even where their value is not wanted? Not if they index an array or call a helper."""
-    return not any(getattr(part, "guarded", False) for node in nodes for part in ast.walk(node))
 
 
 class Expressions:
@@ -238,7 +205,7 @@ class Expressions:
         kind = I32 if typed.kind == BOOL else typed.kind
         if isinstance(node.op, ast.Invert) and kind == F32:
             self.scope.fail(node, "`~` of a float", "Use it on integers and booleans")
-        return self._arithmetic(ast.UnaryOp(node.op, self.cast(typed, kind)), kind)
+        return self.arithmetic(ast.UnaryOp(node.op, self.cast(typed, kind)), kind)
 
     def _negation(self, typed: Typed) -> Typed:
         if typed.constant:
@@ -253,7 +220,7 @@ class Expressions:
             self.scope.fail(node, f"`{ast.unparse(node)}` cannot be computed ({error})", "Correct the constants")
         return self.python(value, node)
 
-    def _arithmetic(self, node: ast.expr, kind: Kind) -> Typed:
+    def arithmetic(self, node: ast.expr, kind: Kind) -> Typed:
         """An operation whose result must not be wider than 32 bits."""
         return Typed(node if kind in (F32, BOOL) else call(CONVERSIONS[kind], node), kind)  # type: ignore[index]
 
@@ -279,7 +246,7 @@ class Expressions:
             return Typed(call("floor_divide" if isinstance(op, ast.FloorDiv) else "floor_mod", a, b), F32)
         if isinstance(op, ast.MatMult):
             self.scope.fail(node, "`@` cannot be compiled", "Write the sum out, or a `for` loop")
-        return self._arithmetic(ast.BinOp(a, op, b), kind)
+        return self.arithmetic(ast.BinOp(a, op, b), kind)
 
     def _power(self, node: ast.expr, left: Typed, right: Typed, kind: Kind) -> Typed:
         exponent = right.node.value if right.constant else None  # type: ignore[attr-defined]
@@ -288,7 +255,7 @@ class Expressions:
             base = Typed(self.cast(left, kind), kind)
             product = base
             for _ in range(int(exponent) - 1):
-                product = self._arithmetic(ast.BinOp(product.node, ast.Mult(), copy.deepcopy(base.node)), kind)
+                product = self.arithmetic(ast.BinOp(product.node, ast.Mult(), copy.deepcopy(base.node)), kind)
             return product
         return Typed(call("power", self.cast(left, F32), self.cast(right, F32)), F32)
 
@@ -409,146 +376,7 @@ class Expressions:
             self.scope.fail(node, f"index {k} into {size} entries", f"Use 0 .. {size - 1}")
         return ast.Constant(k % size)
 
-    # Calls
-
     def _call(self, node: ast.Call) -> Typed:
-        function = self.scope.resolve(node.func)
-        if function is MISSING:
-            return self._method(node)
-        if getattr(function, "_fields", None) == tuple(f.name for f in self.program.state):
-            return self._new_state(node)
-        word = word_of(function)
-        if word in ("abs", "min", "max"):
-            return self._builtin(node, word)
-        if word:
-            return self._word(node, word)
-        if function is len:
-            return self._length(node)
-        conversion = {float: F32, int: I32, bool: BOOL}.get(function) if isinstance(function, type) else None
-        found = kinds.of_annotation(function) if isinstance(function, type) else None
-        if conversion or found:
-            return self._converted(node, conversion or kinds.value_kind(found[0]))  # type: ignore[index]
-        if inspect.isfunction(function):
-            return self.program.helper(function, self, node)
-        self._unknown_call(node, function)
+        from headrace.kernels.calls import Calls
 
-    def _unknown_call(self, node: ast.Call, function: Any) -> NoReturn:
-        name = ast.unparse(node.func)
-        if function is print:
-            self.scope.fail(node, "print() cannot run in a kernel", DEBUG)
-        if function is range:
-            self.scope.fail(node, "range() outside a `for` statement", "Write `for i in range(n):`")
-        if name.split(".")[0] in ("np", "numpy") and name.rsplit(".", 1)[-1] in (
-            "zeros",
-            "ones",
-            "empty",
-            "array",
-            "full",
-        ):
-            self.scope.fail(node, f"{name}() makes an array in a kernel", "Declare an array field in State and fill it")
-        if name.split(".")[0] == "random" or ".random" in name:
-            self.scope.fail(node, f"{name}() is not reproducible here", "Use uniform(key, 0, low, high) or randint")
-        self.scope.fail(
-            node, f"{name}() cannot be compiled", "Use the words of headrace.kernels.words or a helper function"
-        )
-
-    def _method(self, node: ast.Call) -> Typed:
-        name = ast.unparse(node.func)
-        if isinstance(node.func, ast.Attribute):
-            if node.func.attr == "_replace":
-                return self._replaced(node, self.expression(node.func.value))
-            if node.func.attr in ("append", "extend", "insert", "pop", "add"):
-                self.scope.fail(node, f"{name}() changes a list's length", "Use an array field of State and a counter")
-        self.scope.fail(node, f"{name}() cannot be compiled", "Call words or plain functions of the module")
-
-    def _plain_args(self, node: ast.Call, names: list[str], needed: int) -> dict[str, ast.expr]:
-        """The arguments by name, positional and keyword."""
-        shown = f"{ast.unparse(node.func)}({', '.join(names)})"
-        keywords = {k.arg: k.value for k in node.keywords}
-        given = dict(zip(names, node.args, strict=False)) | keywords
-        if len(node.args) > len(names) or len(given) != len(node.args) + len(keywords) or len(given) < needed:
-            count = len(node.args) + len(keywords)
-            self.scope.fail(node, f"{ast.unparse(node.func)}() got {count} arguments", f"Call {shown}")
-        for name in given:
-            if name not in names:
-                self.scope.fail(node, f"{ast.unparse(node.func)}() has no argument {name!r}", f"Call {shown}")
-        return given  # type: ignore[return-value]
-
-    def _new_state(self, node: ast.Call) -> Typed:
-        names = [f.name for f in self.program.state]
-        given = self._plain_args(node, names, len(names))
-        return self._state_of({name: self.expression(given[name]) for name in names}, given)
-
-    def _replaced(self, node: ast.Call, base: Typed) -> Typed:
-        if base.kind != STATE:
-            self.scope.fail(node, f"_replace() of {describe(base.kind)}", "It is known of a State only")
-        names = [f.name for f in self.program.state]
-        given = self._plain_args(node, names, 0) if not node.args else self.scope.fail(node, "", "Name the fields")
-        values = {name: self.item(base, k) for k, name in enumerate(names)}
-        return self._state_of(values | {name: self.expression(n) for name, n in given.items()}, given)
-
-    def _state_of(self, values: dict[str, Typed], nodes: dict[str, ast.expr]) -> Typed:
-        elements = []
-        for field in self.program.state:
-            typed, node = values[field.name], nodes.get(field.name)
-            if isinstance(field.kind, Array) and typed.kind != field.kind:
-                self.scope.fail(
-                    node or typed.node,
-                    f"State's array field {field.name!r} is given {describe(typed.kind)} that is not s.{field.name}",
-                    f"Change s.{field.name}[...] in place and pass s.{field.name} on",
-                )
-            elements.append(self.cast(typed, field.kind, node))
-        return Typed(ast.Tuple(elements, ast.Load()), STATE)
-
-    def _builtin(self, node: ast.Call, word: str) -> Typed:
-        for argument in node.args:
-            if isinstance(argument, ast.Starred):
-                self.expression(argument)
-        if node.keywords or len(node.args) != 1 if word == "abs" else node.keywords or len(node.args) < 2:
-            self.scope.fail(node, f"`{ast.unparse(node)}`", "Write abs(x), min(a, b), max(a, b)")
-        terms = [self.number(n) for n in node.args]
-        kind = self.joined(node, *terms)
-        kind = I32 if kind == BOOL else kind
-        result = Typed(self.cast(terms[0], kind), kind)
-        if word == "abs":
-            return self._arithmetic(call("abs", result.node), kind)
-        for other in terms[1:]:
-            result = self._arithmetic(call(word, result.node, self.cast(other, kind)), kind)
-        return result
-
-    def _word(self, node: ast.Call, word: str) -> Typed:
-        names, parameters, result = signature(word)
-        given = self._plain_args(node, list(names), len(names))
-        typed = {name: self.expression(given[name]) for name in names}
-        free = [typed[name] for name in names if parameters[name] is None and name != "key"]
-        shared = self.joined(node, *free) if free else None
-        args = []
-        for name in names:
-            kind = KEY if name == "key" else parameters[name] or shared
-            args.append(self.cast(typed[name], kind, given[name]))  # type: ignore[arg-type]
-        return Typed(call(word, *args), result or shared)  # type: ignore[arg-type]
-
-    def _length(self, node: ast.Call) -> Typed:
-        entries = self.items(self.expression(node.args[0]).kind) if len(node.args) == 1 else ()
-        if not entries:
-            self.scope.fail(node, f"`{ast.unparse(node)}`", "len() is known of arrays and tuples")
-        return Typed(ast.Constant(len(entries)), I32)
-
-    def _converted(self, node: ast.Call, kind: str) -> Typed:
-        if len(node.args) != 1 or node.keywords:
-            self.scope.fail(node, f"`{ast.unparse(node)}`", "Convert one number")
-        typed = self.number(node.args[0])
-        if typed.constant:
-            value = typed.node.value  # type: ignore[attr-defined]
-            return self.python({F32: float, BOOL: bool}.get(kind, int)(value), node)
-        return Typed(self.cast(typed, kind), kind)
-
-
-@cache
-def signature(word: str) -> tuple[tuple[str, ...], dict[str, str | None], str | None]:
-    """A word's parameter names, their kinds, and the kind of its result; None where kinds are shared."""
-    function = getattr(words_scalar, word)
-    hints = {name: kinds.of_annotation(hint) for name, hint in get_type_hints(function).items()}
-    named = {name: kinds.value_kind(found[0]) for name, found in hints.items() if found}
-    names = tuple(inspect.signature(function).parameters)
-    return names, {name: named.get(name) for name in names}, named.get("return")
+        return Calls(self).call(node)

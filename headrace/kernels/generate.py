@@ -13,9 +13,9 @@ from textwrap import indent
 import numpy as np
 from gymnasium.spaces import Box
 
-from headrace.kernels.expressions import pure
 from headrace.kernels.kinds import BOOL, F32, U32
 from headrace.kernels.source import Field, Source
+from headrace.kernels.typed import pure
 from headrace.kernels.words import prelude
 
 CHUNK = 1024  # worlds whose columns fit the first-level cache together

@@ -12,11 +12,12 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
 from headrace.kernels import kinds, words_scalar
-from headrace.kernels.expressions import CONVERSIONS, Expressions, Typed, call, pure
+from headrace.kernels.expressions import Expressions
 from headrace.kernels.kinds import BOOL, F32, I32, KEY, NONE, PARAMS, STATE, Array, Kind, Tuple
 from headrace.kernels.scope import Scope
 from headrace.kernels.source import Field, Function, Param, Statement
 from headrace.kernels.statements import Statements
+from headrace.kernels.typed import CONVERSIONS, Typed, call, pure
 
 # Names the lowered code speaks of itself: a user's local of that name gets an underscore.
 TAKEN = {name for name, item in vars(words_scalar).items() if inspect.isfunction(item)}

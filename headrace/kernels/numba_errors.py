@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
+import re
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -21,24 +22,25 @@ def explained(source: Source, module: ModuleType) -> Iterator[None]:
         yield
     except NumbaError as error:
         file, line = _whereabouts(source, module, error)
-        text = " ".join(str(error).split())
-        raise EnvError(
-            file,
-            line,
-            f"{source.name} cannot be compiled here",
-            f"Write it in plain scalar arithmetic and the words of headrace.kernels.words. Numba says: {text[:300]}",
-        ) from error
+        lines = [text for text in str(error).splitlines() if text and not text.startswith("Failed in nopython mode")]
+        wrong = f"{source.name} cannot be compiled here"
+        instead = "Write it in plain scalar arithmetic and the words of headrace.kernels.words"
+        raise EnvError(file, line, wrong, f"{instead}. Numba says: {' '.join(lines)[:300]}") from error
 
 
 def _whereabouts(source: Source, module: ModuleType, error: Exception) -> tuple[str, int]:
-    """The user's file and line behind a line of the generated module; the function `step` where it is not known."""
-    generated = getattr(getattr(error, "loc", None), "line", 0)
+    """The user's file and line behind the first generated line that Numba names; else the function it names."""
+    text = str(error)
+    generated = [int(number) for number in re.findall(r"(?:line |\.py \()(\d+)", text)]
     made = {n.name: n for n in ast.parse(inspect.getsource(module)).body if isinstance(n, ast.FunctionDef)}
-    for function in source.functions:
-        lines = dict(_pairs(function, made[function.name]))
-        if generated in lines:
-            return function.file, lines[generated]
-    return source.functions[-2].file, source.functions[-2].line
+    for line in generated:
+        for function in source.functions:
+            lines = dict(_pairs(function, made[function.name]))
+            if line in lines:
+                return function.file, lines[line]
+    named = [f for f in source.functions if f"function {f.name} " in text]
+    function = (named or source.functions[-2:])[0]
+    return function.file, function.line
 
 
 def _pairs(function: Function, made: ast.FunctionDef) -> Iterator[tuple[int, int]]:

@@ -7,8 +7,9 @@ import copy
 from typing import NoReturn
 
 from headrace.kernels import kinds
-from headrace.kernels.expressions import NUMBERS, Expressions, Typed, call
+from headrace.kernels.expressions import Expressions
 from headrace.kernels.kinds import BOOL, I32, NONE, Array, Kind, Tuple, describe
+from headrace.kernels.typed import NUMBERS, Typed, call
 
 BANNED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Try: ("`try`", "Kernels raise nothing: test the condition instead"),
