@@ -19,14 +19,13 @@ from torch import Tensor
 from headrace.kernels import kinds
 from headrace.kernels.env_cpu import pack_params
 from headrace.kernels.errors import EnvError
-from headrace.kernels.kinds import BOOL, F32, U32
+from headrace.kernels.kinds import BOOL, U32
 from headrace.kernels.source import Function, Source
+from headrace.kernels.tensor_worlds import DTYPES, TensorWorlds, put, read
 from headrace.kernels.words_torch import Key, Table, namespace, select
 from headrace.rng import MASK, Purpose
 from headrace.rollout import Rollout
 
-DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8}
-DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch cannot count with uint16 and uint32
 FOREVER = 2**31 - 1  # no episode has this many steps
 
 
@@ -41,10 +40,10 @@ class Cells:
         return found.clone() if found.dim() == 1 else Cells(found)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        _put(self.tensor[index], value)
+        put(self.tensor[index], value)
 
 
-class TorchWorlds:
+class TorchWorlds(TensorWorlds):
     """N worlds as tensors. See headrace.kernels.worlds for what each method owes.
 
     first_env: number of world 0, where these are a part of a larger set.
@@ -59,30 +58,29 @@ class TorchWorlds:
         device: torch.device | str = "cpu",
         first_env: int = 0,
     ) -> None:
-        self.source, self.num_envs, self.seed = source, num_envs, 0
-        self._functions = batched(source, torch.device(device))
-        n = num_envs
-        self.floats = torch.zeros(len(source.floats) + 1, n, device=device)  # and the running return
-        # and length, episode
-        self.integers = torch.zeros(len(source.integers) + 2, n, dtype=torch.int32, device=device)
-        self.device = self.floats.device
-        self.arrays = {
-            f.name: torch.zeros(n, *f.shape, dtype=DTYPES[f.dtype], device=device)  # type: ignore[misc]
-            for f in source.arrays
-        }
-        self._params = _params(source, params or {}, n, self.device)
-        self._env = torch.arange(first_env, first_env + n, device=device)
+        device = torch.device(device)
+        self._functions = batched(source, device)
+        super().__init__(
+            source,
+            torch.zeros(len(source.floats) + 1, num_envs, device=device),
+            torch.zeros(len(source.integers) + 2, num_envs, dtype=torch.int32, device=device),
+            {
+                f.name: torch.zeros(num_envs, *f.shape, dtype=DTYPES[f.dtype], device=device)  # type: ignore[misc]
+                for f in source.arrays
+            },
+        )
+        self._params = _params(source, params or {}, num_envs, self.device)
+        self._env = torch.arange(first_env, first_env + num_envs, device=device)
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every world; writes observation[0] and valid[0]."""
-        if rollout.num_envs != self.num_envs:
-            raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {self.num_envs}")
+        self.check(rollout)
         self.seed = seed & MASK
         self.floats[-1].zero_()
         self.integers[-2:].zero_()
         arrays = self._cells(self.arrays)
-        fresh = self._functions["env_reset"](self._state(arrays), self._params, self._key(Purpose.RESET, 0, 0))
-        self._keep(list(fresh))
+        fresh = self._functions["env_reset"](self.fields(arrays), self._params, self._key(Purpose.RESET, 0, 0))
+        self.keep(fresh)
         rollout.valid[0].fill_(True)
         self._observe(rollout, 0)
 
@@ -90,17 +88,18 @@ class TorchWorlds:
         """Every world from row t to row t + 1."""
         alive = rollout.valid[t]
         total, length, episode = self.floats[-1], self.integers[-2], self.integers[-1]
+        number = read(episode, U32)
         # Reset first, and on copies: a step changes arrays in place
         spare = {name: array.clone() for name, array in self.arrays.items()}
-        key = self._key(Purpose.RESET, episode.long() + 1, 0)
-        fresh = self._functions["env_reset"](self._state(self._cells(spare)), self._params, key)
-        key = self._key(Purpose.STEP, episode.long(), length.long())
-        state, action = self._state(self._cells(self.arrays)), self._action(rollout.action[t])
+        key = self._key(Purpose.RESET, number + 1, 0)
+        fresh = self._functions["env_reset"](self.fields(self._cells(spare)), self._params, key)
+        key = self._key(Purpose.STEP, number, length.long())
+        state, action = self.fields(self._cells(self.arrays)), self._action(rollout.action[t])
         new, gain, over = self._functions["env_step"](state, self._params, action, key)
 
         over = alive & over
         late = alive & (length + 1 >= (self.source.max_steps or FOREVER))  # maybe both, as in Gymnasium
-        _put(rollout.reward[t], select(alive, gain, 0.0))
+        put(rollout.reward[t], select(alive, gain, 0.0))
         rollout.terminated[t].copy_(over)
         rollout.truncated[t].copy_(late)
         rollout.valid[t + 1].copy_(~(over | late))
@@ -112,61 +111,14 @@ class TorchWorlds:
         for name, array in self.arrays.items():
             array.copy_(torch.where(alive.view(-1, *[1] * (array.dim() - 1)), array, spare[name]))
         scalar = [f.shape is None for f in self.source.state]
-        self._keep([select(alive, a, b) if kept else None for a, b, kept in zip(new, fresh, scalar, strict=True)])
+        self.keep(tuple(select(alive, a, b) if kept else None for a, b, kept in zip(new, fresh, scalar, strict=True)))
         self._observe(rollout, t + 1)
-
-    def state(self) -> dict[str, Tensor]:
-        """A copy of State's fields, [N] or [N, *shape], in their own dtype (u32 as int64, u16 as int32)."""
-        found = dict(zip((f.name for f in self.source.state), self._state(self.arrays), strict=True))
-        return {f.name: found[f.name].to(DTYPES[f.dtype], copy=True) for f in self.source.state}
-
-    def set_state(self, fields: Mapping[str, Tensor]) -> None:
-        """Put worlds into given states; episode, length and return stay."""
-        for name, array in self.arrays.items():
-            array.copy_(fields[name])
-        self._keep([None if f.shape is not None else fields[f.name].to(self.device) for f in self.source.state])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers to go on from, bit for bit; a CpuWorlds' may be loaded too, and the other way round."""
-        tensors = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
-        return {"seed": self.seed} | {name: tensor.clone() for name, tensor in tensors.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict(). Raises ValueError where it is of other worlds."""
-        if state["floats"].shape != self.floats.shape or state["integers"].shape != self.integers.shape:
-            raise ValueError(
-                f"the saved state is of {state['floats'].shape[1]} other worlds than these {self.num_envs} of "
-                f"{self.source.name}"
-            )
-        self.seed = int(state["seed"])
-        self.floats.copy_(state["floats"])
-        self.integers.copy_(state["integers"])
-        for name, array in self.arrays.items():
-            array.copy_(state[f"array.{name}"])
 
     def _key(self, purpose: Purpose, episode: Any, step: Any) -> Key:
         return Key((self.seed, int(purpose), self._env, episode, step))
 
     def _cells(self, arrays: Mapping[str, Tensor]) -> dict[str, Cells]:
         return {name: Cells(array.movedim(0, -1)) for name, array in arrays.items()}
-
-    def _state(self, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Fields of State in the user's order; array fields as given."""
-        found = dict(arrays)
-        found |= {f.name: self.floats[k] for k, f in enumerate(self.source.floats)}
-        found |= {f.name: _read(self.integers[k], f.dtype) for k, f in enumerate(self.source.integers)}
-        return tuple(found[f.name] for f in self.source.state)
-
-    def _keep(self, values: list[Any]) -> None:
-        """Store the scalar fields, by way of a copy: values may be views of other fields."""
-        packs = {F32: self.floats.clone(), "": self.integers.clone()}
-        rows = {f.name: packs[F32][k] for k, f in enumerate(self.source.floats)}
-        rows |= {f.name: packs[""][k] for k, f in enumerate(self.source.integers)}
-        for field, value in zip(self.source.state, values, strict=True):
-            if field.shape is None:
-                _put(rows[field.name], value)
-        self.floats.copy_(packs[F32])
-        self.integers.copy_(packs[""])
 
     def _action(self, action: Tensor) -> Any:
         """What step() is given: [N], or a tuple of K such; a Box's clipped to its bounds."""
@@ -181,12 +133,12 @@ class TorchWorlds:
 
     def _observe(self, rollout: Rollout, t: int) -> None:
         row = rollout.observation[t]  # [N, *shape]
-        state = self._state(self._cells(self.arrays))
+        state = self.fields(self._cells(self.arrays))
         if self.source.observes_into:
             self._functions["env_observe"](state, self._params, Cells(row.movedim(0, -1)))
             return
         for column, value in zip(row.unbind(1), self._functions["env_observe"](state, self._params), strict=True):
-            _put(column, value)
+            put(column, value)
 
 
 def batched(source: Source, device: torch.device) -> dict[str, Any]:
@@ -276,21 +228,6 @@ class _Branchless(ast.NodeTransformer):
         return isinstance(node, ast.Constant) or (bool(parts) and all(self._alike(part) for part in parts))
 
 
-def _put(target: Tensor, value: Any) -> None:
-    """Fill a tensor with a tensor or a number, converted."""
-    if isinstance(value, Tensor):
-        target.copy_(value)
-    else:
-        target.fill_(value)
-
-
-def _read(words: Tensor, dtype: str) -> Tensor:
-    """A row of the integer pack as its value: u32 in int64, a boolean in bool."""
-    if dtype == U32:
-        return words.long() & MASK
-    return words != 0 if dtype == BOOL else words
-
-
 def _params(source: Source, params: Mapping[str, Any], num_envs: int, device: torch.device) -> tuple[Any, ...]:
     """p: numbers, or tensors [N] where some parameter has a value per world."""
     floats, integers, per_env = pack_params(source, params, num_envs)
@@ -300,7 +237,7 @@ def _params(source: Source, params: Mapping[str, Any], num_envs: int, device: to
         value = next(packs[param.dtype == kinds.F32])
         if per_env:
             tensor = torch.from_numpy(np.ascontiguousarray(value)).to(device)
-            values.append(_read(tensor, param.dtype))
+            values.append(read(tensor, param.dtype))
         else:
             number = value.item()
             values.append(bool(number) if param.dtype == BOOL else number & MASK if param.dtype == U32 else number)

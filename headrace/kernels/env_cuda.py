@@ -1,0 +1,137 @@
+"""N worlds on a GPU: a generated Numba module, one thread a world, launched on torch's stream without waiting for it.
+
+The one file that imports numba-cuda.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.kernels import cache, kinds
+from headrace.kernels.env_cpu import pack_params
+from headrace.kernels.generate_cuda import COLUMNS, cuda_module, rows
+from headrace.kernels.numba_errors import explained
+from headrace.kernels.source import Source
+from headrace.kernels.tensor_worlds import TensorWorlds
+from headrace.rng import MASK
+from headrace.rollout import Rollout
+
+
+class CudaWorlds(TensorWorlds):
+    """N worlds on a GPU. See headrace.kernels.worlds for what each method owes.
+
+    block: threads a block. first_env: number of world 0, where these are a part of a larger set.
+    A step is one launch, and may be captured in a CUDA graph, with its t in it: reset() compiles it before. Under
+    NUMBA_ENABLE_CUDASIM=1 the same kernels run, slowly, on tensors of the CPU.
+    Raises ImportError without numba-cuda, RuntimeError without a GPU.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        num_envs: int,
+        params: Mapping[str, Any] | None = None,
+        device: torch.device | str = "cuda",
+        block: int = 128,
+        first_env: int = 0,
+    ) -> None:
+        self._cuda = numba_cuda()
+        self._simulated = bool(self._cuda.config.ENABLE_CUDASIM)
+        if not self._simulated and not torch.cuda.is_available():
+            raise RuntimeError('backend="cuda" needs an NVIDIA GPU that torch can use: use backend="cpu"')
+        device = torch.device("cpu" if self._simulated else device)
+        float_params, integer_params, per_env = pack_params(source, params or {}, num_envs)
+        float_rows, integer_rows = (count * num_envs for count in rows(source))
+        tail = torch.tensor([0, first_env], dtype=torch.int32)  # the seed, the first world
+        floats = torch.cat([torch.zeros(float_rows), torch.from_numpy(float_params).flatten()]).to(device)
+        zeros = torch.zeros(integer_rows, dtype=torch.int32)
+        integers = torch.cat([zeros, torch.from_numpy(integer_params).flatten(), tail]).to(device)
+        self._own_arrays = {
+            f.name: torch.zeros(*f.shape, num_envs, dtype=_dtype(f.dtype), device=device)  # type: ignore[misc]
+            for f in source.arrays
+        }
+        super().__init__(
+            source,
+            floats[:float_rows].view(-1, num_envs),
+            integers[:integer_rows].view(-1, num_envs),
+            {name: array.movedim(-1, 0) for name, array in self._own_arrays.items()},
+        )
+        self._packs, self._seed = (floats, integers), integers[-2]
+        self._module = cache.load(f"{source.name}_cuda", cuda_module(source, per_env, self._simulated))
+        self._shape = (-(-num_envs // block), block)
+        self._rollout: Rollout | None = None
+        self._arguments: tuple[Any, ...] = ()
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Episode 0 of every world; writes observation[0] and valid[0]."""
+        self._bind(rollout)
+        self._take_seed(seed)
+        self._launch("reset")
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Every world from row t to row t + 1."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        self._launch("step", t)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(). Raises ValueError where it is of other worlds."""
+        super().load_state_dict(state)
+        self._take_seed(self.seed)
+
+    def _take_seed(self, seed: int) -> None:
+        self.seed = seed & MASK
+        self._seed.fill_(self.seed - (1 << 32) if self.seed >> 31 else self.seed)  # the same bits as an int32
+
+    def _bind(self, rollout: Rollout) -> None:
+        """Keep the columns of a rollout as Numba's arrays, and compile for them: a step then only launches."""
+        self.check(rollout)
+        columns = [getattr(rollout, name) for name in COLUMNS]
+        self._arguments = tuple(self._array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
+        if not self._simulated:
+            self._compile()
+        self._rollout = rollout
+
+    def _compile(self) -> None:
+        import numba
+
+        types = tuple(argument._numba_type_ for argument in self._arguments)
+        wanted = {"reset": types, "step": (*types, numba.types.int64)}
+        with torch.cuda.device(self.device), explained(self.source, self._module):
+            cache.compile_once(self._module, wanted, f"compiling {self.source.name} for the GPU (once, about 5 s) ...")
+
+    def _array(self, tensor: Tensor) -> Any:
+        if self._simulated:  # to_device() would take contiguous arrays alone
+            return self._cuda.cudadrv.devicearray.FakeCUDAArray(tensor.numpy())
+        return self._cuda.as_cuda_array(tensor, sync=False)
+
+    def _launch(self, kernel: str, *rest: int) -> None:
+        dispatcher = getattr(self._module, kernel)
+        if self._simulated:
+            dispatcher[self._shape](*self._arguments, *rest)
+            return
+        with torch.cuda.device(self.device):
+            # made anew: the current stream is another one while a graph is captured
+            stream = self._cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+            dispatcher[(*self._shape, stream)](*self._arguments, *rest)
+
+
+def numba_cuda() -> ModuleType:
+    """The module numba.cuda of the package numba-cuda. Raises ImportError where that is not installed."""
+    try:
+        import numba_cuda  # noqa: F401
+        from numba import cuda
+    except ImportError as error:
+        raise ImportError('backend="cuda" needs numba-cuda: pip install "headrace[cuda]"') from error
+    cuda.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # few worlds are the user's choice
+    return cuda
+
+
+def _dtype(dtype: str) -> torch.dtype:
+    """The dtype an array field is stored in."""
+    return getattr(torch, kinds.STORAGE[dtype].__name__.removesuffix("_"))
