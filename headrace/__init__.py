@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from headrace.envs import KernelEnv as KernelEnv
     from headrace.envs import make as make
     from headrace.envs import register as register
+    from headrace.envs.single import single as single
     from headrace.evaluate import Evaluation as Evaluation
     from headrace.evaluate import evaluate as evaluate
     from headrace.kernels import words as words
+    from headrace.kernels.errors import EnvError as EnvError
     from headrace.play import play as play
     from headrace.plot import plot as plot
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
@@ -40,6 +42,8 @@ _HOMES = {  # name -> the module it lives in
     "KernelEnv": "envs",
     "make": "envs",
     "register": "envs",
+    "single": "envs.single",
+    "EnvError": "kernels.errors",
     "Evaluation": "evaluate",
     "evaluate": "evaluate",
     "words": "kernels",
