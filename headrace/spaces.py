@@ -39,7 +39,9 @@ def observation_column(space: Space) -> Column | Columns:
         return {name: observation_column(member) for name, member in space.items()}
     if isinstance(space, Box):
         image = len(space.shape) >= 2 and space.dtype == np.uint8
-        return Column(space.shape, torch.uint8 if image else torch.float32, edge=True, feature_major=len(space.shape) == 1)
+        return Column(
+            space.shape, torch.uint8 if image else torch.float32, edge=True, feature_major=len(space.shape) == 1
+        )
     if isinstance(space, Discrete):
         return Column((), torch.int32, edge=True)
     if isinstance(space, MultiDiscrete):
