@@ -171,7 +171,8 @@ def _draw_group(panel: Any, axis: str, colour: str, algorithm: str, members: Seq
     (only,) = members
     chosen = np.unique(np.linspace(0, len(only.steps) - 1, RAW_POINTS).astype(int))
     x, y = only.axis(axis), only.episode_return
-    panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=0.15, markersize=4, markeredgewidth=0)
+    ink = min(0.6, max(0.15, 100 / len(chosen)))  # few dots are drawn darker, so that they are seen
+    panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=ink, markersize=4, markeredgewidth=0)
     panel.plot(x, running_mean(y), color=colour, linewidth=2, label=f"{algorithm.upper()}, mean of {WINDOW} episodes")
 
 
