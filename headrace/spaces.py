@@ -74,7 +74,7 @@ def to_json(space: Space) -> dict[str, Any]:
     if isinstance(space, Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, MultiDiscrete):
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist()}
+        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     raise TypeError(f"{space} cannot be written as JSON")
 
 
@@ -92,5 +92,5 @@ def from_json(data: dict[str, Any]) -> Space:
         case "Discrete":
             return Discrete(data["n"], start=data["start"])
         case "MultiDiscrete":
-            return MultiDiscrete(data["nvec"])
+            return MultiDiscrete(data["nvec"], start=data["start"])
     raise ValueError(f"unknown space type {data['type']!r}")
