@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes, by part: environment, inference, learning, other."""
+"""Where the wall time of a run goes, by part: environment, inference, learning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ class Timer:
     """
 
     def __init__(self) -> None:
-        self.started = perf_counter()
         self.seconds: dict[str, float] = {}
         self._part = ""
         self._since = 0.0
@@ -27,15 +26,3 @@ class Timer:
     def __exit__(self, *_: object) -> None:
         elapsed = perf_counter() - self._since
         self.seconds[self._part] = self.seconds.get(self._part, 0.0) + elapsed
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the timer was made."""
-        return perf_counter() - self.started
-
-    def shares(self) -> dict[str, float]:
-        """Part -> share of the elapsed time; what no part claimed is "other"."""
-        elapsed = max(self.elapsed, 1e-9)
-        shares = {part: seconds / elapsed for part, seconds in self.seconds.items()}
-        shares["other"] = max(0.0, 1.0 - sum(shares.values()))
-        return shares
