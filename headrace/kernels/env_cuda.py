@@ -6,6 +6,7 @@ The one file that imports numba-cuda.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -92,9 +93,10 @@ class CudaWorlds(TensorWorlds):
         """Keep the columns of a rollout as Numba's arrays, and compile for them: a step then only launches."""
         self.check(rollout)
         columns = [getattr(rollout, name) for name in COLUMNS]
-        self._arguments = tuple(self._array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
-        if not self._simulated:
-            self._compile()
+        with self._on_device():
+            self._arguments = tuple(self._array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
+            if not self._simulated:
+                self._compile()
         self._rollout = rollout
 
     def _compile(self) -> None:
@@ -102,7 +104,7 @@ class CudaWorlds(TensorWorlds):
 
         types = tuple(argument._numba_type_ for argument in self._arguments)
         wanted = {"reset": types, "step": (*types, numba.types.int64)}
-        with torch.cuda.device(self.device), explained(self.source, self._module):
+        with explained(self.source, self._module):
             cache.compile_once(self._module, wanted, f"compiling {self.source.name} for the GPU (once, about 5 s) ...")
 
     def _array(self, tensor: Tensor) -> Any:
@@ -112,13 +114,16 @@ class CudaWorlds(TensorWorlds):
 
     def _launch(self, kernel: str, *rest: int) -> None:
         dispatcher = getattr(self._module, kernel)
-        if self._simulated:
-            dispatcher[self._shape](*self._arguments, *rest)
-            return
-        with torch.cuda.device(self.device):
-            # made anew: the current stream is another one while a graph is captured
-            stream = self._cuda.external_stream(torch.cuda.current_stream().cuda_stream)
-            dispatcher[(*self._shape, stream)](*self._arguments, *rest)
+        with self._on_device():
+            dispatcher[(*self._shape, self._stream())](*self._arguments, *rest)
+
+    def _stream(self) -> Any:
+        """Torch's current stream. Made anew for each launch: while a graph is captured it is another one."""
+        return 0 if self._simulated else self._cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Make this GPU the current one, for torch and so for Numba."""
+        return nullcontext() if self._simulated else torch.cuda.device(self.device)
 
 
 def numba_cuda() -> ModuleType:
