@@ -42,12 +42,12 @@ def test_env_throughput(tmp_path):
 
 
 def test_solve(tmp_path):
-    printed, result = run("solve", tmp_path, "--set", "num_envs=8", "num_steps=128")
+    printed, result = run("solve", tmp_path, "--max-steps", 1024, "--set", "num_envs=8", "num_steps=128")
     (row,) = result["rows"]
     names = "library algorithm env seed cache solved held steps train_s total_s held_train_s held_total_s eval_mean"
     assert set(names.split()) <= row.keys()
     assert (row["library"], row["env"], row["seed"], row["cache"]) == ("headrace", "CartPole-v1", 0, "warm")
-    assert row["held"] or row["last_step"] >= 4096
+    assert row["held"] or row["last_step"] >= 1024
     assert "held" in printed
 
 
