@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace.kernels import cache, kinds
 from headrace.kernels.generate import CHUNK, cpu_module, rows
 from headrace.kernels.numba_errors import explained
 from headrace.kernels.source import Source
+from headrace.kernels.threads import gentle_threads
 from headrace.rollout import Rollout
 
 WORTH_A_THREAD = 30e-6  # s a call below which a second thread cannot pay
@@ -88,6 +90,7 @@ class CpuWorlds:
         if parts == 1:
             self._arguments, self._step = (*self._shared, 0, self.num_envs), self._module.step
             return
+        gentle_threads()
         chunks = -(-self.num_envs // CHUNK)
         cut = np.minimum([chunks * part // parts * CHUNK for part in range(parts + 1)], self.num_envs).astype(np.int64)
         self._compile({"step_parallel": (*self._shared, cut, 0)}, ", on threads")
@@ -104,8 +107,8 @@ class CpuWorlds:
             return
         available = torch.get_num_threads()
         if trial.parallel:
-            self.threads = available if min(trial.seconds[True]) < 0.9 * min(trial.seconds[False]) else 1
-        elif min(trial.seconds[False]) < WORTH_A_THREAD or available == 1:
+            self.threads = available if median(trial.seconds[True]) < 0.9 * median(trial.seconds[False]) else 1
+        elif median(trial.seconds[False]) < WORTH_A_THREAD or available == 1:
             self.threads = 1
         else:
             trial.parallel = True
