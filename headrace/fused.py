@@ -1,9 +1,9 @@
 """A registry of kernels that may stand in for plain functions.
 
 `@fused("returns.gae")` on a plain torch function makes it the oracle and the fallback. A kernel of the same signature
-registers under that name for the arguments it can serve. Whoever reads the plain function reads what happens; a test
-holds the two equal. A kernel may name the source it was written after, by digest: once that is edited or patched, the
-plain function runs.
+registers under that name, when its module is imported, for the arguments it can serve. Whoever reads the plain function
+reads what happens; a test holds the two equal. A kernel may name the source it was written after, by digest: once that
+is edited or patched, the plain function runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib
 import inspect
 import sys
 import textwrap
@@ -22,12 +21,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# Modules that register kernels, imported at the first call of what they serve: compilers take long to import.
-PROVIDERS = {
-    "returns.gae": "headrace.kernels.returns_cpu",
-    "ppo.learn": "headrace.algorithms.ppo_cpu",
-}
 
 
 class _Kernel(NamedTuple):
@@ -51,8 +44,6 @@ def fused(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(plain)
         def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
-            if name in PROVIDERS and PROVIDERS[name] not in sys.modules:
-                importlib.import_module(PROVIDERS[name])
             for kernel in candidates if _enabled else ():
                 if _serves(name, kernel, plain, args, kwargs):
                     return kernel.call(*args, **kwargs)

@@ -21,7 +21,12 @@ from headrace.rollout import Rollout
 from headrace.timer import Timer
 
 ALGORITHMS = {"ppo": "PPO"}  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
-CPU_KERNELS = ("headrace.kernels.random_cpu", "headrace.kernels.returns_cpu")  # importing one registers it
+CPU_KERNELS = (  # importing one registers it
+    "headrace.kernels.random_cpu",
+    "headrace.kernels.returns_cpu",
+    "headrace.policies.acting_cpu",
+    "headrace.algorithms.ppo_cpu",
+)
 REHEARSAL_STEPS = 8
 
 

@@ -1,4 +1,4 @@
-"""PPO's learning call by the CPU's kernels, for the policies they know. The plain one is headrace.algorithms.ppo.learn."""
+"""PPO's learning call by the CPU's kernels. The plain one is headrace.algorithms.ppo.learn."""
 
 from __future__ import annotations
 
@@ -16,11 +16,19 @@ from headrace.algorithms.ppo import METRICS, PPOConfig, _normalized
 from headrace.fused import register
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
-from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical
+from headrace.policies.heads import CategoricalHead, GaussianHead
+from headrace.policies.served import flat_parameters, why_not
 from headrace.rollout import Rollout, flatten
 
-DIGEST = ""
-WIDEST = 256  # hidden layers wider than this are faster in plain torch
+# Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
+# bring the kernel after the source, see that tests/algorithms/test_ppo_cpu.py passes, and put the new digest here.
+DIGEST = "a9e69e1971e7907e"
+SOURCES = (
+    *(ActorCritic.forward, ActorCritic.evaluate, Adam.step),
+    *(Categorical.log_prob, Categorical.entropy, MultiCategorical.log_prob, MultiCategorical.entropy),
+    *(Gaussian.log_prob, Gaussian.entropy, CategoricalHead.forward, GaussianHead.forward),
+)
 ANNOUNCEMENT = "compiling PPO's learning call (once, about 8 s)"
 
 
@@ -53,30 +61,15 @@ def serves(
     """Whether the kernel knows this policy and optimizer; else the reason."""
     if rollout.device.type != "cpu":
         return False
-    if type(policy) is not ActorCritic:
-        return f"{type(policy).__name__} is not the ActorCritic it was written for"
     if type(optimizer) is not Adam:
         return f"{type(optimizer).__name__} is not the Adam it was written for"
-    head = policy.head
-    if type(head) not in (CategoricalHead, MultiCategoricalHead, GaussianHead) or getattr(head, "squash", False):
-        return f"it has no {policy.distribution_name} distribution of {type(head).__name__}"
-    if max(policy.hidden, default=0) > WIDEST:
-        return f"hidden layers of {max(policy.hidden)} are faster in torch; the kernel is for up to {WIDEST}"
-    return _flat(policy, optimizer)
+    flat = flat_parameters(policy)
+    if flat is None or flat.data_ptr() != optimizer.flat.data_ptr():
+        return "parameters are not float32 views of the optimizer's buffer"
+    return why_not(policy) or True
 
 
-def _flat(policy: ActorCritic, optimizer: Adam) -> bool | str:
-    first, flat = optimizer.flat.data_ptr(), optimizer.flat
-    last = first + flat.numel() * 4
-    for parameter in policy.parameters():
-        if not (first <= parameter.data_ptr() < last and parameter.is_contiguous() and flat.dtype == torch.float32):
-            return "parameters are not float32 views of the optimizer's buffer"
-        if not parameter.requires_grad:
-            return "some parameters are frozen"
-    return True
-
-
-@register("ppo.learn", serves)
+@register("ppo.learn", serves, DIGEST, SOURCES)
 @torch.no_grad()
 def learn(
     policy: ActorCritic,
@@ -102,7 +95,7 @@ def learn(
     adam = (optimizer.mean.numpy(), optimizer.square.numpy(), work.flat)
     at = (optimizer.steps.item(), optimizer.learning_rate.item())
     settings = (*at, optimizer.eps, config.max_grad_norm, config.target_kl)
-    arguments = (job, adam, np.uint64(number), settings, sums.numpy())
+    arguments = (job, adam, np.uint64(number), settings, sums.view(-1).numpy())
     learn_parts = entry("ppo_cpu", "learn", (True, state(), *arguments), ANNOUNCEMENT)
     parts = min(kernel.PARTS, -(-(permutation.shape[1] // number) // 64))
     steps, done = together(learn_parts, min(torch.get_num_threads(), parts), arguments)
@@ -143,7 +136,7 @@ def _columns(
 
     steps = rollout.num_steps
     valid = rollout.valid[:steps].flatten()
-    observation, stride = encoded(policy, rollout.observation[:steps])
+    observation, stride = encoded(policy, flatten(rollout.observation[:steps]))
     action = flatten(rollout.action).view(len(valid), -1).t() - work.tables.start
     chosen = _normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
     columns = (action, rollout.log_prob.flatten(), rollout.value[:steps].flatten(), chosen, returns.flatten(), valid)

@@ -89,23 +89,19 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
     whole = rows - rows % _FOUR
     e = _ZERO
     while e < width:
-        wide = _WIDE and e + BLOCK <= width
+        wide, x = _WIDE and e + BLOCK <= width, s + e
         for r in range(_ZERO, whole, _FOUR):
+            f, y = w + r * row, t + r * target_row + e
             if wide:
-                _tile_4x64(
-                    weight, w + r * row, row, column, count, source, s + e, source_row,
-                    target, t + r * target_row + e, target_row,
-                )  # fmt: skip
+                _tile_4x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
             else:
-                _tile_4x16(
-                    weight, w + r * row, row, column, count, source, s + e, source_row,
-                    target, t + r * target_row + e, target_row,
-                )  # fmt: skip
+                _tile_4x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
         for r in range(whole, rows):
+            f, y = w + r * row, t + r * target_row + e
             if wide:
-                _tile_1x64(weight, w + r * row, column, count, source, s + e, source_row, target, t + r * target_row + e)
+                _tile_1x64(weight, f, column, count, source, x, source_row, target, y)
             else:
-                _tile_1x16(weight, w + r * row, column, count, source, s + e, source_row, target, t + r * target_row + e)
+                _tile_1x16(weight, f, column, count, source, x, source_row, target, y)
         e += BLOCK if wide else WIDTH
 
 
@@ -135,7 +131,7 @@ def scale(target, first, factor, count):
 
 @njit(**_FAST)
 def transpose(scratch, source, rows, target, stride):
-    """scratch[target + e * stride + r] = scratch[source + r * BLOCK + e]: sixteen rows at a time, which LLVM shuffles."""
+    """scratch[target + e * stride + r] = scratch[source + r * BLOCK + e], sixteen rows at a time."""
     whole = rows - rows % WIDTH
     for r in range(_ZERO, whole, WIDTH):
         for e in range(_ZERO, BLOCK):

@@ -17,8 +17,8 @@ import numpy as np
 from numba import njit  # noqa: TID253
 
 from headrace.kernels.dense import BLOCK
-from headrace.kernels.functions import exp, log
-from headrace.kernels.simd import fma, load, select, splat, store, total
+from headrace.kernels.functions import exp, log, turn
+from headrace.kernels.simd import fma, load, select, splat, sqrt, store, total
 
 F = np.float32
 _FAST = {"error_model": "numpy", "nogil": True}
@@ -103,6 +103,75 @@ def evaluate(head, scratch, outputs, shares, actions, entropies, i):
         log_prob = log_prob + head.constants[_0]
         entropy = splat(head.constants[_1])
     return log_prob, entropy
+
+
+@njit(**_FAST)
+def sample(head, scratch, outputs, shares, actions, entropies, i, noise, draws):
+    """Fill in the actions of the sixteen samples from lane i on; gives their log_prob.
+
+    noise: place of a block with one row a draw, uniform in [0, 1). With no draws the most likely action is taken. The
+    other places are as in evaluate().
+    """
+    log_prob = splat(_ZERO)
+    if head.kind == DISCRETE:
+        first = _0
+        for c in range(_0, np.uint64(len(head.sizes))):
+            size, row, share = head.sizes[c], outputs + first * BLOCK + i, shares + first * BLOCK + i
+            softmax(scratch, row - i, share - i, size, i)
+            if draws > _0:
+                action = _drawn(scratch, share, size, load(scratch, noise + c * BLOCK + i))
+            else:
+                action = _likeliest(scratch, row, size)
+            store(scratch, actions + c * BLOCK + i, action)
+            for k in range(_0, size):
+                log_prob = select(action == F(k), log_prob + load(scratch, row + k * BLOCK), log_prob)
+            first += size
+        return log_prob
+    for c in range(_0, np.uint64(len(head.sizes))):
+        action = fma(load(scratch, outputs + c * BLOCK + i), splat(head.spread[_1, c]), splat(head.spread[_0, c]))
+        if draws > _0:
+            action = fma(
+                _normal(scratch, noise + i, c, draws // np.uint64(2)),
+                splat(_ONE / head.spread[np.uint64(2), c]),
+                action,
+            )
+        store(scratch, actions + c * BLOCK + i, action)
+        distance = _distance(head, scratch, outputs, actions, c, i)
+        log_prob = fma(distance * distance, splat(-_HALF), log_prob)
+    return log_prob + head.constants[_0]
+
+
+@njit(**_FAST)
+def _drawn(scratch, share, size, noise):
+    """The first choice whose cumulated share is above noise times the total."""
+    mass = splat(_ZERO)
+    for k in range(_0, size):
+        mass = mass + load(scratch, share + k * BLOCK)
+    level, passed, below = noise * mass, splat(_ZERO), splat(_ZERO)
+    for k in range(_0, size - _1):
+        below = below + load(scratch, share + k * BLOCK)
+        passed = passed + select(below <= level, splat(_ONE), splat(_ZERO))
+    return passed
+
+
+@njit(**_FAST)
+def _likeliest(scratch, row, size):
+    """The first choice of the largest logit."""
+    top, choice = load(scratch, row), splat(_ZERO)
+    for k in range(_1, size):
+        z = load(scratch, row + k * BLOCK)
+        larger = z > top
+        top, choice = select(larger, z, top), select(larger, splat(F(k)), choice)
+    return choice
+
+
+@njit(**_FAST)
+def _normal(scratch, noise, c, pairs):
+    """Component c of a standard normal. Box & Muller 1958: the first half are cosines, the second sines."""
+    pair = c if c < pairs else c - pairs
+    radius = sqrt(log(_ONE - load(scratch, noise + pair * BLOCK)) * F(-2))
+    cosine, sine = turn(load(scratch, noise + (pair + pairs) * BLOCK))
+    return radius * (cosine if c < pairs else sine)
 
 
 @njit(forceinline=True, **_FAST)

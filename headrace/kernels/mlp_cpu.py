@@ -57,6 +57,22 @@ class Network(NamedTuple):
     gradient: int  # float32 in a gradient
 
 
+class Places(NamedTuple):
+    """Where things lie in a block's scratch, and log_std in its gradient; uint64. logits, values: of the outputs of
+    the actor's and the critic's last layers; d_logits, d_values: of their deltas."""
+
+    inputs: np.uint64
+    transposed: np.uint64
+    logits: np.uint64
+    d_logits: np.uint64
+    values: np.uint64
+    d_values: np.uint64
+    actions: np.uint64
+    entropies: np.uint64
+    samples: np.uint64
+    log_std: np.uint64
+
+
 def rounded(count: int) -> int:
     """`count` rounded up to whole vectors."""
     return -(-count // int(WIDTH)) * int(WIDTH)
@@ -95,7 +111,7 @@ def _connect(table: np.ndarray, layers: Sequence[Layer]) -> None:
         written.add(layer.source)
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def forward(layers, parameters, scratch):
     """Outputs and slopes of all layers, from the observation's block at scratch[0]."""
     for n in range(_ZERO, np.uint64(len(layers))):
@@ -108,7 +124,7 @@ def forward(layers, parameters, scratch):
         activate(layers[n, ACTIVATION], scratch, output, layers[n, SLOPE], outputs * BLOCK)
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def backward(layers, transposed, parameters, scratch, gradient):
     """Add a block's gradient to `gradient`, from the deltas of the layers that nothing reads, after forward()."""
     for back in range(_ZERO, np.uint64(len(layers))):
@@ -132,7 +148,7 @@ def backward(layers, transposed, parameters, scratch, gradient):
             )  # fmt: skip
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def flatten_gradient(layers, gradient, flat):
     """From a gradient's padded rows to the parameters' own order."""
     for n in range(_ZERO, np.uint64(len(layers))):

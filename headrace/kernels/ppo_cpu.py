@@ -13,10 +13,10 @@ import numpy as np
 from numba import njit  # noqa: TID253
 
 from headrace.kernels.adam_cpu import adam
-from headrace.kernels.dense import BLOCK
+from headrace.kernels.dense import BLOCK, clear
 from headrace.kernels.functions import exp
 from headrace.kernels.heads_cpu import GAUSSIAN, Head, differentiate, evaluate, refresh
-from headrace.kernels.mlp_cpu import backward, flatten_gradient, forward
+from headrace.kernels.mlp_cpu import Places, backward, flatten_gradient, forward
 from headrace.kernels.simd import WIDTH, fma, load, select, splat, store, total
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, wait
 
@@ -26,7 +26,7 @@ _0, _1 = U(0), U(1)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 PARTS = 8
 POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
-SUMS = 16  # a cache line
+SUMS = 16  # one vector
 # rows of a block that hold one number a sample
 OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, WEIGHT = (U(64 * i) for i in range(5))
 
@@ -43,22 +43,6 @@ class Columns(NamedTuple):
     advantage: np.ndarray
     returns: np.ndarray
     valid: np.ndarray
-
-
-class Places(NamedTuple):
-    """Where things lie in a block's scratch, and log_std in its gradient; uint64. logits, values: of the outputs of
-    the actor's and the critic's last layers; d_logits, d_values: of their deltas."""
-
-    inputs: np.uint64
-    transposed: np.uint64
-    logits: np.uint64
-    d_logits: np.uint64
-    values: np.uint64
-    d_values: np.uint64
-    actions: np.uint64
-    entropies: np.uint64
-    samples: np.uint64
-    log_std: np.uint64
 
 
 class Loss(NamedTuple):
@@ -91,9 +75,9 @@ class Job(NamedTuple):
     weight: np.ndarray
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def _gather(columns, places, scratch, order, first, count, weight):
-    """A block of `count` samples, rows order[first], order[first + 1] ... Lanes left over repeat the last, and weigh 0."""
+    """A block of samples, rows order[first : first + count]. Lanes left over repeat the last, and weigh 0."""
     for e in range(_0, BLOCK):
         lane = e if e < count else count - _1
         row, at = U(order[first + lane]), places.samples + e
@@ -115,7 +99,7 @@ def _clamp(x, size):
     return select(x < -size, splat(-size), x)
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def _value_loss(loss, value, old, returns):
     """Squared error of a value, in units of the critic's output, and its gradient."""
     error = (value - returns) / loss.scale
@@ -130,7 +114,7 @@ def _value_loss(loss, value, old, returns):
     return square, slope
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def _loss(head, places, loss, scratch, gradient, sums):
     """The loss of a block after forward(): its gradient at the last layers' outputs; its parts are added to sums."""
     for i in range(_0, BLOCK, WIDTH):
@@ -161,11 +145,11 @@ def _loss(head, places, loss, scratch, gradient, sums):
         sums[CLIPPED] += total(outside * weight)
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def _part(job, start, size, weight, order, part, parts, scratch, gradient, sums):
-    """One part's share of a minibatch of `size` rows, order[start] and on: blocks of a fixed range, one after another."""
-    gradient[:] = _ZERO
-    sums[:] = _ZERO
+    """One part's share of a minibatch of `size` rows, order[start] and on: its blocks, one after another."""
+    clear(gradient, _0, U(len(gradient)))
+    clear(sums, _0, U(len(sums)))
     blocks = (size + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
@@ -187,7 +171,7 @@ def _parts(job, state):
         part = claim(state)
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def _weight(columns, order, start, size):
     """1 / number of valid rows."""
     valid = _ZERO
@@ -204,7 +188,7 @@ def _add_up(parts, rows):
             rows[_0, i] += rows[p, i]
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def _gradient(job, state, epoch, start, size):
     """Gradient and sums of a minibatch, into job.gradient[0] and job.sums[0]."""
     parts = min(U(len(job.scratch)), (size + BLOCK - _1) // BLOCK)
@@ -218,7 +202,7 @@ def _gradient(job, state, epoch, start, size):
     return parts
 
 
-@njit(**_FAST)
+@njit(inline="always", **_FAST)
 def _step(job, adam_state, parts, steps, settings):
     """Add up the parts' gradients and take one step."""
     mean, square, flat = adam_state
@@ -238,7 +222,7 @@ def learn(leader, state, job, adam_state, number, settings, metrics):
     leader: false for helpers, who call with the same arguments from threads of their own, and work until the leader is
     through. state: headrace.kernels.team's. adam_state: float32 [P] each: mean, square, and room for the gradient.
     settings: float64 (steps before, learning rate, eps, max_norm, target_kl or 0). metrics: float32
-    [epochs * number, SUMS], sums over each minibatch.
+    [epochs * number * SUMS], sums over each minibatch.
     """
     if not leader:
         while not dismissed(state):
@@ -249,7 +233,7 @@ def learn(leader, state, job, adam_state, number, settings, metrics):
     for epoch in range(len(job.permutation)):
         for batch in range(_0, number):
             parts = _gradient(job, state, epoch, batch * size, size)
-            metrics[done] = job.sums[_0]
+            store(metrics, done * WIDTH, load(job.sums[_0], _0))
             done += _1
             stopped = stopped or (target_kl > 0.0 and job.sums[_0, KL] > F(1.5 * target_kl))
             if not stopped:

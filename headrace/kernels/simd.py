@@ -131,15 +131,26 @@ def fma(typing: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 @intrinsic
+def sqrt(typing: Any, x: Any) -> Any:
+    """Square root, correctly rounded."""
+
+    def generate(context: Any, builder: ir.IRBuilder, call: Any, args: Any) -> ir.Value:
+        kind = ir.FunctionType(_floats, [_floats])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.sqrt.v16f32"), args)
+
+    return lanes(lanes), generate
+
+
+@intrinsic
 def select(typing: Any, condition: Any, yes: Any, no: Any) -> Any:
     """`yes` where condition, else `no`."""
     return lanes(mask, lanes, lanes), lambda context, builder, call, args: builder.select(*args)
 
 
 @intrinsic
-def both(typing: Any, x: Any, y: Any) -> Any:
-    """Where both conditions hold."""
-    return mask(mask, mask), lambda context, builder, call, args: builder.and_(*args)
+def either(typing: Any, x: Any, y: Any) -> Any:
+    """Where one of two conditions holds, or both."""
+    return mask(mask, mask), lambda context, builder, call, args: builder.or_(*args)
 
 
 @intrinsic

@@ -18,7 +18,6 @@ from numba import njit, types  # noqa: TID253
 from numba.core import cgutils  # noqa: TID253
 from numba.extending import intrinsic  # noqa: TID253
 
-
 _WORD, _DONE = np.uint64(0), np.uint64(8)  # on cache lines of their own
 _JOB, _PARTS, _MASK = 32, 16, 0xFFFF  # bits of the word: job, parts, next part
 _DISMISSED = -1

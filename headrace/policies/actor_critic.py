@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace import rng
+from headrace.fused import fused
 from headrace.policies.base import Decision, Evaluation, Policy
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
@@ -65,6 +66,7 @@ class ActorCritic(Policy):
         value = self.critic_out(features if self.shared else self.critic(encoded)).flatten()
         return distribution, value if self.return_normalizer is None else self.return_normalizer(value)
 
+    @fused("actor_critic.decide")
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         rows = batch_size(observation)
         if rows % BLOCK:

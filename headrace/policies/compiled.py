@@ -9,14 +9,9 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.heads_cpu import DISCRETE, GAUSSIAN, Head
-from headrace.kernels.mlp_cpu import DELTA, OBSERVATION, OUTPUT, Layer, Network, network, rounded
-from headrace.kernels.ppo_cpu import Places
+from headrace.kernels.mlp_cpu import DELTA, OBSERVATION, OUTPUT, Layer, Network, Places, network, rounded
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.heads import GaussianHead, MultiCategoricalHead
-from headrace.policies.networks import VectorEncoder
-from headrace.rollout import flatten
-
-_SAMPLE_ROWS = 5  # numbers a sample brings: see ppo_cpu.OLD_LOG_PROB and on
 
 
 class Compiled(NamedTuple):
@@ -50,25 +45,19 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
         samples,
         net.gradient,
     )
+    rows = max(5, 1 + policy.num_draws)  # of samples: see ppo_cpu.OLD_LOG_PROB and on; in act_cpu log_prob and noise
     gradient = net.gradient + rounded(len(head.sizes))
-    return Compiled(net, head, Places(*map(np.uint64, places)), samples + _SAMPLE_ROWS * 64, gradient, start)
+    return Compiled(net, head, Places(*map(np.uint64, places)), samples + rows * 64, gradient, start)
 
 
 def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int]:
-    """What the policy's layers read of observations [T, N, ...]: flat, feature-major, and the stride of its rows."""
-    encoder = policy.encoder
-    if type(encoder) is VectorEncoder and encoder.normalizer is None and observation.dim() == 3:
-        lying = observation.permute(2, 0, 1)
-        if lying.stride(2) == 1 and lying.stride(1) == lying.shape[2]:
-            return _whole(lying), lying.stride(0)
-    rows = encoder(flatten(observation)).t().contiguous()
-    return rows.view(-1).numpy(), rows.shape[1]
-
-
-def _whole(lying: Tensor) -> np.ndarray:
-    """The memory from the first to the last entry of a column, as one dimension."""
-    length = (lying.shape[0] - 1) * lying.stride(0) + lying.shape[1] * lying.shape[2]
-    return torch.as_strided(lying, (length,), (1,)).numpy()
+    """What the policy's layers read of R observations: flat, feature-major, and the stride of its rows."""
+    rows = policy.encoder(observation).t()
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    features, count = rows.shape
+    # the memory from the first to the last entry: a column's rows may have others between them
+    return torch.as_strided(rows, ((features - 1) * rows.stride(0) + count,), (1,)).numpy(), rows.stride(0)
 
 
 def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> int:

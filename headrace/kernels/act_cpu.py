@@ -1,0 +1,94 @@
+"""Acting compiled: actions, their log-likelihood and the value of N observations in one call, in blocks of 64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit  # noqa: TID253
+
+from headrace.kernels.dense import BLOCK
+from headrace.kernels.heads_cpu import GAUSSIAN, refresh, sample
+from headrace.kernels.mlp_cpu import forward
+from headrace.kernels.simd import WIDTH, store
+from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, wait
+
+F, U = np.float32, np.uint64
+_FAST = {"error_model": "numpy", "nogil": True}
+_0, _1 = U(0), U(1)
+PARTS = 8
+
+
+@njit(inline="always", **_FAST)
+def _read(observation, inputs, first, count, noise, draws, scratch, at):
+    """A block of `count` columns from `first` on. Lanes left over repeat the last."""
+    rows, stride = observation
+    for e in range(_0, BLOCK):
+        n = first + (e if e < count else count - _1)
+        for f in range(_0, inputs):
+            scratch[f * BLOCK + e] = rows[f * stride + n]
+        for d in range(_0, draws):
+            scratch[at + d * BLOCK + e] = noise[d, n]
+
+
+@njit(inline="always", **_FAST)
+def _write(policy, scratch, at, first, count, start, decided):
+    """What was decided for a block, to columns first, first + 1 ..."""
+    _, head, places, _, units = policy
+    choice, action, log_prob, value = decided
+    for e in range(_0, count):
+        n = first + e
+        log_prob[n] = scratch[at + e]
+        value[n] = units[_0] + units[_1] * scratch[places.values + e]
+        for c in range(_0, U(len(head.sizes))):
+            a = scratch[places.actions + c * BLOCK + e]
+            if head.kind == GAUSSIAN:
+                action[c, n] = a
+            else:
+                choice[c, n] = np.int32(a) + start[c]
+
+
+@njit(**_FAST)
+def _parts(state, parts, policy, observation, noise, start, decided, scratch):
+    """Do parts, blocks of a fixed range, until none is left."""
+    layers, head, places, parameters, _ = policy
+    count, draws = U(len(decided[2])), U(len(noise))
+    blocks = (count + BLOCK - _1) // BLOCK
+    part = claim(state)
+    while part >= 0:
+        p = U(part)
+        mine = scratch[p]
+        at, chances = places.samples, places.samples + BLOCK
+        for block in range(blocks * p // parts, blocks * (p + _1) // parts):
+            first = block * BLOCK
+            size = min(BLOCK, count - first)
+            _read(observation, places.inputs, first, size, noise, draws, mine, chances)
+            forward(layers, parameters, mine)
+            for i in range(_0, BLOCK, WIDTH):
+                log_prob = sample(
+                    head, mine, places.logits, places.d_logits, places.actions, places.entropies, i, chances, draws
+                )
+                store(mine, at + i, log_prob)
+            _write(policy, mine, at, first, size, start, decided)
+        finished(state)
+        part = claim(state)
+
+
+@njit(cache=True, **_FAST)
+def act(leader, state, policy, observation, noise, start, decided, scratch):
+    """Decide for N observations.
+
+    leader, state: as in headrace.kernels.ppo_cpu.learn. policy: (layers, head, places, parameters, float32 [2] center
+    and scale of values). observation: (float32 flat, stride of its rows). noise: float32 [draws, N], uniform in [0, 1),
+    or [0, N] for the most likely actions. start: int32 [K], the number of each choice's first option. decided:
+    (choice int32 [K, N], action float32 [K, N], log_prob [N], value [N]), of which choice or action is written.
+    """
+    _, head, _, parameters, _ = policy
+    parts = min(U(len(scratch)), (U(len(decided[2])) + BLOCK - _1) // BLOCK)
+    if not leader:
+        while not dismissed(state):
+            _parts(state, parts, policy, observation, noise, start, decided, scratch)
+        return
+    refresh(head, parameters)
+    publish(state, parts)
+    _parts(state, parts, policy, observation, noise, start, decided, scratch)
+    wait(state)
+    dismiss(state)

@@ -1,0 +1,37 @@
+"""Which policies the CPU's kernels know; asked before anything is compiled or imported for them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import Policy
+from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+
+WIDEST = 256  # hidden layers wider than this are faster in plain torch
+_HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
+
+
+def why_not(policy: Policy) -> str | None:
+    """The reason why kernels cannot serve this policy on the CPU; None where they can."""
+    if type(policy) is not ActorCritic:
+        return f"{type(policy).__name__} is not the ActorCritic it was written for"
+    if type(policy.head) not in _HEADS or getattr(policy.head, "squash", False):
+        return f"it has no {policy.distribution_name} distribution"
+    if max(policy.hidden, default=0) > WIDEST:
+        return f"hidden layers of {max(policy.hidden)} are faster in torch; it is for up to {WIDEST}"
+    if not all(parameter.requires_grad for parameter in policy.parameters()):
+        return "some parameters are frozen"
+    return None
+
+
+def flat_parameters(policy: Policy) -> Tensor | None:
+    """The one float32 buffer of which all parameters are views, as an optimizer makes it; None where there is none."""
+    parameters = list(policy.parameters())
+    storage = parameters[0].untyped_storage()
+    for parameter in parameters:
+        lies = parameter.untyped_storage().data_ptr() == storage.data_ptr() and parameter.is_contiguous()
+        if not lies or parameter.dtype != torch.float32:
+            return None
+    return torch.empty(0).set_(storage, 0, (storage.nbytes() // 4,), (1,))
