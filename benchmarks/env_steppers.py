@@ -36,6 +36,7 @@ def headrace(config: str, env_id: str, num_envs: int) -> Stepper:
     from headrace.spaces import action_column, env_columns
 
     threads = cores() if config == "threaded" else 1
+    torch.set_num_threads(threads)  # it carries the edge of a rollout to the next one
     env = make(env_id, num_envs, threads=threads)
     num_steps = max(4, min(128, 524_288 // num_envs))  # as one would train with so many worlds
     columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
