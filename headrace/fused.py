@@ -14,24 +14,34 @@ import hashlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+Methods = tuple[tuple[type, str], ...]
+
+
 class _Kernel(NamedTuple):
     serves: Callable[..., bool | str]
     call: Callable[..., Any]
     digest: str | None
-    also: tuple[Callable[..., Any], ...]
+    also: Methods
+
+
+class _Watch(NamedTuple):
+    """A digest, and what it was taken of: (namespace, name, value) wherever a value may be replaced."""
+
+    digest: str
+    names: list[tuple[Mapping[str, Any], str, Any]]
 
 
 _kernels: dict[str, list[_Kernel]] = {}
-_digests: dict[tuple[CodeType, ...], str] = {}
+_watches: dict[tuple[Callable[..., Any], Methods], _Watch] = {}
 _said: set[tuple[str, str]] = set()
 _enabled = True
 
@@ -59,7 +69,7 @@ def register(
     name: str,
     serves: Callable[..., bool | str],
     digest: str | None = None,
-    also: tuple[Callable[..., Any], ...] = (),
+    also: Methods = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Offer this function as the kernel `name` wherever serves(*args, **kwargs) is true. The latest offer goes first.
 
@@ -85,15 +95,20 @@ def plain_only() -> Iterator[None]:
         _enabled = before
 
 
-def source_digest(plain: Callable[..., Any], also: tuple[Callable[..., Any], ...] = ()) -> str:
+def source_digest(plain: Callable[..., Any], also: Methods = ()) -> str:
     """Digest of the source of `plain`, of the functions it reaches by name in its own module, of functions that were
-    patched into that module from outside its package, and of `also`. Comments, docstrings and layout do not count."""
-    functions = list(_reached(plain, {}).values()) + [inspect.unwrap(f) for f in also]
-    codes = tuple(function.__code__ for function in functions)
-    if codes not in _digests:
+    patched into that module from outside its package, and of methods `also`, (class, name). Comments, docstrings and
+    layout do not count."""
+    watch = _watches.get((plain, also))
+    if watch is None or any(space.get(name) is not value for space, name, value in watch.names):
+        functions: list[FunctionType] = []
+        names = _reach(inspect.unwrap(plain), functions)
+        for owner, name in also:
+            names.append((vars(owner), name, vars(owner)[name]))
+            functions.append(inspect.unwrap(vars(owner)[name]))
         text = "\n".join(_source(function) for function in functions)
-        _digests[codes] = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return _digests[codes]
+        watch = _watches[plain, also] = _Watch(hashlib.sha256(text.encode()).hexdigest()[:16], names)
+    return watch.digest
 
 
 def _serves(
@@ -108,20 +123,20 @@ def _serves(
     return answer is True
 
 
-def _reached(function: Any, found: dict[str, Any]) -> dict[str, Any]:
-    """The function and those it names, in the order in which it names them."""
-    function = inspect.unwrap(function)
-    found[function.__qualname__] = function
-    module = function.__module__
-    for name in function.__code__.co_names:
-        other = inspect.unwrap(function.__globals__.get(name, len))
-        if not isinstance(other, FunctionType) or other.__qualname__ in found:
+def _reach(function: Any, found: list[FunctionType]) -> list[tuple[Mapping[str, Any], str, Any]]:
+    """Add the function to `found`, and those it names, in the order in which it names them. Gives the names."""
+    found.append(function)
+    space, module = function.__globals__, function.__module__
+    names = [(space, name, space[name]) for name in function.__code__.co_names if name in space]
+    for _, _, value in list(names):
+        other = inspect.unwrap(value) if callable(value) else value
+        if not isinstance(other, FunctionType) or other in found:
             continue
         if other.__module__ == module:
-            _reached(other, found)
+            names += _reach(other, found)
         elif other.__module__.partition(".")[0] != module.partition(".")[0]:
-            found[other.__qualname__] = other
-    return found
+            found.append(other)
+    return names
 
 
 def _source(function: FunctionType) -> str:

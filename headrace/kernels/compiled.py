@@ -29,9 +29,12 @@ def module(name: str) -> ModuleType:
 
 
 def entry(name: str, function: str, arguments: tuple[Any, ...], announcement: str) -> Callable[..., Any]:
-    """A function of module(name), compiled for arguments like these; the announcement is printed if that takes time."""
+    """A function of module(name), compiled for arguments of these types; announced if that takes time.
+
+    It does not look at its arguments' types again, which takes Numba longer than a small job: they must not change.
+    """
     from numba import typeof
 
-    kernel = module(name)
-    disk.compile_once(kernel, {function: tuple(typeof(argument) for argument in arguments)}, announcement)
-    return getattr(kernel, function)
+    kernel, types = module(name), tuple(typeof(argument) for argument in arguments)
+    disk.compile_once(kernel, {function: types}, announcement)
+    return getattr(kernel, function).overloads[types].entry_point
