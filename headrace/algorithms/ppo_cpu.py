@@ -37,6 +37,7 @@ class _Learner:
     def __init__(self, policy: ActorCritic, optimizer: Adam) -> None:
         from headrace.kernels.compiled import module
         from headrace.kernels.mlp_cpu import aligned, rounded
+        from headrace.kernels.teamwork import Team
         from headrace.policies.compiled import compiled
 
         self.kernel = kernel = module("ppo_cpu")
@@ -49,12 +50,11 @@ class _Learner:
         )
         self.minibatch = (np.zeros(4, np.int64), aligned(1))
         self.adam = (optimizer.mean.numpy(), optimizer.square.numpy(), aligned(optimizer.flat.numel()))
+        self.team = Team()
         self.call: Callable[..., tuple[float, int]] | None = None
 
     def learn(self, policy: ActorCritic, optimizer: Adam, columns: Any, order: Tensor, config: PPOConfig) -> Tensor:
         """Sums over each minibatch, float32 [minibatches, SUMS]."""
-        from headrace.kernels.teamwork import together
-
         tables, kernel, number = self.tables, self.kernel, count(order.shape[1], config.minibatch_size)
         sums = torch.zeros(len(order) * number, kernel.SUMS)
         job = kernel.Job(
@@ -67,7 +67,7 @@ class _Learner:
         if self.call is None:
             self.call = self._compiled(arguments)
         blocks = -(-(order.shape[1] // number) // 64)
-        steps, done = together(self.call, min(torch.get_num_threads(), blocks, kernel.PARTS), arguments)
+        steps, done = self.team.run(self.call, min(torch.get_num_threads(), blocks, kernel.PARTS), arguments)
         optimizer.steps.fill_(steps)
         return sums[:done]
 

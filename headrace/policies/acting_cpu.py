@@ -37,6 +37,7 @@ class _Actor:
     def __init__(self, policy: ActorCritic) -> None:
         from headrace.kernels.act_cpu import PARTS
         from headrace.kernels.mlp_cpu import aligned, rounded
+        from headrace.kernels.teamwork import Team
         from headrace.policies.compiled import compiled
 
         flat = flat_parameters(policy)
@@ -47,10 +48,10 @@ class _Actor:
         self.scratch = aligned(PARTS, rounded(self.tables.scratch))
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.gaussian = isinstance(policy.head, GaussianHead)
+        self.team = Team()
         self.act: Callable[..., None] | None = None
 
     def decide(self, policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
-        from headrace.kernels.teamwork import together
         from headrace.policies.compiled import encoded
 
         column, stride = encoded(policy, observation)
@@ -69,7 +70,7 @@ class _Actor:
         )
         if self.act is None:
             self.act = self._compiled(arguments)
-        together(self.act, torch.get_num_threads() if rows >= WORTH_A_THREAD else 1, arguments)
+        self.team.run(self.act, torch.get_num_threads() if rows >= WORTH_A_THREAD else 1, arguments)
         return Decision(action.t() if policy.action_space.shape else action[0], log_prob, value, memory)
 
     @staticmethod
