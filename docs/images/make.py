@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,8 @@ def picture(lines: list[str], path: Path) -> None:
     console = Console(record=True, width=WIDTH, file=StringIO(), highlight=False)
     for line in lines:
         console.print(line, markup=False, style="bold" if line.startswith("$") else None)
-    path.write_text(console.export_svg(title="headrace"))
+    svg = console.export_svg(title="headrace")
+    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))  # the reader's own monospace will do
 
 
 def main() -> None:
