@@ -13,7 +13,7 @@ def test_seconds_of_a_part_add_up_and_what_no_part_claims_is_not_counted():
         with timer("env"):
             time.sleep(0.02)
     time.sleep(0.02)
-    assert 0.04 <= timer.seconds["env"]
+    assert timer.seconds["env"] >= 0.04
     assert list(timer.seconds) == ["env"]
 
 
