@@ -1,0 +1,104 @@
+"""The pictures of a report, as SVG that stretches to its place. Words are left to HTML, so that they do not stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from headrace.diagnose.facts import TITLES
+from headrace.diagnose.palette import COLOURS, ORDER
+from headrace.diagnose.profile import Lane, Role, Series, Span
+from headrace.diagnose.table import Row
+from headrace.diagnose.words import percent
+
+COLUMNS = 300  # of a timeline: each is a stacked bar of what happened in its time
+HEIGHT = 100  # of a drawing, in its own units
+Shares = list[dict[Role, float]]
+
+
+def strip(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
+    """What a thread did between two moments: for each column, the roles of its time on top of each other."""
+    paths: dict[Role, list[str]] = {}
+    for column, shares in enumerate(binned(lane.spans, start, end, columns)):
+        top = float(HEIGHT)
+        for role in ORDER:
+            height = HEIGHT * shares.get(role, 0.0)
+            if height > 0.3:
+                top -= height
+                paths.setdefault(role, []).append(f"M{column} {top:.1f}h1v{height:.1f}h-1z")
+    drawn = "".join(_path("".join(parts), COLOURS[role], TITLES[role]) for role, parts in paths.items())
+    return _svg(columns, drawn, f"what {lane.name} did over time")
+
+
+def binned(spans: Sequence[Span], start: float, end: float, columns: int) -> Shares:
+    """For each of `columns` equal parts of the time, role -> share of it, 0 .. 1."""
+    width = max(end - start, 1e-9) / columns
+    shares: Shares = [{} for _ in range(columns)]
+    for span in spans:
+        first, last = (span.start - start) / width, (span.end - start) / width
+        for column in range(max(0, int(first)), min(columns, int(last) + 1)):
+            inside = min(last, column + 1) - max(first, column)
+            if inside > 0:
+                shares[column][span.role] = shares[column].get(span.role, 0.0) + inside
+    return shares
+
+
+def effort(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
+    """How much of a core a native thread used over time; what it did there is not known."""
+    width = max(end - start, 1e-9) / columns
+    used = [0.0] * columns
+    for span in lane.spans:
+        first, last = (span.start - start) / width, (span.end - start) / width
+        for column in range(max(0, int(first)), min(columns, int(last) + 1)):
+            used[column] += span.on_cpu * max(0.0, min(last, column + 1) - max(first, column))
+    parts = [
+        f"M{column} {HEIGHT * (1 - min(share, 1)):.1f}h1V{HEIGHT}h-1z" for column, share in enumerate(used) if share > 0
+    ]
+    return _svg(columns, _path("".join(parts), COLOURS[Role.OTHER], "on a core"), f"use of a core by {lane.name}")
+
+
+def area(series: Sequence[Series], seconds: float, top: float) -> str:
+    """Values over time, summed over the series, 0 .. top from bottom to top."""
+    columns = COLUMNS
+    values = summed(series, seconds, columns)
+    points = "".join(f"V{HEIGHT * (1 - min(value / top, 1.0)):.1f}h1" for value in values)
+    drawn = f'<path d="M0 {HEIGHT}{points}V{HEIGHT}z" fill="#3b7dd8"/>'
+    return _svg(columns, drawn, " and ".join({one.name for one in series}) + " over time", "tall")
+
+
+def summed(series: Sequence[Series], seconds: float, columns: int) -> list[float]:
+    """The series' mean values in each of `columns` equal parts of the time, added up."""
+    total = [0.0] * columns
+    for one in series:
+        sums, lengths = [0.0] * columns, [0.0] * columns
+        ends = [*one.times[1:], seconds]
+        for start, end, value in zip(one.times, ends, one.values, strict=True):
+            first, last = (columns * moment / max(seconds, 1e-9) for moment in (start, end))
+            for column in range(max(0, int(first)), min(columns, int(last) + 1)):
+                inside = max(0.0, min(last, column + 1) - max(first, column))
+                sums[column] += value * inside
+                lengths[column] += inside
+        for column, length in enumerate(lengths):
+            total[column] += sums[column] / length if length else 0.0
+    return total
+
+
+def bar(rows: Sequence[Row]) -> str:
+    """A stacked bar in HTML, in the order of the palette."""
+    parts = [
+        f'<i style="flex:{row.share:.4f} 0 0;background:{row.colour}" title="{row.title} {percent(row.share)}"></i>'
+        for row in sorted(rows, key=lambda row: ORDER.index(row.role))
+    ]
+    words = ", ".join(f"{row.title} {percent(row.share)}" for row in rows)
+    return f'<div class="bar" role="img" aria-label="{escape(words)}">{"".join(parts)}</div>'
+
+
+def _path(data: str, colour: str, title: str) -> str:
+    return f'<path d="{data}" fill="{colour}" shape-rendering="crispEdges"><title>{escape(title)}</title></path>'
+
+
+def _svg(columns: int, drawn: str, label: str, kind: str = "") -> str:
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {columns} {HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(label)}">{drawn}</svg>'
+    )

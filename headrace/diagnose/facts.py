@@ -1,0 +1,193 @@
+"""The few numbers of a profile on which the verdict, the remedies and the pictures rest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from headrace.diagnose.profile import LEARNING, Kind, Lane, Profile, Role, Site
+
+NOTICEABLE = 0.01  # share of the time below which a lane or a role is not spoken of
+TITLES = {
+    Role.ENVIRONMENT: "environment",
+    Role.INFERENCE: "policy inference",
+    Role.FORWARD: "learning: forward",
+    Role.BACKWARD: "learning: backward",
+    Role.OPTIMIZER: "learning: optimizer",
+    Role.COPY: "host-device copies",
+    Role.LAUNCH: "kernel launches",
+    Role.WAIT: "waiting for others",
+    Role.EVALUATION: "evaluation",
+    Role.DATA: "data handling",
+    Role.LOGGING: "logging",
+    Role.SAVING: "saving",
+    Role.START_UP: "start-up",
+    Role.IDLE: "sleeping",
+    Role.OTHER: "other",
+}
+BUILT_IN = {  # classes of Gymnasium that Headrace has as compiled worlds -> their names
+    "CartPoleEnv": "CartPole-v1",
+    "PendulumEnv": "Pendulum-v1",
+    "AcrobotEnv": "Acrobot-v1",
+    "MountainCarEnv": "MountainCar-v0",
+    "Continuous_MountainCarEnv": "MountainCarContinuous-v0",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a profile says. Shares are of `base`: the driving thread's time without start-up."""
+
+    profile: Profile
+    round_trip: float = 60e-6  # s to hand a step to another process and get the result; see round_trip.py
+
+    @cached_property
+    def seconds(self) -> dict[Role, float]:
+        """Role -> seconds of the driving thread, largest first, without start-up."""
+        spent = {role: time for role, time in self.profile.driver.seconds.items() if role is not Role.START_UP}
+        return dict(sorted(spent.items(), key=lambda item: -item[1]))
+
+    @cached_property
+    def base(self) -> float:
+        """Seconds of training that the verdict is about."""
+        return max(sum(self.seconds.values()), 1e-9)
+
+    @property
+    def start_up(self) -> float:
+        """Seconds of start-up within the window."""
+        return self.profile.driver.seconds.get(Role.START_UP, 0.0)
+
+    def spent(self, *roles: Role) -> float:
+        """Seconds of the driving thread in these roles."""
+        return sum(self.seconds.get(role, 0.0) for role in roles)
+
+    def share(self, *roles: Role) -> float:
+        """Share of the driving thread's time in these roles."""
+        return self.spent(*roles) / self.base
+
+    @property
+    def margin(self) -> float:
+        """Two standard errors of a share of one half, 0 where nothing was sampled (timers). Others have less."""
+        samples = self.profile.driver.samples
+        return 1.0 / math.sqrt(samples) if samples else 0.0
+
+    def bound(self, saved: float) -> float:
+        """The most that saving so many seconds can gain (Amdahl 1967), the error of sampling on the safe side."""
+        share = min(saved / self.base, 1.0)
+        error = 2 * self.margin * math.sqrt(share * (1 - share))
+        return 1.0 / max(1.0 - share - error, 1e-3)
+
+    def gain(self, saved: float) -> float:
+        """Wall time now, over wall time when so many seconds are saved."""
+        return self.base / max(self.base - saved, 1e-3 * self.base)
+
+    @cached_property
+    def stepping(self) -> list[Lane]:
+        """The processes that step environments for the driving thread."""
+        roles = (Role.ENVIRONMENT, Role.IDLE)  # an environment may sleep
+        return [lane for lane in self.profile.workers if _seconds(lane, *roles) > NOTICEABLE * self.base]
+
+    @cached_property
+    def work(self) -> list[float]:
+        """Seconds that each of `stepping` was busy with its environments."""
+        return [_seconds(lane, Role.ENVIRONMENT, Role.IDLE) for lane in self.stepping]
+
+    @property
+    def covered(self) -> float:
+        """Seconds of the driving thread's waiting that the slowest environment process explains."""
+        return min(self.spent(Role.WAIT), max(self.work, default=0.0))
+
+    @property
+    def environment(self) -> float:
+        """Seconds that the driving thread steps environments or waits for those of other processes."""
+        return self.spent(Role.ENVIRONMENT) + self.covered
+
+    @property
+    def stepped(self) -> float:
+        """Seconds of stepping environments, summed over all processes."""
+        return self.spent(Role.ENVIRONMENT) + sum(self.work)
+
+    @property
+    def learning(self) -> float:
+        """Seconds of forward, backward and optimizer."""
+        return self.spent(*LEARNING)
+
+    @property
+    def ratio(self) -> float | None:
+        """R: seconds of environment, whichever process it runs in, for each second of learning."""
+        return self.stepped / self.learning if self.learning > NOTICEABLE * self.base else None
+
+    def counter(self, name: str) -> int | None:
+        """A counter of the profile; None where it was not seen."""
+        value = self.profile.counters.get(name)
+        return None if value is None else int(value)
+
+    @property
+    def num_envs(self) -> int | None:
+        """Environments that are stepped, as far as known."""
+        return self.counter("num_envs") or (len(self.stepping) or None)
+
+    @property
+    def cores(self) -> int:
+        """Cores that the script may use."""
+        return self.profile.machine.cores
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the script used a GPU."""
+        return bool(self.counter("cuda"))
+
+    @property
+    def env_steps(self) -> int | None:
+        """Steps of single environments within the window; None where they were not seen."""
+        return self.counter("env_steps") or None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds that one step of one environment takes, resets and wrappers included."""
+        return self.stepped / self.env_steps if self.env_steps else None
+
+    @property
+    def operations(self) -> int | None:
+        """Floating-point operations of one update: 6 for each parameter and row, forward and backward together."""
+        parameters, rows = self.counter("parameters"), self.counter("learning_batch")
+        return 6 * parameters * rows if parameters and rows else None
+
+    @property
+    def env_on_cpu(self) -> float:
+        """Share of the environment's time that it is on a core; less than 1 where it sleeps or waits for a device."""
+        spans = [s for lane in [self.profile.driver, *self.stepping] for s in lane.spans if s.role is Role.ENVIRONMENT]
+        total = sum(span.end - span.start for span in spans)
+        return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
+
+    def uses(self, library: str) -> bool:
+        """Whether the script imported a library."""
+        return library in {name.replace("-", "_").lower() for name in self.profile.machine.versions}
+
+    @property
+    def built_in(self) -> str:
+        """The name of a world of Headrace's that is what the script steps; "" where there is none."""
+        for lane in [self.profile.driver, *self.stepping]:
+            for span in lane.spans:
+                name = span.detail.partition(".")[0]
+                if span.role is Role.ENVIRONMENT and name in BUILT_IN:
+                    return BUILT_IN[name]
+        return ""
+
+    def site(self, *roles: Role) -> Site | None:
+        """The costliest line with one of these roles: the user's own where there is one."""
+        sites = [site for lane in [self.profile.driver, *self.stepping] for site in lane.sites if site.role in roles]
+        return max(sites, key=lambda site: (site.own, site.seconds), default=None)
+
+    def pools(self) -> dict[int, int]:
+        """Process -> threads of its pools for arithmetic that worked, with the thread they work for."""
+        threads: dict[int, int] = {}
+        for lane in self.profile.lanes:
+            if lane.kind is Kind.POOL and lane.cpu_seconds > NOTICEABLE * self.base:
+                threads[lane.pid] = threads.get(lane.pid, 1) + 1
+        return threads
+
+
+def _seconds(lane: Lane, *roles: Role) -> float:
+    return sum(lane.seconds.get(role, 0.0) for role in roles)

@@ -1,0 +1,160 @@
+"""The report as one HTML file: no scripts, nothing from the network, light or dark as the reader's system is."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from headrace.diagnose import charts
+from headrace.diagnose.facts import TITLES, Facts
+from headrace.diagnose.palette import COLOURS, ORDER
+from headrace.diagnose.profile import Lane
+from headrace.diagnose.remedy import Remedy
+from headrace.diagnose.table import Row, mostly, rows, scene
+from headrace.diagnose.verdict import Verdict, promise
+from headrace.diagnose.words import percent
+
+REPORT = "report.html"
+MOST_LANES = 24
+CLOSER = 0.5  # s of the closer look
+TICKS = 6
+
+
+def save(facts: Facts, verdict: Verdict, folder: Path) -> Path:
+    """Write report.html into a folder, and give its path."""
+    path = folder / REPORT
+    path.write_text(page(facts, verdict), encoding="utf-8")
+    return path
+
+
+def page(facts: Facts, verdict: Verdict) -> str:
+    """The whole file."""
+    seen = bool(facts.profile.lanes)
+    sections = [_parts(facts) if seen else "", _verdict(verdict), _remedies(verdict.remedies)]
+    sections += [_timeline(facts), _utilisation(facts)] if seen else []
+    sections += [_blind(verdict)]
+    style = files("headrace.diagnose").joinpath("report.css").read_text(encoding="utf-8")
+    command = escape(" ".join(facts.profile.command))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{command}: where the time goes</title>\n<style>\n{style}</style></head>\n<body><main>\n"
+        f'<header><p class="tool">headrace diagnose <code>{command}</code></p>\n'
+        f"<h1>{escape(verdict.headline)}</h1>\n<p>{escape(scene(facts.profile))}</p></header>\n"
+        + "\n".join(section for section in sections if section)
+        + "\n</main></body></html>\n"
+    )
+
+
+def _parts(facts: Facts) -> str:
+    shown = rows(facts)
+    head = (
+        '<th>part</th><th class="number">seconds</th><th class="number">share</th><th class="where">most of it at</th>'
+    )
+    left_out = ""
+    if facts.start_up >= 0.05:
+        left_out = f'<p class="soft">Start-up, {facts.start_up:.1f} s of the window, is left out.</p>'
+    return (
+        f'<section id="parts"><h2>Where the wall time goes</h2>\n{charts.bar(shown)}\n'
+        f'<div class="table"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{''.join(_row(facts, row) for row in shown)}</tbody></table></div>{left_out}</section>"
+    )
+
+
+def _row(facts: Facts, row: Row) -> str:
+    numbers = f'<td class="number">{row.seconds:.1f}</td><td class="number">{percent(row.share)}</td>'
+    where = f'<td class="where"><code>{escape(mostly(facts, row.role))}</code></td>'
+    return f'<tr><td class="part">{_dot(row.colour)}{row.title}</td>{numbers}{where}</tr>'
+
+
+def _verdict(verdict: Verdict) -> str:
+    paragraphs = [verdict.where, verdict.bounds, *verdict.notes]
+    said = "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph)
+    return f'<section id="verdict"><h2>What that means</h2>\n{said}</section>'
+
+
+def _remedies(remedies: list[Remedy]) -> str:
+    if not remedies:
+        return ""
+    items = [
+        f'<li><div class="head"><h3>{number}. {escape(remedy.title)}</h3><span class="gain">{promise(remedy)}</span>'
+        f'<span class="soft">costs {escape(remedy.cost)}</span></div>\n<p>{escape(remedy.why)}</p>\n'
+        f"<pre>{escape(remedy.change)}</pre></li>"
+        for number, remedy in enumerate(remedies, 1)
+    ]
+    return f'<section id="remedies"><h2>What to do about it</h2>\n<ol class="remedies">{"".join(items)}</ol></section>'
+
+
+def _timeline(facts: Facts) -> str:
+    profile = facts.profile
+    lanes = profile.lanes[:1] + sorted(profile.lanes[1:], key=lambda lane: -lane.cpu_seconds)
+    hidden = len(lanes) - MOST_LANES
+    lanes = lanes[:MOST_LANES]
+    middle = max(profile.seconds / 2 - CLOSER / 2, 0.0)
+    whole = _figure(lanes, 0.0, profile.seconds, "The whole window. Each column shows the shares of its moment.")
+    said = f"A closer look: {CLOSER:g} s out of the middle."
+    closer = _figure(lanes, middle, min(middle + CLOSER, profile.seconds), said)
+    roles = [role for role in ORDER if any(lane.seconds.get(role, 0.0) > 0 for lane in lanes)]
+    legend = "".join(f"<span>{_dot(COLOURS[role])}{TITLES[role]}</span>" for role in roles)
+    more = (
+        f'<p class="soft">{hidden} more threads, which used less of the cores, are left out.</p>' if hidden > 0 else ""
+    )
+    return (
+        f'<section id="timeline"><h2>Every process and thread over time</h2>\n{whole}\n{closer}\n'
+        f'<div class="legend">{legend}</div>{more}</section>'
+    )
+
+
+def _figure(lanes: list[Lane], start: float, end: float, caption: str) -> str:
+    drawn = "\n".join(_lane(lane, start, end) for lane in lanes)
+    return (
+        f'<figure><figcaption>{caption}</figcaption>\n<div class="lanes">{drawn}\n'
+        f'<div class="corner"></div>{_axis(start, end)}</div></figure>'
+    )
+
+
+def _lane(lane: Lane, start: float, end: float) -> str:
+    picture = charts.strip if lane.samples or lane.total else charts.effort
+    return (
+        f'<div class="lane">{escape(lane.name)}<small>{lane.kind}, process {lane.pid}, '
+        f"{lane.cpu_seconds:.1f} s on a core</small></div>{picture(lane, start, end)}"
+    )
+
+
+def _axis(start: float, end: float) -> str:
+    digits = 0 if end - start >= 2 * TICKS else 2
+    ticks = [start + (end - start) * tick / (TICKS - 1) for tick in range(TICKS)]
+    return f'<div class="axis">{"".join(f"<span>{tick:.{digits}f} s</span>" for tick in ticks)}</div>'
+
+
+def _utilisation(facts: Facts) -> str:
+    profile = facts.profile
+    cores = [series for series in profile.series if series.unit == "cores"]
+    others = [series for series in profile.series if series.unit != "cores"]
+    figures = []
+    if cores:
+        used = sum(charts.summed(cores, profile.seconds, charts.COLUMNS)) / charts.COLUMNS
+        caption = f"Cores used by all processes together: {used:.2f} of {facts.cores} on average."
+        figures.append(_chart(charts.area(cores, profile.seconds, facts.cores), caption, profile.seconds))
+    for series in others:
+        top = 100.0 if series.unit == "%" else max([*series.values, 1.0])
+        mean = sum(charts.summed([series], profile.seconds, charts.COLUMNS)) / charts.COLUMNS
+        caption = f"{escape(series.name)}: {mean:.0f} {escape(series.unit)} on average; the top is {top:.0f}."
+        figures.append(_chart(charts.area([series], profile.seconds, top), caption, profile.seconds))
+    if not profile.machine.gpu:
+        figures.append('<p class="soft">This machine has no GPU that could be watched.</p>')
+    return f'<section id="utilisation"><h2>Cores and GPU</h2>\n{"".join(figures)}</section>'
+
+
+def _chart(picture: str, caption: str, seconds: float) -> str:
+    return f"<figure><figcaption>{caption}</figcaption>{picture}{_axis(0.0, seconds)}</figure>"
+
+
+def _blind(verdict: Verdict) -> str:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict.blind)
+    return f'<section id="blind"><h2>What this cannot tell</h2>\n<ul class="plain">{items}</ul></section>'
+
+
+def _dot(colour: str) -> str:
+    return f'<span class="dot" style="background:{colour}"></span>'

@@ -1,0 +1,85 @@
+"""What could be done about a profile, what each thing can gain at most, and the change that does it.
+
+A remedy that saves s of T seconds gains T / (T - s); its bound is what it gains where all it touches becomes free
+(Amdahl 1967). Where a profile does not tell how much is saved, the gain is left open and only the bound is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.diagnose import arithmetic, snippets, stepping
+from headrace.diagnose.facts import Facts
+from headrace.diagnose.profile import Role
+from headrace.diagnose.remedy import HALF_AN_HOUR, MINUTES, Remedy, remedy
+from headrace.diagnose.words import at, percent
+
+WORTH_SAYING = 1.05  # remedies whose bound is lower are not mentioned
+RARER = 10  # "ten times less often"
+
+
+def remedies(facts: Facts) -> list[Remedy]:
+    """Those worth saying: first those whose gain can be predicted, the largest first, then the rest by bound."""
+    found = [remedy for rule in RULES if (remedy := rule(facts)) is not None and remedy.bound >= WORTH_SAYING]
+    found = [remedy for remedy in found if remedy.gain is None or remedy.gain >= WORTH_SAYING]
+    return sorted(found, key=lambda remedy: (remedy.gain is None, -(remedy.gain or 0.0), -remedy.bound))
+
+
+def _sleep(facts: Facts) -> Remedy | None:
+    spent = facts.spent(Role.IDLE)
+    if facts.share(Role.IDLE) < 0.03:
+        return None
+    site = facts.site(Role.IDLE)
+    why = f"{percent(facts.share(Role.IDLE))} of the time the script sleeps{at(site)}."
+    change = snippets.without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
+    return remedy(facts, "Take the sleeping out", why, MINUTES, change, most=spent, likely=spent)
+
+
+def _logging(facts: Facts) -> Remedy | None:
+    return _rarer(facts, Role.LOGGING, "Log ten times less often", "goes into logging", snippets.logging)
+
+
+def _saving_models(facts: Facts) -> Remedy | None:
+    return _rarer(facts, Role.SAVING, "Save ten times less often", "goes into saving", snippets.saving)
+
+
+def _evaluation(facts: Facts) -> Remedy | None:
+    what = "training stands still while the policy is evaluated"
+    return _rarer(facts, Role.EVALUATION, "Evaluate ten times less often", what, snippets.evaluation)
+
+
+def _rarer(facts: Facts, role: Role, title: str, what: str, change: Callable[[Facts], str]) -> Remedy | None:
+    if facts.share(role) < 0.03:
+        return None
+    spent, site = facts.spent(role), facts.site(role)
+    why = f"{percent(facts.share(role))} of the time {what}{at(site)}."
+    return remedy(facts, title, why, MINUTES, change(facts), most=spent, likely=spent * (1 - 1 / RARER))
+
+
+def _data(facts: Facts) -> Remedy | None:
+    if facts.share(Role.DATA) < 0.15:
+        return None
+    site = facts.site(Role.DATA)
+    why = f"{percent(facts.share(Role.DATA))} of the time goes into buffers, batches and conversions{at(site)}."
+    title = "Keep the data in preallocated arrays"
+    return remedy(facts, title, why, HALF_AN_HOUR, snippets.data(site), most=facts.spent(Role.DATA), likely=None)
+
+
+RULES: tuple[Callable[[Facts], Remedy | None], ...] = (
+    _sleep,
+    _logging,
+    _saving_models,
+    _evaluation,
+    _data,
+    stepping.processes,
+    stepping.straggler,
+    stepping.one_process,
+    stepping.batched_inference,
+    stepping.kernel,
+    arithmetic.fused_optimizer,
+    arithmetic.larger_minibatches,
+    arithmetic.threads,
+    arithmetic.leave_the_gpu,
+    arithmetic.fewer_copies,
+    arithmetic.use_a_gpu,
+)

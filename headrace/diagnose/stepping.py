@@ -1,0 +1,138 @@
+"""Remedies for the environments: in which processes they are stepped, and who waits for whom."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from headrace.diagnose import snippets
+from headrace.diagnose.facts import Facts
+from headrace.diagnose.profile import Role
+from headrace.diagnose.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy, remedy
+from headrace.diagnose.words import capital, count, duration, percent
+
+MORE_ENVS = 8  # what few environments are raised to
+FEW_ENVS = 4  # up to here the policy is asked too seldom for many actions at once
+LAGGING = 1.4  # times as long as the others: a straggler
+
+
+def processes(facts: Facts) -> Remedy | None:
+    """Environments that one core steps one after another, in several processes."""
+    envs, spent = facts.num_envs or 1, facts.spent(Role.ENVIRONMENT)
+    if spent < 0.1 * facts.base or facts.stepping or facts.uses("headrace"):
+        return None
+    if envs < 2:
+        return _more_envs_in_processes(facts)
+    at_once = min(facts.cores, envs) if facts.env_on_cpu > 0.5 else envs
+    if at_once < 2:
+        return None
+    why = f"One core steps {envs} environments one after another, {percent(spent / facts.base)} of the time."
+    handing_over = None
+    if facts.step_seconds and facts.env_steps:
+        handing_over = facts.env_steps * facts.round_trip
+        why += (
+            f" A step takes {duration(facts.step_seconds)}; to hand one to another process and back takes "
+            f"{duration(facts.round_trip)} here, which the prediction takes into account."
+        )
+    else:
+        why += f" It pays where a step takes much longer than the {duration(facts.round_trip)} of handing it over."
+    likely = None if handing_over is None else spent * (1 - 1 / at_once) - handing_over
+    title = f"Step the environments in {at_once} processes"
+    change = snippets.processes(facts, envs)
+    return remedy(facts, title, why, MINUTES, change, most=spent * (1 - 1 / at_once), likely=likely)
+
+
+def _more_envs_in_processes(facts: Facts) -> Remedy | None:
+    cores = facts.cores
+    if cores < 2 or facts.on_gpu or (facts.step_seconds or 1.0) < 4 * facts.round_trip:
+        return None
+    why = (
+        f"One core steps one environment, {percent(facts.share(Role.ENVIRONMENT))} of the time. {cores} of them in "
+        f"{cores} processes take as many steps in a {cores}th of that at best. More environments change what is "
+        "learned from: shorten the rollout of each by as much, and compare returns as well as speed."
+    ).replace("a 2th", "half")
+    most = facts.spent(Role.ENVIRONMENT, Role.INFERENCE) * (1 - 1 / cores)
+    title = f"Step {cores} environments in {cores} processes"
+    return remedy(facts, title, why, HALF_AN_HOUR, snippets.processes(facts, cores), most=most, likely=None)
+
+
+def one_process(facts: Facts) -> Remedy | None:
+    """Workers whose environments cost less than talking to them."""
+    waiting = facts.spent(Role.WAIT)
+    alone = sum(_busy(facts))
+    if not facts.stepping or waiting - alone < 0.05 * facts.base:
+        return None
+    why = (
+        f"The script waits {percent(waiting / facts.base)} of the time for {count(len(facts.stepping), 'process')}, "
+        f"whose environments together take {percent(alone / facts.base)}: the rest is pickling, pipes and waking up."
+    ).replace("processs", "processes")
+    most = facts.spent(Role.WAIT, Role.ENVIRONMENT)
+    title = "Step the environments in the script's own process"
+    return remedy(facts, title, why, MINUTES, snippets.one_process(facts), most=most, likely=waiting - alone)
+
+
+def _busy(facts: Facts) -> list[float]:
+    """Seconds that each worker's environments would take with a core of their own."""
+    lanes = zip(facts.stepping, facts.work, strict=True)
+    return [
+        min(work, lane.cpu_seconds) if lane.cpu_seconds and facts.env_on_cpu > 0.5 else work for lane, work in lanes
+    ]
+
+
+def straggler(facts: Facts) -> Remedy | None:
+    """One worker for whom all the others wait, step by step."""
+    found = slowest(facts)
+    if found is None:
+        return None
+    name, its, others = found
+    saved = min(facts.spent(Role.WAIT), its - others)
+    why = (
+        f"{capital(name)} is busy {percent(its / facts.base)} of the time, the others {percent(others / facts.base)} "
+        f"(median), and each step waits for the slowest. Were it like them, {percent(saved / facts.base)} of the time "
+        "would be saved."
+    )
+    return remedy(
+        facts, f"Find out why {name} is slower", why, HALF_AN_HOUR, snippets.STRAGGLER, most=saved, likely=saved
+    )
+
+
+def slowest(facts: Facts) -> tuple[str, float, float] | None:
+    """A straggler's name, its seconds of work, and the median of the others; None where there is none."""
+    if len(facts.work) < 2 or facts.spent(Role.WAIT) < 0.1 * facts.base:
+        return None
+    its = max(facts.work)
+    place = facts.work.index(its)
+    others = median(facts.work[:place] + facts.work[place + 1 :])
+    return (facts.stepping[place].name, its, others) if its > LAGGING * others else None
+
+
+def batched_inference(facts: Facts) -> Remedy | None:
+    """The policy asked for few actions at a time."""
+    envs = facts.counter("inference_batch") or facts.num_envs or 0
+    spent = facts.spent(Role.INFERENCE)
+    if not 0 < envs <= FEW_ENVS or spent < 0.15 * facts.base or facts.uses("headrace"):
+        return None
+    why = (
+        f"{percent(spent / facts.base)} of the time the policy chooses actions, for {count(envs, 'environment')} at a "
+        f"time. A small network takes little longer for {MORE_ENVS}, and is then asked less often for as many steps. "
+        "More environments change what is learned from: shorten the rollout of each by as much, and compare returns as "
+        "well as speed."
+    )
+    title, change = f"Act in {MORE_ENVS} environments at a time", snippets.more_envs(facts, MORE_ENVS)
+    return remedy(facts, title, why, MINUTES, change, most=spent * (1 - envs / MORE_ENVS), likely=None)
+
+
+def kernel(facts: Facts) -> Remedy | None:
+    """The environment compiled."""
+    if facts.environment < 0.15 * facts.base or facts.uses("headrace"):
+        return None
+    why = (
+        f"{percent(facts.environment / facts.base)} of the time is environment. Compiled, a step costs next to nothing."
+    )
+    name = facts.built_in
+    if name:
+        why += f" Headrace has {name} already, and replaces the training loop too, which this bound leaves as it is."
+        title, cost = f"Train {name} in Headrace", HALF_AN_HOUR
+    else:
+        why += " That takes an environment whose state is numbers and whose step can be written as scalar Python."
+        title, cost = "Write the environment as a Headrace kernel", DAY
+    return remedy(facts, title, why, cost, snippets.headrace(name), most=facts.environment, likely=None)

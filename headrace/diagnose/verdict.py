@@ -1,0 +1,228 @@
+"""The verdict on a profile in plain English: where the time goes, what can be gained at most, and what was not seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.diagnose.arithmetic import is_small
+from headrace.diagnose.facts import NOTICEABLE, TITLES, Facts
+from headrace.diagnose.profile import LEARNING, Ending, Profile, Role
+from headrace.diagnose.remedies import remedies
+from headrace.diagnose.remedy import Remedy
+from headrace.diagnose.stepping import slowest
+from headrace.diagnose.words import capital, count, duration, percent, place, sentence, times
+
+NOTHING = 1.15  # where no remedy can gain more, there is nothing to gain
+ENOUGH_SAMPLES = 300  # below, shares are too rough for a verdict
+UNNAMED = 0.25  # of the time in code without a role: the verdict says so before anything else
+COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
+NAMED_ONE_BY_ONE = (
+    Role.INFERENCE,
+    Role.COPY,
+    Role.LAUNCH,
+    Role.EVALUATION,
+    Role.DATA,
+    Role.LOGGING,
+    Role.SAVING,
+    Role.IDLE,
+    Role.OTHER,
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a person is told."""
+
+    headline: str  # one sentence
+    where: str  # where the time goes
+    bounds: str  # what can be gained
+    notes: list[str] = field(default_factory=list)  # what else was noticed
+    remedies: list[Remedy] = field(default_factory=list)  # the first is the one to begin with
+    blind: list[str] = field(default_factory=list)  # what was not seen, and how exact the figures are
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields."""
+        return vars(self) | {"remedies": [remedy.to_json() for remedy in self.remedies]}
+
+
+def judge(facts: Facts) -> Verdict:
+    """The verdict. Where nothing was seen, it says no more than that."""
+    if not facts.profile.lanes or facts.base < 1e-3:
+        return Verdict(
+            "Nothing was seen.",
+            f"{ending(facts.profile)} No thread was seen at work within the window of {facts.profile.seconds:.1f} s.",
+            "Try a longer --seconds, or a shorter --skip.",
+            blind=list(facts.profile.blind),
+        )
+    found = remedies(facts)
+    return Verdict(_headline(facts, found), _where(facts), _bounds(facts, found), _notes(facts), found, _blind(facts))
+
+
+def groups(facts: Facts) -> list[tuple[str, float]]:
+    """What the time is spent on, in a person's words, and seconds; the most first."""
+    waiting = facts.spent(Role.WAIT) - facts.covered
+    found = [("environments", facts.environment), ("learning", facts.learning), (TITLES[Role.WAIT], waiting)]
+    found += [(TITLES[role], facts.spent(role)) for role in NAMED_ONE_BY_ONE]
+    return sorted(found, key=lambda item: -item[1])
+
+
+def _headline(facts: Facts, found: list[Remedy]) -> str:
+    name, seconds = groups(facts)[0]
+    most = f"{percent(seconds / facts.base)} of the time"
+    if 0 < facts.profile.driver.samples < ENOUGH_SAMPLES:
+        return f"Too little was seen for a verdict: {facts.profile.driver.samples} samples. Try a longer --seconds."
+    if facts.share(Role.OTHER) > UNNAMED and name == TITLES[Role.OTHER]:
+        return f"{capital(most)} goes into code whose purpose is not known{_mostly(facts)}."
+    if max((remedy.gain or remedy.bound for remedy in found), default=1.0) < NOTHING:
+        return f"Nothing to gain here: no remedy known makes it {times(NOTHING)} as fast."
+    if name == TITLES[Role.IDLE]:
+        return f"The script sleeps {most}."
+    if name == TITLES[Role.WAIT]:
+        return f"The script waits for other processes or threads {most}, and they do not work meanwhile."
+    return f"Most of it is {name}: {most}." if seconds > 0.5 * facts.base else f"The largest part is {name}: {most}."
+
+
+def _mostly(facts: Facts) -> str:
+    site = facts.site(Role.OTHER)
+    return f", most of it at {place(site)}" if site else ""
+
+
+def _where(facts: Facts) -> str:
+    parts = []
+    for name, seconds in groups(facts):
+        share = seconds / facts.base
+        if share >= NOTICEABLE:
+            parts.append(f"{name} {percent(share)}{_inside(facts, name)}")
+    return f"Of {facts.base:.1f} s of training, {sentence(parts)}." + _manner(facts)
+
+
+def _inside(facts: Facts, name: str) -> str:
+    if name == "environments" and facts.covered > NOTICEABLE * facts.base:
+        return f" ({percent(facts.covered / facts.base)} waiting for the processes that step them)"
+    if name != "learning":
+        return ""
+    parts = zip(("forward", "backward", "optimizer"), LEARNING, strict=True)
+    return f" ({', '.join(f'{part} {percent(facts.share(role))}' for part, role in parts)})"
+
+
+def _manner(facts: Facts) -> str:
+    """How the environments are stepped."""
+    if facts.environment < NOTICEABLE * facts.base:
+        return ""
+    each = f", {duration(facts.step_seconds)} a step" if facts.step_seconds else ""
+    if facts.stepping:
+        busy = sum(facts.work) / len(facts.work) / facts.base
+        many = count(len(facts.stepping), "process").replace("processs", "processes")
+        return f" {many} step the environments{each}, and are busy with them {percent(busy)} of the time."
+    if (facts.num_envs or 1) > 1:
+        return f" One core steps {facts.num_envs} environments one after another{each}."
+    return f" One core steps one environment{each}." if facts.num_envs else f" One core steps the environment{each}."
+
+
+def _bounds(facts: Facts, found: list[Remedy]) -> str:
+    text = [_gpu(facts)]
+    if found:
+        offers = [f"{remedy.title[0].lower()}{remedy.title[1:]}: {promise(remedy)}" for remedy in found[:3]]
+        text.append(f"What would help: {'; '.join(offers)}.")
+    return " ".join(part for part in text if part)
+
+
+def promise(remedy: Remedy) -> str:
+    """What a remedy can gain: "up to 1.55x, about 1.5x to be expected"."""
+    bound = f"up to {times(remedy.bound)}"
+    return f"{bound}, about {times(remedy.gain)} to be expected" if remedy.gain else bound
+
+
+def _gpu(facts: Facts) -> str:
+    spent = facts.spent(*LEARNING, Role.INFERENCE, Role.COPY, Role.LAUNCH)
+    bound, share = facts.bound(spent), percent(spent / facts.base)
+    if facts.on_gpu:
+        return f"All that has to do with the GPU is {share} of the time: a faster one gains {times(bound)} at most."
+    said = f"Whatever happens on a GPU can gain {times(bound)} at most: acting and learning are {share} of the time"
+    if bound < 1.5:
+        return f"Stay on the CPU. {said}."
+    if is_small(facts):
+        return (
+            f"Stay on the CPU. {said}, but an update here is {(facts.operations or 0) / 1e6:.1f} million operations, "
+            "which a GPU ends sooner than they can be sent to it."
+        )
+    return f"{said}."
+
+
+def _notes(facts: Facts) -> list[str]:
+    notes = []
+    ratio = facts.ratio
+    if ratio is not None:
+        notes.append(f"R = {ratio:.2g}: for each second of learning, {ratio:.2g} s of environment. {_workers(facts)}")
+    lagging = slowest(facts)
+    if lagging:
+        notes.append(f"{capital(lagging[0])} lags behind: the other processes wait for it at every step.")
+    notes += _gpu_notes(facts)
+    on_cpu = _on_cpu(facts)
+    if on_cpu < 0.85:
+        notes.append(
+            f"While it computed, the driving thread was on a core {percent(on_cpu)} of the time. Otherwise it waited: "
+            "for a core that another process had, for torch's other threads, or inside the environment."
+        )
+    return notes
+
+
+def _workers(facts: Facts) -> str:
+    """Whether processes that step environments help, as the ratio R says."""
+    if facts.stepping:
+        return "Worker processes step them already."
+    saved = facts.environment * (1 - 1 / max(facts.cores, 1))
+    if facts.cores < 2:
+        return "With one core, worker processes cannot help."
+    if facts.step_seconds and facts.step_seconds < facts.round_trip:
+        step, trip = duration(facts.step_seconds), duration(facts.round_trip)
+        return f"Worker processes would be slower: a step takes {step}, handing it over and back {trip}."
+    if facts.bound(saved) < NOTHING:
+        return f"Worker processes on {facts.cores} cores can gain {times(facts.bound(saved))} at most."
+    return f"Worker processes on {facts.cores} cores can gain up to {times(facts.bound(saved))}."
+
+
+def _gpu_notes(facts: Facts) -> list[str]:
+    busy, nvml = (facts.profile.gpu.get(name) for name in ("kernel_busy", "nvml_busy"))
+    if nvml is not None and busy is not None:
+        return [
+            f"NVML (nvidia-smi) says that the GPU is {nvml:.0f} % busy, which counts every moment in which some kernel "
+            f"runs; kernels ran {busy:.0f} % of the time."
+        ]
+    return [f"NVML (nvidia-smi) says that the GPU is {nvml:.0f} % busy."] if nvml is not None else []
+
+
+def _on_cpu(facts: Facts) -> float:
+    """Share of its computing time that the driving thread was on a core."""
+    spans = [span for span in facts.profile.driver.spans if span.role in COMPUTING]
+    total = sum(span.end - span.start for span in spans)
+    return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
+
+
+def _blind(facts: Facts) -> list[str]:
+    samples, profile = facts.profile.driver.samples, facts.profile
+    said = []
+    if samples:
+        said.append(
+            f"Shares come from {samples:,} samples of the driving thread: they are good to about "
+            f"{100 * facts.margin:.1f} points. Sampling took {100 * profile.overhead:.1f} % of its time."
+        )
+    said.append(
+        "A bound holds for one remedy alone; several do not multiply. Where no gain is expected in figures, this "
+        "profile does not tell it: try it, and diagnose again."
+    )
+    return said + profile.blind
+
+
+def ending(profile: Profile) -> str:
+    """How the script came to its end, in a sentence."""
+    seconds = f"{profile.skipped + profile.seconds:.1f} s"
+    code, detail = profile.exit.code, profile.exit.detail
+    return {
+        Ending.EXIT: f"The script ended by itself after {seconds}, with exit code {code}.",
+        Ending.EXCEPTION: f"The script ended after {seconds} with an exception: {detail or f'exit code {code}'}.",
+        Ending.SIGNAL: f"The script was ended by signal {code} after {seconds}.",
+        Ending.TIME_LIMIT: f"The script was stopped after {seconds}, as agreed.",
+        Ending.INTERRUPT: f"The script was interrupted after {seconds}.",
+    }[profile.exit.ending]
