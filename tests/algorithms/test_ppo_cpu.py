@@ -1,0 +1,193 @@
+"""PPO's learning call by the CPU's kernels: equal to the plain one, whatever the threads, and gone where it must be."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from headrace import fused
+from headrace.algorithms import ppo, ppo_cpu
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.fused import source_digest
+from headrace.rollout import Rollout
+from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
+
+VECTOR = Box(-3, 3, (5,))
+BASE = PPOConfig(num_steps=24, epochs=3, minibatch_size=70, hidden=(20, 13), entropy_coef=0.01)
+CASES = {
+    "discrete": (VECTOR, Discrete(3), {}),
+    "counted from 2, shared": (VECTOR, Discrete(4, start=2), {"shared": True, "activation": "relu"}),
+    "multi-discrete": (VECTOR, MultiDiscrete([3, 2, 5], start=[0, 1, 0]), {"activation": "silu", "value_clip": 0.1}),
+    "gaussian": (VECTOR, Box(-2, 4, (3,)), {"activation": "elu", "hidden": (70,)}),
+    "normalised": (
+        VECTOR,
+        Box(-1, 1, (1,)),
+        {"normalize_observation": True, "normalize_return": True, "value_clip": 0.2, "activation": "gelu"},
+    ),
+    "stopped by KL": (VECTOR, Discrete(2), {"target_kl": 0.035, "learning_rate": 3e-3, "epochs": 6}),
+    "raw advantages": (VECTOR, Discrete(2), {"normalize_advantage": False, "activation": "leaky_relu"}),
+    "no hidden layers": (VECTOR, Discrete(2), {"hidden": ()}),
+    "choices seen": (MultiDiscrete([4, 3]), Discrete(2), {}),
+    "several things seen": (Dict({"a": VECTOR, "b": Discrete(3)}), Discrete(2), {}),
+}
+
+
+def prepared(observation_space, action_space, options, envs=12, seed=0):
+    """PPO, and a rollout that it collected of random observations, with endings and dead rows."""
+    learner = PPO.build(dataclasses.replace(BASE, **options), observation_space, action_space, seed, "cpu")
+    policy = learner.policy
+    columns = env_columns(observation_space) | {"action": action_column(action_space)} | learner.columns()
+    rollout = Rollout(BASE.num_steps, envs, columns)
+    generator = torch.Generator().manual_seed(seed)
+    fill(rollout.observation, generator)
+    rollout.reward.copy_(torch.randn(rollout.reward.shape, generator=generator))
+    rollout.valid.copy_(torch.rand(rollout.valid.shape, generator=generator) > 0.1)
+    rollout.terminated[5, ::3], rollout.truncated[9, 1::3] = True, True
+    with torch.no_grad():
+        policy.actor_out.weight.mul_(50)
+        for t in range(BASE.num_steps):
+            noise = torch.rand(envs, policy.num_draws, generator=generator)
+            decision = policy.decide(rollout.observation[t], None, noise)
+            rollout.action[t], rollout.log_prob[t], rollout.value[t] = decision[:3]
+        # as if collected by a policy a little different, so that ratios leave the clip's range
+        rollout.log_prob += 0.3 * torch.randn(rollout.log_prob.shape, generator=generator)
+        rollout.value += 0.3 * torch.randn(rollout.value.shape, generator=generator)
+    return learner, rollout
+
+
+def fill(observation, generator):
+    if isinstance(observation, torch.Tensor):
+        random = torch.randn(observation.shape, generator=generator)
+        observation.copy_(random if observation.is_floating_point() else random.abs().clamp(max=2))
+    else:
+        for _, member in observation:
+            fill(member, generator)
+
+
+def copied(learner):
+    """The same learner once more, with a buffer of its own."""
+    other = PPO(copy.deepcopy(learner.policy), learner.config, learner.seed)
+    other.load_state_dict(learner.state_dict())
+    return other
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ten_updates_equal_the_plain_ones(name, capsys):
+    learner, rollout = prepared(*CASES[name])
+    plain = copied(learner)
+    for update in range(10):
+        metrics = learner.update(rollout, update / 10)
+        with fused.plain_only():
+            expected = plain.update(rollout, update / 10)
+        assert metrics.keys() == expected.keys()
+        for key in metrics:
+            assert metrics[key].sub(expected[key]).abs() <= 2e-6 + 1e-4 * expected[key].abs(), key
+    assert learner.optimizer.steps == plain.optimizer.steps
+    scale = plain.optimizer.flat.abs().max()
+    assert (learner.optimizer.flat - plain.optimizer.flat).abs().max() < 1e-5 * scale
+    assert (learner.optimizer.mean - plain.optimizer.mean).abs().max() < 1e-5 * plain.optimizer.mean.abs().max()
+    assert learner.optimizer.steps > 0
+    assert "not fused" not in capsys.readouterr().err
+
+
+def test_bits_do_not_depend_on_threads(monkeypatch):
+    results = []
+    for threads in (1, 2, 3):
+        learner, rollout = prepared(VECTOR, Discrete(3), {"minibatch_size": 290}, envs=24)
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        for _ in range(5):
+            learner.update(rollout, 0.0)
+        results.append(learner.optimizer.flat.clone())
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("column", ["observation", "reward", "log_prob"])
+def test_nan_reaches_the_parameters_and_the_loss(column):
+    learner, rollout = prepared(VECTOR, Discrete(3), {})
+    rollout.valid.fill_(True)
+    getattr(rollout, column)[3, 4] = torch.nan
+    metrics = learner.update(rollout, 0.0)
+    assert metrics["loss"].isnan()
+    assert learner.optimizer.flat.isnan().any()
+
+
+def test_dead_rows_weigh_nothing():
+    learner, rollout = prepared(VECTOR, Discrete(3), {})
+    other = copied(learner)
+    learner.update(rollout, 0.0)
+    dead = ~rollout.valid[:-1]
+    rollout.log_prob[dead] += 0.5
+    rollout.action[dead] = 2 - rollout.action[dead]
+    other.update(rollout, 0.0)
+    assert torch.equal(learner.optimizer.flat, other.optimizer.flat)
+
+
+def test_an_edited_loss_is_what_runs(monkeypatch, capsys):
+    learner, rollout = prepared(VECTOR, Discrete(3), {})
+    edited, plain = copied(learner), copied(learner)
+    learner.update(rollout, 0.0)
+
+    def without_values(policy, batch, weight, config):
+        return original(policy, batch, weight, dataclasses.replace(config, value_coef=0.0))
+
+    original = ppo.ppo_loss
+    monkeypatch.setattr(fused, "_said", set())
+    monkeypatch.setattr(ppo, "ppo_loss", without_values)
+    edited.update(rollout, 0.0)
+    assert "ppo.learn not fused: the plain function is not the one" in capsys.readouterr().err
+    with fused.plain_only():
+        plain.update(rollout, 0.0)
+    assert torch.equal(edited.optimizer.flat, plain.optimizer.flat)
+    assert (edited.optimizer.flat - learner.optimizer.flat).abs().max() > 1e-4
+
+
+class Slower(Adam):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)), "Slower is not the Adam"),
+        (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {})), "Mine is not the ActorCritic"),
+        (lambda p: p.policy.critic_out.bias.requires_grad_(False), "some parameters are frozen"),
+        (lambda p: setattr(p.policy.actor_out.bias, "data", torch.zeros(3)), "not float32 views"),
+    ],
+)
+def test_what_it_does_not_know_runs_plain_and_says_so(change, reason):
+    learner, rollout = prepared(VECTOR, Discrete(3), {})
+    change(learner)
+    answer = ppo_cpu.serves(learner.policy, learner.optimizer, rollout, None, None, None, None)
+    assert isinstance(answer, str) and reason in answer
+
+
+def test_wide_layers_and_squashed_actions_are_left_to_torch():
+    for options, space, reason in (
+        ({"hidden": (2000,)}, Discrete(3), "2000"),
+        ({"distribution": "squashed"}, Box(-1, 1, (2,)), "squashed"),
+    ):
+        learner, rollout = prepared(VECTOR, space, options)
+        assert reason in ppo_cpu.serves(learner.policy, learner.optimizer, rollout, None, None, None, None)
+
+
+def test_a_moved_policy_is_learned_where_it_lies_now():
+    learner, rollout = prepared(VECTOR, Discrete(3), {})
+    learner.update(rollout, 0.0)
+    learner.optimizer = Adam(learner.policy.parameters(), 3e-4)
+    other = copied(learner)
+    before = learner.optimizer.flat.clone()
+    learner.update(rollout, 0.0)
+    with fused.plain_only():
+        other.update(rollout, 0.0)
+    assert not torch.equal(learner.optimizer.flat, before)
+    torch.testing.assert_close(learner.optimizer.flat, other.optimizer.flat, rtol=0, atol=1e-6)
+
+
+def test_the_kernel_follows_the_source_as_it_is():
+    digest = source_digest(ppo.learn, ppo_cpu.SOURCES)
+    assert digest == ppo_cpu.DIGEST, (
+        f"the plain learning call changed: where its results did too, change kernels/ppo_cpu.py after it; "
+        f"when the other tests here pass, write DIGEST = {digest!r} in algorithms/ppo_cpu.py"
+    )

@@ -1,0 +1,134 @@
+"""Forward and backward of trees of layers, against torch in float64, over random architectures."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit  # noqa: TID253
+
+from headrace.kernels import mlp_cpu
+from headrace.kernels.activations import CODES
+from headrace.kernels.mlp_cpu import OBSERVATION, Layer, aligned, network
+
+TORCH = {
+    "identity": lambda x: x,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": torch.nn.functional.elu,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "leaky_relu": torch.nn.functional.leaky_relu,
+}
+OUTPUT, DELTA = int(mlp_cpu.OUTPUT), int(mlp_cpu.DELTA)
+
+
+@njit
+def run(layers, transposed, parameters, scratch, gradient, flat):
+    mlp_cpu.forward(layers, parameters, scratch)
+    mlp_cpu.backward(layers, transposed, parameters, scratch, gradient)
+    mlp_cpu.flatten_gradient(layers, gradient, flat)
+
+
+def actor_critic(inputs, hidden, outputs, activation, shared):
+    """Layers of an actor and a critic, and the places of their last ones."""
+    layers, place = [], 0
+
+    def dense(source, wide, high, name):
+        nonlocal place
+        layers.append(Layer(source, wide, high, place, place + wide * high, name))
+        place += wide * high + high
+        return len(layers) - 1
+
+    def trunk():
+        source, wide = OBSERVATION, inputs
+        for high in hidden:
+            source, wide = dense(source, wide, high, activation), high
+        return source, wide
+
+    source, wide = trunk()
+    actor = dense(source, wide, outputs, "identity")
+    source, wide = (source, wide) if shared else trunk()
+    return layers, actor, dense(source, wide, 1, "identity"), place
+
+
+def by_kernel(layers, ends, size, parameters, observation, deltas):
+    """Outputs [64, *] of the layers `ends`, and the gradient of sum(output * delta)."""
+    net = network(layers)
+    scratch, gradient, flat = aligned(net.scratch), aligned(net.gradient), np.zeros(size, np.float32)
+    scratch[: observation.size] = observation.T.ravel()
+    blocks = []
+    for end, delta in zip(ends, deltas, strict=True):
+        at = int(net.layers[end, DELTA])
+        scratch[at : at + delta.size] = delta.T.ravel()
+        at = int(net.layers[end, OUTPUT])
+        blocks.append(scratch[at : at + delta.size].reshape(-1, 64))
+    run(net.layers, np.uint64(net.transposed), parameters, scratch, gradient, flat)
+    return [block.T for block in blocks], flat
+
+
+def by_torch(layers, ends, parameters, observation, deltas):
+    flat = torch.tensor(parameters, dtype=torch.float64, requires_grad=True)
+    outputs = []
+    for layer in layers:
+        source = torch.tensor(observation).double() if layer.source == OBSERVATION else outputs[layer.source]
+        weight = flat[layer.weight : layer.weight + layer.inputs * layer.outputs].view(layer.outputs, layer.inputs)
+        outputs.append(TORCH[layer.activation](source @ weight.T + flat[layer.bias : layer.bias + layer.outputs]))
+    loss = sum((outputs[end] * torch.tensor(delta)).sum() for end, delta in zip(ends, deltas, strict=True))
+    loss.backward()
+    return [outputs[end].detach().numpy() for end in ends], flat.grad.numpy()
+
+
+def case(inputs, hidden, outputs, activation, shared, seed):
+    layers, actor, critic, size = actor_critic(inputs, hidden, outputs, activation, shared)
+    rng = np.random.default_rng(seed)
+    parameters = (rng.standard_normal(size) / np.sqrt(max(hidden, default=inputs))).astype(np.float32)
+    observation = (2 * rng.standard_normal((64, inputs))).astype(np.float32)
+    deltas = [rng.standard_normal((64, n)).astype(np.float32) for n in (outputs, 1)]
+    return layers, (actor, critic), size, parameters, observation, deltas
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    inputs=st.integers(1, 40),
+    hidden=st.lists(st.integers(1, 90), max_size=3),
+    outputs=st.integers(1, 19),
+    activation=st.sampled_from(sorted(set(CODES) - {"identity"})),
+    shared=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_outputs_and_gradients_are_torchs(inputs, hidden, outputs, activation, shared, seed):
+    layers, ends, size, parameters, observation, deltas = case(inputs, hidden, outputs, activation, shared, seed)
+    mine, gradient = by_kernel(layers, ends, size, parameters, observation, deltas)
+    theirs, truth = by_torch(layers, ends, parameters, observation, deltas)
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(a, b, atol=5e-6 * max(1, np.abs(b).max()))
+    np.testing.assert_allclose(gradient, truth, atol=5e-6 * max(1, np.abs(truth).max()))
+
+
+@pytest.mark.parametrize("activation", sorted(set(CODES) - {"identity"}))
+def test_nan_reaches_outputs_and_gradients_of_its_sample_alone(activation):
+    layers, ends, size, parameters, observation, deltas = case(3, [20, 20], 2, activation, True, 0)
+    observation[5, 1] = np.nan
+    mine, gradient = by_kernel(layers, ends, size, parameters, observation, deltas)
+    for output in mine:
+        assert np.isnan(output[5]).all()
+        assert np.isfinite(np.delete(output, 5, 0)).all()
+    assert np.isnan(gradient[layers[0].weight : layers[0].weight + 60].reshape(20, 3)[:, 1]).all()
+
+
+def test_every_activation_is_torchs_everywhere():
+    x = np.linspace(-12, 12, 64, dtype=np.float32)
+    for name in sorted(CODES):
+        layers, parameters = [Layer(OBSERVATION, 1, 1, 0, 1, name)], np.array([1, 0], np.float32)
+        deltas = [np.eye(64, dtype=np.float32)[i][:, None] for i in (10, 31, 32, 50)]
+        for delta in deltas:
+            mine, gradient = by_kernel(layers, (0,), 2, parameters, x[:, None], [delta])
+            theirs, truth = by_torch(layers, (0,), parameters, x[:, None], [delta])
+            np.testing.assert_allclose(mine[0], theirs[0], atol=2e-6, err_msg=name)
+            np.testing.assert_allclose(gradient, truth, atol=2e-6, err_msg=name)
+
+
+def test_a_layer_that_does_not_fit_its_source():
+    with pytest.raises(ValueError, match="does not have as many inputs"):
+        network([Layer(OBSERVATION, 3, 4, 0, 12), Layer(0, 5, 1, 16, 21)])

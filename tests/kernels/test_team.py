@@ -1,0 +1,56 @@
+"""A team does each part of each job once, whoever comes, and helpers go home."""
+
+import numpy as np
+from numba import njit  # noqa: TID253
+
+from headrace.kernels import team, teamwork
+
+
+@njit(nogil=True)
+def count(leader, state, jobs, parts, done):
+    """done[job, part] += 1 for all parts of all jobs; gives the parts the leader did."""
+    if not leader:
+        while not team.dismissed(state):
+            part = team.claim(state)
+            if part >= 0:
+                done[jobs[0], part] += 1
+                team.finished(state)
+        return 0
+    mine = 0
+    for job in range(len(done)):
+        jobs[0] = job
+        team.publish(state, parts)
+        part = team.claim(state)
+        while part >= 0:
+            done[job, part] += 1
+            mine += 1
+            team.finished(state)
+            part = team.claim(state)
+        team.wait(state)
+    team.dismiss(state)
+    return mine
+
+
+def test_each_part_is_done_once_by_any_number_of_threads():
+    for threads in (1, 2, 3):
+        done = np.zeros((2000, 7), np.int64)
+        mine = teamwork.Team().run(count, threads, (np.zeros(1, np.int64), 7, done))
+        assert (done == 1).all()
+        assert 0 < mine <= done.size
+
+
+def test_a_crowded_machine_is_noticed_and_left_alone(monkeypatch):
+    ran = []
+
+    def job(leader, state):
+        ran.append(leader)
+
+    crew = teamwork.Team()
+    clock = iter(range(100))
+    monkeypatch.setattr(teamwork.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(teamwork.time, "thread_time", lambda: 0.0)
+    crew.run(job, 2, ())
+    assert crew.alone == teamwork.ALONE
+    ran.clear()
+    crew.run(job, 2, ())
+    assert ran == [True]

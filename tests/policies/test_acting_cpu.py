@@ -1,0 +1,112 @@
+"""Decisions by the CPU's kernel: the plain policy's."""
+
+import pytest
+import torch
+
+from headrace import fused, rng
+from headrace.algorithms.adam import Adam
+from headrace.fused import source_digest
+from headrace.policies import acting_cpu
+from headrace.policies.actor_critic import ActorCritic
+from headrace.spaces import Box, Discrete, MultiDiscrete
+
+VECTOR = Box(-3, 3, (5,))
+CASES = {
+    "discrete": (Discrete(3), {}),
+    "counted from 2": (Discrete(7, start=2), {"shared": True, "activation": "elu"}),
+    "multi-discrete": (MultiDiscrete([3, 2, 5], start=[0, 1, 0]), {"hidden": (10,)}),
+    "gaussian": (Box(-2, 4, (3,)), {}),
+    "normalised": (Box(-1, 1, (2,)), {"normalize_observation": True, "normalize_return": True}),
+}
+
+
+def prepared(space, options):
+    """A policy with varied outputs and parameters in one buffer."""
+    policy = ActorCritic(VECTOR, space, **options)
+    with torch.no_grad():
+        policy.actor_out.weight.mul_(100)
+        if hasattr(policy.head, "log_std"):
+            policy.head.log_std.copy_(torch.linspace(-1, 0.3, policy.head.num_parameters))
+        if policy.return_normalizer is not None:
+            policy.return_normalizer.center.fill_(3)
+            policy.return_normalizer.scale.fill_(2)
+            policy.encoder.normalizer.scale.fill_(4)
+    Adam(policy.parameters(), 1e-3)
+    return policy
+
+
+def observations(rows):
+    """As a rollout's column: feature-major, with other steps between its rows."""
+    return torch.randn(5, 3, rows, generator=torch.Generator().manual_seed(rows))[:, 1].t()
+
+
+@pytest.mark.parametrize("rows", [1, 64, 333, 5000])
+@pytest.mark.parametrize("name", CASES)
+@torch.no_grad()
+def test_decisions_are_the_plain_policys(name, rows, capsys):
+    policy, observation = prepared(*CASES[name]), observations(rows)
+    drawn = rng.uniform(0, rng.Purpose.ACTION, 7, 1, rows, policy.num_draws, "cpu")[0]
+    for noise in (drawn, None):
+        mine = policy.decide(observation, None, noise)
+        with fused.plain_only():
+            plain = policy.decide(observation, None, noise)
+        assert (mine.action.dtype, mine.action.shape) == (plain.action.dtype, plain.action.shape)
+        if mine.action.dtype == torch.int32:
+            same = (mine.action == plain.action).view(rows, -1).all(1)
+            assert same.float().mean() > 0.999 and (rows > 1000 or same.all())
+        else:
+            torch.testing.assert_close(mine.action, plain.action, rtol=1e-5, atol=1e-5)
+            same = torch.ones(rows, dtype=torch.bool)
+        torch.testing.assert_close(mine.log_prob[same], plain.log_prob[same], rtol=1e-6, atol=4e-6)
+        torch.testing.assert_close(mine.value, plain.value, rtol=1e-6, atol=4e-6)
+    assert "not fused" not in capsys.readouterr().err
+
+
+@torch.no_grad()
+def test_bits_depend_neither_on_the_batch_nor_on_threads(monkeypatch):
+    policy, observation = prepared(Box(-2, 4, (3,)), {}), observations(5000)
+    noise = torch.rand(5000, policy.num_draws, generator=torch.Generator().manual_seed(0))
+    whole = []
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        whole.append(policy.decide(observation, None, noise))
+    part = policy.decide(observation[1003:1100], None, noise[1003:1100])
+    for one, other, few in zip(*(d[:3] for d in (*whole, part)), strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one[1003:1100], few)
+
+
+@torch.no_grad()
+def test_a_step_of_learning_is_seen():
+    policy, observation = prepared(Discrete(3), {}), observations(64)
+    before = policy.decide(observation, None, None).value.clone()
+    policy.critic_out.bias.add_(1)
+    torch.testing.assert_close(policy.decide(observation, None, None).value, before + 1)
+    policy.load_state_dict({k: v.clone() for k, v in ActorCritic(VECTOR, Discrete(3), seed=5).state_dict().items()})
+    with fused.plain_only():
+        expected = policy.decide(observation, None, None).value
+    torch.testing.assert_close(policy.decide(observation, None, None).value, expected, rtol=1e-6, atol=1e-6)
+
+
+@torch.no_grad()
+def test_nan_stays_with_its_observation():
+    policy, observation = prepared(Discrete(3), {}), observations(100).clone()
+    observation[7, 2] = torch.nan
+    decision = policy.decide(observation, None, torch.rand(100, 1))
+    assert decision.value.isnan().nonzero().flatten().tolist() == [7]
+    assert decision.log_prob.isnan().nonzero().flatten().tolist() == [7]
+
+
+def test_gradients_and_scattered_parameters_are_left_to_torch():
+    policy = prepared(Discrete(3), {})
+    assert policy.decide(observations(64), None, None).value.requires_grad
+    with torch.no_grad():
+        assert not acting_cpu._serves(ActorCritic(VECTOR, Discrete(3)), observations(64), None, None)
+
+
+def test_the_kernel_follows_the_source_as_it_is():
+    digest = source_digest(ActorCritic.decide, acting_cpu.SOURCES)
+    assert digest == acting_cpu.DIGEST, (
+        f"the plain decision changed: where its results did too, change kernels/act_cpu.py after it; "
+        f"when the other tests here pass, write DIGEST = {digest!r} in policies/acting_cpu.py"
+    )
