@@ -10,7 +10,7 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.device import resolve
-from headrace.envs import sources
+from headrace.envs import builtin, sources  # noqa: F401  builtin registers the worlds
 from headrace.envs.base import Env
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.registry import Source, Spec, names, nearest, register, spec
@@ -18,22 +18,6 @@ from headrace.envs.registry import Source, Spec, names, nearest, register, spec
 __all__ = ["Env", "KernelEnv", "Listing", "Source", "Spec", "factory", "listing", "make", "register", "spec"]
 
 BACKENDS = ("auto", "cpu", "cuda", "torch", "inline")
-
-register("CartPole-v1", "headrace.envs.cartpole:CartPole", {"ppo": {"total_steps": 500_000, "target_return": 475.0}})
-register("Acrobot-v1", "headrace.envs.acrobot:Acrobot", {"ppo": {"total_steps": 1_000_000, "target_return": -100.0}})
-register("Pendulum-v1", "headrace.envs.pendulum:Pendulum", {"ppo": {"total_steps": 1_000_000, "target_return": -200.0}})
-register(
-    "MountainCar-v0",
-    "headrace.envs.mountain_car:MountainCar",
-    {"ppo": {"total_steps": 2_000_000, "target_return": -120.0}},
-)
-register(
-    "MountainCarContinuous-v0",
-    "headrace.envs.mountain_car_continuous:MountainCarContinuous",
-    {"ppo": {"total_steps": 1_000_000, "target_return": 85.0}},
-)
-register("Catch", "headrace.envs.catch:Catch", {"ppo": {"total_steps": 500_000, "target_return": 0.95}})
-register("GridWorld", "headrace.envs.grid_world:GridWorld", {"ppo": {"total_steps": 5_000_000}})
 
 
 def make(
