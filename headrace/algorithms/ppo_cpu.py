@@ -66,8 +66,8 @@ class _Learner:
         arguments = (job, self.adam, np.uint64(number), settings, sums.view(-1).numpy())
         if self.call is None:
             self.call = self._compiled(arguments)
-        blocks = -(-(order.shape[1] // number) // 64)
-        steps, done = self.team.run(self.call, min(torch.get_num_threads(), blocks, kernel.PARTS), arguments)
+        parts = min(kernel.PARTS, -(-(order.shape[1] // number) // int(kernel.PART)))
+        steps, done = self.team.run(self.call, min(torch.get_num_threads(), parts), arguments)
         optimizer.steps.fill_(steps)
         return sums[:done]
 

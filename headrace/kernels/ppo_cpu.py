@@ -24,7 +24,7 @@ F, U = np.float32, np.uint64
 _FAST = {"error_model": "numpy", "nogil": True}
 _0, _1 = U(0), U(1)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
-PARTS = 8
+PARTS, PART = 8, U(128)  # parts at most, and samples a part is worth
 POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
 SUMS = 16  # one vector
 # rows of a block that hold one number a sample
@@ -191,7 +191,7 @@ def _add_up(parts, rows):
 @njit(inline="always", **_FAST)
 def _gradient(job, state, epoch, start, size):
     """Gradient and sums of a minibatch, into job.gradient[0] and job.sums[0]."""
-    parts = min(U(len(job.scratch)), (size + BLOCK - _1) // BLOCK)
+    parts = min(U(len(job.scratch)), (size + PART - _1) // PART)
     job.batch[0], job.batch[1], job.batch[2], job.batch[3] = epoch, start, size, parts
     job.weight[0] = _weight(job.columns, job.permutation[epoch], start, size)
     refresh(job.head, job.parameters)
