@@ -43,13 +43,14 @@ class _Learner:
         self.kernel = kernel = module("ppo_cpu")
         self.address = optimizer.flat.data_ptr()
         self.tables = compiled(policy, optimizer.flat)
-        self.parts = (
-            aligned(kernel.PARTS, rounded(self.tables.scratch)),
-            aligned(kernel.PARTS, rounded(self.tables.gradient)),
-            aligned(kernel.PARTS, kernel.SUMS),
+        flat = (optimizer.flat, optimizer.mean, optimizer.square)
+        self.arrays = (
+            *(*(x.numpy() for x in flat), aligned(optimizer.flat.numel())),
+            aligned(kernel.WORKERS, rounded(self.tables.scratch)),
+            aligned(kernel.PARTS, self.tables.network.gradient),
+            aligned(kernel.PARTS * len(self.tables.trees), kernel.SUMS),
+            *(np.zeros(5, np.int64), aligned(8)),
         )
-        self.minibatch = (np.zeros(4, np.int64), aligned(1))
-        self.adam = (optimizer.mean.numpy(), optimizer.square.numpy(), aligned(optimizer.flat.numel()))
         self.team = Team()
         self.call: Callable[..., tuple[float, int]] | None = None
 
@@ -58,18 +59,22 @@ class _Learner:
         tables, kernel, number = self.tables, self.kernel, count(order.shape[1], config.minibatch_size)
         sums = torch.zeros(len(order) * number, kernel.SUMS)
         job = kernel.Job(
-            *(tables.network.layers, tables.head, tables.places, self._loss(policy, config), columns),
-            *(order.contiguous().numpy(), optimizer.flat.numpy(), *self.parts, *self.minibatch),
+            *(tables.network.layers, tables.trees, tables.head, tables.places, self._loss(policy, config), columns),
+            *(order.contiguous().numpy(), *self.arrays),
         )
         at = (float(optimizer.steps), float(optimizer.learning_rate))
         settings = (*at, float(optimizer.eps), float(config.max_grad_norm), float(config.target_kl))
-        arguments = (job, self.adam, np.uint64(number), settings, sums.view(-1).numpy())
+        arguments = (job, np.uint64(number), settings, sums.view(-1).numpy())
         if self.call is None:
             self.call = self._compiled(arguments)
-        parts = min(kernel.PARTS, -(-(order.shape[1] // number) // int(kernel.PART)))
-        steps, done = self.team.run(self.call, min(torch.get_num_threads(), parts), arguments)
+        steps, done = self.team.run(self.call, self._threads(order.shape[1] // number), arguments)
         optimizer.steps.fill_(steps)
         return sums[:done]
+
+    def _threads(self, size: int) -> int:
+        """As many as torch may use, and as there are parts in a minibatch of this size."""
+        parts = min(self.kernel.PARTS, -(-size // int(self.kernel.PART))) * len(self.tables.trees)
+        return min(torch.get_num_threads(), self.kernel.WORKERS, parts)
 
     def _loss(self, policy: ActorCritic, config: PPOConfig) -> Any:
         normalizer = policy.return_normalizer
@@ -99,7 +104,7 @@ class _Learner:
         from headrace.kernels.compiled import entry
         from headrace.kernels.teamwork import state
 
-        return entry("ppo_cpu", "learn", (True, state(), *arguments), ANNOUNCEMENT)
+        return entry("ppo_cpu", "learn", (0, state(), *arguments), ANNOUNCEMENT)
 
 
 _learners: WeakKeyDictionary[ActorCritic, _Learner] = WeakKeyDictionary()

@@ -9,12 +9,12 @@ from headrace.kernels.dense import BLOCK
 from headrace.kernels.heads_cpu import GAUSSIAN, refresh, sample
 from headrace.kernels.mlp_cpu import forward
 from headrace.kernels.simd import WIDTH, store
-from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, wait
+from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
 
 F, U = np.float32, np.uint64
 _FAST = {"error_model": "numpy", "nogil": True}
 _0, _1 = U(0), U(1)
-PARTS = 8
+PARTS, WORKERS = U(8), 8
 
 
 @njit(inline="always", **_FAST)
@@ -47,15 +47,15 @@ def _write(policy, scratch, at, first, count, start, decided):
 
 
 @njit(**_FAST)
-def _parts(state, parts, policy, observation, noise, start, decided, scratch):
+def _parts(worker, state, parts, policy, observation, noise, start, decided, scratch):
     """Do parts, blocks of a fixed range, until none is left."""
     layers, head, places, parameters, _ = policy
     count, draws = U(len(decided[2])), U(len(noise))
     blocks = (count + BLOCK - _1) // BLOCK
-    part = claim(state)
+    mine = scratch[U(worker)]
+    part = claim(state, worker)
     while part >= 0:
         p = U(part)
-        mine = scratch[p]
         at, chances = places.samples, places.samples + BLOCK
         for block in range(blocks * p // parts, blocks * (p + _1) // parts):
             first = block * BLOCK
@@ -69,26 +69,28 @@ def _parts(state, parts, policy, observation, noise, start, decided, scratch):
                 store(mine, at + i, log_prob)
             _write(policy, mine, at, first, size, start, decided)
         finished(state)
-        part = claim(state)
+        part = claim(state, worker)
 
 
 @njit(cache=True, **_FAST)
-def act(leader, state, policy, observation, noise, start, decided, scratch):
+def act(worker, state, policy, observation, noise, start, decided, scratch):
     """Decide for N observations.
 
-    leader, state: as in headrace.kernels.ppo_cpu.learn. policy: (layers, head, places, parameters, float32 [2] center
+    worker, state: as in headrace.kernels.ppo_cpu.learn. policy: (layers, head, places, parameters, float32 [2] center
     and scale of values). observation: (float32 flat, stride of its rows). noise: float32 [draws, N], uniform in [0, 1),
     or [0, N] for the most likely actions. start: int32 [K], the number of each choice's first option. decided:
     (choice int32 [K, N], action float32 [K, N], log_prob [N], value [N]), of which choice or action is written.
+    scratch: float32, one row a worker.
     """
     _, head, _, parameters, _ = policy
-    parts = min(U(len(scratch)), (U(len(decided[2])) + BLOCK - _1) // BLOCK)
-    if not leader:
+    parts = min(PARTS, (U(len(decided[2])) + BLOCK - _1) // BLOCK)
+    if worker > 0:
         while not dismissed(state):
-            _parts(state, parts, policy, observation, noise, start, decided, scratch)
+            rest()
+            _parts(worker, state, parts, policy, observation, noise, start, decided, scratch)
         return
     refresh(head, parameters)
     publish(state, parts)
-    _parts(state, parts, policy, observation, noise, start, decided, scratch)
+    _parts(worker, state, parts, policy, observation, noise, start, decided, scratch)
     wait(state)
     dismiss(state)

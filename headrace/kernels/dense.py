@@ -123,6 +123,13 @@ def clear(target, first, count):
 
 
 @njit(**_FAST)
+def add(target, source, first, count):
+    """target[first : first + count] += source[first : first + count]; count a multiple of 16."""
+    for i in range(first, first + count, WIDTH):
+        store(target, i, load(target, i) + load(source, i))
+
+
+@njit(**_FAST)
 def scale(target, first, factor, count):
     """target[first + i] *= target[factor + i] for i < count; count a multiple of 16."""
     for i in range(_ZERO, count, WIDTH):

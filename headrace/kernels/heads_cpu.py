@@ -183,10 +183,10 @@ def _distance(head, scratch, outputs, actions, c, i):
 
 
 @njit(**_FAST)
-def differentiate(head, scratch, outputs, deltas, actions, entropies, i, d_log_prob, d_entropy, gradient, log_std):
+def differentiate(head, scratch, outputs, deltas, actions, entropies, i, d_log_prob, d_entropy, gradient):
     """The loss's gradient at the outputs, into deltas, after evaluate(), whose shares lie in deltas.
 
-    d_log_prob, d_entropy: its gradients at what evaluate() gave. Of log_std it is added to gradient[log_std + c].
+    d_log_prob, d_entropy: its gradients at what evaluate() gave. Of log_std it is added to gradient[c].
     """
     if head.kind == DISCRETE:
         first = _0
@@ -203,4 +203,4 @@ def differentiate(head, scratch, outputs, deltas, actions, entropies, i, d_log_p
             distance = _distance(head, scratch, outputs, actions, c, i)
             slope = head.spread[_1, c] * head.spread[np.uint64(2), c]
             store(scratch, deltas + c * BLOCK + i, d_log_prob * distance * slope)
-            gradient[log_std + c] += total(fma(d_log_prob, distance * distance - _ONE, d_entropy))
+            gradient[c] += total(fma(d_log_prob, distance * distance - _ONE, d_entropy))

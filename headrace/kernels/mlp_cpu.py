@@ -19,6 +19,7 @@ from headrace.kernels.simd import WIDTH
 
 _FAST = {"error_model": "numpy", "nogil": True}
 OBSERVATION = -1  # as a layer's source: the network's input
+ACTOR, CRITIC = 1, 2  # what a tree of layers ends in: one, the other, or both
 
 # Columns of the table, uint64. Places are in float32 steps: WEIGHT and BIAS in the parameters; SOURCE (what it reads),
 # OUTPUT, SLOPE (of its activation), DELTA (the loss's gradient at its output, before the activation) and SOURCE_DELTA
@@ -58,8 +59,8 @@ class Network(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where things lie in a block's scratch, and log_std in its gradient; uint64. logits, values: of the outputs of
-    the actor's and the critic's last layers; d_logits, d_values: of their deltas."""
+    """Where things lie in a block's scratch; uint64. logits, values: the outputs of the actor's and the critic's last
+    layers; d_logits, d_values: their deltas."""
 
     inputs: np.uint64
     transposed: np.uint64
@@ -70,7 +71,6 @@ class Places(NamedTuple):
     actions: np.uint64
     entropies: np.uint64
     samples: np.uint64
-    log_std: np.uint64
 
 
 def rounded(count: int) -> int:
@@ -78,13 +78,14 @@ def rounded(count: int) -> int:
     return -(-count // int(WIDTH)) * int(WIDTH)
 
 
-def network(layers: Sequence[Layer]) -> Network:
-    """Places for layers, given in an order in which each comes after the one it reads.
+def network(layers: Sequence[Layer], reserved: int = 0) -> Network:
+    """Places for layers, given in an order in which each comes after the one it reads. reserved: float32 left free at
+    the start of a gradient.
 
     Raises ValueError where a layer's inputs are not its source's outputs.
     """
     inputs = next(layer.inputs for layer in layers if layer.source == OBSERVATION)
-    block, scratch, gradient = int(BLOCK), inputs * int(BLOCK), 0
+    block, scratch, gradient = int(BLOCK), inputs * int(BLOCK), reserved
     table = np.zeros((len(layers), len(COLUMNS)), np.uint64)
     for row, layer in zip(table, layers, strict=True):
         if layer.inputs != (inputs if layer.source == OBSERVATION else layers[layer.source].outputs):

@@ -2,29 +2,35 @@
 
 The loss is that of headrace.algorithms.ppo, written for sixteen samples at a time. Each minibatch is cut into blocks of
 64 samples, and these into at most PARTS parts, each with a gradient of its own; the gradients are added in order. So
-results do not depend on the number of threads, which share the parts (headrace.kernels.team).
+results do not depend on the number of threads, which share the parts (headrace.kernels.team). Actor and critic, where
+they share no layers, are parts of their own: a thread then keeps to one of them, and its weights to that core's cache.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit  # noqa: TID253
 
-from headrace.kernels.adam_cpu import adam
-from headrace.kernels.dense import BLOCK, clear
+from headrace.kernels.adam_cpu import adam, scales, squares
+from headrace.kernels.dense import BLOCK, add, clear
 from headrace.kernels.functions import exp
 from headrace.kernels.heads_cpu import GAUSSIAN, Head, differentiate, evaluate, refresh
-from headrace.kernels.mlp_cpu import Places, backward, flatten_gradient, forward
+from headrace.kernels.mlp_cpu import ACTOR, BIAS, CRITIC, INPUTS, OUTPUTS, Places, backward, flatten_gradient, forward
+from headrace.kernels.mlp_cpu import WEIGHT as WEIGHT_PLACE
 from headrace.kernels.simd import WIDTH, fma, load, select, splat, store, total
-from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, wait
+from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
 
 F, U = np.float32, np.uint64
 _FAST = {"error_model": "numpy", "nogil": True}
 _0, _1 = U(0), U(1)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 PARTS, PART = 8, U(128)  # parts at most, and samples a part is worth
+WORKERS = 16  # at most: each has scratch of its own
+DIFFERENTIATE, ADD_UP, STEP = 0, 1, 2  # tasks
+_SQUARES = U(5)  # place in Job.numbers
 POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
 SUMS = 16  # one vector
 # rows of a block that hold one number a sample
@@ -57,22 +63,31 @@ class Loss(NamedTuple):
 
 
 class Job(NamedTuple):
-    """All that is the same for every minibatch, and where a minibatch is described: batch, int64 (epoch, start, size,
-    parts), and weight, float32 [1], 1 / valid rows. permutation: int64 [epochs, R]. parameters: float32 [P].
-    scratch, gradient, sums: float32, one row a part."""
+    """All that is the same for every minibatch, and room for what is not.
+
+    layers: the network. trees: uint64 [1 or 2, 5], its parts that share no layers: first layer, end, place and size in
+    a gradient, and what it ends in, ACTOR, CRITIC or both. permutation: int64 [epochs, R]. parameters, mean, square,
+    flat: float32 [P]; flat is room for the gradient in the parameters' order. scratch: float32, one row a worker.
+    gradient: one row a part. sums: float32 [parts * trees, SUMS]. batch: int64 (task, epoch, start, size, parts).
+    numbers: float32 [8]: 1 / valid rows, the step's scale (adam_cpu.scales) and eps, squares of each tree's gradient.
+    """
 
     layers: np.ndarray
+    trees: np.ndarray
     head: Head
     places: Places
     loss: Loss
     columns: Columns
     permutation: np.ndarray
     parameters: np.ndarray
+    mean: np.ndarray
+    square: np.ndarray
+    flat: np.ndarray
     scratch: np.ndarray
     gradient: np.ndarray
     sums: np.ndarray
     batch: np.ndarray
-    weight: np.ndarray
+    numbers: np.ndarray
 
 
 @njit(inline="always", **_FAST)
@@ -114,9 +129,9 @@ def _value_loss(loss, value, old, returns):
     return square, slope
 
 
-@njit(inline="always", **_FAST)
-def _loss(head, places, loss, scratch, gradient, sums):
-    """The loss of a block after forward(): its gradient at the last layers' outputs; its parts are added to sums."""
+@njit(**_FAST)
+def _policy_loss(head, places, loss, scratch, gradient, sums):
+    """The policy's part of a block's loss: its gradient at the logits, and its sums."""
     for i in range(_0, BLOCK, WIDTH):
         at = places.samples + i
         weight, advantage = load(scratch, at + WEIGHT), load(scratch, at + ADVANTAGE)
@@ -125,53 +140,116 @@ def _loss(head, places, loss, scratch, gradient, sums):
         )  # fmt: skip
         log_ratio = log_prob - load(scratch, at + OLD_LOG_PROB)
         ratio = exp(log_ratio)
-        gain, clipped = ratio * advantage, (_clamp(ratio - _ONE, loss.clip) + _ONE) * advantage
+        change = ratio - _ONE
+        gain, clipped = ratio * advantage, (_clamp(change, loss.clip) + _ONE) * advantage
         worse = clipped < gain  # then the clipped gain counts, which does not move with the ratio
         d_log_prob = select(worse, splat(_ZERO), gain) * (_ZERO - weight)
         d_entropy = weight * (-loss.entropy_coef)
         differentiate(
             head, scratch, places.logits, places.d_logits, places.actions, places.entropies, i,
-            d_log_prob, d_entropy, gradient, places.log_std,
+            d_log_prob, d_entropy, gradient,
         )  # fmt: skip
-        value = fma(load(scratch, places.values + i), splat(loss.scale), splat(loss.center))
-        square, slope = _value_loss(loss, value, load(scratch, at + OLD_VALUE), load(scratch, at + RETURNS))
-        store(scratch, places.d_values + i, slope * weight * loss.value_coef)
-        change = ratio - _ONE
         outside = select(change > loss.clip, splat(_ONE), select(change < -loss.clip, splat(_ONE), splat(_ZERO)))
         sums[POLICY] -= total(select(worse, clipped, gain) * weight)
-        sums[VALUE] += total(square * weight)
         sums[ENTROPY] += total(entropy * weight)
         sums[KL] += total((change - log_ratio) * weight)
         sums[CLIPPED] += total(outside * weight)
 
 
+@njit(**_FAST)
+def _critic_loss(places, loss, scratch, sums):
+    """The critic's part of a block's loss: its gradient at the critic's output, and its sum."""
+    for i in range(_0, BLOCK, WIDTH):
+        at = places.samples + i
+        weight, old, returns = load(scratch, at + WEIGHT), load(scratch, at + OLD_VALUE), load(scratch, at + RETURNS)
+        value = fma(load(scratch, places.values + i), splat(loss.scale), splat(loss.center))
+        square, slope = _value_loss(loss, value, old, returns)
+        store(scratch, places.d_values + i, slope * weight * loss.value_coef)
+        sums[VALUE] += total(square * weight)
+
+
 @njit(inline="always", **_FAST)
-def _part(job, start, size, weight, order, part, parts, scratch, gradient, sums):
-    """One part's share of a minibatch of `size` rows, order[start] and on: its blocks, one after another."""
-    clear(gradient, _0, U(len(gradient)))
+def _differentiate(job, tree, part, parts, scratch, gradient, sums):
+    """A tree's gradient of a part of the minibatch: its blocks, one after another."""
+    first_layer, end, place, count, ending = job.trees[tree]
+    clear(gradient, place, count)
     clear(sums, _0, U(len(sums)))
+    layers, order = job.layers[first_layer:end], job.permutation[job.batch[1]]
+    start, size = U(job.batch[2]), U(job.batch[3])
     blocks = (size + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
-        _gather(job.columns, job.places, scratch, order, start + first, min(BLOCK, size - first), weight)
-        forward(job.layers, job.parameters, scratch)
-        _loss(job.head, job.places, job.loss, scratch, gradient, sums)
-        backward(job.layers, job.places.transposed, job.parameters, scratch, gradient)
-
-
-@njit(**_FAST)
-def _parts(job, state):
-    """Do parts of the minibatch that is on, until none is left."""
-    part = claim(state)
-    while part >= 0:
-        p, order = U(part), job.permutation[job.batch[0]]
-        start, size, parts = U(job.batch[1]), U(job.batch[2]), U(job.batch[3])
-        _part(job, start, size, job.weight[0], order, p, parts, job.scratch[p], job.gradient[p], job.sums[p])
-        finished(state)
-        part = claim(state)
+        _gather(job.columns, job.places, scratch, order, start + first, min(BLOCK, size - first), job.numbers[0])
+        forward(layers, job.parameters, scratch)
+        if ending & U(ACTOR):
+            _policy_loss(job.head, job.places, job.loss, scratch, gradient, sums)
+        if ending & U(CRITIC):
+            _critic_loss(job.places, job.loss, scratch, sums)
+        backward(layers, job.places.transposed, job.parameters, scratch, gradient)
 
 
 @njit(inline="always", **_FAST)
+def _add_up(job, tree, parts):
+    """Add up the parts' gradients of a tree, in order, into job.flat; its squares into job.numbers."""
+    first_layer, end, place, count, ending = job.trees[tree]
+    for p in range(_1, parts):
+        add(job.gradient[_0], job.gradient[p], place, count)
+    layers = job.layers[first_layer:end]
+    flatten_gradient(layers, job.gradient[_0], job.flat)
+    total_squares = F(0)
+    if ending & U(ACTOR) and job.head.kind == GAUSSIAN:
+        for c in range(_0, U(len(job.head.sizes))):
+            job.flat[job.head.log_std + c] = job.gradient[_0, c]
+        total_squares += squares(job.flat, job.head.log_std, U(len(job.head.sizes)))
+    for n in range(len(layers)):
+        inputs, outputs = layers[n, INPUTS], layers[n, OUTPUTS]
+        total_squares += squares(job.flat, layers[n, WEIGHT_PLACE], inputs * outputs)
+        total_squares += squares(job.flat, layers[n, BIAS], outputs)
+    job.numbers[_SQUARES + tree] = total_squares
+
+
+@njit(inline="always", **_FAST)
+def _step(job, tree):
+    """Move a tree's parameters."""
+    first_layer, end, _, _, ending = job.trees[tree]
+    scale, eps = (job.numbers[1], job.numbers[2], job.numbers[3]), job.numbers[4]
+    if ending & U(ACTOR) and job.head.kind == GAUSSIAN:
+        count = U(len(job.head.sizes))
+        adam(job.parameters, job.flat, job.mean, job.square, job.head.log_std, count, scale, eps)
+    for n in range(first_layer, end):
+        inputs, outputs = job.layers[n, INPUTS], job.layers[n, OUTPUTS]
+        place = job.layers[n, WEIGHT_PLACE]
+        adam(job.parameters, job.flat, job.mean, job.square, place, inputs * outputs, scale, eps)
+        adam(job.parameters, job.flat, job.mean, job.square, job.layers[n, BIAS], outputs, scale, eps)
+
+
+@njit(**_FAST)
+def _tasks(job, state, worker):
+    """Do parts of the task that is on, until none is left."""
+    mine = claim(state, worker)
+    while mine >= 0:
+        m, parts = U(mine), U(job.batch[4])
+        if job.batch[0] == DIFFERENTIATE:
+            tree, part = m // parts, m % parts
+            _differentiate(job, tree, part, parts, job.scratch[U(worker)], job.gradient[part], job.sums[m])
+        elif job.batch[0] == ADD_UP:
+            _add_up(job, m, parts)
+        else:
+            _step(job, m)
+        finished(state)
+        mine = claim(state, worker)
+
+
+@njit(inline="always", **_FAST)
+def _all(job, state, task, parts):
+    """The leader's: do a task with the helpers, to its end."""
+    job.batch[0] = task
+    publish(state, parts)
+    _tasks(job, state, 0)
+    wait(state)
+
+
+@njit(**_FAST)
 def _weight(columns, order, start, size):
     """1 / number of valid rows."""
     valid = _ZERO
@@ -180,65 +258,40 @@ def _weight(columns, order, start, size):
     return _ONE / max(valid, _ONE)
 
 
-@njit(fastmath={"contract"}, **_FAST)
-def _add_up(parts, rows):
-    """rows[0] += rows[1] + ... in this order."""
-    for p in range(_1, parts):
-        for i in range(_0, U(rows.shape[1])):
-            rows[_0, i] += rows[p, i]
-
-
-@njit(inline="always", **_FAST)
-def _gradient(job, state, epoch, start, size):
-    """Gradient and sums of a minibatch, into job.gradient[0] and job.sums[0]."""
-    parts = min(U(len(job.scratch)), (size + PART - _1) // PART)
-    job.batch[0], job.batch[1], job.batch[2], job.batch[3] = epoch, start, size, parts
-    job.weight[0] = _weight(job.columns, job.permutation[epoch], start, size)
-    refresh(job.head, job.parameters)
-    publish(state, parts)
-    _parts(job, state)
-    wait(state)
-    _add_up(parts, job.sums)
-    return parts
-
-
-@njit(inline="always", **_FAST)
-def _step(job, adam_state, parts, steps, settings):
-    """Add up the parts' gradients and take one step."""
-    mean, square, flat = adam_state
-    _, learning_rate, eps, max_norm, _ = settings
-    _add_up(parts, job.gradient)
-    flatten_gradient(job.layers, job.gradient[_0], flat)
-    if job.head.kind == GAUSSIAN:
-        for c in range(_0, U(len(job.head.sizes))):
-            flat[job.head.log_std + c] = job.gradient[_0, job.places.log_std + c]
-    adam(job.parameters, flat, mean, square, steps, learning_rate, eps, max_norm)
-
-
 @njit(cache=True, **_FAST)
-def learn(leader, state, job, adam_state, number, settings, metrics):
+def learn(worker, state, job, number, settings, metrics):
     """Epochs of `number` minibatches of the rows in job.permutation. Gives (steps taken in all, minibatches done).
 
-    leader: false for helpers, who call with the same arguments from threads of their own, and work until the leader is
-    through. state: headrace.kernels.team's. adam_state: float32 [P] each: mean, square, and room for the gradient.
-    settings: float64 (steps before, learning rate, eps, max_norm, target_kl or 0). metrics: float32
-    [epochs * number * SUMS], sums over each minibatch.
+    worker: 0 leads; others call with the same arguments from threads of their own, and work until the leader is
+    through. state: headrace.kernels.team's. settings: float64 (steps before, learning rate, eps, max_norm, target_kl
+    or 0). metrics: float32 [epochs * number * SUMS], sums over each minibatch.
     """
-    if not leader:
+    if worker > 0:
         while not dismissed(state):
-            _parts(job, state)
+            rest()
+            _tasks(job, state, worker)
         return 0.0, _0
-    steps, target_kl = settings[0], settings[4]
+    steps, learning_rate, eps, max_norm, target_kl = settings
     size, done, stopped = U(job.permutation.shape[1]) // number, _0, False
+    trees, parts = U(len(job.trees)), min(U(PARTS), (size + PART - _1) // PART)
+    job.batch[3], job.batch[4], job.numbers[4] = size, parts, eps
     for epoch in range(len(job.permutation)):
         for batch in range(_0, number):
-            parts = _gradient(job, state, epoch, batch * size, size)
+            job.batch[1], job.batch[2] = epoch, batch * size
+            job.numbers[0] = _weight(job.columns, job.permutation[epoch], batch * size, size)
+            refresh(job.head, job.parameters)
+            _all(job, state, DIFFERENTIATE, parts * trees)
+            for row in range(_1, parts * trees):
+                add(job.sums[_0], job.sums[row], _0, WIDTH)
             store(metrics, done * WIDTH, load(job.sums[_0], _0))
             done += _1
             stopped = stopped or (target_kl > 0.0 and job.sums[_0, KL] > F(1.5 * target_kl))
             if not stopped:
                 steps += 1.0
-                _step(job, adam_state, parts, steps, settings)
+                _all(job, state, ADD_UP, trees)
+                norm = math.sqrt(job.numbers[_SQUARES] + (job.numbers[_SQUARES + _1] if trees > _1 else _ZERO))
+                job.numbers[1], job.numbers[2], job.numbers[3] = scales(norm, steps, learning_rate, max_norm)
+                _all(job, state, STEP, trees)
         if stopped:
             break
     dismiss(state)

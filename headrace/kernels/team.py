@@ -1,10 +1,13 @@
 """A leader and its helpers share the parts of one job after another, without locks.
 
 Parts are claimed one by one, so that a helper that has not come round yet delays nobody: the leader then does its parts
-too. OpenMP's barriers, which wait for every thread, take milliseconds where other processes want the same cores, and a
-second pool of threads beside torch's makes its own contention. Who does a part must not matter to its result.
+too. The leader takes them from the front, helpers from the back, so that what a thread wrote for one job is mostly what
+it reads for the next. OpenMP's barriers, which wait for every thread, take milliseconds where other processes want the
+same cores, and a second pool of threads beside torch's makes its own contention. Who does a part must not matter to its
+result.
 
-State: int64 [16], zeros at first. One word says which job is on, of how many parts, and which is the next.
+State: int64 [16], zeros at first. One word says which job is on, of how many parts, and how many are taken from the
+front and from the back: each 16 bits. Worker 0 is the leader.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from numba.core import cgutils  # noqa: TID253
 from numba.extending import intrinsic  # noqa: TID253
 
 _WORD, _DONE = np.uint64(0), np.uint64(8)  # on cache lines of their own
-_JOB, _PARTS, _MASK = 32, 16, 0xFFFF  # bits of the word: job, parts, next part
+_JOB, _PARTS, _BACK, _MASK = 48, 32, 16, 0xFFFF  # bits of the word
 _DISMISSED = -1
 _FAST = {"error_model": "numpy", "nogil": True}
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
@@ -31,13 +34,23 @@ def _pointer(context: Any, builder: ir.IRBuilder, call: Any, args: Any) -> ir.Va
 
 
 @intrinsic
+def rest(typing: Any) -> Any:
+    """A word to the processor that this thread is only waiting."""
+
+    def generate(context: Any, builder: ir.IRBuilder, call: Any, args: Any) -> ir.Value:
+        if _X86:
+            pause = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, pause, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
 def _read(typing: Any, array: Any, index: Any) -> Any:
     """array[index], as other threads left it."""
 
     def generate(context: Any, builder: ir.IRBuilder, call: Any, args: Any) -> ir.Value:
-        if _X86:  # this is asked in loops
-            pause = ir.FunctionType(ir.VoidType(), [])
-            builder.call(cgutils.get_or_insert_function(builder.module, pause, "llvm.x86.sse2.pause"), [])
         return builder.load_atomic(_pointer(context, builder, call, args), "seq_cst", 8)
 
     return types.int64(array, types.uint64), generate
@@ -80,21 +93,22 @@ def _exchange(typing: Any, array: Any, index: Any, old: Any, new: Any) -> Any:
 @njit(**_FAST)
 def publish(state, parts):
     """The leader's: begin the next job. The one before must be finished."""
-    job = (_read(state, _WORD) >> _JOB) + 1
+    job = ((_read(state, _WORD) >> _JOB) + 1) & 0x7FFF
     _write(state, _DONE, 0)
     _write(state, _WORD, (job << _JOB) | (np.int64(parts) << _PARTS))
 
 
 @njit(**_FAST)
-def claim(state):
+def claim(state, worker):
     """A part of the job that is on, which is then the caller's to do; -1 where none is left."""
     while True:
         word = _read(state, _WORD)
-        part = word & _MASK
-        if word < 0 or part >= (word >> _PARTS) & _MASK:
+        parts, back, front = (word >> _PARTS) & _MASK, (word >> _BACK) & _MASK, word & _MASK
+        if word < 0 or front + back >= parts:
             return np.int64(-1)
-        if _exchange(state, _WORD, word, word + 1):
-            return part
+        taken = word + (1 if worker == 0 else 1 << _BACK)
+        if _exchange(state, _WORD, word, taken):
+            return front if worker == 0 else parts - 1 - back
 
 
 @njit(**_FAST)
@@ -108,7 +122,7 @@ def wait(state):
     """The leader's: until all parts of the job are done."""
     parts = (_read(state, _WORD) >> _PARTS) & _MASK
     while _read(state, _DONE) < parts:
-        pass
+        rest()
 
 
 @njit(**_FAST)

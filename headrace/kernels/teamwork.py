@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-CROWDED = 0.75  # share of a call in which its own thread ran, below which other processes want the cores
+CROWDED = 0.6  # share of a call in which its own thread ran, below which other processes want the cores
 WORTH_JUDGING = 1e-3  # s: shorter calls say nothing about that
 ALONE = 8  # calls without helpers after a crowded one
 
@@ -29,14 +29,14 @@ class Team:
         self.alone = 0
 
     def run(self, function: Callable[..., Any], threads: int, arguments: tuple[Any, ...]) -> Any:
-        """function(leader, state, *arguments) in this thread and, with leader false, in up to threads - 1 others. Gives
-        what the leader's call gave, once all have returned.
+        """function(worker, state, *arguments): worker 0 in this thread, which leads, and 1 ... threads - 1 in others.
+        Gives what the leader's call gave, once all have returned.
 
         The function must release the GIL, and come back from helpers' calls once the leader has dismissed them. Its
         results must not depend on the number of threads.
         """
         if threads == 1:
-            return function(True, state(), *arguments)
+            return function(0, state(), *arguments)
         wall, own = time.perf_counter(), time.thread_time()
         result = _together(function, 1 if self.alone else threads, arguments)
         wall, own = time.perf_counter() - wall, time.thread_time() - own
@@ -48,9 +48,9 @@ class Team:
 
 def _together(function: Callable[..., Any], threads: int, arguments: tuple[Any, ...]) -> Any:
     team = state()
-    helpers = [_pool(os.getpid()).submit(function, False, team, *arguments) for _ in range(threads - 1)]
+    helpers = [_pool(os.getpid()).submit(function, worker, team, *arguments) for worker in range(1, threads)]
     try:
-        return function(True, team, *arguments)
+        return function(0, team, *arguments)
     finally:
         team[0] = -1  # dismissed, however the leader ended
         for helper in helpers:

@@ -35,7 +35,7 @@ class _Actor:
     """Decides for one policy, as long as its parameters lie where they lay."""
 
     def __init__(self, policy: ActorCritic) -> None:
-        from headrace.kernels.act_cpu import PARTS
+        from headrace.kernels.act_cpu import WORKERS
         from headrace.kernels.mlp_cpu import aligned, rounded
         from headrace.kernels.teamwork import Team
         from headrace.policies.compiled import compiled
@@ -45,7 +45,7 @@ class _Actor:
         self.address = policy.critic_out.weight.data_ptr()
         self.tables = compiled(policy, flat)
         self.parameters = flat.numpy()
-        self.scratch = aligned(PARTS, rounded(self.tables.scratch))
+        self.scratch = aligned(WORKERS, rounded(self.tables.scratch))
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.gaussian = isinstance(policy.head, GaussianHead)
         self.team = Team()
@@ -70,7 +70,8 @@ class _Actor:
         )
         if self.act is None:
             self.act = self._compiled(arguments)
-        self.team.run(self.act, torch.get_num_threads() if rows >= WORTH_A_THREAD else 1, arguments)
+        threads = min(torch.get_num_threads(), len(self.scratch)) if rows >= WORTH_A_THREAD else 1
+        self.team.run(self.act, threads, arguments)
         return Decision(action.t() if policy.action_space.shape else action[0], log_prob, value, memory)
 
     @staticmethod
@@ -78,7 +79,7 @@ class _Actor:
         from headrace.kernels.compiled import entry
         from headrace.kernels.teamwork import state
 
-        return entry("act_cpu", "act", (True, state(), *arguments), ANNOUNCEMENT)
+        return entry("act_cpu", "act", (0, state(), *arguments), ANNOUNCEMENT)
 
 
 _actors: WeakKeyDictionary[ActorCritic, _Actor] = WeakKeyDictionary()

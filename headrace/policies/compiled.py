@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.heads_cpu import DISCRETE, GAUSSIAN, Head
-from headrace.kernels.mlp_cpu import DELTA, OBSERVATION, OUTPUT, Layer, Network, Places, network, rounded
+from headrace.kernels.mlp_cpu import (
+    ACTOR,
+    CRITIC,
+    DELTA,
+    GRADIENT,
+    OBSERVATION,
+    OUTPUT,
+    Layer,
+    Network,
+    Places,
+    network,
+    rounded,
+)
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.heads import GaussianHead, MultiCategoricalHead
 
@@ -20,8 +32,8 @@ class Compiled(NamedTuple):
     network: Network
     head: Head
     places: Places
+    trees: np.ndarray  # uint64 [1 or 2, 5]: see ppo_cpu.Job
     scratch: int  # float32 one block needs
-    gradient: int  # float32 in a gradient
     start: Tensor
 
 
@@ -31,8 +43,8 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     actor = _dense(policy.actor_out, _trunk(policy.actor, layers, policy, flat), "identity", layers, flat)
     trunk = layers[actor].source if policy.shared else _trunk(policy.critic, layers, policy, flat)
     critic = _dense(policy.critic_out, trunk, "identity", layers, flat)
-    net = network(layers)
     head, start = _head(policy.head, flat)
+    net = network(layers, rounded(len(head.sizes)))
     components = len(head.sizes) * 64
     actions, entropies = net.scratch, net.scratch + components
     samples = entropies + components
@@ -43,11 +55,19 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
         actions,
         entropies,
         samples,
-        net.gradient,
     )
     rows = max(5, 1 + policy.num_draws)  # of samples: see ppo_cpu.OLD_LOG_PROB and on; in act_cpu log_prob and noise
-    gradient = net.gradient + rounded(len(head.sizes))
-    return Compiled(net, head, Places(*map(np.uint64, places)), samples + rows * 64, gradient, start)
+    trees = _trees(net, 0 if policy.shared else actor + 1)
+    return Compiled(net, head, Places(*map(np.uint64, places)), trees, samples + rows * 64, start)
+
+
+def _trees(net: Network, split: int) -> np.ndarray:
+    """One tree for actor and critic, or, where the critic has layers `split` and on for itself, one each."""
+    count = len(net.layers)
+    if split == 0:
+        return np.array([[0, count, 0, net.gradient, ACTOR | CRITIC]], np.uint64)
+    place = int(net.layers[split, GRADIENT])
+    return np.array([[0, split, 0, place, ACTOR], [split, count, place, net.gradient - place, CRITIC]], np.uint64)
 
 
 def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int]:
