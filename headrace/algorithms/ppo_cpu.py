@@ -28,7 +28,7 @@ SOURCES = (
     *((kind, name) for kind in (Categorical, MultiCategorical, Gaussian) for name in ("log_prob", "entropy")),
     *((head, "forward") for head in (CategoricalHead, MultiCategoricalHead, GaussianHead)),
 )
-ANNOUNCEMENT = "compiling PPO's learning call (once, about 8 s)"
+ANNOUNCEMENT = "compiling PPO's learning call (once, about 4 s) ..."
 
 
 class _Learner:
@@ -49,27 +49,28 @@ class _Learner:
             aligned(kernel.WORKERS, rounded(self.tables.scratch)),
             aligned(kernel.PARTS, self.tables.network.gradient),
             aligned(kernel.PARTS * len(self.tables.trees), kernel.SUMS),
-            *(np.zeros(5, np.int64), aligned(8)),
+            aligned(8),
         )
         self.team = Team()
-        self.call: Callable[..., tuple[float, int]] | None = None
+        self.call: Callable[..., None] | None = None
 
     def learn(self, policy: ActorCritic, optimizer: Adam, columns: Any, order: Tensor, config: PPOConfig) -> Tensor:
         """Sums over each minibatch, float32 [minibatches, SUMS]."""
         tables, kernel, number = self.tables, self.kernel, count(order.shape[1], config.minibatch_size)
         sums = torch.zeros(len(order) * number, kernel.SUMS)
+        batch = np.zeros(8, np.int64)
         job = kernel.Job(
             *(tables.network.layers, tables.trees, tables.head, tables.places, self._loss(policy, config), columns),
-            *(order.contiguous().numpy(), *self.arrays),
+            *(order.contiguous().numpy(), *self.arrays, batch),
         )
         at = (float(optimizer.steps), float(optimizer.learning_rate))
         settings = (*at, float(optimizer.eps), float(config.max_grad_norm), float(config.target_kl))
-        arguments = (job, np.uint64(number), settings, sums.view(-1).numpy())
+        arguments = (job, number, settings, sums.view(-1).numpy())
         if self.call is None:
             self.call = self._compiled(arguments)
-        steps, done = self.team.run(self.call, self._threads(order.shape[1] // number), arguments)
-        optimizer.steps.fill_(steps)
-        return sums[:done]
+        self.team.run(self.call, self._threads(order.shape[1] // number), arguments)
+        optimizer.steps += int(batch[kernel.STEPS])
+        return sums[: batch[kernel.DONE]]
 
     def _threads(self, size: int) -> int:
         """As many as torch may use, and as there are parts in a minibatch of this size."""
@@ -100,7 +101,7 @@ class _Learner:
         )
 
     @staticmethod
-    def _compiled(arguments: tuple[Any, ...]) -> Callable[..., tuple[float, int]]:
+    def _compiled(arguments: tuple[Any, ...]) -> Callable[..., None]:
         from headrace.kernels.compiled import entry
         from headrace.kernels.teamwork import state
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit  # noqa: TID253
 
 from headrace.kernels.dense import BLOCK
 from headrace.kernels.heads_cpu import GAUSSIAN, refresh, sample
+from headrace.kernels.jit import ENTRY, MERGED, njit
 from headrace.kernels.mlp_cpu import forward
 from headrace.kernels.simd import WIDTH, store
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
 
 F, U = np.float32, np.uint64
-_FAST = {"error_model": "numpy", "nogil": True}
 _0, _1 = U(0), U(1)
 PARTS, WORKERS = U(8), 8
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def _read(observation, inputs, first, count, noise, draws, scratch, at):
     """A block of `count` columns from `first` on. Lanes left over repeat the last."""
     rows, stride = observation
@@ -29,7 +28,7 @@ def _read(observation, inputs, first, count, noise, draws, scratch, at):
             scratch[at + d * BLOCK + e] = noise[d, n]
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def _write(policy, scratch, at, first, count, start, decided):
     """What was decided for a block, to columns first, first + 1 ..."""
     _, head, places, _, units = policy
@@ -46,7 +45,7 @@ def _write(policy, scratch, at, first, count, start, decided):
                 choice[c, n] = np.int32(a) + start[c]
 
 
-@njit(**_FAST)
+@njit(**MERGED)
 def _parts(worker, state, parts, policy, observation, noise, start, decided, scratch):
     """Do parts, blocks of a fixed range, until none is left."""
     layers, head, places, parameters, _ = policy
@@ -72,7 +71,7 @@ def _parts(worker, state, parts, policy, observation, noise, start, decided, scr
         part = claim(state, worker)
 
 
-@njit(cache=True, **_FAST)
+@njit(**ENTRY)
 def act(worker, state, policy, observation, noise, start, decided, scratch):
     """Decide for N observations.
 
@@ -84,13 +83,14 @@ def act(worker, state, policy, observation, noise, start, decided, scratch):
     """
     _, head, _, parameters, _ = policy
     parts = min(PARTS, (U(len(decided[2])) + BLOCK - _1) // BLOCK)
-    if worker > 0:
-        while not dismissed(state):
-            rest()
-            _parts(worker, state, parts, policy, observation, noise, start, decided, scratch)
-        return
-    refresh(head, parameters)
-    publish(state, parts)
-    _parts(worker, state, parts, policy, observation, noise, start, decided, scratch)
-    wait(state)
-    dismiss(state)
+    if worker == 0:
+        refresh(head, parameters)
+        publish(state, parts)
+    while True:
+        _parts(worker, state, parts, policy, observation, noise, start, decided, scratch)
+        if worker == 0 or dismissed(state):
+            break
+        rest()
+    if worker == 0:
+        wait(state)
+        dismiss(state)

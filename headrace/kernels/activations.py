@@ -3,52 +3,51 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit  # noqa: TID253
 
 from headrace.kernels.functions import exp, normal_cdf, sigmoid, tanh
+from headrace.kernels.jit import INLINE, INNER, njit
 from headrace.kernels.simd import WIDTH, load, select, splat, store
 
 F = np.float32
 _ZERO, _ONE = F(0), F(1)
 _LEAK = F(0.01)
-_FAST = {"error_model": "numpy", "nogil": True}
 
 CODES = {"identity": 0, "tanh": 1, "relu": 2, "elu": 3, "silu": 4, "gelu": 5, "leaky_relu": 6}
 
 
-@njit(forceinline=True, **_FAST)
+@njit(**INLINE)
 def _tanh(x):
     y = tanh(x)
     return y, _ONE - y * y
 
 
-@njit(forceinline=True, **_FAST)
+@njit(**INLINE)
 def _relu(x):
     negative = x < _ZERO  # false for NaN, which therefore stays
     return select(negative, splat(_ZERO), x), select(x > _ZERO, splat(_ONE), splat(_ZERO))
 
 
-@njit(forceinline=True, **_FAST)
+@njit(**INLINE)
 def _elu(x):
     e = exp(x)
     positive = x > _ZERO
     return select(positive, x, e - _ONE), select(positive, splat(_ONE), e)
 
 
-@njit(forceinline=True, **_FAST)
+@njit(**INLINE)
 def _silu(x):
     s = sigmoid(x)
     y = x * s
     return y, s + y * (_ONE - s)
 
 
-@njit(forceinline=True, **_FAST)
+@njit(**INLINE)
 def _gelu(x):
     distribution, density = normal_cdf(x)
     return x * distribution, distribution + x * density
 
 
-@njit(forceinline=True, **_FAST)
+@njit(**INLINE)
 def _leaky_relu(x):
     positive = x > _ZERO
     return select(positive, x, x * _LEAK), select(positive, splat(_ONE), splat(_LEAK))
@@ -57,7 +56,7 @@ def _leaky_relu(x):
 def _rows(function):
     """`function` of `count` values from scratch[first] on, in place; its slope goes to scratch[slope] on."""
 
-    @njit(**_FAST)
+    @njit(**INNER)
     def rows(scratch, first, slope, count):
         for i in range(np.uint64(0), count, WIDTH):
             y, dy = function(load(scratch, first + i))
@@ -71,7 +70,7 @@ _tanh_rows, _relu_rows, _elu_rows = _rows(_tanh), _rows(_relu), _rows(_elu)
 _silu_rows, _gelu_rows, _leaky_relu_rows = _rows(_silu), _rows(_gelu), _rows(_leaky_relu)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def activate(code, scratch, first, slope, count):
     """Apply the activation CODES calls `code` to scratch[first : first + count], and keep its slopes."""
     if code == np.uint64(1):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit  # noqa: TID253
+
+from headrace.kernels.jit import INNER, njit
 
 F = np.float32
-_FAST = {"error_model": "numpy", "nogil": True}
 BETA1, BETA2 = 0.9, 0.999
 
 
-@njit(fastmath={"reassoc", "contract"}, **_FAST)
+@njit(fastmath={"reassoc", "contract"}, **INNER)
 def squares(gradient, first, count):
     """Sum of squares of gradient[first : first + count], in an order fixed at compile time by the vector's width."""
     total = F(0)
@@ -21,7 +21,7 @@ def squares(gradient, first, count):
     return total
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def scales(norm, steps, learning_rate, max_norm):
     """(factor of the gradient, rate, factor of the root of squares), float32: for step number `steps`, counted from 1,
     along a gradient of this norm, scaled down to max_norm where it is larger."""
@@ -30,7 +30,7 @@ def scales(norm, steps, learning_rate, max_norm):
     return F(factor), F(learning_rate / (1.0 - BETA1**steps)), F(1.0 / math.sqrt(1.0 - BETA2**steps))
 
 
-@njit(fastmath={"contract"}, **_FAST)
+@njit(fastmath={"contract"}, **INNER)
 def adam(parameters, gradient, mean, square, first, count, scale, eps):
     """Move parameters[first : first + count] one step. scale: see scales()."""
     factor, rate, correction = scale

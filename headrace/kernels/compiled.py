@@ -12,7 +12,7 @@ from typing import Any
 from headrace.kernels import cache as disk
 
 _FOLDER = Path(__file__).parent
-_PARTS = ("simd", "functions", "activations", "dense", "mlp_cpu", "heads_cpu", "adam_cpu", "team")
+_PARTS = ("jit", "simd", "functions", "activations", "dense", "mlp_cpu", "heads_cpu", "adam_cpu", "team")
 
 
 @cache

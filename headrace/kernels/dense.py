@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import llvmlite.binding
 import numpy as np
-from numba import njit  # noqa: TID253
 
+from headrace.kernels.jit import INNER, njit
 from headrace.kernels.simd import WIDTH, fma, load, splat, store, total
 
 BLOCK = np.uint64(64)  # samples of a block
-_FAST = {"error_model": "numpy", "nogil": True}
 _ZERO, _ONE, _FOUR = np.uint64(0), np.uint64(1), np.uint64(4)
 _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _tile_4x64(weight, w, row, column, count, source, s, source_row, target, t, target_row):
     w1, t1 = w + row, t + target_row
     w2, t2 = w1 + row, t1 + target_row
@@ -48,7 +47,7 @@ def _tile_4x64(weight, w, row, column, count, source, s, source_row, target, t, 
     store(target, t3, d0), store(target, t3 + WIDTH, d1), store(target, t3 + _2, d2), store(target, t3 + _3, d3)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _tile_1x64(weight, w, column, count, source, s, source_row, target, t):
     a0, a1, a2, a3 = load(target, t), load(target, t + WIDTH), load(target, t + _2), load(target, t + _3)
     for k in range(_ZERO, count):
@@ -58,7 +57,7 @@ def _tile_1x64(weight, w, column, count, source, s, source_row, target, t):
     store(target, t, a0), store(target, t + WIDTH, a1), store(target, t + _2, a2), store(target, t + _3, a3)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _tile_4x16(weight, w, row, column, count, source, s, source_row, target, t, target_row):
     w1, t1 = w + row, t + target_row
     w2, t2 = w1 + row, t1 + target_row
@@ -71,7 +70,7 @@ def _tile_4x16(weight, w, row, column, count, source, s, source_row, target, t, 
     store(target, t, a), store(target, t1, b), store(target, t2, c), store(target, t3, d)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _tile_1x16(weight, w, column, count, source, s, source_row, target, t):
     a = load(target, t)
     for k in range(_ZERO, count):
@@ -79,7 +78,7 @@ def _tile_1x16(weight, w, column, count, source, s, source_row, target, t):
     store(target, t, a)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def multiply(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
     """target[r, e] += sum over k < count of weight[r, k] * source[k, e], for r < rows and e < width.
 
@@ -105,7 +104,7 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
         e += BLOCK if wide else WIDTH
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def fill(target, first, rows, bias, b):
     """Row r of the block at target[first] becomes bias[b + r]."""
     for r in range(_ZERO, rows):
@@ -114,7 +113,7 @@ def fill(target, first, rows, bias, b):
             store(target, i, value)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def clear(target, first, count):
     """target[first : first + count] = 0; count a multiple of 16."""
     zero = splat(np.float32(0))
@@ -122,21 +121,21 @@ def clear(target, first, count):
         store(target, i, zero)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def add(target, source, first, count):
     """target[first : first + count] += source[first : first + count]; count a multiple of 16."""
     for i in range(first, first + count, WIDTH):
         store(target, i, load(target, i) + load(source, i))
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def scale(target, first, factor, count):
     """target[first + i] *= target[factor + i] for i < count; count a multiple of 16."""
     for i in range(_ZERO, count, WIDTH):
         store(target, first + i, load(target, first + i) * load(target, factor + i))
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def transpose(scratch, source, rows, target, stride):
     """scratch[target + e * stride + r] = scratch[source + r * BLOCK + e], sixteen rows at a time."""
     whole = rows - rows % WIDTH
@@ -149,7 +148,7 @@ def transpose(scratch, source, rows, target, stride):
             scratch[target + e * stride + r] = scratch[source + r * BLOCK + e]
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def add_row_sums(scratch, first, rows, target, t):
     """target[t + r] += sum of row r of the block at scratch[first]."""
     for r in range(_ZERO, rows):

@@ -15,12 +15,11 @@ NaN stays NaN in all of them: comparisons with NaN are false, and the branch tak
 from __future__ import annotations
 
 import numpy as np
-from numba import njit  # noqa: TID253
 
+from headrace.kernels.jit import INLINE, njit
 from headrace.kernels.simd import either, exponent, fma, mantissa, power_of_two, select, splat
 
 F = np.float32
-_INLINE = {"forceinline": True, "error_model": "numpy", "nogil": True}
 
 _LOG2_E = F(1.44269504088896341)
 _LN2_HIGH, _LN2_LOW = (
@@ -34,7 +33,7 @@ _TANH_ONE = F(7.90531110763549805)  # tanh rounds to 1 from here on
 _INFINITY, _ZERO, _HALF, _ONE, _TWO = F(np.inf), F(0), F(0.5), F(1), F(2)
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def exp(x):
     """e^x, by 2^n times a polynomial of the rest (Cephes' expf)."""
     shifted = fma(x, splat(_LOG2_E), splat(_TO_INTEGER))
@@ -50,7 +49,7 @@ def exp(x):
     return select(x < _EXP_LOWEST, splat(_ZERO), select(x > _EXP_HIGHEST, splat(_INFINITY), y))
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def log(x):
     """Natural logarithm of a positive normal number (Cephes' logf)."""
     m, e = mantissa(x), exponent(x)
@@ -71,7 +70,7 @@ def log(x):
     return select(x == x, y, x)
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def tanh(x):
     """Hyperbolic tangent: an odd polynomial over an even one, clamped where it rounds to 1."""
     x = select(x > _TANH_ONE, splat(_TANH_ONE), x)
@@ -89,13 +88,13 @@ def tanh(x):
     return x * p / q
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def sigmoid(x):
     """1 / (1 + e^-x)."""
     return _ONE / (_ONE + exp(_ZERO - x))
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def normal_cdf(x):
     """(Phi(x), phi(x)): distribution and density of the standard normal. Abramowitz & Stegun 7.1.26."""
     size = select(x < _ZERO, _ZERO - x, x) * F(0.70710678118654752)
@@ -109,7 +108,7 @@ def normal_cdf(x):
     return select(x < _ZERO, tail, _ONE - tail), bell * F(0.39894228040143268)
 
 
-@njit(**_INLINE)
+@njit(**INLINE)
 def turn(x):
     """(cos, sin) of 2 pi x, x in [0, 1]: by the nearest quarter, and polynomials of the rest (Cephes' sinf, cosf)."""
     shifted = fma(x, splat(F(4)), splat(_TO_INTEGER))

@@ -14,14 +14,13 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit  # noqa: TID253
 
 from headrace.kernels.dense import BLOCK
 from headrace.kernels.functions import exp, log, turn
+from headrace.kernels.jit import INLINE, INNER, njit
 from headrace.kernels.simd import fma, load, select, splat, sqrt, store, total
 
 F = np.float32
-_FAST = {"error_model": "numpy", "nogil": True}
 _0, _1 = np.uint64(0), np.uint64(1)
 _ZERO, _ONE, _HALF = F(0), F(1), F(0.5)
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -42,7 +41,7 @@ class Head(NamedTuple):
     log_std: np.uint64
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def refresh(head, parameters):
     """Bring a GAUSSIAN head's standard deviation and constants up to date with the parameters."""
     if head.kind != GAUSSIAN:
@@ -56,7 +55,7 @@ def refresh(head, parameters):
     head.constants[1] = mass + (_HALF_LOG_2PI + 0.5) * len(head.sizes)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def softmax(scratch, logits, shares, size, i):
     """Logits, rows of a block, become log-probabilities; shares the probabilities. Gives the entropy."""
     top = load(scratch, logits + i)
@@ -79,7 +78,7 @@ def softmax(scratch, logits, shares, size, i):
     return entropy
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def evaluate(head, scratch, outputs, shares, actions, entropies, i):
     """(log_prob, entropy) of the sixteen samples from lane i on. All others are places of blocks in scratch: outputs
     and shares as many rows as the actor's last layer, actions and entropies one a component."""
@@ -105,7 +104,7 @@ def evaluate(head, scratch, outputs, shares, actions, entropies, i):
     return log_prob, entropy
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def sample(head, scratch, outputs, shares, actions, entropies, i, noise, draws):
     """Fill in the actions of the sixteen samples from lane i on; gives their log_prob.
 
@@ -141,7 +140,7 @@ def sample(head, scratch, outputs, shares, actions, entropies, i, noise, draws):
     return log_prob + head.constants[_0]
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _drawn(scratch, share, size, noise):
     """The first choice whose cumulated share is above noise times the total."""
     mass = splat(_ZERO)
@@ -154,7 +153,7 @@ def _drawn(scratch, share, size, noise):
     return passed
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _likeliest(scratch, row, size):
     """The first choice of the largest logit."""
     top, choice = load(scratch, row), splat(_ZERO)
@@ -165,7 +164,7 @@ def _likeliest(scratch, row, size):
     return choice
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _normal(scratch, noise, c, pairs):
     """Component c of a standard normal. Box & Muller 1958: the first half are cosines, the second sines."""
     pair = c if c < pairs else c - pairs
@@ -174,7 +173,7 @@ def _normal(scratch, noise, c, pairs):
     return radius * (cosine if c < pairs else sine)
 
 
-@njit(forceinline=True, **_FAST)
+@njit(**INLINE)
 def _distance(head, scratch, outputs, actions, c, i):
     """Of an action's component from the mean, in standard deviations."""
     output = load(scratch, outputs + c * BLOCK + i)
@@ -182,7 +181,7 @@ def _distance(head, scratch, outputs, actions, c, i):
     return (load(scratch, actions + c * BLOCK + i) - mean) * head.spread[np.uint64(2), c]
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def differentiate(head, scratch, outputs, deltas, actions, entropies, i, d_log_prob, d_entropy, gradient):
     """The loss's gradient at the outputs, into deltas, after evaluate(), whose shares lie in deltas.
 

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit  # noqa: TID253
 
 from headrace.kernels.activations import CODES, activate
 from headrace.kernels.dense import BLOCK, add_row_sums, clear, fill, multiply, scale, transpose
+from headrace.kernels.jit import MERGED, njit
 from headrace.kernels.simd import WIDTH
 
-_FAST = {"error_model": "numpy", "nogil": True}
 OBSERVATION = -1  # as a layer's source: the network's input
 ACTOR, CRITIC = 1, 2  # what a tree of layers ends in: one, the other, or both
 
@@ -112,7 +111,7 @@ def _connect(table: np.ndarray, layers: Sequence[Layer]) -> None:
         written.add(layer.source)
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def forward(layers, parameters, scratch):
     """Outputs and slopes of all layers, from the observation's block at scratch[0]."""
     for n in range(_ZERO, np.uint64(len(layers))):
@@ -125,7 +124,7 @@ def forward(layers, parameters, scratch):
         activate(layers[n, ACTIVATION], scratch, output, layers[n, SLOPE], outputs * BLOCK)
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def backward(layers, transposed, parameters, scratch, gradient):
     """Add a block's gradient to `gradient`, from the deltas of the layers that nothing reads, after forward()."""
     for back in range(_ZERO, np.uint64(len(layers))):
@@ -149,7 +148,7 @@ def backward(layers, transposed, parameters, scratch, gradient):
             )  # fmt: skip
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def flatten_gradient(layers, gradient, flat):
     """From a gradient's padded rows to the parameters' own order."""
     for n in range(_ZERO, np.uint64(len(layers))):

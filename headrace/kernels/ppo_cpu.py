@@ -12,24 +12,24 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit  # noqa: TID253
 
 from headrace.kernels.adam_cpu import adam, scales, squares
 from headrace.kernels.dense import BLOCK, add, clear
 from headrace.kernels.functions import exp
 from headrace.kernels.heads_cpu import GAUSSIAN, Head, differentiate, evaluate, refresh
+from headrace.kernels.jit import ENTRY, INLINE, INNER, MERGED, njit
 from headrace.kernels.mlp_cpu import ACTOR, BIAS, CRITIC, INPUTS, OUTPUTS, Places, backward, flatten_gradient, forward
 from headrace.kernels.mlp_cpu import WEIGHT as WEIGHT_PLACE
 from headrace.kernels.simd import WIDTH, fma, load, select, splat, store, total
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
 
 F, U = np.float32, np.uint64
-_FAST = {"error_model": "numpy", "nogil": True}
 _0, _1 = U(0), U(1)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
-PARTS, PART = 8, U(128)  # parts at most, and samples a part is worth
+PARTS, PART = 8, 128  # parts at most, and samples a part is worth
 WORKERS = 16  # at most: each has scratch of its own
-DIFFERENTIATE, ADD_UP, STEP = 0, 1, 2  # tasks
+BEGIN, DIFFERENTIATE, ADD_UP, STEP = range(4)  # tasks; the first is what a job.batch of zeros says
+_TASK, _EPOCH, _START, _SIZE, _PARTS, DONE, _STOPPED, STEPS = (U(i) for i in range(8))  # places in Job.batch
 _SQUARES = U(5)  # place in Job.numbers
 POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
 SUMS = 16  # one vector
@@ -68,7 +68,8 @@ class Job(NamedTuple):
     layers: the network. trees: uint64 [1 or 2, 5], its parts that share no layers: first layer, end, place and size in
     a gradient, and what it ends in, ACTOR, CRITIC or both. permutation: int64 [epochs, R]. parameters, mean, square,
     flat: float32 [P]; flat is room for the gradient in the parameters' order. scratch: float32, one row a worker.
-    gradient: one row a part. sums: float32 [parts * trees, SUMS]. batch: int64 (task, epoch, start, size, parts).
+    gradient: one row a part. sums: float32 [parts * trees, SUMS]. batch: int64 [8], zeros at
+    first: the task that is on, epoch, start, size, parts, minibatches done, whether KL stopped it, steps taken.
     numbers: float32 [8]: 1 / valid rows, the step's scale (adam_cpu.scales) and eps, squares of each tree's gradient.
     """
 
@@ -86,11 +87,11 @@ class Job(NamedTuple):
     scratch: np.ndarray
     gradient: np.ndarray
     sums: np.ndarray
-    batch: np.ndarray
     numbers: np.ndarray
+    batch: np.ndarray
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def _gather(columns, places, scratch, order, first, count, weight):
     """A block of samples, rows order[first : first + count]. Lanes left over repeat the last, and weigh 0."""
     for e in range(_0, BLOCK):
@@ -107,14 +108,14 @@ def _gather(columns, places, scratch, order, first, count, weight):
             scratch[places.actions + c * BLOCK + e] = columns.action[c, row]
 
 
-@njit(forceinline=True, **_FAST)
+@njit(**INLINE)
 def _clamp(x, size):
     """x within +-size; NaN stays."""
     x = select(x > size, splat(size), x)
     return select(x < -size, splat(-size), x)
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def _value_loss(loss, value, old, returns):
     """Squared error of a value, in units of the critic's output, and its gradient."""
     error = (value - returns) / loss.scale
@@ -129,7 +130,7 @@ def _value_loss(loss, value, old, returns):
     return square, slope
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _policy_loss(head, places, loss, scratch, gradient, sums):
     """The policy's part of a block's loss: its gradient at the logits, and its sums."""
     for i in range(_0, BLOCK, WIDTH):
@@ -156,7 +157,7 @@ def _policy_loss(head, places, loss, scratch, gradient, sums):
         sums[CLIPPED] += total(outside * weight)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def _critic_loss(places, loss, scratch, sums):
     """The critic's part of a block's loss: its gradient at the critic's output, and its sum."""
     for i in range(_0, BLOCK, WIDTH):
@@ -168,14 +169,14 @@ def _critic_loss(places, loss, scratch, sums):
         sums[VALUE] += total(square * weight)
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def _differentiate(job, tree, part, parts, scratch, gradient, sums):
     """A tree's gradient of a part of the minibatch: its blocks, one after another."""
     first_layer, end, place, count, ending = job.trees[tree]
     clear(gradient, place, count)
     clear(sums, _0, U(len(sums)))
-    layers, order = job.layers[first_layer:end], job.permutation[job.batch[1]]
-    start, size = U(job.batch[2]), U(job.batch[3])
+    layers, order = job.layers[first_layer:end], job.permutation[U(job.batch[_EPOCH])]
+    start, size = U(job.batch[_START]), U(job.batch[_SIZE])
     blocks = (size + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
@@ -188,7 +189,7 @@ def _differentiate(job, tree, part, parts, scratch, gradient, sums):
         backward(layers, job.places.transposed, job.parameters, scratch, gradient)
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def _add_up(job, tree, parts):
     """Add up the parts' gradients of a tree, in order, into job.flat; its squares into job.numbers."""
     first_layer, end, place, count, ending = job.trees[tree]
@@ -208,7 +209,7 @@ def _add_up(job, tree, parts):
     job.numbers[_SQUARES + tree] = total_squares
 
 
-@njit(inline="always", **_FAST)
+@njit(**MERGED)
 def _step(job, tree):
     """Move a tree's parameters."""
     first_layer, end, _, _, ending = job.trees[tree]
@@ -223,16 +224,16 @@ def _step(job, tree):
         adam(job.parameters, job.flat, job.mean, job.square, job.layers[n, BIAS], outputs, scale, eps)
 
 
-@njit(**_FAST)
-def _tasks(job, state, worker):
+@njit(**MERGED)
+def _work(job, state, worker):
     """Do parts of the task that is on, until none is left."""
     mine = claim(state, worker)
     while mine >= 0:
-        m, parts = U(mine), U(job.batch[4])
-        if job.batch[0] == DIFFERENTIATE:
+        m, parts = U(mine), U(job.batch[_PARTS])
+        if job.batch[_TASK] == DIFFERENTIATE:
             tree, part = m // parts, m % parts
             _differentiate(job, tree, part, parts, job.scratch[U(worker)], job.gradient[part], job.sums[m])
-        elif job.batch[0] == ADD_UP:
+        elif job.batch[_TASK] == ADD_UP:
             _add_up(job, m, parts)
         else:
             _step(job, m)
@@ -240,16 +241,49 @@ def _tasks(job, state, worker):
         mine = claim(state, worker)
 
 
-@njit(inline="always", **_FAST)
-def _all(job, state, task, parts):
-    """The leader's: do a task with the helpers, to its end."""
-    job.batch[0] = task
-    publish(state, parts)
-    _tasks(job, state, 0)
-    wait(state)
+@njit(**INNER)
+def _next_minibatch(job, number):
+    """Describe the next minibatch; false where there is none."""
+    epoch, batch = divmod(job.batch[DONE], number)
+    if epoch == len(job.permutation) or (job.batch[_STOPPED] and batch == 0):
+        return False
+    order = job.permutation[U(epoch)]
+    size = len(order) // number
+    parts = min(PARTS, (size + PART - 1) // PART)
+    job.batch[_TASK], job.batch[_EPOCH], job.batch[_START] = DIFFERENTIATE, epoch, batch * size
+    job.batch[_SIZE], job.batch[_PARTS] = size, parts
+    job.numbers[0] = _weight(job.columns, order, U(batch * size), U(size))
+    refresh(job.head, job.parameters)
+    return True
 
 
-@njit(**_FAST)
+@njit(**INNER)
+def _next_task(job, number, settings, metrics):
+    """The leader's: describe the task that follows the one done; gives its parts, 0 at the end."""
+    steps, learning_rate, eps, max_norm, target_kl = settings
+    trees, task = len(job.trees), job.batch[_TASK]
+    if task == DIFFERENTIATE:
+        for row in range(1, job.batch[_PARTS] * trees):
+            add(job.sums[0], job.sums[row], _0, WIDTH)
+        store(metrics, U(job.batch[DONE]) * WIDTH, load(job.sums[0], _0))
+        job.batch[DONE] += 1
+        if target_kl > 0.0 and job.sums[_0, KL] > F(1.5 * target_kl):
+            job.batch[_STOPPED] = 1
+        if not job.batch[_STOPPED]:
+            job.batch[_TASK] = ADD_UP
+            return trees
+    elif task == ADD_UP:
+        norm = math.sqrt(job.numbers[_SQUARES] + (job.numbers[_SQUARES + _1] if trees > 1 else _ZERO))
+        job.batch[STEPS] += 1
+        scale = scales(norm, steps + job.batch[STEPS], learning_rate, max_norm)
+        job.numbers[1], job.numbers[2], job.numbers[3] = scale
+        job.numbers[4] = eps
+        job.batch[_TASK] = STEP
+        return trees
+    return job.batch[_PARTS] * trees if _next_minibatch(job, number) else 0
+
+
+@njit(**INNER)
 def _weight(columns, order, start, size):
     """1 / number of valid rows."""
     valid = _ZERO
@@ -258,41 +292,25 @@ def _weight(columns, order, start, size):
     return _ONE / max(valid, _ONE)
 
 
-@njit(cache=True, **_FAST)
+@njit(**ENTRY)
 def learn(worker, state, job, number, settings, metrics):
-    """Epochs of `number` minibatches of the rows in job.permutation. Gives (steps taken in all, minibatches done).
+    """Epochs of `number` minibatches of the rows in job.permutation; job.batch tells how many steps and minibatches.
 
     worker: 0 leads; others call with the same arguments from threads of their own, and work until the leader is
     through. state: headrace.kernels.team's. settings: float64 (steps before, learning rate, eps, max_norm, target_kl
     or 0). metrics: float32 [epochs * number * SUMS], sums over each minibatch.
     """
-    if worker > 0:
-        while not dismissed(state):
+    while True:
+        if worker == 0:
+            parts = _next_task(job, number, settings, metrics)
+            if parts == 0:
+                break
+            publish(state, parts)
+        elif dismissed(state):
+            return
+        else:
             rest()
-            _tasks(job, state, worker)
-        return 0.0, _0
-    steps, learning_rate, eps, max_norm, target_kl = settings
-    size, done, stopped = U(job.permutation.shape[1]) // number, _0, False
-    trees, parts = U(len(job.trees)), min(U(PARTS), (size + PART - _1) // PART)
-    job.batch[3], job.batch[4], job.numbers[4] = size, parts, eps
-    for epoch in range(len(job.permutation)):
-        for batch in range(_0, number):
-            job.batch[1], job.batch[2] = epoch, batch * size
-            job.numbers[0] = _weight(job.columns, job.permutation[epoch], batch * size, size)
-            refresh(job.head, job.parameters)
-            _all(job, state, DIFFERENTIATE, parts * trees)
-            for row in range(_1, parts * trees):
-                add(job.sums[_0], job.sums[row], _0, WIDTH)
-            store(metrics, done * WIDTH, load(job.sums[_0], _0))
-            done += _1
-            stopped = stopped or (target_kl > 0.0 and job.sums[_0, KL] > F(1.5 * target_kl))
-            if not stopped:
-                steps += 1.0
-                _all(job, state, ADD_UP, trees)
-                norm = math.sqrt(job.numbers[_SQUARES] + (job.numbers[_SQUARES + _1] if trees > _1 else _ZERO))
-                job.numbers[1], job.numbers[2], job.numbers[3] = scales(norm, steps, learning_rate, max_norm)
-                _all(job, state, STEP, trees)
-        if stopped:
-            break
+        _work(job, state, worker)
+        if worker == 0:
+            wait(state)
     dismiss(state)
-    return steps, done

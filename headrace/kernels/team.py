@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types  # noqa: TID253
+from numba import types  # noqa: TID253
 from numba.core import cgutils  # noqa: TID253
 from numba.extending import intrinsic  # noqa: TID253
+
+from headrace.kernels.jit import INNER, njit
 
 _WORD, _DONE = np.uint64(0), np.uint64(8)  # on cache lines of their own
 _JOB, _PARTS, _BACK, _MASK = 48, 32, 16, 0xFFFF  # bits of the word
 _DISMISSED = -1
-_FAST = {"error_model": "numpy", "nogil": True}
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
@@ -90,7 +91,7 @@ def _exchange(typing: Any, array: Any, index: Any, old: Any, new: Any) -> Any:
     return types.boolean(array, types.uint64, types.int64, types.int64), generate
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def publish(state, parts):
     """The leader's: begin the next job. The one before must be finished."""
     job = ((_read(state, _WORD) >> _JOB) + 1) & 0x7FFF
@@ -98,7 +99,7 @@ def publish(state, parts):
     _write(state, _WORD, (job << _JOB) | (np.int64(parts) << _PARTS))
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def claim(state, worker):
     """A part of the job that is on, which is then the caller's to do; -1 where none is left."""
     while True:
@@ -111,13 +112,13 @@ def claim(state, worker):
             return front if worker == 0 else parts - 1 - back
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def finished(state):
     """Say that a claimed part is done."""
     _increase(state, _DONE)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def wait(state):
     """The leader's: until all parts of the job are done."""
     parts = (_read(state, _WORD) >> _PARTS) & _MASK
@@ -125,13 +126,13 @@ def wait(state):
         rest()
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def dismiss(state):
     """The leader's: send the helpers home."""
     _write(state, _WORD, _DISMISSED)
 
 
-@njit(**_FAST)
+@njit(**INNER)
 def dismissed(state):
     """The helpers': whether to go home."""
     return _read(state, _WORD) < 0
