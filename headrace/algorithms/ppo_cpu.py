@@ -28,6 +28,7 @@ SOURCES = (
     *((kind, name) for kind in (Categorical, MultiCategorical, Gaussian) for name in ("log_prob", "entropy")),
     *((head, "forward") for head in (CategoricalHead, MultiCategoricalHead, GaussianHead)),
 )
+WORTH_HELP = 1e8  # floating-point operations below which waking another thread costs more than it saves
 ANNOUNCEMENT = "compiling PPO's learning call (once, about 4 s) ..."
 
 
@@ -68,12 +69,14 @@ class _Learner:
         arguments = (job, number, settings, sums.view(-1).numpy())
         if self.call is None:
             self.call = self._compiled(arguments)
-        self.team.run(self.call, self._threads(order.shape[1] // number), arguments)
+        self.team.run(self.call, self._threads(order.numel(), order.shape[1] // number), arguments)
         optimizer.steps += int(batch[kernel.STEPS])
         return sums[: batch[kernel.DONE]]
 
-    def _threads(self, size: int) -> int:
-        """As many as torch may use, and as there are parts in a minibatch of this size."""
+    def _threads(self, samples: int, size: int) -> int:
+        """As many as torch may use, and as there are parts in a minibatch of this size; one for little work."""
+        if 6 * len(self.arrays[0]) * samples < WORTH_HELP:
+            return 1
         parts = min(self.kernel.PARTS, -(-size // int(self.kernel.PART))) * len(self.tables.trees)
         return min(torch.get_num_threads(), self.kernel.WORKERS, parts)
 

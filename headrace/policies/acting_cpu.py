@@ -1,4 +1,4 @@
-"""ActorCritic.decide by the CPU's kernel: network, sampling and log-likelihood of all observations in one call."""
+"""ActorCritic.decide and .value by the CPU's kernel: network, sampling and log-likelihood in one call."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from headrace.policies.served import flat_parameters, why_not
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
 DIGEST = "f447fc414fa2af7e"
+VALUE_DIGEST = "34d67ea50e4a6df3"
 SOURCES = (
     *((ActorCritic, "forward"), (CategoricalHead, "forward"), (GaussianHead, "forward")),
     *((Categorical, "log_prob"), (Categorical, "_choose"), (Categorical, "mode")),
@@ -28,7 +29,7 @@ SOURCES = (
 )
 _NO_CHOICE, _NO_ACTION = np.empty((0, 0), np.int32), np.empty((0, 0), np.float32)
 _AS_THEY_ARE = np.array((0, 1), np.float32)
-WORTH_A_THREAD = 4096  # observations below which waking another thread costs more than it saves
+WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 
 
 class _Actor:
@@ -70,8 +71,8 @@ class _Actor:
         )
         if self.act is None:
             self.act = self._compiled(arguments)
-        threads = min(torch.get_num_threads(), len(self.scratch)) if rows >= WORTH_A_THREAD else 1
-        self.team.run(self.act, threads, arguments)
+        worth = 2 * len(self.parameters) * rows > WORTH_HELP
+        self.team.run(self.act, min(torch.get_num_threads(), len(self.scratch)) if worth else 1, arguments)
         return Decision(action.t() if policy.action_space.shape else action[0], log_prob, value, memory)
 
     @staticmethod
@@ -85,7 +86,7 @@ class _Actor:
 _actors: WeakKeyDictionary[ActorCritic, _Actor] = WeakKeyDictionary()
 
 
-def _serves(policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> bool | str:
+def _serves(policy: ActorCritic, observation: Any, memory: Any = None, noise: Tensor | None = None) -> bool | str:
     weight = policy.critic_out.weight
     if weight.device.type != "cpu" or torch.is_grad_enabled():
         return False
@@ -98,10 +99,20 @@ def _serves(policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | 
 @register("actor_critic.decide", _serves, DIGEST, SOURCES)
 def decide(policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
     """headrace.policies.actor_critic.ActorCritic.decide, with the same actions but where rounding decides."""
+    return _actor(policy).decide(policy, observation, memory, noise)
+
+
+@register("actor_critic.value", _serves, VALUE_DIGEST, (SOURCES[0],))
+def value(policy: ActorCritic, observation: Any, memory: Any = None) -> Tensor:
+    """headrace.policies.actor_critic.ActorCritic.value, with the bits of decide()."""
+    return _actor(policy).decide(policy, observation, memory, None).value
+
+
+def _actor(policy: ActorCritic) -> _Actor:
     actor = _actors.get(policy)
     if actor is None or actor.address != policy.critic_out.weight.data_ptr():
         actor = _actors[policy] = _Actor(policy)
-    return actor.decide(policy, observation, memory, noise)
+    return actor
 
 
 def _units(policy: ActorCritic) -> np.ndarray:

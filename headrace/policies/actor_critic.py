@@ -81,6 +81,7 @@ class ActorCritic(Policy):
         distribution, value = self(observation)
         return Evaluation(distribution.log_prob(action), distribution.entropy(), value)
 
+    @fused("actor_critic.value")
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         rows = batch_size(observation)
         if rows % BLOCK:

@@ -104,9 +104,22 @@ def test_gradients_and_scattered_parameters_are_left_to_torch():
         assert not acting_cpu._serves(ActorCritic(VECTOR, Discrete(3)), observations(64), None, None)
 
 
-def test_the_kernel_follows_the_source_as_it_is():
-    digest = source_digest(ActorCritic.decide, acting_cpu.SOURCES)
-    assert digest == acting_cpu.DIGEST, (
-        f"the plain decision changed: where its results did too, change kernels/act_cpu.py after it; "
-        f"when the other tests here pass, write DIGEST = {digest!r} in policies/acting_cpu.py"
+@torch.no_grad()
+def test_a_value_has_the_bits_of_a_decisions():
+    policy, observation = prepared(*CASES["normalised"]), observations(100)
+    assert torch.equal(policy.value(observation), policy.decide(observation, None, torch.rand(100, 2)).value)
+
+
+@pytest.mark.parametrize(
+    ("plain", "sources", "digest", "name"),
+    [
+        (ActorCritic.decide, acting_cpu.SOURCES, acting_cpu.DIGEST, "DIGEST"),
+        (ActorCritic.value, acting_cpu.SOURCES[:1], acting_cpu.VALUE_DIGEST, "VALUE_DIGEST"),
+    ],
+)
+def test_the_kernel_follows_the_source_as_it_is(plain, sources, digest, name):
+    now = source_digest(plain, sources)
+    assert digest == now, (
+        f"the plain function changed: where its results did too, change kernels/act_cpu.py after it; "
+        f"when the other tests here pass, write {name} = {now!r} in policies/acting_cpu.py"
     )
