@@ -61,7 +61,7 @@ class _Learner:
         sums = torch.zeros(len(order) * number, kernel.SUMS)
         batch = np.zeros(8, np.int64)
         job = kernel.Job(
-            *(tables.network.layers, tables.trees, tables.head, tables.places, self._loss(policy, config), columns),
+            *(tables.network.layers, tables.trees, tables.head, tables.places, self._loss(policy, config), *columns),
             *(order.contiguous().numpy(), *self.arrays, batch),
         )
         at = (float(optimizer.steps), float(optimizer.learning_rate))
@@ -89,19 +89,18 @@ class _Learner:
     def columns(
         self, policy: ActorCritic, rollout: Rollout, advantage: Tensor, returns: Tensor, config: PPOConfig
     ) -> Any:
-        """The rollout as the kernel reads it."""
+        """The rollout as the kernel reads it, after what it is to do to observations first."""
         from headrace.policies.compiled import encoded
 
         steps = rollout.num_steps
         valid = rollout.valid[:steps].flatten()
-        observation, stride = encoded(policy, flatten(rollout.observation[:steps]))
+        observation, stride, normalizer = encoded(policy, flatten(rollout.observation[:steps]))
         action = flatten(rollout.action).view(len(valid), -1).t() - self.tables.start
         chosen = _normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
         value = rollout.value[:steps].flatten()
         columns = (action, rollout.log_prob.flatten(), value, chosen, returns.flatten(), valid)
-        return self.kernel.Columns(
-            observation, np.uint64(stride), *(x.to(torch.float32).contiguous().numpy() for x in columns)
-        )
+        arrays = (x.to(torch.float32).contiguous().numpy() for x in columns)
+        return normalizer, self.kernel.Columns(observation, np.uint64(stride), *arrays)
 
     @staticmethod
     def _compiled(arguments: tuple[Any, ...]) -> Callable[..., None]:

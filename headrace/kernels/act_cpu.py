@@ -7,7 +7,7 @@ import numpy as np
 from headrace.kernels.dense import BLOCK
 from headrace.kernels.heads_cpu import GAUSSIAN, refresh, sample
 from headrace.kernels.jit import ENTRY, MERGED, njit
-from headrace.kernels.mlp_cpu import forward
+from headrace.kernels.mlp_cpu import forward, normalize
 from headrace.kernels.simd import WIDTH, store
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
 
@@ -31,7 +31,7 @@ def _read(observation, inputs, first, count, noise, draws, scratch, at):
 @njit(**MERGED)
 def _write(policy, scratch, at, first, count, start, decided):
     """What was decided for a block, to columns first, first + 1 ..."""
-    _, head, places, _, units = policy
+    _, head, places, _, units, _ = policy
     choice, action, log_prob, value = decided
     for e in range(_0, count):
         n = first + e
@@ -48,7 +48,7 @@ def _write(policy, scratch, at, first, count, start, decided):
 @njit(**MERGED)
 def _parts(worker, state, parts, policy, observation, noise, start, decided, scratch):
     """Do parts, blocks of a fixed range, until none is left."""
-    layers, head, places, parameters, _ = policy
+    layers, head, places, parameters, _, normalizer = policy
     count, draws = U(len(decided[2])), U(len(noise))
     blocks = (count + BLOCK - _1) // BLOCK
     mine = scratch[U(worker)]
@@ -60,6 +60,7 @@ def _parts(worker, state, parts, policy, observation, noise, start, decided, scr
             first = block * BLOCK
             size = min(BLOCK, count - first)
             _read(observation, places.inputs, first, size, noise, draws, mine, chances)
+            normalize(normalizer, mine)
             forward(layers, parameters, mine)
             for i in range(_0, BLOCK, WIDTH):
                 log_prob = sample(
@@ -76,12 +77,12 @@ def act(worker, state, policy, observation, noise, start, decided, scratch):
     """Decide for N observations.
 
     worker, state: as in headrace.kernels.ppo_cpu.learn. policy: (layers, head, places, parameters, float32 [2] center
-    and scale of values). observation: (float32 flat, stride of its rows). noise: float32 [draws, N], uniform in [0, 1),
-    or [0, N] for the most likely actions. start: int32 [K], the number of each choice's first option. decided:
-    (choice int32 [K, N], action float32 [K, N], log_prob [N], value [N]), of which choice or action is written.
-    scratch: float32, one row a worker.
+    and scale of values, mlp_cpu.Normalizer). observation: (float32 flat, stride of its rows). noise: float32
+    [draws, N], uniform in [0, 1), or [0, N] for the most likely actions. start: int32 [K], the number of each choice's
+    first option. decided: (choice int32 [K, N], action float32 [K, N], log_prob [N], value [N]), of which choice or
+    action is written. scratch: float32, one row a worker.
     """
-    _, head, _, parameters, _ = policy
+    _, head, _, parameters, _, _ = policy
     parts = min(PARTS, (U(len(decided[2])) + BLOCK - _1) // BLOCK)
     if worker == 0:
         refresh(head, parameters)

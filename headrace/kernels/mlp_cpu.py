@@ -14,8 +14,8 @@ import numpy as np
 
 from headrace.kernels.activations import CODES, activate
 from headrace.kernels.dense import BLOCK, add_row_sums, clear, fill, multiply, scale, transpose
-from headrace.kernels.jit import MERGED, njit
-from headrace.kernels.simd import WIDTH
+from headrace.kernels.jit import INNER, MERGED, njit
+from headrace.kernels.simd import WIDTH, load, select, splat, store
 
 OBSERVATION = -1  # as a layer's source: the network's input
 ACTOR, CRITIC = 1, 2  # what a tree of layers ends in: one, the other, or both
@@ -109,6 +109,27 @@ def _connect(table: np.ndarray, layers: Sequence[Layer]) -> None:
         row[SOURCE_DELTA] = table[layer.source, DELTA] if inside else _NOWHERE
         row[FIRST] = layer.source not in written  # the first to write a source's delta need not add to it
         written.add(layer.source)
+
+
+class Normalizer(NamedTuple):
+    """What is done to an observation first: (x - center) * scale, clipped to +-limit. center, scale: float32 [inputs],
+    or empty for nothing."""
+
+    center: np.ndarray
+    scale: np.ndarray
+    limit: np.float32
+
+
+@njit(**INNER)
+def normalize(normalizer, scratch):
+    """Normalise the observation's block at scratch[0], in place. NaN stays."""
+    low, high = splat(-normalizer.limit), splat(normalizer.limit)
+    for f in range(_ZERO, np.uint64(len(normalizer.center))):
+        center, scale = normalizer.center[f], normalizer.scale[f]
+        for i in range(f * BLOCK, (f + _ONE) * BLOCK, WIDTH):
+            x = (load(scratch, i) - center) * scale
+            x = select(x > high, high, x)
+            store(scratch, i, select(x < low, low, x))
 
 
 @njit(**MERGED)

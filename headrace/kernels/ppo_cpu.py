@@ -18,7 +18,19 @@ from headrace.kernels.dense import BLOCK, add, clear
 from headrace.kernels.functions import exp
 from headrace.kernels.heads_cpu import GAUSSIAN, Head, differentiate, evaluate, refresh
 from headrace.kernels.jit import ENTRY, INLINE, INNER, MERGED, njit
-from headrace.kernels.mlp_cpu import ACTOR, BIAS, CRITIC, INPUTS, OUTPUTS, Places, backward, flatten_gradient, forward
+from headrace.kernels.mlp_cpu import (
+    ACTOR,
+    BIAS,
+    CRITIC,
+    INPUTS,
+    OUTPUTS,
+    Normalizer,
+    Places,
+    backward,
+    flatten_gradient,
+    forward,
+    normalize,
+)
 from headrace.kernels.mlp_cpu import WEIGHT as WEIGHT_PLACE
 from headrace.kernels.simd import WIDTH, fma, load, select, splat, store, total
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
@@ -78,6 +90,7 @@ class Job(NamedTuple):
     head: Head
     places: Places
     loss: Loss
+    normalizer: Normalizer
     columns: Columns
     permutation: np.ndarray
     parameters: np.ndarray
@@ -181,6 +194,7 @@ def _differentiate(job, tree, part, parts, scratch, gradient, sums):
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
         _gather(job.columns, job.places, scratch, order, start + first, min(BLOCK, size - first), job.numbers[0])
+        normalize(job.normalizer, scratch)
         forward(layers, job.parameters, scratch)
         if ending & U(ACTOR):
             _policy_loss(job.head, job.places, job.loss, scratch, gradient, sums)

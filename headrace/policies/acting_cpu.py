@@ -55,14 +55,14 @@ class _Actor:
     def decide(self, policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         from headrace.policies.compiled import encoded
 
-        column, stride = encoded(policy, observation)
+        column, stride, normalizer = encoded(policy, observation)
         rows, tables = batch_size(observation), self.tables
         shape = (len(self.start), rows)
         action = torch.empty(shape, dtype=torch.float32 if self.gaussian else torch.int32)
         log_prob, value = torch.empty(rows), torch.empty(rows)
         actions = (_NO_CHOICE, action.numpy()) if self.gaussian else (action.numpy(), _NO_ACTION)
         arguments = (
-            (tables.network.layers, tables.head, tables.places, self.parameters, _units(policy)),
+            (tables.network.layers, tables.head, tables.places, self.parameters, _units(policy), normalizer),
             (column, np.uint64(stride)),
             _NO_ACTION if noise is None else noise.t().contiguous().numpy(),
             self.start,

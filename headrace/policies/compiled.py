@@ -8,22 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.kernels import mlp_cpu
 from headrace.kernels.heads_cpu import DISCRETE, GAUSSIAN, Head
-from headrace.kernels.mlp_cpu import (
-    ACTOR,
-    CRITIC,
-    DELTA,
-    GRADIENT,
-    OBSERVATION,
-    OUTPUT,
-    Layer,
-    Network,
-    Places,
-    network,
-    rounded,
-)
+from headrace.kernels.mlp_cpu import ACTOR, CRITIC, OBSERVATION, Layer, Network, Normalizer, Places, network, rounded
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.heads import GaussianHead, MultiCategoricalHead
+from headrace.policies.networks import VectorEncoder
+
+_NOTHING = Normalizer(np.empty(0, np.float32), np.empty(0, np.float32), np.float32(np.inf))
 
 
 class Compiled(NamedTuple):
@@ -51,7 +43,7 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     places = (
         net.inputs,
         net.transposed,
-        *(net.layers[layer, column] for layer in (actor, critic) for column in (OUTPUT, DELTA)),
+        *(net.layers[layer, column] for layer in (actor, critic) for column in (mlp_cpu.OUTPUT, mlp_cpu.DELTA)),
         actions,
         entropies,
         samples,
@@ -66,18 +58,26 @@ def _trees(net: Network, split: int) -> np.ndarray:
     count = len(net.layers)
     if split == 0:
         return np.array([[0, count, 0, net.gradient, ACTOR | CRITIC]], np.uint64)
-    place = int(net.layers[split, GRADIENT])
+    place = int(net.layers[split, mlp_cpu.GRADIENT])
     return np.array([[0, split, 0, place, ACTOR], [split, count, place, net.gradient - place, CRITIC]], np.uint64)
 
 
-def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int]:
-    """What the policy's layers read of R observations: flat, feature-major, and the stride of its rows."""
-    rows = policy.encoder(observation).t()
+def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int, Normalizer]:
+    """What the policy's layers read of R observations: flat, feature-major, the stride of its rows, and what the kernel
+    is to do to it first."""
+    encoder, normalizer = policy.encoder, _NOTHING
+    if type(encoder) is VectorEncoder and encoder.normalizer is not None:
+        first = encoder.normalizer
+        normalizer = Normalizer(first.center.numpy(), first.scale.numpy(), np.float32(first.limit))
+        rows = observation.reshape(len(observation), encoder.size).t()
+    else:
+        rows = encoder(observation).t()
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     features, count = rows.shape
     # the memory from the first to the last entry: a column's rows may have others between them
-    return torch.as_strided(rows, ((features - 1) * rows.stride(0) + count,), (1,)).numpy(), rows.stride(0)
+    memory = torch.as_strided(rows, ((features - 1) * rows.stride(0) + count,), (1,))
+    return memory.numpy(), rows.stride(0), normalizer
 
 
 def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> int:
