@@ -17,6 +17,7 @@ VERBS = {  # each is a module of headrace.commands with main(arguments)
     "eval": ("returns of a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
     "play": ("a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
     "plot": ("learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
+    "diagnose": ("where a training script's time goes", "headrace diagnose train.py"),
     "envs": ("the environments that are built in", "headrace envs"),
 }
 USAGE = 2  # exit code of every error that is the user's to mend
@@ -81,7 +82,7 @@ def _nearest(word: str) -> str:
 
 def _help() -> str:
     width = max(len(phrase) for phrase, _ in VERBS.values())
-    verbs = "\n".join(f"  {verb:<6} {phrase:<{width}}   {example}" for verb, (phrase, example) in VERBS.items())
+    verbs = "\n".join(f"  {verb:<8} {phrase:<{width}}   {example}" for verb, (phrase, example) in VERBS.items())
     return (
         "usage: headrace VERB ...\n\n"
         "Trains reinforcement-learning agents as fast as the hardware allows.\n\n"

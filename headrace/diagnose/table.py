@@ -44,7 +44,7 @@ def lines(facts: Facts, verdict: Verdict, width: int) -> list[Line]:
     found: list[Line] = [[("", "")], *_paragraph(verdict.headline, width, "bold"), [("", "")]]
     found += [*_paragraph(scene(facts.profile), width, "dim"), [("", "")]]
     if facts.profile.lanes:
-        found += [*_parts(facts), *_workers(facts), [("", "")]]
+        found += [*_parts(facts, min(BAR, width - 47)), *_workers(facts), [("", "")]]
     for paragraph in (verdict.where, verdict.bounds, *verdict.notes):
         found += [*_paragraph(paragraph, width), [("", "")]]
     for number, remedy in enumerate(verdict.remedies, 1):
@@ -96,11 +96,11 @@ def mostly(facts: Facts, role: Role) -> str:
     return f"{place(site)} {site.text or site.function}" if site else ""
 
 
-def _parts(facts: Facts) -> list[Line]:
+def _parts(facts: Facts, bar_width: int) -> list[Line]:
     found: list[Line] = [[(f"{'part':<25}{'seconds':>9}{'share':>11}", "bold")]]
     shown = rows(facts)
     for row in shown:
-        bar = "█" * max(1, round(BAR * row.share / shown[0].share))
+        bar = "█" * max(1, round(bar_width * row.share / shown[0].share))
         found.append([(f"{row.title:<25}{row.seconds:>9.1f}{percent(row.share):>11}  ", ""), (bar, row.colour)])
     if facts.start_up >= 0.05:
         found.append([(f"{TITLES[Role.START_UP]:<25}{facts.start_up:>9.1f}{'left out':>11}", "dim")])

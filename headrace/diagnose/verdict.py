@@ -129,9 +129,9 @@ def _bounds(facts: Facts, found: list[Remedy]) -> str:
 
 
 def promise(remedy: Remedy) -> str:
-    """What a remedy can gain: "up to 1.55x, about 1.5x to be expected"."""
-    bound = f"up to {times(remedy.bound)}"
-    return f"{bound}, about {times(remedy.gain)} to be expected" if remedy.gain else bound
+    """What a remedy can gain: "about 1.50x, at most 1.55x", or "at most 3.40x, not predicted"."""
+    most = f"at most {times(remedy.bound)}"
+    return f"about {times(remedy.gain)}, {most}" if remedy.gain else f"{most}, not predicted"
 
 
 def _gpu(facts: Facts) -> str:
