@@ -1,0 +1,68 @@
+"""What can be read cheaply about libraries at work: versions, torch's threads, sizes of batches and networks."""
+
+import sys
+from typing import Any
+
+LIBRARIES = (
+    "torch", "numpy", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "ray", "torchrl", "tianshou", "cleanrl",
+    "rl_games", "skrl", "sample_factory", "pufferlib", "envpool", "ale_py", "mujoco", "dm_control", "pettingzoo", "jax",
+    "tensorflow", "tensorboardX", "wandb", "headrace", "numba", "cv2", "isaacgym", "brax",
+)  # fmt: skip
+_FORWARD = ("_wrapped_call_impl", "_call_impl")  # torch.nn.Module's own, around every forward
+
+
+def versions():
+    """Name -> version of the known libraries that are imported."""
+    found = {}
+    for name in LIBRARIES:
+        version = getattr(sys.modules.get(name), "__dict__", {}).get("__version__")
+        if isinstance(version, str):
+            found[name] = version
+    return found
+
+
+def of_torch():
+    """Counters of torch, once it is imported. Called in the main thread: threads are counted for each thread."""
+    torch: Any = sys.modules.get("torch")
+    if not hasattr(torch, "get_num_interop_threads"):  # not there, or still being imported
+        return {}
+    counters = {"torch_threads": torch.get_num_threads(), "torch_interop_threads": torch.get_num_interop_threads()}
+    cuda = sys.modules.get("torch.cuda")
+    counters["cuda"] = int(getattr(cuda, "_initialized", False))
+    return counters
+
+
+def of_stack(frame, sizes):
+    """Counters that the variables of frames give: the batch of the outermost forward pass, and the environments.
+
+    Only frames that last no longer than a forward pass or a step are looked into: a look keeps their variables alive
+    until they return. sizes: a dict in which numbers of parameters are kept, by module.
+    """
+    counters = {}
+    torch = sys.modules.get("torch")
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name in _FORWARD and "torch/nn/modules" in frame.f_code.co_filename.replace("\\", "/"):
+            counters.update(_of_forward(frame.f_locals, torch, sizes))
+        elif name in ("step", "step_wait", "step_async", "send", "recv"):
+            environment = frame.f_locals.get("self")
+            count = getattr(environment, "__dict__", {}).get("num_envs")
+            if isinstance(count, int):
+                counters["num_envs"] = count
+        frame = frame.f_back
+    return counters
+
+
+def _of_forward(variables, torch, sizes):
+    module, inputs = variables.get("self"), list(variables.get("args") or ())
+    if id(module) not in sizes:
+        sizes[id(module)] = sum(parameter.numel() for parameter in module.parameters())
+    found = {"parameters": sizes[id(module)]}
+    while inputs:
+        value = inputs.pop(0)
+        if isinstance(value, dict):
+            inputs += value.values()
+        elif isinstance(value, torch.Tensor):
+            found["batch"] = int(value.shape[0]) if value.dim() > 1 else 1
+            break
+    return found

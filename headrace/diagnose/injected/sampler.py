@@ -1,0 +1,240 @@
+"""The sampler: where the threads of this process are, some hundred times a second, written to a spool file.
+
+The main thread samples itself, see ticker. A thread of ours, known to nobody, samples the others and writes: a quarter
+of a second at most is lost when the process is killed.
+"""
+
+import _thread
+import atexit
+import json
+import os
+import sys
+import threading
+import time
+
+from . import facts
+from .stacks import Stacks
+from .ticker import Ticker
+
+WRITE_EVERY = 0.25  # s
+THREAD_PERIOD = 0.01  # s between samples of threads other than the main one
+STUCK = 0.5  # s without a sample of the main thread, after which the writing thread has a look at it
+LOOK_EVERY = 1.0  # s between looks at variables
+MOST_COST = 0.01  # share of time that sampling may take; the period is doubled beyond that
+LONGEST_PERIOD = 0.05  # s
+STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
+
+
+class Sampler:
+    """Samples one process, from start() until its end; a forked child goes on with a spool file of its own."""
+
+    def __init__(self, folder, period):
+        self._folder, self._shortest = folder, period
+
+    def start(self):
+        """Begin a spool file, and sample. Called once in every process, in its main thread."""
+        self._pid = os.getpid()
+        self._began = time.monotonic()
+        self._path = os.path.join(self._folder, f"{self._pid}-{int(self._began * 1e6)}.jsonl")
+        self._stacks = Stacks()
+        self._samples = []  # (native id of thread, time, seconds that it stands for, number of stack)
+        self._records = []
+        self._told = {}  # the last facts, so that each is told once
+        self._sizes = {}
+        self._period = self._shortest
+        self._cost = 0.0  # s of CPU time that sampling took
+        self._checked = self._began, self._cost
+        self._last = self._threads_last = self._began
+        self._next_look = self._began + LOOK_EVERY
+        self._main = threading.get_ident()
+        self._working = True
+        self._ticker = self._make_ticker()
+        self._say("process", self._pid, os.getppid(), self._began, bool(self._ticker), sys.version.split()[0])
+        self._write()
+        if self._ticker:
+            self._set_phase()
+        _thread.start_new_thread(self._run, ())
+
+    def stop(self):
+        """Write the last samples; the process is about to end."""
+        if not self._working:
+            return
+        self._halt()
+        error = getattr(sys, "last_type", None)
+        self._say("end", time.monotonic(), error.__name__ if error else "", str(getattr(sys, "last_value", "")))
+        self._write()
+
+    def restart(self):
+        """Begin anew in a forked child, where the threads are gone."""
+        self._working = False
+        self.start()
+
+    def _say(self, *record):
+        self._records.append(record)
+
+    # --- the main thread
+
+    def _tick(self, _, frame):
+        """Note where the main thread is, and for how long it may have been there: all ticks since the last note."""
+        began = time.thread_time()
+        try:
+            if self._working:
+                self._note_main(frame)
+        except Exception as error:  # never the script's business
+            self._give_up(error)
+        self._cost += time.thread_time() - began
+
+    def _note_main(self, frame):
+        origin, period = self._schedule
+        now = time.monotonic()
+        due = origin + int((now - origin) / period) * period
+        if due <= self._last:
+            return
+        spent, self._last = due - self._last, due
+        stack = self._stacks.number(frame)
+        self._samples.append((self._pid, due, spent, stack))
+        if now > self._next_look:
+            self._next_look = now + LOOK_EVERY
+            self._tell(stack, dict(facts.of_torch(), **facts.of_stack(frame, self._sizes)))
+
+    def _tell(self, stack, counters):
+        """Note what has changed among counters; a batch goes with its stack, which tells what it was for."""
+        batch = counters.pop("batch", None)
+        if batch is not None:
+            self._say("batch", stack, batch)
+        changed = {name: value for name, value in counters.items() if self._told.get(name) != value}
+        self._told.update(changed)
+        if changed:
+            self._say("counters", changed)
+
+    def _make_ticker(self):
+        """None where the system has no such timers, or a process was forked from another thread than the main one."""
+        try:
+            return Ticker(_thread.get_native_id(), self._tick)
+        except (OSError, AttributeError, ValueError):
+            return None
+
+    def _set_phase(self):
+        """Ticks at a new place within the period: a loop that takes as long as some periods is seen all around."""
+        first = time.monotonic() + _chance() * self._period
+        self._schedule = first, self._period
+        self._ticker.start(first, self._period)
+
+    def _halt(self):
+        self._working = False
+        if self._ticker:  # before Python ends: it takes its handlers back, and a tick would then kill the process
+            self._ticker.stop()
+            self._ticker = None
+
+    def _give_up(self, error):
+        self._halt()
+        self._say("blind", f"Sampling of process {self._pid} failed: {type(error).__name__}: {error}")
+
+    # --- the other threads
+
+    def _run(self):
+        pid, next_write = self._pid, time.monotonic() + WRITE_EVERY
+        while self._working and self._pid == pid:
+            others = len(sys._current_frames()) > 2  # than the main thread and this one
+            pause = THREAD_PERIOD * (0.5 + _chance()) if others or not self._ticker else WRITE_EVERY
+            time.sleep(pause)
+            began = time.thread_time()
+            try:
+                self._note_threads()
+                if time.monotonic() >= next_write:
+                    next_write = time.monotonic() + WRITE_EVERY
+                    self._keep_up()
+                    self._write()
+            except Exception as error:  # the script goes on, measured or not
+                self._give_up(error)
+            self._cost += time.thread_time() - began
+        if self._pid == pid:
+            self._write()
+
+    def _note_threads(self):
+        """Note where the other threads are; and the main one, where it does not do so itself or has not for long."""
+        now, me = time.monotonic(), _thread.get_ident()
+        spent, self._threads_last = now - self._threads_last, now
+        for thread, frame in sys._current_frames().items():
+            if thread == self._main:
+                if not self._ticker or now - self._last > STUCK:
+                    stack = self._stacks.number(frame)
+                    self._samples.append((self._pid, now, now - self._last, stack))
+                    self._last = now
+            elif thread != me:
+                known = _threads().get(thread)
+                number = getattr(known, "native_id", None) or thread
+                self._name(number, known)
+                stack = self._stacks.number(frame)
+                self._samples.append((number, now, spent, stack))
+
+    def _name(self, number, thread):
+        key = f"thread {number}"
+        if key not in self._told:
+            self._told[key] = True
+            self._say("thread", number, thread.name if thread else "")
+
+    def _keep_up(self):
+        """What is due from time to time: versions, another phase, another period, quiet at the end."""
+        versions = facts.versions()
+        if versions != self._told.get("versions"):
+            self._told["versions"] = versions
+            self._say("versions", versions)
+        if self._ticker:
+            self._adapt()
+            self._set_phase()
+        if sys.excepthook is not _quietly and os.path.exists(os.path.join(self._folder, STOPPING)):
+            sys.excepthook = _quietly
+
+    def _adapt(self):
+        """Sample less often while that costs too much, as where stacks are deep and ever new: during imports."""
+        now, cost = time.monotonic(), self._cost
+        rate = (cost - self._checked[1]) / (now - self._checked[0])
+        self._checked = now, cost
+        if rate > MOST_COST:
+            self._period = min(2 * self._period, LONGEST_PERIOD)
+        elif rate < MOST_COST / 3:
+            self._period = max(self._period / 2, self._shortest)
+
+    def _write(self):
+        """Append all that has gathered; the file is open no longer than that, as scripts may close what they like."""
+        samples, self._samples = self._samples, []
+        records, self._records = self._records, []
+        # what describes stacks is taken last and written first: no sample comes before its stack
+        described, self._stacks.new = self._stacks.new, []
+        records = described + records + [["samples", samples], ["cost", self._cost, self._period]]
+        text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError:  # the diagnosis is over, and its folder gone; this process goes on
+            self._halt()
+            return
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+
+def _threads():
+    """Thread objects by ident, without the lock that threading.enumerate() takes and the script may hold."""
+    return getattr(threading, "_active", {})
+
+
+def _chance():
+    """A random number in [0, 1), from nobody's generator: the script's own must not move."""
+    return int.from_bytes(os.urandom(4), "little") / 2**32
+
+
+def _quietly(kind, error, trace):
+    """An excepthook that says nothing about the interruption by which a diagnosis ends."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+
+
+def start():
+    """Sample this process and those it forks, as HEADRACE_DIAGNOSE says: a JSON object with "folder" and "period"."""
+    settings = json.loads(os.environ["HEADRACE_DIAGNOSE"])
+    sampler = Sampler(settings["folder"], settings["period"])
+    sampler.start()
+    atexit.register(sampler.stop)
+    os.register_at_fork(after_in_child=sampler.restart)

@@ -1,0 +1,78 @@
+"""Stacks as short numbers: each piece of code, place in it, and stack of places is described once."""
+
+import itertools
+import opcode
+import sys
+
+_RESUME = opcode.opmap.get("RESUME", -1)  # Python 3.11 and later
+WORLD = "world"  # an ancestor of our own naming: of every class that has step() and reset()
+MOST_FRAMES = 200  # innermost first; what lies further out does not decide anything
+
+
+class Stacks:
+    """Numbers for stacks; `new` holds the descriptions that nobody has collected yet, as records for the spool."""
+
+    def __init__(self):
+        self.new = []
+        self._codes = {}  # id -> (number, the code itself, which keeps the id its own)
+        self._places = {}  # (id of code, offset of instruction) -> (number, whether the function has just been entered)
+        self._stacks = {}
+
+    def number(self, frame):
+        """The number of the stack that ends in a frame.
+
+        A function that was entered at this very moment is left out: the tick came before the call.
+        """
+        frames, outer = [], frame
+        while outer is not None and len(frames) < MOST_FRAMES:
+            frames.append((id(outer.f_code), outer.f_lasti))
+            outer = outer.f_back
+        key = tuple(frames)
+        number = self._stacks.get(key)
+        if number is None:
+            places = []
+            for place in key:
+                places.append(self._places.get(place) or self._describe(frame, place))
+                frame = frame.f_back
+            if places[0][1] and len(places) > 1:
+                del places[0]
+            number = self._stacks[key] = len(self._stacks)
+            self.new.append(["stack", number, [place[0] for place in places]])
+        return number
+
+    def _describe(self, frame, place):
+        code, offset = frame.f_code, place[1]
+        known = self._codes.get(place[0])
+        if known is None:
+            known = self._codes[place[0]] = (len(self._codes), code)
+            name = getattr(code, "co_qualname", code.co_name)
+            module = str(frame.f_globals.get("__name__", ""))
+            ancestors = ancestry(frame, module, name)
+            self.new.append(["code", known[0], code.co_filename, name, module, code.co_firstlineno, ancestors])
+        entered = False
+        position = (frame.f_lineno, None, None, None)
+        if hasattr(code, "co_positions"):
+            entered = code.co_code[offset : offset + 2] == bytes((_RESUME, 0))
+            position = next(itertools.islice(code.co_positions(), offset // 2, None), position)
+        found = self._places[place] = (len(self._places), entered)
+        self.new.append(["place", found[0], known[0], *position])
+        return found
+
+
+def ancestry(frame, module, name):
+    """Names of the class whose method a frame runs and of that class's bases; [] for a plain function."""
+    owner: object = sys.modules.get(module)
+    for part in name.split(".")[:-1]:
+        owner = getattr(owner, "__dict__", {}).get(part)
+    if not isinstance(owner, type):
+        code = frame.f_code
+        first = code.co_varnames[0] if code.co_argcount else ""
+        if first not in ("self", "cls"):
+            return []
+        # the object itself is looked at only where names do not lead to its class: a look leaves a copy of the
+        # function's variables with the frame, until the function returns
+        variable = frame.f_locals.get(first)
+        owner = variable if isinstance(variable, type) else type(variable)
+    names = [f"{base.__module__}.{base.__qualname__}" for base in owner.__mro__ if base is not object]
+    # a world that inherits from nothing is told by what it can do
+    return [*names, WORLD] if callable(getattr(owner, "step", None)) and hasattr(owner, "reset") else names

@@ -1,0 +1,62 @@
+"""A kernel timer by which the main thread samples itself.
+
+A sampling thread has to wait for the interpreter's lock, and gets it where the script lets go of it: inside torch's
+operations. It would find the script there far too often. A signal has Python run its handler in the main thread,
+between two of its instructions, as soon as the call that the tick fell into is over: the frame is still the one that
+made the call.
+
+The timer and the signal are ours alone: setitimer's, and SIGALRM or SIGPROF, may be the script's. Blocking calls go on
+after the signal: those of C by SA_RESTART where the system does that, those of Python by PEP 475.
+"""
+
+import ctypes
+import signal
+
+SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # the first few are taken by the C library and by some schedulers
+_MONOTONIC, _THREAD_ID, _ABSOLUTE = 1, 4, 1  # Linux: CLOCK_MONOTONIC, SIGEV_THREAD_ID, TIMER_ABSTIME
+
+
+class _Event(ctypes.Structure):
+    """struct sigevent."""
+
+    _fields_ = [
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("thread", ctypes.c_int),
+        ("padding", ctypes.c_int * 16),
+    ]
+
+
+class _Times(ctypes.Structure):
+    """struct itimerspec: the period, and the first expiration."""
+
+    _fields_ = [(name, ctypes.c_long) for name in ("seconds", "nanoseconds", "first_seconds", "first_nanoseconds")]
+
+
+class Ticker:
+    """Calls handler(signal number, frame) in the main thread. Raises OSError, AttributeError without such timers."""
+
+    def __init__(self, thread, handler):
+        """thread: the main thread's native id. Only that thread may make this object."""
+        self._library = ctypes.CDLL(None, use_errno=True)  # since glibc 2.34; before it was in a library of its own
+        if not hasattr(self._library, "timer_create"):
+            self._library = ctypes.CDLL("librt.so.1", use_errno=True)
+        self._timer = ctypes.c_void_p()
+        signal.signal(SIGNAL, handler)
+        signal.siginterrupt(SIGNAL, False)
+        event = _Event(None, SIGNAL, _THREAD_ID, thread)
+        if self._library.timer_create(_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)):
+            raise OSError(ctypes.get_errno(), "timer_create failed")
+
+    def start(self, first, period):
+        """Tick at first, first + period, ... s of time.monotonic(); where it ticks already, change when."""
+        whole, part = divmod(int(period * 1e9), 10**9)
+        first_whole, first_part = divmod(int(first * 1e9), 10**9)
+        times = _Times(whole, part, first_whole, first_part)
+        if self._library.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(times), None):
+            raise OSError(ctypes.get_errno(), "timer_settime failed")
+
+    def stop(self):
+        """Tick no more."""
+        self._library.timer_delete(self._timer)

@@ -1,0 +1,161 @@
+"""What a thread is doing, told from its stack: by what its functions are, not by how a script names them."""
+
+from __future__ import annotations
+
+import sysconfig
+from functools import cache
+
+from headrace.diagnose import source
+from headrace.diagnose.hints import EVERYTHING_INSIDE, Hints
+from headrace.diagnose.profile import Role
+from headrace.diagnose.source import Doing
+from headrace.diagnose.spool import Code, Place, Stack
+
+INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
+BELONGS = {  # a role of a part -> those around it that it is a part of
+    Role.FORWARD: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER),
+    Role.DATA: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER, Role.FORWARD),
+    Role.COPY: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING),
+    Role.IDLE: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING),
+    Role.BACKWARD: (Role.ENVIRONMENT,),
+    Role.OPTIMIZER: (Role.ENVIRONMENT,),
+}
+CALLS: dict[str, Role] = {  # functions written in C have no frame: they are known by the name that calls them
+    **dict.fromkeys(("sleep",), Role.IDLE),
+    **dict.fromkeys(("print", "flush", "fsync", "writerow", "write"), Role.LOGGING),
+    **dict.fromkeys(("backward", "run_backward", "_engine_run_backward"), Role.BACKWARD),
+    **dict.fromkeys(("zero_grad", "clip_grad_norm_"), Role.OPTIMIZER),
+    **dict.fromkeys(("save", "dump"), Role.SAVING),
+    **dict.fromkeys(("acquire", "wait", "poll", "select", "waitpid", "join_thread"), Role.WAIT),
+    **dict.fromkeys(
+        (
+            "append", "extend", "stack", "vstack", "concatenate", "cat", "tensor", "as_tensor", "from_numpy", "array",
+            "asarray", "randperm", "permutation", "shuffle", "choice", "randint", "loads", "dumps", "copy", "deepcopy",
+            "index_select", "roll", "zeros", "empty", "ones", "clone", "tolist", "item", "numpy", "cpu", "cuda", "to",
+            "reshape", "flatten", "detach", "arange", "clip", "zeros_like", "empty_like", "astype", "copy_", "sample",
+        ),
+        Role.DATA,
+    ),
+}  # fmt: skip
+COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # where CUDA is used
+DRAWS = {"multinomial", "argmax", "log_prob", "rsample"}
+
+
+class Classifier:
+    """Roles of stacks, each found once."""
+
+    def __init__(self, hints: Hints, cuda: bool) -> None:
+        """cuda: whether the process has used a GPU, so that .item() waits for one."""
+        self._hints, self._cuda = hints, cuda
+        self._known: dict[Stack, tuple[Role, str]] = {}
+        self._codes: dict[Code, Role | None] = {}
+
+    def classify(self, stack: Stack) -> tuple[Role, str]:
+        """The role of a stack, and shortly what it is at: "CartPoleEnv.step", "Linear.forward", "item"."""
+        if stack not in self._known:
+            self._known[stack] = self._classify(stack)
+        return self._known[stack]
+
+    def _classify(self, stack: Stack) -> tuple[Role, str]:
+        roles = [self._of_code(place.code) for place in stack]
+        for index in reversed(range(len(stack))):
+            if roles[index] in EVERYTHING_INSIDE or _is_evaluation(stack, index):
+                whole = Role.START_UP if roles[index] is Role.START_UP else Role.EVALUATION
+                if not (whole is Role.START_UP and _only_runs(stack[index].code)):
+                    return whole, _title(stack[index].code)
+        role, index = self._innermost(stack, roles)
+        for outer in range(index + 1, len(stack)):
+            around = roles[outer]
+            if role is not None and around in BELONGS.get(role, ()):
+                role, index = around, outer  # type: ignore[assignment]
+        if role is Role.FORWARD:
+            index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
+            doing = _doing(stack[index + 1 :]) or _doing(stack[index:])
+            return (Role.INFERENCE if doing is Doing.ACT else Role.FORWARD), _title(stack[index].code)
+        if role is None:
+            return self._of_glue(stack)
+        return role, self._detail(stack, index)
+
+    def _of_code(self, code: Code) -> Role | None:
+        if code not in self._codes:
+            self._codes[code] = self._hints.role(names(code))
+        return self._codes[code]
+
+    def _innermost(self, stack: Stack, roles: list[Role | None]) -> tuple[Role | None, int]:
+        """The role of what is called at the very end, or else of the innermost function that has one."""
+        call = source.call_at(stack[0])
+        if self._cuda and call in COPIES:
+            return Role.COPY, 0
+        role = CALLS.get(call)
+        if role is Role.LOGGING and roles[0] is not None:
+            role = None  # file.write inside a library is the library's affair
+        if role is not None and (roles[0] is None or role is Role.IDLE or (roles[0] is Role.WAIT and call == "loads")):
+            return role, 0
+        return next(((role, index) for index, role in enumerate(roles) if role is not None), (None, 0))
+
+    def _of_glue(self, stack: Stack) -> tuple[Role, str]:
+        """Arithmetic in the script's own functions: of a loss, or of nothing that is known."""
+        doing, call = _doing(stack), source.call_at(stack[0])
+        if doing is Doing.LEARN:
+            return Role.FORWARD, call
+        if doing is Doing.ACT and (call in DRAWS or "torch" in stack[0].code.module):
+            return Role.INFERENCE, call
+        return Role.OTHER, call or _title(stack[0].code)
+
+    def _detail(self, stack: Stack, index: int) -> str:
+        call = source.call_at(stack[0])
+        title = _title(stack[index].code) if self._of_code(stack[index].code) else ""
+        return (
+            title if not call or title.endswith(call) else f"{title}: {call}" if title and index == 0 else title or call
+        )
+
+
+def names(code: Code) -> tuple[str, ...]:
+    """Full names under which a function may be known: its own, and that of the method in each base of its class."""
+    return (f"{code.module}.{code.name}", *(f"{base}.{code.method}" for base in code.ancestors))
+
+
+@cache
+def is_own(file: str) -> bool:
+    """Whether a file is the user's, rather than installed, or of Python."""
+    standard = sysconfig.get_paths()["stdlib"]
+    plain = file.replace("\\", "/")
+    return not plain.startswith((standard, "<")) and not any(part in plain for part in INSTALLED)
+
+
+def _title(code: Code) -> str:
+    return ".".join(code.name.rpartition("<locals>.")[2].split(".")[-2:])
+
+
+def _only_runs(code: Code) -> bool:
+    """Whether a function of Python's own start-up is around the whole script, as under `python -m`."""
+    return code.module == "runpy"
+
+
+def _doing(stack: Stack) -> Doing | None:
+    """What the innermost function that acts or learns is doing at its place."""
+    for place in stack:
+        scope = source.scope(place.code) if _has_markers(place.code) else None
+        if scope is not None and scope.markers:
+            return scope.doing(place.line)
+    return None
+
+
+def _has_markers(code: Code) -> bool:
+    """Whether to look into a function's source: the script's own, and libraries for learning by reinforcement."""
+    plumbing = ("torch", "numpy", "gymnasium", "importlib", "threading", "multiprocessing", "runpy", "typing")
+    return code.module.partition(".")[0] not in plumbing and not code.file.startswith("<")
+
+
+def _is_evaluation(stack: Stack, index: int) -> bool:
+    """Whether a function plays episodes to see how good the policy is, called by one that does something else."""
+    code = stack[index].code
+    if not is_own(code.file) or code.name == "<module>":
+        return False
+    scope = source.scope(code)
+    return scope is not None and scope.evaluates and any(_busy(outer) for outer in stack[index + 1 :])
+
+
+def _busy(place: Place) -> bool:
+    scope = source.scope(place.code) if is_own(place.code.file) or _has_markers(place.code) else None
+    return scope is not None and bool(scope.markers)

@@ -1,0 +1,41 @@
+"""Which lines the time goes to: the script's own, or those of the library that a line of it leaves the work to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from headrace.diagnose import source
+from headrace.diagnose.profile import Site
+from headrace.diagnose.roles import Classifier, is_own
+from headrace.diagnose.spool import Place, Sample, Stack
+
+MOST = 40  # of a lane
+LEAST = 0.001  # share of the lane's time
+FOUNDATIONS = ("torch", "numpy", "importlib", "threading", "multiprocessing", "contextlib", "runpy", "abc", "typing")
+
+
+def find(samples: list[Sample], classifier: Classifier) -> list[Site]:
+    """The costliest lines, costliest first."""
+    spent: defaultdict[tuple, float] = defaultdict(float)
+    total = 0.0
+    for sample in samples:
+        role, _ = classifier.classify(sample.stack)
+        place = _place(sample.stack)
+        total += sample.seconds
+        key = role, place.code.file, place.line, place.code.name, source.call_at(place), is_own(place.code.file)
+        spent[key] += sample.seconds
+    ranked = sorted(spent.items(), key=lambda item: -item[1])[:MOST]
+    return [
+        Site(role, file, line, function, call, round(seconds, 4), source.text_at(file, line), own)
+        for (role, file, line, function, call, own), seconds in ranked
+        if seconds > LEAST * total
+    ]
+
+
+def _place(stack: Stack) -> Place:
+    """The innermost place that says something to a reader: not inside torch, numpy or Python itself."""
+    for place in stack:
+        foundation = place.code.module.partition(".")[0] in FOUNDATIONS or place.code.file.startswith("<")
+        if is_own(place.code.file) or ("-packages" in place.code.file and not foundation):
+            return place
+    return stack[-1]

@@ -1,0 +1,198 @@
+"""What the source says around a place: the name that is called there, and whether its loop acts or learns."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+
+from headrace.diagnose.spool import Code, Place
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+LARGEST = 2_000_000  # bytes of a source file that is looked into
+NOT_WORLDS = (
+    "optim",
+    "sched",
+    "scaler",
+    "writer",
+    "prof",
+    "pbar",
+    "progress",
+    "counter",
+    "timer",
+    "clock",
+    "accelerat",
+)
+
+
+class Doing(Enum):
+    """What a loop is for, at a place."""
+
+    ACT = "act"  # step environments
+    LEARN = "learn"
+
+
+@dataclass
+class Scope:
+    """A function, or a file's top level: the calls in it that say what it is for, by line."""
+
+    tree: ast.AST
+    markers: list[tuple[int, Doing]] = field(default_factory=list)
+    evaluates: bool = False
+
+    def doing(self, line: int) -> Doing | None:
+        """What the code at a line is for: what the next marker after it does, in the loop that it is in."""
+        loops = [loop for loop in _inside(self.tree) if isinstance(loop, ast.For | ast.While) and _spans(loop, line)]
+        for loop in reversed(loops):
+            within = [mark for mark in self.markers if _spans(loop, mark[0])]
+            if within:
+                return next((doing for place, doing in within if place >= line), within[0][1])
+        following = [doing for place, doing in self.markers if place >= line]
+        return next(iter(following or [doing for _, doing in self.markers]), None)
+
+
+@cache
+def call_at(place: Place) -> str:
+    """The name of what is called at a place: "item" for `loss.mean().item()`; "" where it is no call, or not known."""
+    if None in (place.end_line, place.column, place.end_column):
+        return ""
+    lines = linecache.getlines(place.code.file)[place.line - 1 : place.end_line]
+    if not lines:
+        return ""
+    text = [line.encode() for line in lines]
+    text[-1] = text[-1][: place.end_column]
+    text[0] = text[0][place.column :]
+    try:
+        tree = ast.parse(b"(" + b"".join(text) + b")", mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    return _called(tree) if isinstance(tree, ast.Call) else ""
+
+
+def text_at(file: str, line: int) -> str:
+    """A line of a file, without indentation; "" where it cannot be read."""
+    return linecache.getline(file, line).strip()
+
+
+@cache
+def scope(code: Code) -> Scope | None:
+    """What a function or a top level is for; None where its source cannot be read."""
+    return _scopes(code.file).get("" if code.name == "<module>" else f"{code.method}:{code.line}")
+
+
+@cache
+def _scopes(file: str) -> dict[str, Scope]:
+    """Scopes of a file by "name:line", "" for its top level. A call of a function that acts or learns does so too."""
+    text = "".join(linecache.getlines(file))
+    try:
+        tree = ast.parse(text if len(text) < LARGEST else "")
+    except (SyntaxError, ValueError):
+        return {}
+    functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
+    scopes = {"": Scope(tree)} | {
+        f"{function.name}:{line}": Scope(function) for function in functions for line in _first_lines(function)
+    }
+    for each in scopes.values():
+        each.evaluates = isinstance(each.tree, Function) and _only_sums(each.tree)
+    known: dict[str, Doing] = {}
+    for _ in range(3):  # helpers of helpers of helpers
+        for each in scopes.values():
+            each.markers = sorted(_markers(each.tree, known))
+        known = _purposes(functions, scopes)
+    return scopes
+
+
+def _purposes(functions: list[Function], scopes: dict[str, Scope]) -> dict[str, Doing]:
+    """Name -> what the function of that name does, where it does one thing; evaluation is neither."""
+    purposes: dict[str, set[Doing]] = {}
+    for function in functions:
+        own = scopes[f"{function.name}:{function.lineno}"]
+        kinds = {Doing.ACT, Doing.LEARN} if own.evaluates else {doing for _, doing in own.markers}
+        purposes.setdefault(function.name, set()).update(kinds)
+    worlds = {"step", "reset", "forward", "__init__", "__call__"}
+    return {name: next(iter(kinds)) for name, kinds in purposes.items() if len(kinds) == 1 and name not in worlds}
+
+
+def _first_lines(function: Function) -> set[int]:
+    """Where a function may be said to begin: at its first decorator, or at its `def`."""
+    return {function.lineno, *(decorator.lineno for decorator in function.decorator_list)}
+
+
+def _markers(tree: ast.AST, known: dict[str, Doing]) -> Iterator[tuple[int, Doing]]:
+    for node in _inside(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = _called(node)
+        if name in ("backward", "zero_grad", "clip_grad_norm_") or (
+            name == "grad" and "autograd" in ast.dump(node.func)
+        ):
+            yield node.lineno, Doing.LEARN
+        elif name in ("step", "step_async", "step_wait") and _may_be_world(node):
+            yield node.lineno, Doing.ACT
+        elif name in known:
+            yield node.lineno, known[name]
+
+
+def _may_be_world(call: ast.Call) -> bool:
+    """Whether x.step(...) may step an environment: with an action, or else on something not called an optimizer."""
+    receiver = ast.unparse(call.func.value).lower() if isinstance(call.func, ast.Attribute) else ""
+    return bool(call.args or call.func.attr == "step_wait") and not any(word in receiver for word in NOT_WORLDS)  # type: ignore[attr-defined]
+
+
+def _only_sums(function: Function) -> bool:
+    """Whether a function steps an environment in a loop and does nothing with rewards but add them up: evaluation."""
+    for loop in _inside(function):
+        if not isinstance(loop, ast.For | ast.While):
+            continue
+        for node in _inside(loop):
+            reward = _reward(node)
+            if reward and all(_sums(use, reward) for use in _inside(loop) if use is not node and _uses(use, reward)):
+                return True
+    return False
+
+
+def _reward(node: ast.AST) -> str:
+    """The name that gets the reward in `obs, reward, ... = env.step(action)`; "" for anything else."""
+    if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) == "step"):
+        return ""
+    target = node.targets[0]
+    second = target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) >= 4 else None
+    return second.id if isinstance(second, ast.Name) and _may_be_world(node.value) else ""
+
+
+def _uses(node: ast.AST, name: str) -> bool:
+    """Whether a simple statement reads a name."""
+    compound = isinstance(node, ast.For | ast.While | ast.If | ast.With | ast.Try | Function)
+    if not isinstance(node, ast.stmt) or compound:
+        return False
+    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node))
+
+
+def _sums(statement: ast.AST, reward: str) -> bool:
+    """`total += reward`, or `total = total + reward`."""
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.op, ast.Add)
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
+        target = ast.unparse(statement.targets[0])
+        return isinstance(statement.value.op, ast.Add) and target in ast.unparse(statement.value)
+    return False
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _inside(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a tree in their order, without those of functions and classes defined in it."""
+    for child in ast.iter_child_nodes(tree):
+        if not isinstance(child, Function | ast.ClassDef | ast.Lambda):
+            yield child
+            yield from _inside(child)
+
+
+def _spans(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)

@@ -1,0 +1,132 @@
+"""Reads what the samplers wrote: one file for each process, cut short wherever the process was killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Code:
+    """A function, class body or module."""
+
+    file: str
+    name: str  # qualified
+    module: str
+    line: int
+    ancestors: tuple[str, ...]  # full names of the class of a method, and of its bases; () for a function
+
+    @property
+    def method(self) -> str:
+        """The name alone."""
+        return self.name.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a code: the call or other expression that was being evaluated there."""
+
+    code: Code
+    line: int
+    end_line: int | None = None  # these three from Python 3.11 on
+    column: int | None = None  # in bytes of UTF-8
+    end_column: int | None = None
+
+
+Stack = tuple[Place, ...]  # innermost first
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Where a thread was."""
+
+    end: float  # s of time.monotonic()
+    seconds: float  # for which it stands: those before `end`
+    stack: Stack
+
+
+@dataclass
+class Process:
+    """All that one process told."""
+
+    pid: int
+    parent: int
+    began: float  # s of time.monotonic(), as all times here
+    self_sampling: bool  # whether its main thread noted itself, without bias
+    python: str
+    samples: dict[int, list[Sample]] = field(default_factory=dict)  # by native id of thread; the main one's is the pid
+    names: dict[int, str] = field(default_factory=dict)  # of threads
+    counters: dict[str, float] = field(default_factory=dict)
+    batches: list[tuple[Stack, int]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    ended: float | None = None  # None where it could not say that it ends
+    error: str = ""  # "ValueError: ..." where an exception ended it
+    cost: float = 0.0  # s that sampling took
+    period: float = 0.0  # s
+    blind: list[str] = field(default_factory=list)
+
+
+def read(folder: Path) -> list[Process]:
+    """The processes whose files are in a folder, in the order in which they began."""
+    processes = [process for path in folder.glob("*.jsonl") if (process := _process(path))]
+    return sorted(processes, key=lambda process: process.began)
+
+
+def _records(path: Path) -> Iterator[list[Any]]:
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:  # the last line of a process that was killed while it wrote
+            return
+
+
+def _process(path: Path) -> Process | None:
+    codes: dict[int, Code] = {}
+    places: dict[int, Place] = {}
+    stacks: dict[int, Stack] = {}
+    process = None
+    for kind, *values in _records(path):
+        if kind == "process":
+            process = Process(*values)
+        elif kind == "code":
+            number, file, name, module, line, ancestors = values
+            codes[number] = Code(file, name, module, line, tuple(ancestors))
+        elif kind == "place":
+            places[values[0]] = Place(codes[values[1]], values[2] or codes[values[1]].line, *values[3:])
+        elif kind == "stack":
+            stacks[values[0]] = _own_part(tuple(places[number] for number in values[1]))
+        elif process is not None:
+            _tell(process, stacks, kind, values)
+    return process
+
+
+def _own_part(stack: Stack) -> Stack:
+    """A stack without what a forked process has inherited from its parent's."""
+    for index, place in enumerate(stack):
+        if place.code.module == "multiprocessing.process" and place.code.method == "_bootstrap":
+            return stack[: index + 1]
+    return stack
+
+
+def _tell(process: Process, stacks: dict[int, Stack], kind: str, values: list[Any]) -> None:
+    if kind == "samples":
+        for thread, end, seconds, stack in values[0]:
+            process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack]))
+    elif kind == "counters":
+        process.counters.update(values[0])
+    elif kind == "versions":
+        process.versions.update(values[0])
+    elif kind == "batch":
+        process.batches.append((stacks[values[0]], values[1]))
+    elif kind == "thread":
+        process.names[values[0]] = values[1]
+    elif kind == "cost":
+        process.cost, process.period = values
+    elif kind == "end":
+        process.ended = values[0]
+        process.error = f"{values[1]}: {values[2]}" if values[1] else ""
+    elif kind == "blind":
+        process.blind.append(values[0])
