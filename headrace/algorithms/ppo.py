@@ -43,8 +43,8 @@ class PPOConfig:
     activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     shared: bool = False  # actor and critic share their hidden layers
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
-    normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
-    normalize_return: bool = False  # the critic predicts normalised returns (PopArt)
+    normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "epochs", "minibatch_size"):

@@ -25,6 +25,8 @@ register(
             "clip": 0.3,
             "max_grad_norm": 5.0,
             "hidden": (128,),
+            "normalize_observation": False,
+            "normalize_return": False,
         }
     },
 )
@@ -44,7 +46,7 @@ register(
             "gae_lambda": 0.98,
             "clip": 0.1,
             "max_grad_norm": 5.0,
-            "normalize_return": True,
+            "normalize_observation": False,
         }
     },
 )
@@ -64,7 +66,7 @@ register(
             "gamma": 0.9,
             "entropy_coef": 0.001,
             "activation": "relu",
-            "normalize_return": True,
+            "normalize_observation": False,
         }
     },
 )
@@ -83,7 +85,7 @@ register(
             "gae_lambda": 1.0,
             "hidden": (32, 32),
             "activation": "relu",
-            "normalize_observation": True,
+            "normalize_return": False,
         }
     },
 )
@@ -107,8 +109,6 @@ register(
             "max_grad_norm": 5.0,
             "hidden": (32, 32),
             "activation": "relu",
-            "normalize_observation": True,
-            "normalize_return": True,
         }
     },
 )
@@ -129,6 +129,8 @@ register(
             "entropy_coef": 0.01,
             "hidden": (64,),
             "activation": "relu",
+            "normalize_observation": False,
+            "normalize_return": False,
         }
     },
 )
@@ -148,7 +150,7 @@ register(
             "entropy_coef": 0.003,
             "hidden": (128, 64),
             "activation": "relu",
-            "normalize_return": True,
+            "normalize_observation": False,
         }
     },
 )

@@ -18,7 +18,8 @@ from headrace.policies.base import Evaluation, Policy
 from headrace.rollout import Rollout
 from headrace.spaces import Box, Discrete, action_column, env_columns
 
-SMALL = PPOConfig(num_steps=8, epochs=2, minibatch_size=40, hidden=(8,))
+RAW = {"normalize_observation": False, "normalize_return": False}
+SMALL = PPOConfig(num_steps=8, epochs=2, minibatch_size=40, hidden=(8,), **RAW)
 
 
 @pytest.fixture(autouse=True)

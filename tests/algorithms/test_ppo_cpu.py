@@ -15,8 +15,8 @@ from headrace.rollout import Rollout
 from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
 
 VECTOR = Box(-3, 3, (5,))
-BASE = PPOConfig(num_steps=24, epochs=3, minibatch_size=70, hidden=(20, 13), entropy_coef=0.01)
-BASE = dataclasses.replace(BASE, normalize_observation=False, normalize_return=False)
+RAW = {"normalize_observation": False, "normalize_return": False}
+BASE = PPOConfig(num_steps=24, epochs=3, minibatch_size=70, hidden=(20, 13), entropy_coef=0.01, **RAW)
 CASES = {
     "discrete": (VECTOR, Discrete(3), {}),
     "counted from 2, shared": (VECTOR, Discrete(4, start=2), {"shared": True, "activation": "relu"}),
