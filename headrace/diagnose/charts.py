@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from headrace.diagnose.facts import TITLES
+from headrace.diagnose.facts import TITLES, binned
 from headrace.diagnose.palette import COLOURS, ORDER
-from headrace.diagnose.profile import Lane, Role, Series, Span
+from headrace.diagnose.profile import Lane, Role, Series
 from headrace.diagnose.table import Row
 from headrace.diagnose.words import percent
 
 COLUMNS = 300  # of a timeline: each is a stacked bar of what happened in its time
 HEIGHT = 100  # of a drawing, in its own units
-Shares = list[dict[Role, float]]
 
 
 def strip(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
@@ -28,19 +27,6 @@ def strip(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
                 paths.setdefault(role, []).append(f"M{column} {top:.1f}h1v{height:.1f}h-1z")
     drawn = "".join(_path("".join(parts), COLOURS[role], TITLES[role]) for role, parts in paths.items())
     return _svg(columns, drawn, f"what {lane.name} did over time")
-
-
-def binned(spans: Sequence[Span], start: float, end: float, columns: int) -> Shares:
-    """For each of `columns` equal parts of the time, role -> share of it, 0 .. 1."""
-    width = max(end - start, 1e-9) / columns
-    shares: Shares = [{} for _ in range(columns)]
-    for span in spans:
-        first, last = (span.start - start) / width, (span.end - start) / width
-        for column in range(max(0, int(first)), min(columns, int(last) + 1)):
-            inside = min(last, column + 1) - max(first, column)
-            if inside > 0:
-                shares[column][span.role] = shares[column].get(span.role, 0.0) + inside
-    return shares
 
 
 def effort(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from headrace.diagnose.profile import LEARNING, Kind, Lane, Profile, Role, Site
+from headrace.diagnose.profile import LEARNING, Kind, Lane, Profile, Role, Site, Span
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not spoken of
 TITLES = {
@@ -141,7 +142,8 @@ class Facts:
     @property
     def env_steps(self) -> int | None:
         """Steps of single environments within the window; None where they were not seen."""
-        return self.counter("env_steps") or None
+        rate = self.profile.counters.get("env_rate")
+        return round(rate * (self.num_envs or 1) * self.profile.driver.total) if rate else None
 
     @property
     def step_seconds(self) -> float | None:
@@ -187,6 +189,19 @@ class Facts:
             if lane.kind is Kind.POOL and lane.cpu_seconds > NOTICEABLE * self.base:
                 threads[lane.pid] = threads.get(lane.pid, 1) + 1
         return threads
+
+
+def binned(spans: Sequence[Span], start: float, end: float, columns: int) -> list[dict[Role, float]]:
+    """For each of `columns` equal parts of the time, role -> share of it, 0 .. 1."""
+    width = max(end - start, 1e-9) / columns
+    shares: list[dict[Role, float]] = [{} for _ in range(columns)]
+    for span in spans:
+        first, last = (span.start - start) / width, (span.end - start) / width
+        for column in range(max(0, int(first)), min(columns, int(last) + 1)):
+            inside = min(last, column + 1) - max(first, column)
+            if inside > 0:
+                shares[column][span.role] = shares[column].get(span.role, 0.0) + inside
+    return shares
 
 
 def _seconds(lane: Lane, *roles: Role) -> float:

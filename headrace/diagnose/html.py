@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
+from html import escape as _escape
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from headrace.diagnose.facts import TITLES, Facts
 from headrace.diagnose.palette import COLOURS, ORDER
 from headrace.diagnose.profile import Lane
 from headrace.diagnose.remedy import Remedy
-from headrace.diagnose.table import Row, mostly, rows, scene
+from headrace.diagnose.table import Row, command_line, mostly, rows, scene
 from headrace.diagnose.verdict import Verdict, promise
 from headrace.diagnose.words import percent
 
@@ -35,7 +35,7 @@ def page(facts: Facts, verdict: Verdict) -> str:
     sections += [_timeline(facts), _utilisation(facts)] if seen else []
     sections += [_blind(verdict)]
     style = files("headrace.diagnose").joinpath("report.css").read_text(encoding="utf-8")
-    command = escape(" ".join(facts.profile.command))
+    command = escape(command_line(facts.profile))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -123,7 +123,7 @@ def _lane(lane: Lane, start: float, end: float) -> str:
 
 
 def _axis(start: float, end: float) -> str:
-    digits = 0 if end - start >= 2 * TICKS else 2
+    digits = 0 if end - start >= 2 * TICKS else 1 if end - start > 1 else 2
     ticks = [start + (end - start) * tick / (TICKS - 1) for tick in range(TICKS)]
     return f'<div class="axis">{"".join(f"<span>{tick:.{digits}f} s</span>" for tick in ticks)}</div>'
 
@@ -154,6 +154,11 @@ def _chart(picture: str, caption: str, seconds: float) -> str:
 def _blind(verdict: Verdict) -> str:
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict.blind)
     return f'<section id="blind"><h2>What this cannot tell</h2>\n<ul class="plain">{items}</ul></section>'
+
+
+def escape(words: str) -> str:
+    """Text as HTML, with numbers and their units on one line."""
+    return _escape(words).replace(" %", "&nbsp;%")
 
 
 def _dot(colour: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 from headrace.diagnose.facts import TITLES, Facts
@@ -63,7 +64,13 @@ def scene(profile: Profile) -> str:
     where = ", ".join(part for part in (machine.cpu, cores, machine.gpu or "no GPU") if part)
     python = ", ".join(part for part in (f"Python {machine.python}" if machine.python else "", versions) if part)
     skipped = f" The first {profile.skipped:.1f} s are left out." if profile.skipped >= 0.05 else ""
-    return f"{' '.join(profile.command)}. {ending(profile)}{skipped} {where}. {python}."
+    return f"{command_line(profile)}. {ending(profile)}{skipped} {where}. {python}."
+
+
+def command_line(profile: Profile) -> str:
+    """What ran, with the interpreter's name instead of its whole path."""
+    first, *rest = profile.command or [""]
+    return " ".join([Path(first).name if "python" in Path(first).name else first, *rest])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.diagnose.arithmetic import is_small
-from headrace.diagnose.facts import NOTICEABLE, TITLES, Facts
+from headrace.diagnose.facts import NOTICEABLE, TITLES, Facts, binned
 from headrace.diagnose.profile import LEARNING, Ending, Profile, Role
 from headrace.diagnose.remedies import remedies
 from headrace.diagnose.remedy import Remedy
@@ -15,6 +15,7 @@ from headrace.diagnose.words import capital, count, duration, percent, place, se
 
 NOTHING = 1.15  # where no remedy can gain more, there is nothing to gain
 ENOUGH_SAMPLES = 300  # below, shares are too rough for a verdict
+FEW_TURNS = 5  # of collecting and learning; with fewer, it matters where the window began
 UNNAMED = 0.25  # of the time in code without a role: the verdict says so before anything else
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 NAMED_ONE_BY_ONE = (
@@ -212,7 +213,24 @@ def _blind(facts: Facts) -> list[str]:
         "A bound holds for one remedy alone; several do not multiply. Where no gain is expected in figures, this "
         "profile does not tell it: try it, and diagnose again."
     )
+    turns = _turns(facts)
+    if turns and samples:
+        said.append(
+            f"Collecting and learning took turns only {turns} times within the window, so that the shares depend on "
+            "where it began and ended. A longer --seconds makes them more exact."
+        )
     return said + profile.blind
+
+
+def _turns(facts: Facts) -> int:
+    """How often learning began, where that is too seldom for exact shares; 0 where it is not."""
+    spans = facts.profile.driver.spans
+    if not spans or facts.learning < NOTICEABLE * facts.base:
+        return 0
+    columns = binned(spans, spans[0].start, spans[-1].end, 200)
+    learning = [sum(column.get(role, 0.0) for role in LEARNING) > 0.5 for column in columns]
+    began = sum(now and not before for before, now in zip([False, *learning], learning, strict=False))
+    return began if 0 < began < FEW_TURNS and not all(learning) else 0
 
 
 def ending(profile: Profile) -> str:

@@ -48,7 +48,7 @@ def test_a_bound_has_the_error_of_sampling_on_the_safe_side_and_timers_have_none
 
 
 def test_costly_environments_go_into_processes_with_what_handing_over_costs():
-    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8, "env_steps": 8000})
+    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8, "env_rate": 20})
     remedy = named(remedies(Facts(made, round_trip=100e-6)), "2 processes")
     assert remedy.gain == pytest.approx(SECONDS / (0.6 * SECONDS + 8000 * 100e-6))
     assert remedy.bound == pytest.approx(1 / 0.6, rel=0.03)
@@ -56,7 +56,7 @@ def test_costly_environments_go_into_processes_with_what_handing_over_costs():
 
 
 def test_cheap_environments_do_not():
-    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8, "env_steps": 2_000_000})
+    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8, "env_rate": 5000})
     assert not [title for title in titles(remedies(Facts(made, round_trip=100e-6))) if "processes" in title]
 
 

@@ -1,6 +1,7 @@
 """What can be read cheaply about libraries at work: versions, torch's threads, sizes of batches and networks."""
 
 import sys
+import time
 from typing import Any
 
 LIBRARIES = (
@@ -49,8 +50,20 @@ def of_stack(frame, sizes):
             count = getattr(environment, "__dict__", {}).get("num_envs")
             if isinstance(count, int):
                 counters["num_envs"] = count
+            counters.update(_of_monitor(environment, sizes))
         frame = frame.f_back
     return counters
+
+
+def _of_monitor(environment, sizes):
+    """Steps a second of one environment, where a wrapper counts them over all episodes (Stable-Baselines3's Monitor)."""
+    total = getattr(environment, "__dict__", {}).get("total_steps")
+    if not isinstance(total, int):
+        return {}
+    now = time.monotonic()
+    key = "steps", id(environment)
+    began, before = sizes.setdefault(key, (now, total))
+    return {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
 
 
 def _of_forward(variables, torch, sizes):
