@@ -60,10 +60,10 @@ def discounted_returns(
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """1 - Var(target - prediction) / Var(target) over valid entries: 1 is perfect, 0 no better than a constant.
 
-    NaN where the target does not vary.
+    0 where the target does not vary, such as that of a single step: a constant explains it.
     """
     variance = _variance(target, valid)
-    return torch.where(variance > 0, 1 - _variance(target - prediction, valid) / variance, torch.nan)
+    return torch.where(variance > 0, 1 - _variance(target - prediction, valid) / variance, 0.0)
 
 
 def _variance(x: Tensor, valid: Tensor) -> Tensor:
