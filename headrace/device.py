@@ -1,8 +1,25 @@
-"""Devices by name, and the one place that copies between them."""
+"""Devices by name, torch's threads, and the one place that copies between devices."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
+
+
+@contextmanager
+def torch_threads(number: int | None) -> Iterator[None]:
+    """Let torch use `number` threads of the CPU inside, and as many as before again afterwards. None: as it does."""
+    before = torch.get_num_threads()
+    if number is None or number == before:
+        yield
+        return
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def resolve(name: str | torch.device) -> torch.device:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from headrace import envs, rng
+from headrace.device import torch_threads
 from headrace.envs import sources
 from headrace.envs.compiled import CompiledEnv
-from headrace.envs.inline import env_seed
+from headrace.envs.inline import InlineEnv, env_seed
 from headrace.envs.kernel import KernelEnv
 from headrace.policies.base import Policy
 from headrace.rollout import Rollout
@@ -40,6 +41,7 @@ class Evaluation:
         return f"return {self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes, mean length {length:.4g}"
 
 
+@torch_threads(1)  # one observation a world is too little to share
 def evaluate(
     policy: Policy,
     env: Any,
@@ -57,7 +59,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
-    source = _source(env)
+    source = original(env)
     started = perf_counter()
     seed = _apart(seed)
     kernel = _kernel_class(source)
@@ -136,12 +138,17 @@ def _compiled(
     raise _endless(int(live.sum()), episodes, most_steps)
 
 
-def _source(env: Any) -> Any:
-    """What to make worlds of: for a ready Env, what its name says."""
+def original(env: Any) -> Any:
+    """What to make worlds of: for a ready Env its class or function, or else what its name says.
+
+    Raises TypeError where an Env of one's own has no such name.
+    """
     if isinstance(env, str | type) or not hasattr(env, "num_envs"):
         return env
     if isinstance(env, CompiledEnv):
         return env.source.cls
+    if isinstance(env, InlineEnv):
+        return env.factory
     try:
         envs.factory(env.name)
     except (ValueError, ImportError, FileNotFoundError) as error:

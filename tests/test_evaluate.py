@@ -169,3 +169,16 @@ def test_a_ready_env_is_evaluated_by_what_it_was_made_of():
 def test_it_says_what_it_found():
     text = str(hr.evaluate(cartpole_policy(), "CartPole-v1", 4))
     assert text.startswith("return ") and "over 4 episodes" in text
+
+
+def test_a_ready_gymnasium_env_is_made_again_by_its_own_function(tmp_path):
+    """Not by its name, which would run the user's script once more."""
+    made = []
+
+    def factory():
+        made.append(1)
+        return gymnasium.make("CartPole-v1")
+
+    env = hr.make(factory, 2)
+    policy = hr.ActorCritic(env.observation_space, env.action_space, hidden=(8,))
+    assert len(hr.evaluate(policy, env, episodes=3).returns) == 3 and len(made) == 5

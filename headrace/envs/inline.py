@@ -28,7 +28,7 @@ class InlineEnv:
     device = torch.device("cpu")
 
     def __init__(self, factory: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
-        self.name, self.num_envs = name, num_envs
+        self.name, self.num_envs, self.factory = name, num_envs, factory
         self.worlds = [factory()]
         self.observation_space: Space = self.worlds[0].observation_space
         self.action_space: Space = self.worlds[0].action_space
@@ -53,11 +53,10 @@ class InlineEnv:
         self._episodes = [0] * self.num_envs
         for index, world in enumerate(self.worlds):
             try:
-                observation, _ = world.reset(seed=env_seed(seed, index))
+                self._observe(0, index, _observation_of(world.reset(seed=env_seed(seed, index))))
             except Exception as error:
                 self._annotate(error, index)
                 raise
-            _write(self._observation, 0, index, observation)
         self._valid[0] = True
 
     def step(self, rollout: Rollout, t: int) -> None:
@@ -79,18 +78,24 @@ class InlineEnv:
                 raise
 
     def _step_one(self, world: gymnasium.Env, index: int, t: int, action: Any) -> None:
-        observation, reward, terminated, truncated, _ = world.step(action)
-        _write(self._observation, t + 1, index, observation)
-        self._reward[t, index] = reward
-        self._terminated[t, index] = terminated
-        self._truncated[t, index] = truncated
-        self._valid[t + 1, index] = not (terminated or truncated)
-        self._returns[index] += float(reward)
+        outcome: Any = world.step(action)
+        try:
+            observation, reward, terminated, truncated, _ = outcome
+            self._reward[t, index] = reward
+            self._terminated[t, index] = terminated
+            self._truncated[t, index] = truncated
+            self._valid[t + 1, index] = not (terminated or truncated)
+            self._returns[index] += float(reward)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"step() gave {outcome!r}: it must give (observation, reward: a number, terminated: a bool, "
+                "truncated: a bool, info)"
+            ) from error
+        self._observe(t + 1, index, observation)
         self._lengths[index] += 1
 
     def _reset_one(self, world: gymnasium.Env, index: int, t: int) -> None:
-        observation, _ = world.reset()
-        _write(self._observation, t + 1, index, observation)
+        self._observe(t + 1, index, _observation_of(world.reset()))
         self._reward[t, index] = 0.0
         self._terminated[t, index] = self._truncated[t, index] = False
         self._valid[t + 1, index] = True
@@ -98,6 +103,14 @@ class InlineEnv:
         self._episode_length[t, index] = self._lengths[index]
         self._returns[index], self._lengths[index] = 0.0, 0
         self._episodes[index] += 1
+
+    def _observe(self, row: int, index: int, observation: Any) -> None:
+        try:
+            _write(self._observation, row, index, observation)
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            raise ValueError(
+                f"the observation {observation!r} does not fit the observation_space {self.observation_space}"
+            ) from error
 
     def _bind(self, rollout: Rollout) -> None:
         """NumPy views of a rollout's columns: made once, because an index into a tensor costs ten of an array."""
@@ -132,6 +145,13 @@ class InlineEnv:
 def env_seed(seed: int, index: int) -> int:
     """Seed of environment `index` in a run: 32 bits, far apart for neighbouring seeds."""
     return int(np.random.SeedSequence((seed % 2**64, index)).generate_state(1)[0])
+
+
+def _observation_of(outcome: Any) -> Any:
+    """The observation of what reset() gave."""
+    if not (isinstance(outcome, tuple) and len(outcome) == 2):
+        raise TypeError(f"reset() gave {outcome!r}: it must give (observation, info)")
+    return outcome[0]
 
 
 def _views(column: Any) -> Any:

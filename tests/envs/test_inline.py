@@ -265,3 +265,35 @@ def test_lunar_lander_by_id():
     assert (rollout.episode_length[dead] > 40).all() and (rollout.episode_return[dead] < 100).all()
     live = rollout.reward[:400][rollout.valid[:400]].sum()
     assert torch.isfinite(live) and (rollout.reward[:400][dead] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        ((np.zeros(2), None, False, False, {}), "it must give \\(observation, reward: a number"),
+        ((np.zeros(2), 1.0, False, {}), "it must give \\(observation, reward: a number"),
+        ((np.zeros(3), 1.0, False, False, {}), "does not fit the observation_space Box"),
+    ],
+)
+def test_a_step_that_gives_something_else_is_shown(outcome, message):
+    class Odd(Counting):
+        def step(self, action):
+            return outcome
+
+    env = envs.make(Odd, 2)
+    rollout = Rollout(2, 2, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
+    env.reset(rollout, 0)
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
+        env.step(rollout, 0)
+    assert "in env 0 of 2" in caught.value.__notes__[0]
+
+
+def test_a_reset_that_gives_something_else_is_shown():
+    class Old(Counting):
+        def reset(self, *, seed=None, options=None):
+            return self.look()
+
+    env = envs.make(Old, 2)
+    rollout = Rollout(2, 2, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
+    with pytest.raises(TypeError, match=r"reset\(\) gave .* it must give \(observation, info\)"):
+        env.reset(rollout, 0)
