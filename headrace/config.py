@@ -14,6 +14,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+SEEDS = 2**32  # seeds are one word of the counter-based generator
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -33,13 +35,17 @@ class TrainConfig:
     save_freq: int = 0  # steps between kept checkpoints step_N/; 0 for none (last/ and best/ are always written)
     log_folder: str = "runs"  # where the run's folder <algorithm>/<env>_<n>/ is made
     progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich on a terminal, else plain lines
-    threads: int | None = None  # torch's threads; None leaves them as they are
+    # CPU threads of torch and of the learning kernels while training: more pay on an idle machine from minibatches of
+    # some 2000 rows on, and cost dearly on a busy one; None leaves torch's own number
+    threads: int | None = 1
 
     def __post_init__(self) -> None:
         for name in ("num_envs", "window", "eval_episodes"):
             _at_least(1, name, getattr(self, name))
         for name in ("seed", "eval_freq", "save_freq"):
             _at_least(0, name, getattr(self, name))
+        if self.seed >= SEEDS:
+            raise ValueError(f"seed must be below 2^32 = {SEEDS}, got {self.seed}")
         for name in ("total_steps", "max_episodes", "threads"):
             if getattr(self, name) is not None:
                 _at_least(1, name, getattr(self, name))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import checkpoint
 from headrace.config import to_toml
-from headrace.evaluate import evaluate
+from headrace.evaluate import evaluate, original
 from headrace.finite import NotFinite
 from headrace.logs import Logs
 from headrace.progress import Progress, summary
-from headrace.run import BEST, LAST, Run, describe, identity, save_policy
+from headrace.run import BEST, LAST, Run, describe, identity, lock, save_policy
 
 if TYPE_CHECKING:
     from headrace.trainer import Trainer
@@ -28,7 +28,10 @@ class Recorder:
     """
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
+        if trainer.config.eval_freq:
+            original(trainer.source)  # raises now where the first evaluation would
         self.trainer, self.folder = trainer, folder
+        self._lock = lock(folder)
         self.logs = Logs(folder, trainer.short_name)
         self.progress = Progress(trainer.config.progress, trainer)
         self._best_score: float | None = None
@@ -48,6 +51,9 @@ class Recorder:
         self.trainer.close()
         if error is not None:
             self.logs.close()
+        self._lock.close()
+        if isinstance(error, KeyboardInterrupt):
+            self.progress.say(f"interrupted at once, without saving. {self._last_good()}")
         if isinstance(error, NotFinite):
             raise NotFinite(f"{error}. {self._last_good()}") from error
 
@@ -153,4 +159,4 @@ class Recorder:
     def _last_good(self) -> str:
         if (self.folder / LAST).exists():
             return f"The last good checkpoint is {self.folder / LAST}"
-        return "There is no checkpoint yet: one is written every save_freq steps"
+        return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"

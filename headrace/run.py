@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -9,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from headrace import checkpoint
 from headrace.evaluate import Evaluation, evaluate
 from headrace.logs import writing
 from headrace.policies.base import Policy
 
-LAST, BEST = "last", "best"
+fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
+LAST, BEST, COMMANDS = "last", "best", "command.txt"
 
 
 @dataclass
@@ -77,11 +79,29 @@ def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
                 number += 1
 
 
+def lock(folder: Path) -> TextIO:
+    """An open file that marks a run's folder as being written, until it is closed or its process ends.
+
+    Raises RuntimeError where another training has it: two would spoil each other's files.
+    """
+    with writing(folder / COMMANDS):
+        file = open(folder / COMMANDS, "a")  # noqa: SIM115
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise RuntimeError(f"another training is writing to {folder}: wait for it, or end it first") from error
+        except OSError:  # a file system without locks
+            pass
+    return file
+
+
 def describe(folder: Path, config: str) -> None:
     """Write config.toml, and to command.txt one line for each start of the run. Raises OSError, naming the file."""
     with writing(folder / "config.toml"):
         checkpoint.write_file(folder / "config.toml", config.encode())
-    with writing(folder / "command.txt"), open(folder / "command.txt", "a") as file:
+    with writing(folder / COMMANDS), open(folder / COMMANDS, "a") as file:
         file.write(shlex.join(sys.argv) + "\n")
 
 

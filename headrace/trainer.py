@@ -10,14 +10,17 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from gymnasium.vector import VectorEnv
 
 from headrace import envs, finite, rng
 from headrace.algorithms.base import Algorithm
 from headrace.config import TrainConfig, nearest, read_toml, settle
+from headrace.device import torch_threads
 from headrace.metrics import Episodes
 from headrace.parallel.collector import Collector
 from headrace.parallel.placement import Placement
 from headrace.rollout import Rollout
+from headrace.spaces import action_column, observation_column
 from headrace.timer import Timer
 
 ALGORITHMS = {"ppo": "PPO"}  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
@@ -54,14 +57,17 @@ class Trainer:
             raise TypeError('name an algorithm and an environment, as in train("ppo", "CartPole-v1")')
         self.config, algorithm_config = _settings(algorithm, self.source, file, options)
         self.placement = Placement.on(self.config.device)
-        self._prepare_torch()
-        self.env = self._make_env()
+        if self.placement.learn.type == "cpu":
+            for name in CPU_KERNELS:
+                import_module(name)
+        self.env = self._make_env(options.get("num_envs"))
         if isinstance(algorithm, str):
             spaces = self.env.observation_space, self.env.action_space
             kind = algorithm_classes(algorithm)[0]
             self.algorithm: Algorithm = kind.build(algorithm_config, *spaces, self.config.seed, self.env.device)
         else:
             self.algorithm = algorithm
+            _check_spaces(self.policy, self.env)
         self.timer = Timer()
         self.collector = Collector(
             self.env, self.policy, self.algorithm.num_steps, self.algorithm.columns(), self.config.seed, self.timer
@@ -71,7 +77,8 @@ class Trainer:
         self.steps = 0  # valid environment steps so far
         self.seconds = 0.0  # spent in iterate() so far
         self._steps_before, self._seconds_before = 0, 0.0  # those of the run that this one resumes
-        self._rehearse()
+        with torch_threads(self.config.threads):
+            self._rehearse()
 
     @property
     def policy(self) -> Any:
@@ -81,6 +88,12 @@ class Trainer:
     def iterate(self) -> dict[str, float]:
         """Collect one rollout, learn from it, and give what learning measured. Raises NotFinite."""
         started = perf_counter()
+        with torch_threads(self.config.threads):
+            metrics = self._iterate()
+        self.seconds += perf_counter() - started
+        return metrics
+
+    def _iterate(self) -> dict[str, float]:
         taken = self.collector.steps
         rollout = self.collector.collect()
         finite.check_rollout(rollout, taken, self.steps)
@@ -92,7 +105,6 @@ class Trainer:
             # one transfer for all of them
             metrics = dict(zip(update, torch.stack([x.float() for x in update.values()]).tolist(), strict=True))
         finite.check_metrics(metrics, self.steps)
-        self.seconds += perf_counter() - started
         return metrics
 
     def share(self) -> float:
@@ -190,13 +202,6 @@ class Trainer:
         if self.env is not self.source:
             self.env.close()
 
-    def _prepare_torch(self) -> None:
-        if self.config.threads is not None:
-            torch.set_num_threads(self.config.threads)
-        if self.placement.learn.type == "cpu":
-            for name in CPU_KERNELS:
-                import_module(name)
-
     @torch.no_grad()
     def _rehearse(self) -> None:
         """Decide and learn once on made-up observations, then forget it: kernels are compiled before the clock runs."""
@@ -215,10 +220,15 @@ class Trainer:
             self.algorithm.update(rollout, 0.0)
         self.algorithm.load_state_dict(before)
 
-    def _make_env(self) -> Any:
+    def _make_env(self, asked: int | None) -> Any:
+        """asked: num_envs where it was given by name."""
         config = self.config
+        if isinstance(self.source, VectorEnv):
+            raise TypeError(f"{self.source!r} is a vector of environments: give an id, or a function that makes one")
         if not _is_ready(self.source):
             return envs.make(self.source, config.num_envs, backend=config.backend, device=self.placement.collect)
+        if asked not in (None, self.source.num_envs):
+            raise ValueError(f"num_envs is {asked}, and the environments you made are {self.source.num_envs}")
         self.config = replace(config, num_envs=self.source.num_envs)
         return self.source
 
@@ -227,6 +237,9 @@ def _settings(
     algorithm: Any, source: Any, file: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[TrainConfig, Any]:
     """TrainConfig and the algorithm's config; None for an algorithm that brings its own."""
+    if isinstance(algorithm, type):
+        kind = algorithm.__name__
+        raise TypeError(f"{kind} is a class: give its name, {kind.lower()!r}, or one you made, {kind}(policy)")
     ready = not isinstance(algorithm, str)
     name = algorithm.name if ready else algorithm
     defaults = {} if _is_ready(source) else envs.spec(source).defaults.get(name, {})
@@ -241,6 +254,14 @@ def algorithm_classes(name: str) -> tuple[Any, type]:
         )
     module = import_module(f"headrace.algorithms.{name}")
     return getattr(module, ALGORITHMS[name]), getattr(module, f"{ALGORITHMS[name]}Config")
+
+
+def _check_spaces(policy: Any, env: Any) -> None:
+    """Raise ValueError where a policy was made for other observations or actions than an environment's."""
+    for name, column in (("observation_space", observation_column), ("action_space", action_column)):
+        mine, its = getattr(policy, name), getattr(env, name)
+        if column(mine) != column(its):
+            raise ValueError(f"the policy was made for the {name} {mine}, and that of {env.name} is {its}")
 
 
 def _is_ready(source: Any) -> bool:

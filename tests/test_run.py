@@ -221,3 +221,16 @@ def test_a_live_table_shows_speed_losses_and_shares(capsys, monkeypatch):
 def test_no_progress_is_silent(capsys):
     hr.train("ppo", Walk(), total_steps=100, **TINY)
     assert capsys.readouterr().out == ""
+
+
+def test_a_folder_belongs_to_one_training_at_a_time(run):
+    class Nosy(Walk):
+        def step(self, rollout, t):
+            super().step(rollout, t)
+            with pytest.raises(RuntimeError, match=r"another training is writing to runs/ppo/Walk_1"):
+                hr.train(resume=run.path, env=Walk())
+
+    monitor = (run.path / "monitor.csv").read_bytes()
+    hr.train(resume=run.path, env=Nosy(), total_steps=run.steps + 1)
+    assert (run.path / "monitor.csv").read_bytes().startswith(monitor)
+    hr.train(resume=run.path, env=Walk(), total_steps=run.steps + 1)  # it is free again

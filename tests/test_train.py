@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 
+import gymnasium
 import pytest
 import torch
 from tiny import TINY, Walk
@@ -144,6 +145,9 @@ def test_a_file_may_name_algorithm_and_environment(tmp_path):
         ({"max_seconds": 0}, ValueError, "max_seconds must be above 0, got 0"),
         ({"max_seconds": float("nan")}, ValueError, "max_seconds must be above 0, got nan"),
         ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
+        ({"seed": 2**32}, ValueError, "seed must be below 2\\^32 = 4294967296, got 4294967296"),
+        ({"num_envs": 9}, ValueError, "num_envs is 9, and the environments you made are 8"),
+        ({"eval_freq": 10}, TypeError, "cannot be made again"),
         ({"total_steps": None}, ValueError, "nothing would stop this run"),
         ({"total_steps": 1.5}, TypeError, r"total_steps must be int \| None, got 1.5"),
         ({"num_envs": True}, TypeError, "num_envs must be int, got True"),
@@ -245,3 +249,51 @@ def test_training_in_a_thread_leaves_signals_alone():
     thread.start()
     thread.join(60)
     assert runs[0].steps >= 100
+
+
+def test_a_second_signal_in_a_run_says_that_nothing_was_saved(capsys):
+    class Impatient(Walk):
+        def step(self, rollout, t):
+            super().step(rollout, t)
+            if self.taken == 20:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        hr.train("ppo", Impatient(), **TINY | {"progress": "plain", "save_freq": 1})
+    assert "without saving. The last good checkpoint is runs/ppo/Walk_1/last" in capsys.readouterr().out
+
+
+# --- threads, smallest sizes, and what does not fit together
+
+
+def test_torch_has_its_threads_back_after_each_iteration():
+    class Asking(Walk):
+        def step(self, rollout, t):
+            super().step(rollout, t)
+            seen.add(torch.get_num_threads())
+
+    before, seen = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+    try:
+        hr.train("ppo", Asking(), total_steps=300, **TINY | {"threads": 1})
+        assert seen == {1} and torch.get_num_threads() == 2
+        hr.train("ppo", Asking(), total_steps=300, **TINY | {"threads": None})
+        assert seen == {1, 2}
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_one_step_of_one_environment_is_a_rollout():
+    run = hr.train("ppo", Walk(1), total_steps=5, **TINY | {"num_steps": 1})
+    assert run.metrics["explained_variance"] == 0 and run.metrics["iteration"] == 5
+
+
+def test_what_does_not_fit_together_is_said():
+    policy = ActorCritic(Walk.observation_space, Walk.action_space, hidden=(8,))
+    with pytest.raises(ValueError, match=r"policy was made for the observation_space Box.* that of Pendulum-v1 is Box"):
+        hr.Trainer(PPO(policy, PPOConfig(num_steps=8)), "Pendulum-v1", num_envs=2, backend="inline")
+    with pytest.raises(TypeError, match="PPO is a class"):
+        hr.Trainer(PPO, Walk())
+    with pytest.raises(TypeError, match="is a vector of environments"):
+        hr.Trainer("ppo", gymnasium.make_vec("CartPole-v1", num_envs=2))
