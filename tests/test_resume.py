@@ -15,7 +15,7 @@ import torch
 from tiny import TINY, Walk
 
 import headrace as hr
-from headrace import checkpoint
+from headrace import checkpoint, fused
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.policies.actor_critic import ActorCritic
 
@@ -67,11 +67,17 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit():
     assert same(*ends)  # optimizer, normalisers, counters, worlds, window of episodes
 
 
-def test_a_compiled_world_resumes_bit_for_bit():
-    options = TINY | {"num_envs": 16, "num_steps": 32, "backend": "cpu", "target_return": None}
-    straight = hr.train("ppo", "CartPole-v1", total_steps=4000, **options)
-    first = hr.train("ppo", "CartPole-v1", total_steps=2000, **options)
-    resumed = hr.train(resume=first.path, total_steps=4000)
+def test_a_compiled_world_resumes_bit_for_bit(monkeypatch):
+    """Its acting and learning are kernels too, from the first iteration to the last."""
+    options = LONG | {"num_envs": 16, "num_steps": 32, "backend": "cpu", "target_return": None, "save_freq": 1000}
+    straight = hr.train("ppo", "CartPole-v1", **options)
+    served, serves = set(), fused._serves
+    monkeypatch.setattr(
+        fused, "_serves", lambda name, *rest: (answer := serves(name, *rest), served.add((name, answer)))[0]
+    )
+    resumed = hr.train(resume=next(straight.path.glob("step_1*")))
+    assert {("ppo.learn", True), ("actor_critic.decide", True)} <= served
+    assert ("ppo.learn", False) not in served
     assert same_policy(straight, resumed) and episodes(resumed) == episodes(straight)
 
 
