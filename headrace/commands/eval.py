@@ -23,7 +23,7 @@ class Eval:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # a run's folder, or a checkpoint in it
     choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]
     episodes: int = 100  # whole episodes, each in a world of its own
-    seed: int = 0  # of the episodes
+    seed: int = 0  # of the worlds and of drawn actions: the same seed gives the same episodes
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object instead of a table
 
 

@@ -20,10 +20,10 @@ class Play:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # a run's folder, or a checkpoint in it
     choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]
-    output: Path = Path("play.gif")  # .gif or .mp4
-    episodes: int = 1  # one after the other
+    output: Path = Path("play.gif")  # where to film: a .gif or an .mp4
+    episodes: int = 1  # how many, filmed one after the other
     seed: int = 0  # of the first episode; each next one has the next
-    max_steps: int = MOST_STEPS  # an episode is cut off after these
+    max_steps: int = MOST_STEPS  # of an episode, which is cut off there
 
 
 def main(arguments: list[str]) -> None:

@@ -19,8 +19,9 @@ Runs of the same algorithm and environment are taken as seeds, and joined by the
 class Plot:
     """What to draw, and where."""
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")]  # folders of runs
-    output: Path = Path("curves.png")  # .png, .svg or .pdf
+    # folders of runs, of one environment or several
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
+    output: Path = Path("curves.png")  # where to draw: a .png, .svg or .pdf
 
 
 def main(arguments: list[str]) -> None:

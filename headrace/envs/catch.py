@@ -26,7 +26,6 @@ class Catch(KernelEnv):
     action_space = Discrete(3)  # left, stay, right
     max_steps = None  # the ball always lands
     render_fps = 5
-    render_fps = 5
 
     class State(NamedTuple):
         row: i32  # of the ball, 0 is the top

@@ -32,7 +32,6 @@ class GridWorld(KernelEnv):
 
     observation_space = Box(-1.0, 1.0, (VIEW * VIEW,))
     action_space = Discrete(4)  # up, down, left, right
-    render_fps = 10
     max_steps = 100
     render_fps = 8
 

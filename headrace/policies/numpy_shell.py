@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,17 @@ from headrace.spaces import Box, Dict, Space, observation_column
 def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any, bool]:
     """Observations as tensors [N, ...], and whether it was a single one. Raises ValueError where the shape is wrong."""
     if isinstance(space, Dict):
+        if not isinstance(observation, Mapping):
+            raise ValueError(f"expected a dict of {', '.join(space)}, got {type(observation).__name__}")
         missing = [name for name in space if name not in observation]
         if missing:
             raise ValueError(f"the observation lacks {', '.join(missing)}: it needs {', '.join(space)}")
         members = {name: to_batch(space[name], observation[name], device) for name in space}
         if len({single for _, single in members.values()}) > 1:
             raise ValueError("some members of the observation are single, others are batches")
+        sizes = {name: batch_size(batch) for name, (batch, _) in members.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"members of the observation are batches of different sizes: {sizes}")
         return Group({name: batch for name, (batch, _) in members.items()}), next(iter(members.values()))[1]
     array = np.asarray(observation)
     shape = space.shape or ()
