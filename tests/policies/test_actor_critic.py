@@ -104,6 +104,10 @@ def test_act_takes_dicts_and_refuses_other_shapes():
     assert policy.act({"place": np.zeros((4, 3)), "mode": np.zeros(4, int)}).shape == (4,)
     with pytest.raises(ValueError, match="lacks mode"):
         policy.act({"place": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"different sizes: {'place': 4, 'mode': 3}"):
+        policy.act({"place": np.zeros((4, 3)), "mode": np.zeros(3, int)})
+    with pytest.raises(ValueError, match="expected a dict of place, mode, got ndarray"):
+        policy.act(np.zeros(4))
     with pytest.raises(ValueError, match=r"shape \(3,\).*got \(4,\)"):
         ActorCritic(VECTOR, Discrete(2)).act(np.zeros(4))
 
