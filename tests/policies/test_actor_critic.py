@@ -104,7 +104,7 @@ def test_act_takes_dicts_and_refuses_other_shapes():
     assert policy.act({"place": np.zeros((4, 3)), "mode": np.zeros(4, int)}).shape == (4,)
     with pytest.raises(ValueError, match="lacks mode"):
         policy.act({"place": np.zeros(3)})
-    with pytest.raises(ValueError, match=r"different sizes: {'place': 4, 'mode': 3}"):
+    with pytest.raises(ValueError, match=r"different sizes: {'mode': 3, 'place': 4}"):
         policy.act({"place": np.zeros((4, 3)), "mode": np.zeros(3, int)})
     with pytest.raises(ValueError, match="expected a dict of place, mode, got ndarray"):
         policy.act(np.zeros(4))
