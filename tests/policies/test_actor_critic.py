@@ -106,7 +106,7 @@ def test_act_takes_dicts_and_refuses_other_shapes():
         policy.act({"place": np.zeros(3)})
     with pytest.raises(ValueError, match=r"different sizes: {'mode': 3, 'place': 4}"):
         policy.act({"place": np.zeros((4, 3)), "mode": np.zeros(3, int)})
-    with pytest.raises(ValueError, match="expected a dict of place, mode, got ndarray"):
+    with pytest.raises(ValueError, match="expected a dict of mode, place, got ndarray"):
         policy.act(np.zeros(4))
     with pytest.raises(ValueError, match=r"shape \(3,\).*got \(4,\)"):
         ActorCritic(VECTOR, Discrete(2)).act(np.zeros(4))
