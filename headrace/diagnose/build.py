@@ -62,7 +62,10 @@ def profile(
     folder: Path, watch: Watch, gpu: GpuWatch, window: Window, command: list[str], exit: Exit, hints: Hints
 ) -> Profile:
     """Everything that was measured within a window."""
-    told = [process for process in spool.read(folder) if not _is_helper(process)]
+    everyone = spool.read(folder)
+    told = [process for process in everyone if not _is_helper(process)]
+    for helper in {process.pid for process in everyone} - {process.pid for process in told}:
+        watch.forget(helper)
     root = next((process for process in told if process.pid == watch.root), None)
     classifiers = {process.pid: Classifier(hints, bool(process.counters.get("cuda"))) for process in told}
     lanes = [lane for process in told for lane in _lanes(process, classifiers[process.pid], watch, window)]

@@ -66,7 +66,7 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "stable_baselines3.common.buffers.*", "stable_baselines3.her.*", "torch.utils.data.*", "numpy.*", "pandas.*",
         "stable_baselines3.common.utils.explained_variance", "stable_baselines3.common.utils.obs_as_tensor",
         "stable_baselines3.common.preprocessing.*", "headrace.rollout.*", "headrace.returns.*", "pickle.*",
-        "multiprocessing.reduction.*", "multiprocessing.connection.*Connection*.send*", "cloudpickle.*", "copy.*",
+        "multiprocessing.reduction.*", "multiprocessing.connection.*Connection*.send*", "multiprocessing.connection.*Connection*._send*", "cloudpickle.*", "copy.*",
         "random.*", "torchrl.data.*", "tensordict.*",
     ),
     Role.LOGGING: (

@@ -59,6 +59,10 @@ class Watch:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
+    def forget(self, pid: int) -> None:
+        """Leave a process out of what was seen."""
+        self.threads = {key: thread for key, thread in self.threads.items() if key[0] != pid}
+
     def _find_family(self) -> None:
         """Descendants of the root, orphans too: a process once known as one of the family stays one."""
         parents = {}

@@ -56,7 +56,7 @@ def of_stack(frame, sizes):
 
 
 def _of_monitor(environment, sizes):
-    """Steps a second of one environment, where a wrapper counts them over all episodes (Stable-Baselines3's Monitor)."""
+    """Steps a second of one environment, where a wrapper counts them all (Stable-Baselines3's Monitor)."""
     total = getattr(environment, "__dict__", {}).get("total_steps")
     if not isinstance(total, int):
         return {}

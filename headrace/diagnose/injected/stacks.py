@@ -23,7 +23,7 @@ class Stacks:
 
         A function that was entered at this very moment is left out: the tick came before the call.
         """
-        frames, outer = [], frame
+        outer, frames = frame, []  # type: ignore[var-annotated]
         while outer is not None and len(frames) < MOST_FRAMES:
             frames.append((id(outer.f_code), outer.f_lasti))
             outer = outer.f_back
