@@ -7,6 +7,7 @@ one decision for N observations, sampled. The kernels' results equal torch's wit
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -70,6 +71,7 @@ def main() -> None:
 def measure(case: Case, backend: str, threads: int, seconds: float) -> Row:
     """Throughput of one case."""
     torch.set_num_threads(threads)
+    os.environ["HEADRACE_THREADS"] = str(threads)
     call, samples = work(case)
     busy = Neighbours()
     with fused.plain_only() if backend == "torch" else contextlib.nullcontext():

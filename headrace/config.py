@@ -35,8 +35,8 @@ class TrainConfig:
     save_freq: int = 0  # steps between kept checkpoints step_N/; 0 for none (last/ and best/ are always written)
     log_folder: str = "runs"  # where the run's folder <algorithm>/<env>_<n>/ is made
     progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich on a terminal, else plain lines
-    # CPU threads of torch and of the learning kernels while training: more pay on an idle machine from minibatches of
-    # some 2000 rows on, and cost dearly on a busy one; None leaves torch's own number
+    # CPU threads of torch while training: more pay on an idle machine where torch itself learns, from minibatches of
+    # some 2000 rows on, and cost dearly on a busy one; None leaves torch's own number. Kernels: see HEADRACE_THREADS
     threads: int | None = 1
 
     def __post_init__(self) -> None:

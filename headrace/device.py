@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,16 @@ def torch_threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def kernel_threads() -> int:
+    """How many threads the learning and acting kernels may share their work among: $HEADRACE_THREADS, else
+    $OMP_NUM_THREADS, else the cores this process may use. Unlike torch's, they cost little where the cores are taken.
+    """
+    for name in ("HEADRACE_THREADS", "OMP_NUM_THREADS"):
+        if os.environ.get(name, "").isdecimal():
+            return max(1, int(os.environ[name]))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def resolve(name: str | torch.device) -> torch.device:

@@ -13,6 +13,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
 from headrace.algorithms.ppo import METRICS, PPOConfig, _normalized
+from headrace.device import kernel_threads
 from headrace.fused import register
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical
@@ -74,11 +75,11 @@ class _Learner:
         return sums[: batch[kernel.DONE]]
 
     def _threads(self, samples: int, size: int) -> int:
-        """As many as torch may use, and as there are parts in a minibatch of this size; one for little work."""
+        """As many as there are cores, and parts in a minibatch of this size; one for little work."""
         if 6 * len(self.arrays[0]) * samples < WORTH_HELP:
             return 1
         parts = min(self.kernel.PARTS, -(-size // int(self.kernel.PART))) * len(self.tables.trees)
-        return min(torch.get_num_threads(), self.kernel.WORKERS, parts)
+        return min(kernel_threads(), self.kernel.WORKERS, parts)
 
     def _loss(self, policy: ActorCritic, config: PPOConfig) -> Any:
         normalizer = policy.return_normalizer

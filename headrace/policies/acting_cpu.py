@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.device import kernel_threads
 from headrace.fused import register
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Decision
@@ -72,7 +73,7 @@ class _Actor:
         if self.act is None:
             self.act = self._compiled(arguments)
         worth = 2 * len(self.parameters) * rows > WORTH_HELP
-        self.team.run(self.act, min(torch.get_num_threads(), len(self.scratch)) if worth else 1, arguments)
+        self.team.run(self.act, min(kernel_threads(), len(self.scratch)) if worth else 1, arguments)
         return Decision(action.t() if policy.action_space.shape else action[0], log_prob, value, memory)
 
     @staticmethod

@@ -97,7 +97,7 @@ def test_bits_do_not_depend_on_threads(monkeypatch):
     results = []
     for threads in (1, 2, 3):
         learner, rollout = prepared(VECTOR, Discrete(3), {"minibatch_size": 290}, envs=24)
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setenv("HEADRACE_THREADS", str(threads))
         for _ in range(5):
             learner.update(rollout, 0.0)
         results.append(learner.optimizer.flat.clone())

@@ -68,7 +68,7 @@ def test_bits_depend_neither_on_the_batch_nor_on_threads(monkeypatch):
     noise = torch.rand(5000, policy.num_draws, generator=torch.Generator().manual_seed(0))
     whole = []
     for threads in (1, 2):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setenv("HEADRACE_THREADS", str(threads))
         whole.append(policy.decide(observation, None, noise))
     part = policy.decide(observation[1003:1100], None, noise[1003:1100])
     for one, other, few in zip(*(d[:3] for d in (*whole, part)), strict=True):
