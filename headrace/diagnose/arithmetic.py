@@ -33,7 +33,7 @@ def fused_optimizer(facts: Facts) -> Remedy | None:
 
 def _plain_adam(facts: Facts) -> bool:
     details = {span.detail for span in facts.profile.driver.spans if span.role is Role.OPTIMIZER}
-    return any("Adam" in detail for detail in details) and not any("fused" in detail for detail in details)
+    return any(detail.startswith(("_single_tensor_adam", "Adam.step")) for detail in details)
 
 
 def larger_minibatches(facts: Facts) -> Remedy | None:
@@ -46,7 +46,7 @@ def larger_minibatches(facts: Facts) -> Remedy | None:
         "arithmetic: fewer, larger ones cost less. They also learn differently: compare returns as well as speed."
     )
     title = f"Learn from minibatches of {LARGER * (rows or 0)} instead of {rows}"
-    return remedy(facts, title, why, MINUTE, snippets.minibatch(facts, LARGER), most=most, likely=None)
+    return remedy(facts, title, why, HALF_AN_HOUR, snippets.minibatch(facts, LARGER), most=most, likely=None)
 
 
 def threads(facts: Facts) -> Remedy | None:

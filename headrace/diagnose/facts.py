@@ -143,7 +143,7 @@ class Facts:
     def env_steps(self) -> int | None:
         """Steps of single environments within the window; None where they were not seen."""
         rate = self.profile.counters.get("env_rate")
-        return round(rate * (self.num_envs or 1) * self.profile.driver.total) if rate else None
+        return round(rate * self.profile.driver.total) if rate else None
 
     @property
     def step_seconds(self) -> float | None:

@@ -100,7 +100,7 @@ class Lane:
 
 COUNTERS = {  # of Profile.counters and Lane.counters; each is there only where it was seen
     "num_envs": "environments behind the vector environment that is stepped, or 1",
-    "env_rate": "steps a second of one environment, where a wrapper counts them",
+    "env_rate": "environment steps a second, of all environments, where the learner counts them",
     "env_processes": "child processes that step environments",
     "torch_threads": "torch.get_num_threads() of the process",
     "torch_interop_threads": "torch.get_num_interop_threads()",

@@ -6,12 +6,13 @@ A remedy that saves s of T seconds gains T / (T - s); its bound is what it gains
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from headrace.diagnose import arithmetic, snippets, stepping
 from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import Role
-from headrace.diagnose.remedy import HALF_AN_HOUR, MINUTES, Remedy, remedy
+from headrace.diagnose.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy
 from headrace.diagnose.words import at, percent
 
 WORTH_SAYING = 1.05  # remedies whose bound is lower are not mentioned
@@ -19,10 +20,17 @@ RARER = 10  # "ten times less often"
 
 
 def remedies(facts: Facts) -> list[Remedy]:
-    """Those worth saying: first those whose gain can be predicted, the largest first, then the rest by bound."""
+    """Those worth saying, the most promising first."""
     found = [remedy for rule in RULES if (remedy := rule(facts)) is not None and remedy.bound >= WORTH_SAYING]
     found = [remedy for remedy in found if remedy.gain is None or remedy.gain >= WORTH_SAYING]
-    return sorted(found, key=lambda remedy: (remedy.gain is None, -(remedy.gain or 0.0), -remedy.bound))
+    return sorted(found, key=lambda remedy: (-_promise(remedy), -remedy.bound))
+
+
+def _promise(remedy: Remedy) -> float:
+    """The gain, or the middle between none and the bound where it is not predicted but tried in minutes."""
+    if remedy.gain:
+        return remedy.gain
+    return math.sqrt(remedy.bound) if remedy.cost in (MINUTE, MINUTES) else 1.0
 
 
 def _sleep(facts: Facts) -> Remedy | None:

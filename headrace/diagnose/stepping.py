@@ -118,7 +118,7 @@ def batched_inference(facts: Facts) -> Remedy | None:
         "well as speed."
     )
     title, change = f"Act in {MORE_ENVS} environments at a time", snippets.more_envs(facts, MORE_ENVS)
-    return remedy(facts, title, why, MINUTES, change, most=spent * (1 - envs / MORE_ENVS), likely=None)
+    return remedy(facts, title, why, HALF_AN_HOUR, change, most=spent * (1 - envs / MORE_ENVS), likely=None)
 
 
 def kernel(facts: Facts) -> Remedy | None:

@@ -1,4 +1,4 @@
-"""Remedies keep what they promise: the first remedy is applied to a script, and the gain measured against the predicted.
+"""Remedies keep what they promise: the first is applied to a script, and the gain measured against the predicted.
 
 The scripts count their own turns in a given time; nothing here is measured by the sampler but the prediction.
 """
@@ -44,7 +44,8 @@ class World(gymnasium.Env):
             time.sleep(self.pause)
         return np.zeros(4, np.float32), 0.0, False, False, {}
 
-network = torch.nn.Sequential(torch.nn.Linear(4, 128), torch.nn.Tanh(), torch.nn.Linear(128, 128), torch.nn.Linear(128, 2))
+layers = torch.nn.Linear(4, 128), torch.nn.Tanh(), torch.nn.Linear(128, 128), torch.nn.Linear(128, 2)
+network = torch.nn.Sequential(*layers)
 
 def learn(optimizer, rows=64):
     loss = network(torch.ones(rows, 4)).square().mean()
@@ -164,7 +165,7 @@ def rate(script: Path, variant: str) -> float:
 
 def outcome(name: str, folder: Path) -> dict[str, float | str | None]:
     """The first remedy of a script: predicted gain, bound, and what it gains when it is applied."""
-    script = folder / f"{name.replace(' ', '_')}.py"
+    script = folder / f"script_{name.replace(' ', '_')}.py"
     script.write_text(TURNS + SCRIPTS[name][1])
     words = [str(script), "as it is", "1000", str(folder / "none.json")]
     profile = launch.measure(words, seconds=PROFILED, skip=WARM_UP)

@@ -10,7 +10,7 @@ from headrace.diagnose.verdict import ending, judge
 
 
 def test_a_slow_environment():
-    verdict = judge(facts(counters={"num_envs": 8, "env_rate": 20}))
+    verdict = judge(facts(counters={"num_envs": 8, "env_rate": 160}))
     assert verdict.headline == "Most of it is environments: 71 % of the time."
     assert "learning 20 % (forward 6 %, backward 8 %, optimizer 6 %)" in verdict.where
     assert "One core steps 8 environments one after another, 4.4 ms a step." in verdict.where
@@ -19,7 +19,7 @@ def test_a_slow_environment():
 
 
 def test_processes_are_advised_against_where_a_step_is_cheap():
-    verdict = judge(Facts(profile(counters={"num_envs": 8, "env_rate": 2250}), round_trip=100e-6))
+    verdict = judge(Facts(profile(counters={"num_envs": 8, "env_rate": 18000}), round_trip=100e-6))
     assert "Worker processes would be slower: a step takes 39 us, handing it over and back 100 us." in verdict.notes[0]
 
 

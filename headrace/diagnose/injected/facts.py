@@ -50,19 +50,19 @@ def of_stack(frame, sizes):
             count = getattr(environment, "__dict__", {}).get("num_envs")
             if isinstance(count, int):
                 counters["num_envs"] = count
-            counters.update(_of_monitor(environment, sizes))
+        elif name == "learn":
+            counters.update(_of_learner(frame.f_locals.get("self"), sizes))
         frame = frame.f_back
     return counters
 
 
-def _of_monitor(environment, sizes):
-    """Steps a second of one environment, where a wrapper counts them all (Stable-Baselines3's Monitor)."""
-    total = getattr(environment, "__dict__", {}).get("total_steps")
+def _of_learner(learner, sizes):
+    """Environment steps a second, where a learner counts them (Stable-Baselines3's model)."""
+    total = getattr(learner, "__dict__", {}).get("num_timesteps")
     if not isinstance(total, int):
         return {}
     now = time.monotonic()
-    key = "steps", id(environment)
-    began, before = sizes.setdefault(key, (now, total))
+    began, before = sizes.setdefault("steps", (now, total))
     return {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
 
 
