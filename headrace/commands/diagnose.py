@@ -22,6 +22,7 @@ headrace diagnose --seconds 30 train.py --lr 0.001
 The script is run as it is, for a bounded time. Flags before it are the diagnosis's, words after it the script's own.
 `-m MODULE` runs a module. Ctrl-C ends it early, and the report is written all the same."""
 VERDICT = "verdict.json"
+WHOLE = 1e9  # s: longer than any training
 SWITCHES = ("--json",)  # flags without a value
 
 
@@ -48,6 +49,13 @@ def main(arguments: list[str]) -> None:
     profile = _profile(options)
     facts = Facts(profile, round_trip.measure())
     report(facts, judge(facts), options.output, as_json=options.json)
+
+
+def training(arguments: list[str]) -> None:
+    """Diagnose `headrace train ARGUMENTS` from its start to its end."""
+    profile = launch.measure(["-m", "headrace", "train", *arguments], seconds=WHOLE, skip=0.0)
+    facts = Facts(profile, round_trip.measure())
+    report(facts, judge(facts), Diagnose.output)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

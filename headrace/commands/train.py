@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from headrace import checkpoint, envs
 from headrace.config import TrainConfig, read_toml, settle
@@ -27,6 +27,11 @@ FINAL_EPISODES = 100
 
 def main(arguments: list[str]) -> None:
     """Parse the flags, train, evaluate, and say what to do next."""
+    if "--diagnose" in arguments:
+        from headrace.commands import diagnose
+
+        diagnose.training([word for word in arguments if word != "--diagnose"])
+        return
     resume, config = _path_after("--resume", arguments), _path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else {}
     file = read_toml(config) if config else {}
@@ -79,6 +84,11 @@ def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) 
                 "final_episodes",
                 Annotated[int, arg(help="episodes on the original environment after training; 0 for none")],
                 FINAL_EPISODES,
+            ),
+            (
+                "diagnose",
+                Annotated[bool, FlagCreatePairsOff, arg(help="say where the wall time goes, as `headrace diagnose`")],
+                False,
             ),
             ("training", Annotated[OmitArgPrefixes[type(training)], arg(name="run")], field(default=training)),  # type: ignore[misc]
             ("learning", Annotated[OmitArgPrefixes[type(learning)], arg(name=group)], field(default=learning)),  # type: ignore[misc]

@@ -27,20 +27,20 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         *(f"stable_baselines3.common.vec_env.base_vec_env.VecEnv.{name}" for name in STEPS),
         "gymnasium.vector.async_vector_env._async_worker",
         "stable_baselines3.common.vec_env.subproc_vec_env._worker",
-        "headrace.envs.*.step*", "headrace.parallel.collector.Collector._step*",
+        "headrace.envs.*.step*", "headrace.envs.*.reset*",
     ),
     Role.FORWARD: (
         "torch.nn.modules.module.Module._wrapped_call_impl", "torch.nn.modules.module.Module._call_impl",
         "torch.nn.functional.*", "torch.distributions.*", "stable_baselines3.common.distributions.*",
         "stable_baselines3.common.policies.*", "stable_baselines3.common.torch_layers.*",
-        "torch.functional.*", "torch._tensor.*", "torch._refs.*",
+        "headrace.policies.*", "headrace.algorithms.*", "torch.functional.*", "torch._tensor.*", "torch._refs.*",
     ),
     Role.BACKWARD: (
         "torch._tensor.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad", "torch.autograd.graph.*",
         "torch.autograd.__init__.*",
     ),
     Role.OPTIMIZER: (
-        "torch.optim.optimizer.Optimizer.*", "torch.optim.*", "torch.nn.utils.clip_grad.*",
+        "headrace.algorithms.adam.*", "torch.optim.*", "torch.nn.utils.clip_grad.*",
         "stable_baselines3.common.utils.polyak_update", "torch._foreach*", "torch.amp.grad_scaler.*",
     ),
     Role.WAIT: (
@@ -65,15 +65,17 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
     Role.DATA: (
         "stable_baselines3.common.buffers.*", "stable_baselines3.her.*", "torch.utils.data.*", "numpy.*", "pandas.*",
         "stable_baselines3.common.utils.explained_variance", "stable_baselines3.common.utils.obs_as_tensor",
-        "stable_baselines3.common.preprocessing.*", "headrace.rollout.*", "headrace.returns.*", "pickle.*",
-        "multiprocessing.reduction.*", "multiprocessing.connection.*Connection*.send*", "multiprocessing.connection.*Connection*._send*", "cloudpickle.*", "copy.*",
+        "stable_baselines3.common.preprocessing.*", "headrace.rollout.*", "headrace.returns.*", "headrace.rng.*",
+        "headrace.algorithms.minibatches.*", "pickle.*",
+        "multiprocessing.reduction.*", "multiprocessing.connection.*Connection*.send*",
+        "multiprocessing.connection.*Connection*._send*", "cloudpickle.*", "copy.*",
         "random.*", "torchrl.data.*", "tensordict.*",
     ),
     Role.LOGGING: (
         "torch.utils.tensorboard.*", "tensorboardX.*", "tensorboard.*", "stable_baselines3.common.logger.*",
         "stable_baselines3.common.monitor.ResultsWriter.*", "csv.*", "logging.*", "wandb.*", "tqdm.*", "rich.*",
         "mlflow.*", "stable_baselines3.common.*.dump_logs", "stable_baselines3.common.*._dump_logs", "headrace.logs.*",
-        "headrace.record.*", "headrace.progress.*", "matplotlib.*",
+        "headrace.record.*", "headrace.metrics.*", "headrace.progress.*", "matplotlib.*",
         "stable_baselines3.common.base_class.*._update_info*", "traceback.*", "warnings.*",
     ),
     Role.SAVING: (
@@ -86,7 +88,7 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "importlib._bootstrap*", "_frozen_importlib*", "runpy.*", "torch._dynamo.convert_frame.*",
         "numba.core.*", "gymnasium.envs.registration.*", "multiprocessing.process.BaseProcess.start",
         "multiprocessing.spawn.*prepare*", "torch.nn.init.*", "torch.nn.modules.*.__init__", "site.*",
-        "torch.nn.modules.*.reset_parameters", "headrace.kernels.*compile*", "ctypes.*.__init__",
+        "torch.nn.modules.*.reset_parameters", "headrace.trainer.Trainer.__init__", "ctypes.*.__init__",
     ),
 }  # fmt: skip
 EVERYTHING_INSIDE = (Role.EVALUATION, Role.START_UP)  # what a function of these calls is theirs, whatever it is

@@ -95,6 +95,8 @@ class _Script:
                 self.ended = time.monotonic()
                 self.exit = Exit(Ending.INTERRUPT)
                 (self.folder / STOPPING).touch()
+                with suppress(KeyboardInterrupt):
+                    self._wait(GRACE[signal.SIGINT])
                 self._end_quietly()
         self._process.wait()
 
@@ -118,8 +120,9 @@ class _Script:
     def _end_quietly(self) -> None:
         """Ask the script to stop as Ctrl-C does, then less politely."""
         with suppress(KeyboardInterrupt):  # a second Ctrl-C goes on with the next step at once
-            self._process.send_signal(signal.SIGINT)
-            self._wait(GRACE[signal.SIGINT])
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+                self._wait(GRACE[signal.SIGINT])
         self._end_children()
 
     def _end_children(self) -> None:

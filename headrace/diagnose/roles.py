@@ -14,6 +14,7 @@ from headrace.diagnose.spool import Code, Place, Stack
 INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
 BELONGS = {  # a role of a part -> those around it that it is a part of
     Role.FORWARD: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER),
+    Role.INFERENCE: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.DATA),
     Role.DATA: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER, Role.FORWARD),
     Role.COPY: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING),
     Role.IDLE: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING),
@@ -38,6 +39,7 @@ CALLS: dict[str, Role] = {  # functions written in C have no frame: they are kno
     ),
 }  # fmt: skip
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # where CUDA is used
+CONVERSIONS = {"as_tensor", "from_numpy", "tensor", *COPIES, "detach", "sample"}  # of an observation, and of its action
 DRAWS = {"multinomial", "argmax", "log_prob", "rsample"}
 
 
@@ -64,7 +66,7 @@ class Classifier:
                 if not (whole is Role.START_UP and _only_runs(stack[index].code)):
                     return whole, _title(stack[index].code)
         role, index = self._innermost(stack, roles)
-        for outer in range(index + 1, len(stack)):
+        for outer in range(index + 1, len(stack)):  # of a part, the whole
             around = roles[outer]
             if role is not None and around in BELONGS.get(role, ()):
                 role, index = around, outer  # type: ignore[assignment]
@@ -82,15 +84,17 @@ class Classifier:
         return self._codes[code]
 
     def _innermost(self, stack: Stack, roles: list[Role | None]) -> tuple[Role | None, int]:
-        """The role of what is called at the very end, or else of the innermost function that has one."""
+        """The role of what is called at the very end, index -1, or else of the innermost function that has one."""
         call = source.call_at(stack[0])
         if self._cuda and call in COPIES:
-            return Role.COPY, 0
+            return Role.COPY, -1
         role = CALLS.get(call)
         if role is Role.LOGGING and roles[0] is not None:
             role = None  # file.write inside a library is the library's affair
+        if call in CONVERSIONS and roles[0] is None and _doing(stack) is Doing.ACT:
+            return Role.INFERENCE, -1
         if role is not None and (roles[0] is None or role is Role.IDLE or (roles[0] is Role.WAIT and call == "loads")):
-            return role, 0
+            return role, -1
         return next(((role, index) for index, role in enumerate(roles) if role is not None), (None, 0))
 
     def _of_glue(self, stack: Stack) -> tuple[Role, str]:
@@ -104,7 +108,7 @@ class Classifier:
 
     def _detail(self, stack: Stack, index: int) -> str:
         call = source.call_at(stack[0])
-        title = _title(stack[index].code) if self._of_code(stack[index].code) else ""
+        title = _title(stack[index].code) if index >= 0 else ""
         return (
             title if not call or title.endswith(call) else f"{title}: {call}" if title and index == 0 else title or call
         )

@@ -7,6 +7,7 @@ names in it say nothing: a diagnosis has to see what the functions are.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -351,8 +352,6 @@ def _script(name: str, body: str, sb3: bool = False, **settings: object) -> Scri
 
 
 def _named(text: str, word: str, value: object) -> str:
-    import re
-
     return re.sub(rf"\b{word}\b", str(value), text)
 
 
@@ -375,7 +374,8 @@ SCRIPTS = [
     _script("straggler among spawned workers", WORKERS, EPOCHS=8, WIDTH=256, START="'spawn'"),
     _script("SB3 PPO", SB3, sb3=True, MAKE=EIGHT, MODEL="PPO('MlpPolicy', worlds, 64, device='cpu')"),
     _script(
-        "SB3 PPO, 1 ms", SB3, sb3=True, COST=1e-3, MAKE=EIGHT, MODEL="PPO('MlpPolicy', worlds, n_steps=64, device='cpu')"
+        "SB3 PPO, 1 ms", SB3, sb3=True, COST=1e-3, MAKE=EIGHT,
+        MODEL="PPO('MlpPolicy', worlds, n_steps=64, device='cpu')",
     ),
     _script(
         "SB3 DQN, evaluated", SB3, sb3=True, JUDGE=5, MAKE="Monitor(Thing())",

@@ -15,7 +15,7 @@ from headrace.diagnose.launch import measure
 NEAR = 0.05  # points, as a share
 QUICK = {"50 us, 10^3": 0.1, "sleep in a wrapper": 0.1, "straggler among forked workers": 0.1}  # a busy machine's
 PYTHON_WITH_SB3 = os.environ.get("HEADRACE_TEST_SB3_PYTHON", sys.executable)  # may be another environment's
-HAS_SB3 = PYTHON_WITH_SB3 != sys.executable or importlib.util.find_spec("stable_baselines3") is not None
+HAS_SB3 = sys.executable != PYTHON_WITH_SB3 or importlib.util.find_spec("stable_baselines3") is not None
 
 
 def furthest(script: Script, folder: Path, seconds: float, skip: float) -> tuple[float, str]:

@@ -21,7 +21,7 @@ THREAD_PERIOD = 0.01  # s between samples of threads other than the main one
 STUCK = 0.5  # s without a sample of the main thread, after which the writing thread has a look at it
 LOOK_EVERY = 1.0  # s between looks at variables
 MOST_COST = 0.01  # share of time that sampling may take; the period is doubled beyond that
-LONGEST_PERIOD = 0.05  # s
+LONGEST_PERIOD = 0.02  # s
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
 
@@ -47,6 +47,7 @@ class Sampler:
         self._last = self._threads_last = self._began
         self._next_look = self._began + LOOK_EVERY
         self._main = threading.get_ident()
+        self._inside = False
         self._working = True
         self._ticker = self._make_ticker()
         self._say("process", self._pid, os.getppid(), self._began, bool(self._ticker), sys.version.split()[0])
@@ -76,13 +77,17 @@ class Sampler:
 
     def _tick(self, _, frame):
         """Note where the main thread is, and for how long it may have been there: all ticks since the last note."""
+        if not self._working or self._inside:
+            return
+        self._inside = True  # ticks that fall into this one are the next one's
         began = time.thread_time()
         try:
-            if self._working:
-                self._note_main(frame)
+            self._note_main(frame)
         except Exception as error:  # never the script's business
             self._give_up(error)
-        self._cost += time.thread_time() - began
+        finally:  # Ctrl-C may have come meanwhile, and goes to the script
+            self._cost += time.thread_time() - began
+            self._inside = False
 
     def _note_main(self, frame):
         origin, period = self._schedule
