@@ -31,7 +31,11 @@ from headrace.diagnose.roles import Classifier
 from headrace.diagnose.spool import Process, Sample
 
 SHORTEST = 1.0  # s: a window that would be shorter begins with the script instead
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "joblib.externals.loky.backend")
+HELPERS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "joblib.externals.loky.backend.resource_tracker",
+)
 BUSY = 0.05  # share of a core above which a native thread is at work
 SEEN = 0.005  # share of the window that a native thread must have worked for
 GRID = 0.1  # s between points of a series
@@ -98,8 +102,8 @@ def _exit(exit: Exit, root: Process | None) -> Exit:
 
 def _is_helper(process: Process) -> bool:
     """Whether a process belongs to Python's own machinery."""
-    stacks = [sample.stack for sample in process.samples.get(process.pid, ())[-20:]]
-    return bool(stacks) and all(any(place.code.module in HELPERS for place in stack) for stack in stacks)
+    stacks = {sample.stack for sample in process.samples.get(process.pid, ())}
+    return any(place.code.module in HELPERS and place.code.method == "main" for stack in stacks for place in stack)
 
 
 def _lanes(process: Process, classifier: Classifier, watch: Watch, window: Window) -> list[Lane]:

@@ -85,7 +85,7 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "numpy.lib.*.save*",
     ),
     Role.START_UP: (
-        "importlib._bootstrap*", "_frozen_importlib*", "runpy.*", "torch._dynamo.convert_frame.*",
+        "importlib._bootstrap*", "_frozen_importlib*", "torch._dynamo.convert_frame.*",
         "numba.core.*", "gymnasium.envs.registration.*", "multiprocessing.process.BaseProcess.start",
         "multiprocessing.spawn.*prepare*", "torch.nn.init.*", "torch.nn.modules.*.__init__", "site.*",
         "torch.nn.modules.*.reset_parameters", "headrace.trainer.Trainer.__init__", "ctypes.*.__init__",

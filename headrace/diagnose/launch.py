@@ -78,7 +78,7 @@ class _Script:
         self.exit = Exit(Ending.EXIT)
         self.started_at = time.time()
         self.started = self.ended = time.monotonic()
-        self._process = subprocess.Popen([python, *words], env=_environment(folder, period))
+        self._process = subprocess.Popen([python, *words], env=sampled_environment(folder, period))
         self.watch = Watch(self._process.pid)
         self.gpu = GpuWatch()
 
@@ -140,7 +140,8 @@ class _Script:
             time.sleep(LOOK_EVERY)
 
 
-def _environment(folder: Path, period: float) -> dict[str, str]:
+def sampled_environment(folder: Path, period: float) -> dict[str, str]:
+    """Environment variables under which every Python process samples itself, into a folder, each `period` s."""
     paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = json.dumps({"folder": str(folder), "period": period})
     return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths), "HEADRACE_DIAGNOSE": settings}

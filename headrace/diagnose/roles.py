@@ -63,8 +63,7 @@ class Classifier:
         for index in reversed(range(len(stack))):
             if roles[index] in EVERYTHING_INSIDE or _is_evaluation(stack, index):
                 whole = Role.START_UP if roles[index] is Role.START_UP else Role.EVALUATION
-                if not (whole is Role.START_UP and _only_runs(stack[index].code)):
-                    return whole, _title(stack[index].code)
+                return whole, _title(stack[index].code)
         role, index = self._innermost(stack, roles)
         for outer in range(index + 1, len(stack)):  # of a part, the whole
             around = roles[outer]
@@ -129,11 +128,6 @@ def is_own(file: str) -> bool:
 
 def _title(code: Code) -> str:
     return ".".join(code.name.rpartition("<locals>.")[2].split(".")[-2:])
-
-
-def _only_runs(code: Code) -> bool:
-    """Whether a function of Python's own start-up is around the whole script, as under `python -m`."""
-    return code.module == "runpy"
 
 
 def _doing(stack: Stack) -> Doing | None:

@@ -43,7 +43,7 @@ def test_shares_are_within_five_points_in_18_of_20(tmp_path: Path) -> None:
     for number, script in enumerate(SCRIPTS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        worst, table = furthest(script, folder, 8.0, 6.0)
+        worst, table = furthest(script, folder, 7.0, 5.0)
         print(f"{worst:.3f} {table}")
         if worst > NEAR:
             far.append(table)

@@ -1,0 +1,148 @@
+"""A profile comes of every script, however it ends, and of every process that it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.diagnose.launch import measure
+from headrace.diagnose.profile import Ending, Kind, Profile, Role
+
+ROOT = Path(__file__).parents[2]
+WORK = """
+import multiprocessing, os, signal, sys, time
+
+def spin(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(100))
+
+def serve(seconds):
+    spin(seconds)
+    os._exit(3)
+
+if __name__ == "__main__":
+"""
+ENDINGS = {  # what the script does at last -> how it ended
+    "pass": (Ending.EXIT, 0),
+    "sys.exit(3)": (Ending.EXIT, 3),
+    "os._exit(4)": (Ending.EXIT, 4),
+    "raise ValueError('no such thing')": (Ending.EXCEPTION, 1),
+    "os.kill(os.getpid(), signal.SIGKILL)": (Ending.SIGNAL, signal.SIGKILL),
+    "os.abort()": (Ending.SIGNAL, signal.SIGABRT),
+}
+
+
+def profile_of(text: str, folder: Path, seconds: float = 20.0, **options: float) -> Profile:
+    (folder / "run.py").write_text(WORK + "".join(f"    {line}\n" for line in text.splitlines()))
+    return measure([str(folder / "run.py")], seconds=seconds, skip=options.get("skip", 0.0))
+
+
+@pytest.mark.parametrize("last", ENDINGS)
+def test_every_ending_leaves_a_profile(last: str, tmp_path: Path) -> None:
+    profile = profile_of(f"spin(0.8)\n{last}", tmp_path)
+    assert (profile.exit.ending, profile.exit.code) == ENDINGS[last]
+    assert profile.exit.detail == ("ValueError: no such thing" if "ValueError" in last else "")
+    # a quarter of a second is what a process that is killed takes with it
+    assert profile.driver.kind is Kind.MAIN and profile.driver.total > 0.5
+    assert abs(profile.driver.cpu_seconds - profile.driver.total) < 0.6
+
+
+def test_the_time_limit_stops_the_script_and_its_children(tmp_path: Path) -> None:
+    lines = "multiprocessing.Process(target=spin, args=(60,)).start()\nprint(os.getpid())\nspin(60)"
+    began = time.monotonic()
+    profile = profile_of(lines, tmp_path, seconds=1.5, skip=0.5)
+    assert time.monotonic() - began < 10
+    assert profile.exit.ending is Ending.TIME_LIMIT
+    assert profile.seconds == pytest.approx(1.5, abs=0.3) and profile.skipped == pytest.approx(0.5)
+    for lane in profile.lanes:
+        state = Path(f"/proc/{lane.pid}/stat")  # of an orphan until its new parent notices: Z
+        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_script_that_refuses_to_stop_is_killed(tmp_path: Path) -> None:
+    lines = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nspin(60)"
+    assert profile_of(lines, tmp_path, seconds=1.2).exit.ending is Ending.TIME_LIMIT
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_have_lanes_also_when_they_are_killed(method: str, tmp_path: Path) -> None:
+    lines = f"""context = multiprocessing.get_context({method!r})
+killed = context.Process(target=spin, args=(30,))
+ended = context.Process(target=serve, args=(1.0,))
+killed.start(), ended.start()
+ended.join()
+os.kill(killed.pid, signal.SIGKILL)
+killed.join()"""
+    profile = profile_of(lines, tmp_path)
+    assert profile.exit.ending is Ending.EXIT
+    assert len(profile.workers) == 2
+    for lane in profile.workers:
+        assert lane.parent != 0 and lane.share(Role.OTHER) > 0.3  # the rest: interpreters that start
+    assert profile.driver.seconds[Role.WAIT] > 0.5
+
+
+def test_ctrl_c_ends_it_early(tmp_path: Path) -> None:
+    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    profile = profile_of("signal.signal(signal.SIGINT, signal.SIG_IGN)\nspin(3)", tmp_path)
+    assert profile.exit.ending is Ending.INTERRUPT
+    assert profile.seconds == pytest.approx(1.5, abs=0.6)
+
+
+def test_the_script_is_left_as_it_is(tmp_path: Path) -> None:
+    """Its words, folder, module path, random numbers, threads and handlers are those of a run without a diagnosis."""
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import os, random, signal, sys, threading\n"
+        "random.seed(1)\n"
+        "print(sys.argv, sys.path, __name__, __file__, os.getcwd(), random.random(),\n"
+        "      threading.active_count(), signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL),\n"
+        "      sys.excepthook is sys.__excepthook__, sys.getswitchinterval(), sorted(os.environ.get('HOME', '')),\n"
+        "      file=open(sys.argv[1], 'w'))\n"
+    )
+    words = [str(script), str(tmp_path / "said"), "--flag"]
+    subprocess.run([sys.executable, *words], check=True)
+    plain = (tmp_path / "said").read_text()
+    measure(words, seconds=5)
+    assert (tmp_path / "said").read_text().replace(str(ROOT), "") == plain.replace(str(ROOT), "")
+
+
+def test_sitecustomize_of_the_user_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    profile_of("spin(0.1)", tmp_path)
+    assert (tmp_path / "ran").exists()
+
+
+def test_modules_are_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_module.py").write_text(WORK + "    spin(1.0)\n")
+    monkeypatch.chdir(tmp_path)
+    profile = measure(["-m", "some_module"], seconds=10, skip=0.0)
+    assert profile.exit.ending is Ending.EXIT and profile.driver.seconds[Role.OTHER] > 0.5
+
+
+def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no script 'no\.py'"):
+        measure(["no.py"])
+    with pytest.raises(FileNotFoundError, match="no Python interpreter 'no-python'"):
+        measure([__file__], python="no-python")
+    with pytest.raises(ValueError, match="must be above 0"):
+        measure([__file__], seconds=0)
+    hints = tmp_path / "hints.toml"
+    hints.write_text("[roles]\nnonsense = []")
+    with pytest.raises(ValueError, match="nonsense"):
+        measure([__file__], hints=hints)
+
+
+def test_a_profile_survives_its_file(tmp_path: Path) -> None:
+    profile = profile_of("spin(0.5)", tmp_path)
+    profile.save(tmp_path)
+    assert Profile.load(tmp_path) == profile

@@ -1,0 +1,129 @@
+"""Roles of stacks: from what functions are, wherever a script puts them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from headrace.diagnose import source
+from headrace.diagnose.hints import PATTERNS, Hints
+from headrace.diagnose.injected.stacks import WORLD
+from headrace.diagnose.profile import Role
+from headrace.diagnose.roles import Classifier
+from headrace.diagnose.spool import Code, Place
+
+SCRIPT = textwrap.dedent("""
+    def go(net, world, opt, x):
+        while True:
+            a = net(x)
+            y, r, z, _, _ = world.step(a)
+            rows.append((x, r))
+            target = net(y)
+            loss = (net(x) - target).square().mean()
+            loss.backward()
+            opt.step()
+            time.sleep(1)
+            value = loss.item()
+
+    def h(net, world):
+        z, total = False, 0.0
+        while not z:
+            y, r, z, _, _ = world.step(net(y))
+            total += r
+        return total
+
+    def collect(net, world):
+        while True:
+            y, r, z, _, _ = world.step(net(y))
+            rows.append(r)
+
+    go(net, world, opt, x)
+""")
+FORWARD = Code("/x/site-packages/torch/nn/modules/module.py", "Module._call_impl", "torch.nn.modules.module", 1, ())
+LINEAR = Code("/x/site-packages/torch/nn/linear.py", "Linear.forward", "torch.nn.linear", 9, ())
+STEP = Code("/me/game.py", "Game.step", "game", 5, ("game.Game", "gymnasium.core.Env"))
+DUCK = Code("/me/game.py", "Duck.step", "game", 5, ("game.Duck", WORLD))
+RECV = Code(
+    "/lib/connection.py",
+    "Connection.recv",
+    "multiprocessing.connection",
+    5,
+    ("multiprocessing.connection._ConnectionBase",),
+)
+IMPORT = Code("<frozen importlib._bootstrap>", "_find_and_load", "importlib._bootstrap", 5, ())
+SAVE = Code("/x/site-packages/torch/serialization.py", "save", "torch.serialization", 5, ())
+MONITOR = Code("/x/csv.py", "DictWriter.writerow", "csv", 5, ("csv.DictWriter",))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "run.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def at(script: Path, text: str, function: str, occurrence: int = 0) -> Place:
+    """The place of a call in the script, by its text."""
+    lines = SCRIPT.splitlines()
+    start = next(number for number, line in enumerate(lines, 1) if line.startswith(f"def {function}("))
+    found = [number for number, line in enumerate(lines, 1) if text in line and number > start][occurrence]
+    column = lines[found - 1].index(text)
+    return Place(Code(str(script), function, "__main__", start, ()), found, found, column, column + len(text))
+
+
+def role(*stack: Place | Code, hints: Path | None = None, cuda: bool = False) -> Role:
+    places = tuple(each if isinstance(each, Place) else Place(each, each.line) for each in stack)
+    return Classifier(Hints(hints), cuda).classify(places)[0]
+
+
+def test_a_network_acts_or_learns_as_its_place_says(script: Path) -> None:
+    assert role(LINEAR, FORWARD, at(script, "net(x)", "go")) is Role.INFERENCE
+    assert role(LINEAR, FORWARD, at(script, "net(y)", "go")) is Role.FORWARD
+    assert role(LINEAR, FORWARD, at(script, "net(x)", "go", 1)) is Role.FORWARD
+
+
+def test_worlds_are_known_by_what_they_are(script: Path) -> None:
+    step = at(script, "world.step(a)", "go")
+    assert role(STEP, step) is Role.ENVIRONMENT
+    assert role(DUCK, step) is Role.ENVIRONMENT
+    assert role(LINEAR, FORWARD, STEP, step) is Role.ENVIRONMENT  # an opponent
+    assert role(MONITOR, STEP, step) is Role.LOGGING
+    assert role(RECV, STEP, step) is Role.WAIT
+
+
+def test_calls_of_c_are_known_by_their_names(script: Path) -> None:
+    assert role(at(script, "loss.backward()", "go")) is Role.BACKWARD
+    assert role(at(script, "time.sleep(1)", "go")) is Role.IDLE
+    assert role(at(script, "rows.append((x, r))", "go")) is Role.DATA
+    item = at(script, "loss.item()", "go")
+    assert source.call_at(item) == "item"
+    assert role(item, cuda=True) is Role.COPY
+    assert role(at(script, "(net(x) - target).square().mean()", "go")) is Role.FORWARD
+
+
+def test_evaluation_is_a_game_of_which_rewards_are_summed_alone(script: Path) -> None:
+    outer = Place(Code(str(script), "go", "__main__", 2, ()), 5)
+    assert role(STEP, at(script, "world.step(net(y))", "h"), outer) is Role.EVALUATION
+    assert role(STEP, at(script, "world.step(net(y))", "collect"), outer) is Role.ENVIRONMENT
+    assert role(STEP, at(script, "world.step(net(y))", "h")) is Role.ENVIRONMENT  # a script that does nothing else
+
+
+def test_imports_and_saving(script: Path) -> None:
+    assert role(SAVE, IMPORT, at(script, "net(x)", "go")) is Role.START_UP
+    assert role(LINEAR, SAVE, at(script, "net(x)", "go")) is Role.SAVING
+
+
+def test_the_users_table_goes_first(script: Path, tmp_path: Path) -> None:
+    hints = tmp_path / "hints.toml"
+    hints.write_text('[roles]\nlogging = ["game.Game.*"]\n')
+    assert role(STEP, at(script, "world.step(a)", "go"), hints=hints) is Role.LOGGING
+
+
+def test_hints_are_of_known_roles_and_match_themselves() -> None:
+    hints = Hints()
+    for patterns in PATTERNS.values():
+        for pattern in patterns:
+            assert hints.role((pattern.replace("*", "x"),)) is not None
+    assert hints.role(("some_script.train_step",)) is None
