@@ -33,7 +33,8 @@ def fused_optimizer(facts: Facts) -> Remedy | None:
 
 def _plain_adam(facts: Facts) -> bool:
     details = {span.detail for span in facts.profile.driver.spans if span.role is Role.OPTIMIZER}
-    return any(detail.startswith(("_single_tensor_adam", "Adam.step")) for detail in details)
+    plain = any(detail.startswith(("_single_tensor_adam", "Adam.step")) for detail in details)
+    return plain and not any("fused" in detail for detail in details)
 
 
 def larger_minibatches(facts: Facts) -> Remedy | None:

@@ -127,7 +127,9 @@ class Facts:
     @property
     def num_envs(self) -> int | None:
         """Environments that are stepped, as far as known."""
-        return self.counter("num_envs") or (len(self.stepping) or None)
+        # an evaluation's own environment may have been counted: actions are chosen for all that train
+        found = (self.counter("num_envs"), self.counter("inference_batch"), len(self.stepping))
+        return max((number for number in found if number), default=None)
 
     @property
     def cores(self) -> int:

@@ -109,6 +109,7 @@ def batched_inference(facts: Facts) -> Remedy | None:
     """The policy asked for few actions at a time."""
     envs = facts.counter("inference_batch") or facts.num_envs or 0
     spent = facts.spent(Role.INFERENCE)
+    once_a_call = spent + facts.spent(Role.ENVIRONMENT, Role.DATA, Role.OTHER)
     if not 0 < envs <= FEW_ENVS or spent < 0.15 * facts.base or facts.uses("headrace"):
         return None
     why = (
@@ -118,7 +119,7 @@ def batched_inference(facts: Facts) -> Remedy | None:
         "well as speed."
     )
     title, change = f"Act in {MORE_ENVS} environments at a time", snippets.more_envs(facts, MORE_ENVS)
-    return remedy(facts, title, why, HALF_AN_HOUR, change, most=spent * (1 - envs / MORE_ENVS), likely=None)
+    return remedy(facts, title, why, HALF_AN_HOUR, change, most=once_a_call * (1 - envs / MORE_ENVS), likely=None)
 
 
 def kernel(facts: Facts) -> Remedy | None:

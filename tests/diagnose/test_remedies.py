@@ -164,3 +164,16 @@ def test_nothing_is_offered_where_nothing_can_be_gained():
     made = profile(FORWARD=0.4, BACKWARD=0.52, ENVIRONMENT=0.03, LOGGING=0.01, INFERENCE=0.04)
     made.machine.versions["headrace"] = "0.1.0"
     assert remedies(Facts(made)) == []
+
+
+def test_an_optimizer_that_is_fused_is_left_alone():
+    made = profile(INFERENCE=0.1, **LEARNING)
+    for span in made.driver.spans:
+        if span.role is Role.OPTIMIZER:
+            span.detail = "_fused_adam: _fused_adam_"
+    made.driver.spans[0].role, made.driver.spans[0].detail = Role.OPTIMIZER, "Adam.step"
+    assert not [title for title in titles(remedies(Facts(made))) if "fused" in title]
+
+
+def test_the_environment_of_an_evaluation_does_not_hide_those_that_train():
+    assert facts(counters={"num_envs": 1, "inference_batch": 8}).num_envs == 8

@@ -70,7 +70,7 @@ def _of_forward(variables, torch, sizes):
     module, inputs = variables.get("self"), list(variables.get("args") or ())
     if id(module) not in sizes:
         sizes[id(module)] = sum(parameter.numel() for parameter in module.parameters())
-    found = {"parameters": sizes[id(module)]}
+    found = {"parameters": max(size for size in sizes.values() if isinstance(size, int))}
     while inputs:
         value = inputs.pop(0)
         if isinstance(value, dict):
