@@ -10,12 +10,16 @@ from headrace.diagnose.words import at, count, percent
 
 FUSED_SAVES = 0.55  # of the optimizer's time: Adam(fused=True) on a CPU takes a third of it or less, clipping stays
 SMALL = 20e6  # operations of an update that a GPU ends sooner than its kernels are launched (100 x 5 us, 40 TFLOP/s)
+USUAL_ROWS = 256  # of a minibatch that was not seen
+WAITING = 0.7  # of its arithmetic that a thread is on a core; with less, threads may cost more than they give
 LARGER = 4  # "minibatches four times larger"
 
 
 def is_small(facts: Facts) -> bool:
     """Whether the network and its batches are known to be too small to keep a GPU busy."""
-    return facts.operations is not None and facts.operations < SMALL
+    parameters = facts.counter("parameters")
+    most = facts.operations or (6 * parameters * USUAL_ROWS if parameters else None)
+    return most is not None and most < SMALL
 
 
 def fused_optimizer(facts: Facts) -> Remedy | None:
@@ -34,11 +38,11 @@ def fused_optimizer(facts: Facts) -> Remedy | None:
 def _plain_adam(facts: Facts) -> bool:
     details = {span.detail for span in facts.profile.driver.spans if span.role is Role.OPTIMIZER}
     plain = any(detail.startswith(("_single_tensor_adam", "Adam.step")) for detail in details)
-    return plain and not any("fused" in detail for detail in details)
+    return plain and not any("_fused_adam" in detail for detail in details)
 
 
 def larger_minibatches(facts: Facts) -> Remedy | None:
-    if not is_small(facts) or facts.share(*LEARNING) < 0.25 or facts.uses("headrace"):
+    if not facts.operations or not is_small(facts) or facts.share(*LEARNING) < 0.25 or facts.uses("headrace"):
         return None
     rows, most = facts.counter("learning_batch"), facts.learning * (1 - 1 / LARGER)
     why = (
@@ -66,6 +70,12 @@ def threads(facts: Facts) -> Remedy | None:
     elif pools and is_small(facts):
         why = (
             "torch divides each operation among several threads; of so small a network each has next to nothing to do."
+        )
+    elif pools and facts.on_cpu(*LEARNING, Role.INFERENCE) < WAITING:
+        share = percent(facts.on_cpu(*LEARNING, Role.INFERENCE))
+        why = (
+            f"While it acts and learns, the driving thread is on a core {share} of the time. Otherwise it waits for "
+            "torch's other threads, or for a core that another program has."
         )
     else:
         return None

@@ -27,6 +27,7 @@ TITLES = {
     Role.IDLE: "sleeping",
     Role.OTHER: "other",
 }
+IN_PROCESSES = ("SubprocVecEnv", "subproc_vec_env", "AsyncVectorEnv", "async_vector_env")
 BUILT_IN = {  # classes of Gymnasium that Headrace has as compiled worlds -> their names
     "CartPoleEnv": "CartPole-v1",
     "PendulumEnv": "Pendulum-v1",
@@ -93,6 +94,15 @@ class Facts:
     def work(self) -> list[float]:
         """Seconds that each of `stepping` was busy with its environments."""
         return [_seconds(lane, Role.ENVIRONMENT, Role.IDLE) for lane in self.stepping]
+
+    @cached_property
+    def unseen_processes(self) -> bool:
+        """Whether other processes step the environments, but not one of them was seen at it."""
+        if self.stepping:
+            return False
+        details = (span.detail for span in self.profile.driver.spans)
+        files = (site.file for site in self.profile.driver.sites)
+        return any(word in name for name in (*details, *files) for word in IN_PROCESSES)
 
     @property
     def covered(self) -> float:
@@ -162,6 +172,12 @@ class Facts:
     def env_on_cpu(self) -> float:
         """Share of the environment's time that it is on a core; less than 1 where it sleeps or waits for a device."""
         spans = [s for lane in [self.profile.driver, *self.stepping] for s in lane.spans if s.role is Role.ENVIRONMENT]
+        total = sum(span.end - span.start for span in spans)
+        return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
+
+    def on_cpu(self, *roles: Role) -> float:
+        """Share of the driving thread's time in these roles that it was on a core."""
+        spans = [span for span in self.profile.driver.spans if span.role in roles]
         total = sum(span.end - span.start for span in spans)
         return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
 

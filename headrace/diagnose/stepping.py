@@ -18,7 +18,8 @@ LAGGING = 1.4  # times as long as the others: a straggler
 def processes(facts: Facts) -> Remedy | None:
     """Environments that one core steps one after another, in several processes."""
     envs, spent = facts.num_envs or 1, facts.spent(Role.ENVIRONMENT)
-    if spent < 0.1 * facts.base or facts.stepping or facts.uses("headrace"):
+    elsewhere = facts.stepping or facts.unseen_processes
+    if spent < 0.1 * facts.base or elsewhere or facts.uses("headrace"):
         return None
     if envs < 2:
         return _more_envs_in_processes(facts)

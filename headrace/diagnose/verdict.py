@@ -16,6 +16,7 @@ from headrace.diagnose.words import capital, count, duration, percent, place, se
 NOTHING = 1.15  # where no remedy can gain more, there is nothing to gain
 ENOUGH_SAMPLES = 300  # below, shares are too rough for a verdict
 FEW_TURNS = 5  # of collecting and learning; with fewer, it matters where the window began
+UNBOUNDED = 50.0  # a bound as high as this says nothing
 UNNAMED = 0.25  # of the time in code without a role: the verdict says so before anything else
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 NAMED_ONE_BY_ONE = (
@@ -116,6 +117,8 @@ def _manner(facts: Facts) -> str:
         busy = sum(facts.work) / len(facts.work) / facts.base
         many = count(len(facts.stepping), "process").replace("processs", "processes")
         return f" {many} step the environments{each}, and are busy with them {percent(busy)} of the time."
+    if facts.unseen_processes:
+        return " Other processes step the environments, but they were not seen at it."
     if (facts.num_envs or 1) > 1:
         return f" One core steps {facts.num_envs} environments one after another{each}."
     return f" One core steps one environment{each}." if facts.num_envs else f" One core steps the environment{each}."
@@ -130,8 +133,11 @@ def _bounds(facts: Facts, found: list[Remedy]) -> str:
 
 
 def promise(remedy: Remedy) -> str:
-    """What a remedy can gain: "about 1.50x, at most 1.55x", or "at most 3.40x, not predicted"."""
-    most = f"at most {times(remedy.bound)}"
+    """What a remedy can gain: "about 1.50x, at most 1.55x", or "at most 3.40x, not predicted".
+
+    Where nearly all of the time is touched, Amdahl's law bounds nothing, and that is said.
+    """
+    most = f"at most {times(remedy.bound)}" if remedy.bound < UNBOUNDED else "no bound"
     return f"about {times(remedy.gain)}, {most}" if remedy.gain else f"{most}, not predicted"
 
 
@@ -143,12 +149,22 @@ def _gpu(facts: Facts) -> str:
     said = f"Whatever happens on a GPU can gain {times(bound)} at most: acting and learning are {share} of the time"
     if bound < 1.5:
         return f"Stay on the CPU. {said}."
+    if bound >= UNBOUNDED:
+        said = f"Acting and learning are {share} of the time, so that this profile does not bound what a GPU can gain"
     if is_small(facts):
         return (
-            f"Stay on the CPU. {said}, but an update here is {(facts.operations or 0) / 1e6:.1f} million operations, "
-            "which a GPU ends sooner than they can be sent to it."
+            f"Stay on the CPU. {said}, but {_size(facts)}: a GPU ends an update sooner than its operations can be sent "
+            "to it."
         )
     return f"{said}."
+
+
+def _size(facts: Facts) -> str:
+    """How small the network is."""
+    parameters = f"the network has {facts.counter('parameters') or 0:,} parameters"
+    return (
+        f"{parameters}, {facts.operations / 1e6:.1f} million operations an update" if facts.operations else parameters
+    )
 
 
 def _notes(facts: Facts) -> list[str]:
@@ -160,7 +176,7 @@ def _notes(facts: Facts) -> list[str]:
     if lagging:
         notes.append(f"{capital(lagging[0])} lags behind: the other processes wait for it at every step.")
     notes += _gpu_notes(facts)
-    on_cpu = _on_cpu(facts)
+    on_cpu = facts.on_cpu(*COMPUTING)
     if on_cpu < 0.85:
         notes.append(
             f"While it computed, the driving thread was on a core {percent(on_cpu)} of the time. Otherwise it waited: "
@@ -171,7 +187,7 @@ def _notes(facts: Facts) -> list[str]:
 
 def _workers(facts: Facts) -> str:
     """Whether processes that step environments help, as the ratio R says."""
-    if facts.stepping:
+    if facts.stepping or facts.unseen_processes:
         return "Worker processes step them already."
     saved = facts.environment * (1 - 1 / max(facts.cores, 1))
     if facts.cores < 2:
@@ -192,13 +208,6 @@ def _gpu_notes(facts: Facts) -> list[str]:
             f"runs; kernels ran {busy:.0f} % of the time."
         ]
     return [f"NVML (nvidia-smi) says that the GPU is {nvml:.0f} % busy."] if nvml is not None else []
-
-
-def _on_cpu(facts: Facts) -> float:
-    """Share of its computing time that the driving thread was on a core."""
-    spans = [span for span in facts.profile.driver.spans if span.role in COMPUTING]
-    total = sum(span.end - span.start for span in spans)
-    return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
 
 
 def _blind(facts: Facts) -> list[str]:

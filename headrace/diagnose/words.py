@@ -11,8 +11,8 @@ def percent(share: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A gain: "1.55x", "12x", "over 100x"."""
-    return "over 100x" if ratio > 100 else f"{ratio:.0f}x" if ratio >= 9.95 else f"{ratio:.2f}x"
+    """A gain: "1.55x", "12x"."""
+    return f"{ratio:.0f}x" if ratio >= 9.95 else f"{ratio:.2f}x"
 
 
 def duration(seconds: float) -> str:

@@ -177,3 +177,13 @@ def test_an_optimizer_that_is_fused_is_left_alone():
 
 def test_the_environment_of_an_evaluation_does_not_hide_those_that_train():
     assert facts(counters={"num_envs": 1, "inference_batch": 8}).num_envs == 8
+
+
+def test_a_thread_that_waits_for_its_pool_may_be_better_alone():
+    pool = lane(100, Kind.POOL, "pool", OTHER=0.5)
+    counters = {"parameters": 134_658, "learning_batch": 256}
+    assert "Let torch use one thread" not in titles(remedies(facts(pool, **LEARNING, counters=counters)))
+    made = profile(pool, **LEARNING, counters=counters)
+    for span in made.driver.spans:
+        span.on_cpu = 0.5
+    assert "on a core 50 % of the time" in named(remedies(Facts(made)), "Let torch use one thread").why

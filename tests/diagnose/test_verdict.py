@@ -54,7 +54,7 @@ def test_a_small_network_is_however_much_of_the_time_it_takes():
     shares = {"FORWARD": 0.3, "BACKWARD": 0.4, "OPTIMIZER": 0.2, "ENVIRONMENT": 0.1}
     verdict = judge(facts(**shares, counters={"parameters": 9000, "learning_batch": 64}))
     assert "Stay on the CPU" in verdict.bounds
-    assert "3.5 million operations" in verdict.bounds
+    assert "9,000 parameters, 3.5 million operations an update" in verdict.bounds
 
 
 def test_time_without_a_name_is_said_first_with_its_line():
@@ -117,3 +117,18 @@ def test_a_verdict_survives_the_profile_s_way_to_disk_and_back(tmp_path):
     made = profile()
     made.save(tmp_path)
     assert judge(Facts(Profile.load(tmp_path))).to_json() == judge(Facts(made)).to_json()
+
+
+def test_processes_that_were_not_seen_are_not_taken_for_one_core():
+    made = profile(ENVIRONMENT=0.5, FORWARD=0.5, counters={"num_envs": 4})
+    for span in made.driver.spans:
+        span.detail = span.detail.replace("CartPoleEnv.step", "SubprocVecEnv.step_async")
+    verdict = judge(Facts(made))
+    assert "Other processes step the environments, but they were not seen at it." in verdict.where
+    assert not [remedy for remedy in verdict.remedies if "processes" in remedy.title]
+
+
+def test_a_bound_that_bounds_nothing_is_not_given_as_a_number():
+    verdict = judge(facts(FORWARD=0.995, LOGGING=0.005, counters={"parameters": 10**7, "learning_batch": 256}))
+    assert "this profile does not bound what a GPU can gain" in verdict.bounds
+    assert "put the network on a GPU: no bound, not predicted" in verdict.bounds
