@@ -94,6 +94,7 @@ def _serves(policy: ActorCritic, observation: Any, memory: Any = None, noise: Te
     known = _actors.get(policy)
     if known is not None and known.address == weight.data_ptr():
         return True
+    _actors.pop(policy, None)
     return why_not(policy) or flat_parameters(policy) is not None
 
 
@@ -110,8 +111,9 @@ def value(policy: ActorCritic, observation: Any, memory: Any = None) -> Tensor:
 
 
 def _actor(policy: ActorCritic) -> _Actor:
+    """Its actor; _serves() has dropped one whose parameters have moved."""
     actor = _actors.get(policy)
-    if actor is None or actor.address != policy.critic_out.weight.data_ptr():
+    if actor is None:
         actor = _actors[policy] = _Actor(policy)
     return actor
 

@@ -66,12 +66,13 @@ def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int, Nor
     """What the policy's layers read of R observations: flat, feature-major, the stride of its rows, and what the kernel
     is to do to it first."""
     encoder, normalizer = policy.encoder, _NOTHING
-    if type(encoder) is VectorEncoder and encoder.normalizer is not None:
-        first = encoder.normalizer
-        normalizer = Normalizer(first.center.numpy(), first.scale.numpy(), np.float32(first.limit))
-        rows = observation.reshape(len(observation), encoder.size).t()
-    else:
+    if type(encoder) is not VectorEncoder:
         rows = encoder(observation).t()
+    else:
+        rows = (observation if observation.dim() == 2 else observation.reshape(len(observation), encoder.size)).t()
+        first = encoder.normalizer
+        if first is not None:
+            normalizer = Normalizer(first.center.numpy(), first.scale.numpy(), np.float32(first.limit))
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     features, count = rows.shape

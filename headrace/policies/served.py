@@ -8,6 +8,7 @@ from torch import Tensor
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.networks import MLP, Readout
 
 WIDEST = 256  # hidden layers wider than this are faster in plain torch
 _HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
@@ -19,6 +20,12 @@ def why_not(policy: Policy) -> str | None:
         return f"{type(policy).__name__} is not the ActorCritic it was written for"
     if type(policy.head) not in _HEADS or getattr(policy.head, "squash", False):
         return f"it has no {policy.distribution_name} distribution"
+    parts = (policy.actor, policy.critic, policy.actor_out, policy.critic_out)
+    if tuple(map(type, parts)) != (MLP, MLP, Readout, Readout):
+        return f"its networks are {', '.join(type(part).__name__ for part in parts)}"
+    known = {parameter for part in (*parts, policy.head) for parameter in part.parameters()}
+    if any(parameter not in known for parameter in policy.parameters()):
+        return "it learns more than an actor, a critic and a head"
     if max(policy.hidden, default=0) > WIDEST:
         return f"hidden layers of {max(policy.hidden)} are faster in torch; it is for up to {WIDEST}"
     if not all(parameter.requires_grad for parameter in policy.parameters()):

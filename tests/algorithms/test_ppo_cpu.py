@@ -148,11 +148,20 @@ class Slower(Adam):
     pass
 
 
+def learn_more(learner):
+    """An encoder with parameters, known to the optimizer."""
+    learner.policy.encoder.more = torch.nn.Linear(5, 5)
+    learner.optimizer = Adam(learner.policy.parameters(), 3e-4)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)), "Slower is not the Adam"),
         (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {})), "Mine is not the ActorCritic"),
+        (lambda p: setattr(p.policy, "actor", torch.nn.Identity()), "its networks are Identity, MLP"),
+        (lambda p: setattr(p.policy.encoder, "more", torch.nn.Linear(5, 5)), "not float32 views"),
+        (learn_more, "it learns more than"),
         (lambda p: p.policy.critic_out.bias.requires_grad_(False), "some parameters are frozen"),
         (lambda p: setattr(p.policy.actor_out.bias, "data", torch.zeros(3)), "not float32 views"),
     ],
