@@ -103,7 +103,10 @@ def _exit(exit: Exit, root: Process | None) -> Exit:
 def _is_helper(process: Process) -> bool:
     """Whether a process belongs to Python's own machinery."""
     stacks = {sample.stack for sample in process.samples.get(process.pid, ())}
-    return any(place.code.module in HELPERS and place.code.method == "main" for stack in stacks for place in stack)
+    places = [place.code for stack in stacks for place in stack]
+    # a worker that the fork server forked still has the server's main() at the bottom of its stack
+    works = any(code.module == "multiprocessing.process" and code.method == "_bootstrap" for code in places)
+    return not works and any(code.module in HELPERS and code.method == "main" for code in places)
 
 
 def _lanes(process: Process, classifier: Classifier, watch: Watch, window: Window) -> list[Lane]:

@@ -28,6 +28,7 @@ def furthest(script: Script, folder: Path, seconds: float, skip: float) -> tuple
     return max(abs(true - seen) for true, seen in parts.values()), f"{script.name}: {table}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script.name in QUICK], ids=lambda each: each.name)
 def test_shares_of_a_few_scripts(script: Script, tmp_path: Path) -> None:
     worst, table = furthest(script, tmp_path, 2.5, 3.5)
