@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from diagnose.planted import SCRIPTS, Script, differences
+from diagnose.planted import SCRIPTS, Script
+from diagnose.truth import differences
 
 from headrace.diagnose.launch import measure
 

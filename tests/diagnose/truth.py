@@ -1,0 +1,44 @@
+"""What a planted script's own clock says of each part, beside what a diagnosis says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace.diagnose.profile import LEARNING, Profile, Role
+
+LEARN = (*LEARNING, Role.DATA)  # the clocks of SB3's scripts go around the whole of train()
+PARTS = {  # part, as the clocks name it -> the roles that it may be seen as
+    "world": (Role.ENVIRONMENT,),
+    "choose": (Role.INFERENCE,),
+    "learn": LEARNING,
+    "train": LEARN,
+    "note": (Role.LOGGING,),
+    "keep": (Role.SAVING,),
+    "store": (Role.DATA,),
+    "judge": (Role.EVALUATION,),
+    "wait": (Role.WAIT,),
+    "world and wait": (Role.ENVIRONMENT, Role.WAIT),
+}
+
+
+def truth(path: Path, begin: float, end: float) -> dict[str, float]:
+    """Part -> share of the time between two moments (Unix time), as a script's own clock read it."""
+    history = [(moment, spent) for moment, spent in json.loads(path.read_text()) if begin <= moment <= end]
+    first, last = history[0][1], history[-1][1]
+    spent = {part: seconds - first.get(part, 0.0) for part, seconds in last.items()}
+    total = sum(spent.values())
+    return {part: seconds / total for part, seconds in spent.items()}
+
+
+def seen(profile: Profile, part: str) -> float:
+    """The share of a part in the driving thread's time."""
+    return profile.driver.share(*PARTS[part])
+
+
+def differences(profile: Profile, path: Path) -> Mapping[str, tuple[float, float]]:
+    """Part -> (share by the script's clock, share by the diagnosis), of the parts that the clock knows."""
+    begin = profile.started + profile.skipped
+    known = truth(path, begin, begin + profile.seconds)
+    return {part: (share, seen(profile, part)) for part, share in known.items() if part in PARTS}
