@@ -7,11 +7,12 @@ from statistics import median
 from headrace.diagnose import snippets
 from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import Role
-from headrace.diagnose.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy, remedy
+from headrace.diagnose.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy, remedy, with_what_follows
 from headrace.diagnose.words import capital, count, duration, percent
 
 MORE_ENVS = 8  # what few environments are raised to
 FEW_ENVS = 4  # up to here the policy is asked too seldom for many actions at once
+WARM = 0.5  # of the time a short step takes in a worker, which wakes up for it on cold caches, it takes in a loop
 LAGGING = 1.4  # times as long as the others: a straggler
 
 
@@ -58,15 +59,17 @@ def _more_envs_in_processes(facts: Facts) -> Remedy | None:
 
 def one_process(facts: Facts) -> Remedy | None:
     """Workers whose environments cost less than talking to them."""
-    waiting = facts.spent(Role.WAIT)
-    alone = sum(_busy(facts))
-    if not facts.stepping or waiting - alone < 0.05 * facts.base:
+    waiting = facts.spent(Role.WAIT, Role.ENVIRONMENT)  # what the driving thread steps itself is the handing over
+    alone = WARM * sum(_busy(facts))
+    if not facts.stepping or waiting - alone < 0.05 * facts.base or sum(facts.work) > waiting:
         return None
+    theirs = percent(sum(facts.work) / facts.base)
     why = (
-        f"The script waits {percent(waiting / facts.base)} of the time for {count(len(facts.stepping), 'process')}, "
-        f"whose environments together take {percent(alone / facts.base)}: the rest is pickling, pipes and waking up."
+        f"Handing steps to {count(len(facts.stepping), 'process')} and waiting for them takes "
+        f"{percent(waiting / facts.base)} of the time, their environments together {theirs}"
+        ": the rest is pickling, pipes and waking up."
     ).replace("processs", "processes")
-    most = facts.spent(Role.WAIT, Role.ENVIRONMENT)
+    most = with_what_follows(facts, waiting)
     title = "Step the environments in the script's own process"
     return remedy(facts, title, why, MINUTES, snippets.one_process(facts), most=most, likely=waiting - alone)
 

@@ -89,7 +89,7 @@ def test_processes_that_cost_more_than_they_give_are_given_up():
     workers = [worker(n, 0.05) for n in range(4)]
     first = remedies(facts(*workers, WAIT=0.7, FORWARD=0.3))[0]
     assert first.title == "Step the environments in the script's own process"
-    assert first.gain == pytest.approx(1 / (0.3 + 4 * 0.05))
+    assert first.gain == pytest.approx(1 / (0.3 + 0.5 * 4 * 0.05))
 
 
 def test_a_small_network_gets_the_fused_optimizer_and_larger_minibatches_and_no_gpu():

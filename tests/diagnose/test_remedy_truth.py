@@ -99,10 +99,14 @@ run(turn)
         """
 world, optimizer = World(0.0005), adam()
 def evaluate(steps):
+    observation, _ = world.reset()
+    total = 0.0
     for _ in range(steps):
         with torch.no_grad():
-            network(torch.ones(1, 4))
-        world.step(0)
+            action = network(torch.as_tensor(observation)).argmax().item()
+        observation, reward, terminated, truncated, _ = world.step(action)
+        total += reward
+    return total
 def turn(number):
     world.step(0)
     learn(optimizer)
