@@ -72,6 +72,8 @@ def profile(
         watch.forget(helper)
     root = next((process for process in told if process.pid == watch.root), None)
     classifiers = {process.pid: Classifier(hints, bool(process.counters.get("cuda"))) for process in told}
+    for process in told:
+        classifiers[process.pid].settle(sample for samples in process.samples.values() for sample in samples)
     lanes = [lane for process in told for lane in _lanes(process, classifiers[process.pid], watch, window)]
     lanes = _driver_first(lanes, watch.root)
     _name_workers(lanes)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sysconfig
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import cache
 
 from headrace.diagnose import source
 from headrace.diagnose.hints import EVERYTHING_INSIDE, Hints
 from headrace.diagnose.profile import Role
 from headrace.diagnose.source import Doing
-from headrace.diagnose.spool import Code, Place, Stack
+from headrace.diagnose.spool import Code, Place, Sample, Stack
 
 INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
 BELONGS = {  # a role of a part -> those around it that it is a part of
@@ -57,6 +59,18 @@ class Classifier:
         if stack not in self._known:
             self._known[stack] = self._classify(stack)
         return self._known[stack]
+
+    def settle(self, samples: Iterable[Sample]) -> None:
+        """Take all samples into account: a call that was caught before or after its work is what the work mostly is."""
+        spent: defaultdict[Place, Counter[tuple[Role, str]]] = defaultdict(Counter)
+        for sample in samples:
+            result = self.classify(sample.stack)
+            if result[0] is not Role.OTHER:
+                for place in sample.stack[1:]:
+                    spent[place][result] += sample.seconds  # type: ignore[assignment]
+        for stack, (role, _) in self._known.items():
+            if role is Role.OTHER and stack[0] in spent:
+                self._known[stack] = spent[stack[0]].most_common(1)[0][0]
 
     def _classify(self, stack: Stack) -> tuple[Role, str]:
         roles = [self._of_code(place.code) for place in stack]

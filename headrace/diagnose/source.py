@@ -130,16 +130,22 @@ def _markers(tree: ast.AST, known: dict[str, Doing]) -> Iterator[tuple[int, Doin
             name == "grad" and "autograd" in ast.dump(node.func)
         ):
             yield node.lineno, Doing.LEARN
-        elif name in ("step", "step_async", "step_wait") and _may_be_world(node):
+        elif name in ("step", "step_async", "step_wait", "send", "recv") and _may_be_world(node):
             yield node.lineno, Doing.ACT
         elif name in known:
             yield node.lineno, known[name]
 
 
 def _may_be_world(call: ast.Call) -> bool:
-    """Whether x.step(...) may step an environment: with an action, or else on something not called an optimizer."""
-    receiver = ast.unparse(call.func.value).lower() if isinstance(call.func, ast.Attribute) else ""
-    return bool(call.args or call.func.attr == "step_wait") and not any(word in receiver for word in NOT_WORLDS)  # type: ignore[attr-defined]
+    """Whether x.step(...) may step an environment: with an action, and on something that is not called an optimizer.
+
+    x.send(...) and x.recv() may step one behind a pipe.
+    """
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    receiver = ast.unparse(call.func.value).lower()
+    complete = bool(call.args) or call.func.attr in ("step_wait", "recv")
+    return complete and not any(word in receiver for word in NOT_WORLDS)
 
 
 def _only_sums(function: Function) -> bool:

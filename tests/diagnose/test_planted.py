@@ -32,7 +32,7 @@ def furthest(script: Script, folder: Path, seconds: float, skip: float) -> tuple
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script.name in QUICK], ids=lambda each: each.name)
 def test_shares_of_a_few_scripts(script: Script, tmp_path: Path) -> None:
-    worst, table = furthest(script, tmp_path, 2.5, 3.5)
+    worst, table = furthest(script, tmp_path, 4.0, 3.5)
     assert worst < QUICK[script.name], table
 
 
@@ -45,7 +45,7 @@ def test_shares_are_within_five_points_in_18_of_20(tmp_path: Path) -> None:
     for number, script in enumerate(SCRIPTS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        worst, table = furthest(script, folder, 7.0, 5.0)
+        worst, table = furthest(script, folder, 10.0, 8.0 if script.sb3 else 5.0)
         print(f"{worst:.3f} {table}")
         if worst > NEAR:
             far.append(table)

@@ -17,6 +17,7 @@ PARTS = {  # part, as the clocks name it -> the roles that it may be seen as
     "note": (Role.LOGGING,),
     "keep": (Role.SAVING,),
     "store": (Role.DATA,),
+    "send": (Role.DATA,),
     "judge": (Role.EVALUATION,),
     "wait": (Role.WAIT,),
     "world and wait": (Role.ENVIRONMENT, Role.WAIT),
@@ -38,7 +39,17 @@ def seen(profile: Profile, part: str) -> float:
 
 
 def differences(profile: Profile, path: Path) -> Mapping[str, tuple[float, float]]:
-    """Part -> (share by the script's clock, share by the diagnosis), of the parts that the clock knows."""
+    """Part -> (share by the script's clock, share by the diagnosis), of the parts that the clock knows.
+
+    Parts of one role go together.
+    """
     begin = profile.started + profile.skipped
     known = truth(path, begin, begin + profile.seconds)
-    return {part: (share, seen(profile, part)) for part, share in known.items() if part in PARTS}
+    together: dict[tuple[Role, ...], list[str]] = {}
+    for part in known:
+        if part in PARTS:
+            together.setdefault(PARTS[part], []).append(part)
+    return {
+        " and ".join(parts): (sum(known[part] for part in parts), seen(profile, parts[0]))
+        for parts in together.values()
+    }

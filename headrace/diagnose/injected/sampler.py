@@ -20,7 +20,7 @@ WRITE_EVERY = 0.25  # s
 THREAD_PERIOD = 0.01  # s between samples of threads other than the main one
 STUCK = 0.5  # s without a sample of the main thread, after which the writing thread has a look at it
 LOOK_EVERY = 1.0  # s between looks at variables
-MOST_COST = 0.01  # share of time that sampling may take; the period is doubled beyond that
+MOST_COST = 0.015  # share of time that sampling may take; the period is doubled beyond that
 LONGEST_PERIOD = 0.02  # s
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
@@ -198,7 +198,7 @@ class Sampler:
         self._checked = now, cost
         if rate > MOST_COST:
             self._period = min(2 * self._period, LONGEST_PERIOD)
-        elif rate < MOST_COST / 3:
+        elif 2.2 * rate < MOST_COST:
             self._period = max(self._period / 2, self._shortest)
 
     def _write(self):
