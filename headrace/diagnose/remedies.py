@@ -12,10 +12,11 @@ from collections.abc import Callable
 from headrace.diagnose import arithmetic, snippets, stepping
 from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import Role
-from headrace.diagnose.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, with_what_follows
+from headrace.diagnose.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy
 from headrace.diagnose.words import at, percent
 
 WORTH_SAYING = 1.05  # remedies whose bound is lower are not mentioned
+WARMER = 0.1  # of what follows a sleep, which runs on cold caches, may go with it
 RARER = 10  # "ten times less often"
 
 
@@ -40,7 +41,7 @@ def _sleep(facts: Facts) -> Remedy | None:
     site = facts.site(Role.IDLE)
     why = f"{percent(facts.share(Role.IDLE))} of the time the script sleeps{at(site)}."
     change = snippets.without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
-    most = with_what_follows(facts, spent)
+    most = spent + WARMER * (facts.base - spent)
     return remedy(facts, "Take the sleeping out", why, MINUTES, change, most=most, likely=spent)
 
 

@@ -11,7 +11,6 @@ MINUTE = "1 minute"
 MINUTES = "5 minutes"
 HALF_AN_HOUR = "30 minutes"
 DAY = "a day"
-WARMER = 0.1  # of what follows a pause, which runs on cold caches and after a wake-up, may go with the pause
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,3 @@ def remedy(facts: Facts, title: str, why: str, cost: str, change: str, *, most: 
     bound = facts.bound(most)
     gain = None if likely is None else min(facts.gain(likely), bound)
     return Remedy(title, why, cost, change, bound, gain)
-
-
-def with_what_follows(facts: Facts, paused: float) -> float:
-    """The most seconds that go where pauses of the driving thread do: theirs, and a part of what follows them."""
-    return paused + WARMER * (facts.base - paused)
