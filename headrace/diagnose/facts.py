@@ -116,8 +116,8 @@ class Facts:
 
     @property
     def stepped(self) -> float:
-        """Seconds of stepping environments, summed over all processes."""
-        return self.spent(Role.ENVIRONMENT) + sum(self.work)
+        """Seconds of stepping environments, summed over the processes that do, without the handing over."""
+        return sum(self.work) if self.stepping else self.spent(Role.ENVIRONMENT)
 
     @property
     def learning(self) -> float:

@@ -132,3 +132,9 @@ def test_a_bound_that_bounds_nothing_is_not_given_as_a_number():
     verdict = judge(facts(FORWARD=0.995, LOGGING=0.005, counters={"parameters": 10**7, "learning_batch": 256}))
     assert "this profile does not bound what a GPU can gain" in verdict.bounds
     assert "put the network on a GPU: no bound, not predicted" in verdict.bounds
+
+
+def test_handing_steps_over_is_no_part_of_what_a_step_takes():
+    made = facts(worker(1, 0.1), worker(2, 0.1), ENVIRONMENT=0.3, WAIT=0.2, FORWARD=0.5, counters={"env_rate": 1000.0})
+    assert abs(made.step_seconds - 10.0 / 50_000) < 1e-9
+    assert abs(made.ratio - 10.0 / 25.0) < 1e-9
