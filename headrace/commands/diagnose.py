@@ -34,7 +34,7 @@ class Diagnose:
     script: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT [ARGUMENTS]")]
     seconds: float = 60.0  # of wall time to look at; the script is stopped then
     skip: float = 10.0  # seconds to let pass before, for the script to start up
-    rate: float = 200.0  # looks at each thread a second
+    rate: float = launch.RATE  # looks at each thread a second
     output: Path = Path("diagnosis")  # folder of report.html, trace.json, profile.json and verdict.json
     python: str = sys.executable  # the interpreter that runs the script, such as another virtual environment's
     hints: Path | None = None  # a TOML file that says which of your functions are environment, learning, ...
