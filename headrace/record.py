@@ -42,6 +42,8 @@ class Recorder:
         self._steps, self._saved_at = trainer.steps, trainer.seconds
         settings = trainer.settings()
         describe(folder, to_toml(**settings))
+        if trainer.plan:
+            self.progress.say(trainer.plan)
 
     def __enter__(self) -> Recorder:
         return self

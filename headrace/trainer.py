@@ -17,7 +17,7 @@ from headrace.algorithms.base import Algorithm
 from headrace.config import TrainConfig, nearest, read_toml, settle
 from headrace.device import torch_threads
 from headrace.metrics import Episodes
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import Collector, decided
 from headrace.parallel.placement import Placement
 from headrace.rollout import Rollout
 from headrace.spaces import action_column, observation_column
@@ -79,6 +79,7 @@ class Trainer:
         self._steps_before, self._seconds_before = 0, 0.0  # those of the run that this one resumes
         with torch_threads(self.config.threads):
             self._rehearse()
+            self.plan = self.algorithm.prepare(self.collector.rollout)  # what to tell people before the start
 
     @property
     def policy(self) -> Any:
@@ -206,19 +207,19 @@ class Trainer:
     def _rehearse(self) -> None:
         """Decide and learn once on made-up observations, then forget it: kernels are compiled before the clock runs."""
         steps, num_envs, device = REHEARSAL_STEPS, self.env.num_envs, self.env.device
-        before = self.algorithm.state_dict()
         rollout = Rollout(steps, num_envs, self.collector.rollout.columns, device)
         rollout.valid.fill_(True)
         noise = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, self.policy.num_draws, device)
         memory = self.policy.initial_memory(num_envs)
         for t in range(steps):
             decision = self.policy.decide(rollout.observation[t], memory, noise[t])
-            rollout.action[t], memory = decision.action, decision.memory
-            rollout.log_prob[t], rollout.value[t] = decision.log_prob, decision.value
-        rollout.value[steps] = self.policy.value(rollout.observation[steps], memory)
+            memory = decision.memory
+            for name in decided(rollout):
+                getattr(rollout, name)[t] = getattr(decision, name)
+        if "value" in rollout.columns:
+            rollout.value[steps] = self.policy.value(rollout.observation[steps], memory)
         with torch.enable_grad():
-            self.algorithm.update(rollout, 0.0)
-        self.algorithm.load_state_dict(before)
+            self.algorithm.rehearse(rollout)
 
     def _make_env(self, asked: int | None) -> Any:
         """asked: num_envs where it was given by name."""

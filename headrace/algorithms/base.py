@@ -31,6 +31,15 @@ class Algorithm(Protocol):
     def columns(self) -> dict[str, Column | Columns]:
         """Columns the collector's policy fills, beside those every environment writes."""
 
+    def rehearse(self, rollout: Rollout) -> None:
+        """Learn once from a made-up rollout and forget it, so that whatever must be compiled is compiled."""
+
+    def prepare(self, rollout: Rollout) -> str:
+        """Allocate what depends on the number of environments, such as a replay. Called once, before training, with
+        the collector's rollout. Gives a line to tell people, such as the memory planned; empty for nothing.
+
+        Raises MemoryError, with the numbers, for more than there is."""
+
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Learn from a rollout; give metrics as scalars on the device. progress: share of the training done, 0 .. 1,
         which schedules follow."""

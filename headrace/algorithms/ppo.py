@@ -96,6 +96,16 @@ class PPO:
         """log_prob and value of what was decided; value also of what is seen last."""
         return {"log_prob": Column(), "value": Column(edge=True)}
 
+    def rehearse(self, rollout: Rollout) -> None:
+        """Learn once from a made-up rollout and forget it."""
+        before = self.state_dict()
+        self.update(rollout, 0.0)
+        self.load_state_dict(before)
+
+    def prepare(self, rollout: Rollout) -> str:
+        """Nothing depends on the number of environments."""
+        return ""
+
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Learn from a rollout of this policy. progress: share of the training done, 0 .. 1.
 

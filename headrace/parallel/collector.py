@@ -9,16 +9,21 @@ from torch import Tensor
 
 from headrace import rng
 from headrace.envs.base import Env
-from headrace.policies.base import Policy
+from headrace.policies.base import Decision, Policy
 from headrace.rollout import Column, Columns, Rollout, tree_map
 from headrace.spaces import action_column, env_columns
 from headrace.timer import Timer
 
 
+def decided(rollout: Rollout) -> list[str]:
+    """The columns that a decision fills: the action, and of log_prob and value those the algorithm declared."""
+    return [name for name in Decision._fields if name in rollout.columns]
+
+
 class Collector:
     """An env, a policy and the rollout they fill. Inline: the policy is the learner's own module, not a copy.
 
-    columns: what the algorithm declares beside action, log_prob and value. `steps` counts those of each env, dead rows
+    columns: what the algorithm declares, such as log_prob and value. `steps` counts those of each env, dead rows
     included: it is the counter behind the actions' randomness.
     """
 
@@ -41,7 +46,8 @@ class Collector:
         # views, made once: making one costs as much as a small operation
         rollout = self.rollout
         self._observation = [rollout.observation[t] for t in range(num_steps + 1)]
-        self._decided = list(zip(rollout.action, rollout.log_prob, rollout.value[:-1], strict=True))
+        names = decided(rollout)
+        self._decided = [[(name, getattr(rollout, name)[t]) for name in names] for t in range(num_steps)]
 
     @torch.no_grad()
     def collect(self) -> Rollout:
@@ -56,8 +62,9 @@ class Collector:
                 self._decide(t, noise[t])
             with timer("env"):
                 self.env.step(rollout, t)
-        with timer("inference"):
-            rollout.value[steps] = self.policy.value(self._observation[steps], self.memory)
+        if "value" in rollout.columns:
+            with timer("inference"):
+                rollout.value[steps] = self.policy.value(self._observation[steps], self.memory)
         self.steps += steps
         return rollout
 
@@ -70,10 +77,8 @@ class Collector:
 
     def _decide(self, t: int, noise: Tensor) -> None:
         decision = self.policy.decide(self._observation[t], self.memory, noise)
-        action, log_prob, value = self._decided[t]
-        action.copy_(decision.action)
-        log_prob.copy_(decision.log_prob)
-        value.copy_(decision.value)
+        for name, target in self._decided[t]:
+            target.copy_(getattr(decision, name))
         self.memory = decision.memory
 
     def state_dict(self) -> dict[str, Any]:

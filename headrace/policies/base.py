@@ -15,8 +15,8 @@ class Decision(NamedTuple):
     """What a policy decides for N environments."""
 
     action: Tensor  # [N, ...] in the action column's dtype
-    log_prob: Tensor  # [N]
-    value: Tensor  # [N], in units of return
+    log_prob: Any  # Tensor [N]; None from a policy whose algorithm does not ask for it
+    value: Any  # Tensor [N], in units of return; None likewise
     memory: Any  # what the policy wants back at the next step; None for one without memory
 
 
@@ -34,6 +34,8 @@ class Policy(nn.Module):
     The randomness of a decision comes in as `noise`, uniform draws in [0, 1) of shape [N, num_draws]: so the same draws
     give the same actions on every device and inside a captured graph, and an exported policy needs no generator.
     Actions of Discrete and MultiDiscrete spaces are the space's own numbers: they count from its `start`.
+    Policies that explore by more than their own distribution have a tensor `exploration`, [N] or [1], which their
+    algorithm writes: the share of random actions (DQN), the deviation of noise in half ranges (DDPG, TD3).
     """
 
     observation_space: Space
