@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace.policies.flat import flatten, flatten_gradients
+
 
 class Adam:
     """Adam (Kingma & Ba 2015, arXiv:1412.6980) with clipping of the gradient's norm.
@@ -18,7 +20,8 @@ class Adam:
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, eps: float = 1e-5) -> None:
         self.eps = eps
-        self.flat, self.gradient = _flatten(list(parameters))
+        parameters = list(parameters)
+        self.flat, self.gradient = flatten(parameters), flatten_gradients(parameters)
         self.mean, self.square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.steps = torch.zeros((), device=self.flat.device)
         self.learning_rate = torch.tensor(learning_rate, device=self.flat.device)
@@ -62,14 +65,3 @@ class Adam:
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.steps.copy_(state["steps"])
-
-
-def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """One buffer with all parameters, one with all gradients; each parameter and its .grad become views of them."""
-    flat = torch.cat([p.detach().flatten() for p in parameters])
-    gradient = torch.zeros_like(flat)
-    sizes = [p.numel() for p in parameters]
-    for parameter, values, slope in zip(parameters, flat.split(sizes), gradient.split(sizes), strict=True):
-        parameter.data = values.view(parameter.shape)
-        parameter.grad = slope.view(parameter.shape)
-    return flat, gradient

@@ -1,0 +1,56 @@
+"""One buffer for all parameters of a network: clipping, a step, averaging, publishing and saving are one pass each.
+
+The parameters stay what they were to everyone else, as views of the buffer.
+
+    critic, target = make(), make()
+    optimizer = Adam(critic.parameters(), 3e-4)      # optimizer.flat is the critic's buffer
+    slow = flatten(target.parameters())
+    slow.copy_(optimizer.flat)                       # the target begins where the critic is
+    polyak(slow, optimizer.flat, 0.005)              # and follows it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Move parameters into one buffer, in their order, of which they become views; gives the buffer, [P].
+
+    Raises ValueError where they are not of one dtype and device.
+    """
+    parameters = list(parameters)
+    kinds = {(p.dtype, p.device) for p in parameters}
+    if len(kinds) > 1:
+        raise ValueError(f"one buffer holds parameters of one dtype and device, got {sorted(map(str, kinds))}")
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    for parameter, values in zip(parameters, _split(flat, parameters), strict=True):
+        parameter.data = values.view(parameter.shape)
+    return flat
+
+
+def flatten_gradients(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Zeros [P], of which the parameters' .grad become views: backward() adds to them in place."""
+    parameters = list(parameters)
+    gradient = torch.zeros_like(torch.cat([p.detach().flatten() for p in parameters]))
+    for parameter, slope in zip(parameters, _split(gradient, parameters), strict=True):
+        parameter.grad = slope.view(parameter.shape)
+    return gradient
+
+
+@torch.no_grad()
+def polyak(target: Tensor, source: Tensor, tau: float | Tensor) -> None:
+    """Move a target network's buffer the share tau of the way to another one's: target += tau * (source - target).
+
+    Raises ValueError where they are not of one shape. Polyak & Juditsky 1992; Lillicrap et al. 2016, arXiv:1509.02971.
+    """
+    if target.shape != source.shape:
+        raise ValueError(f"buffers of {tuple(target.shape)} and {tuple(source.shape)}: not of the same network")
+    target.lerp_(source, tau)
+
+
+def _split(flat: Tensor, parameters: list[nn.Parameter]) -> tuple[Tensor, ...]:
+    return flat.split([p.numel() for p in parameters])
