@@ -51,6 +51,12 @@ def resolve(name: str | torch.device) -> torch.device:
     return device
 
 
+def known(flag: torch.Tensor) -> bool:
+    """Whether a flag is set, where that can be seen without waiting: on the CPU. False elsewhere: asking a GPU, and
+    idling until it answers, costs more than going on."""
+    return flag.device.type == "cpu" and bool(flag)
+
+
 def transfer(source: torch.Tensor, target: torch.Tensor, stream: torch.cuda.Stream | None = None) -> None:
     """Copy `source` into `target` on another device: without waiting, where memory is pinned and a stream given."""
     if stream is None:

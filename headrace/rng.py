@@ -31,7 +31,7 @@ class Purpose(IntEnum):
     EVALUATE = 5
 
 
-def philox(key: tuple[Tensor, Tensor], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+def philox(key: tuple[Any, Any], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
     """Four random words in [0, 2^32) for each entry: int64 tensors, since torch's uint32 cannot be added or shifted."""
     k0, k1 = key
     c0, c1, c2, c3 = counter
@@ -56,25 +56,46 @@ def to_uniform(words: Tensor) -> Tensor:
 
 @fused("rng.uniform")
 def uniform(
-    seed: int, purpose: int, first_step: int, num_steps: int, num_envs: int, num_draws: int, device: torch.device | str
+    seed: int,
+    purpose: int,
+    first_step: int | Tensor,
+    num_steps: int,
+    num_envs: int,
+    num_draws: int,
+    device: torch.device | str,
 ) -> Tensor:
     """Uniform draws in [0, 1) for a block of steps and environments: float32 [T, N, D], in memory [T, D, N].
 
-    Draw d of env n at step t is the same whatever block it is asked in. first_step: steps taken before, below 2^63.
+    Draw d of env n at step t is the same whatever block it is asked in. first_step: steps taken before, below 2^63; in
+    a graph an int64 scalar on the device.
     """
     counter = torch.arange(num_steps, device=device).view(-1, 1, 1) + first_step
     env = torch.arange(num_envs, device=device).view(1, 1, -1)
     lane = torch.arange((num_draws + 3) // 4, device=device).view(1, -1, 1)
     shape = (num_steps, lane.numel(), num_envs)
-    key = tuple(torch.tensor(word, device=device) for word in (seed & MASK, int(purpose)))
-    words = philox(key, tuple(x.expand(shape) for x in (env, counter >> 32, counter & MASK, lane)))  # type: ignore[arg-type]
+    high, low = (counter >> 32).expand(shape), (counter & MASK).expand(shape)
+    words = philox((seed & MASK, int(purpose)), (env.expand(shape), high, low, lane.expand(shape)))
     draws = torch.stack(words, dim=2).view(num_steps, -1, num_envs)[:, :num_draws]
     return to_uniform(draws).transpose(1, 2)
 
 
-def permutation(seed: int, purpose: int, counter: int, size: int, device: torch.device | str = "cpu") -> Tensor:
-    """A permutation of range(size), int64, that depends on (seed, purpose, counter) alone."""
-    return torch.randperm(size, generator=generator(seed, purpose, counter)).to(device)
+def permutations(
+    seed: int, purpose: int, counter: int | Tensor, number: int, size: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Permutations of range(size), int64 [number, size], that depend on (seed, purpose, counter) alone.
+
+    On the CPU torch.randperm's; elsewhere counted draws are sorted, other ones but made without waiting: in a graph
+    counter is an int64 scalar on the device.
+    """
+    if not isinstance(counter, Tensor) and torch.device(device).type == "cpu":
+        source = generator(seed, purpose, counter)
+        return torch.stack([torch.randperm(size, generator=source) for _ in range(number)])
+    rows = torch.arange(size, device=device).expand(number, size)
+    line = torch.arange(number, device=device).unsqueeze(1).expand(number, size)
+    high, low = counter >> 32, counter & MASK
+    zero = torch.zeros_like(rows)
+    words = philox((seed & MASK, int(purpose)), (rows, line, zero + high, zero + low))
+    return words[0].sub(1 << 31).to(torch.int32).argsort(dim=1, stable=True)
 
 
 def generator(seed: int, purpose: int, counter: int = 0) -> torch.Generator:

@@ -11,6 +11,7 @@ from torch import Tensor
 from headrace import rng
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count, minibatches
+from headrace.device import known
 from headrace.fused import fused
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
@@ -127,11 +128,9 @@ class PPO:
 
     def _permutation(self, rollout: Rollout) -> Tensor:
         """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed and iteration."""
-        generator = rng.generator(self.seed, rng.Purpose.SHUFFLE, self.iteration)
         rows = rollout.num_steps * rollout.num_envs
-        return torch.stack([torch.randperm(rows, generator=generator) for _ in range(self.config.epochs)]).to(
-            rollout.device
-        )
+        shuffle = rng.Purpose.SHUFFLE
+        return rng.permutations(self.seed, shuffle, self.iteration, self.config.epochs, rows, rollout.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the policy's tensors and the optimizer's, and the number of updates done."""
@@ -186,8 +185,8 @@ def learn(
             losses.append(parts)
             log_ratios.append(log_ratio)
             weights.append(weight)
-        if skip is not None and skip.device.type == "cpu" and skip:
-            break  # nothing moves any more; on other devices asking would cost more than going on
+        if skip is not None and known(skip):
+            break  # nothing moves any more
     return _metrics(losses, torch.stack(log_ratios), torch.stack(weights), number, config.clip)
 
 

@@ -1,0 +1,41 @@
+"""Counted draws whose counter is on the device, as in a captured graph."""
+
+from __future__ import annotations
+
+import torch
+
+from headrace import rng
+from headrace.device import known
+
+
+def test_a_counter_on_the_device_gives_the_same_draws():
+    for steps in (0, 77, 2**33 + 5):
+        counted = rng.uniform(5, rng.Purpose.ACTION, torch.tensor(steps), 6, 10, 3, "cpu")
+        assert torch.equal(counted, rng.uniform(5, rng.Purpose.ACTION, steps, 6, 10, 3, "cpu"))
+
+
+def test_permutations_are_permutations_and_depend_on_everything():
+    everything = torch.arange(1000).expand(3, 1000)
+    drawn = [
+        rng.permutations(seed, purpose, torch.tensor(counter), 3, 1000)
+        for seed, purpose, counter in [(1, 3, 0), (2, 3, 0), (1, 4, 0), (1, 3, 1), (1, 3, 2**32)]
+    ]
+    for order in drawn:
+        assert torch.equal(order.sort(1).values, everything)
+        assert (order[0] != order[1]).any() and (order[1] != order[2]).any()
+    for k, order in enumerate(drawn):
+        assert all((order != other).any() for other in drawn[:k])
+    # no place is favoured: each number's mean place over many permutations is near the middle
+    many = rng.permutations(0, 3, torch.tensor(9), 2000, 10).float()
+    assert (many.mean(0) - 4.5).abs().max() < 0.3
+
+
+def test_permutations_on_the_cpu_are_torchs():
+    source = rng.generator(1, 3, 7)
+    expected = torch.stack([torch.randperm(20, generator=source) for _ in range(2)])
+    assert torch.equal(rng.permutations(1, 3, 7, 2, 20), expected)
+
+
+def test_a_flag_is_known_on_the_cpu_alone():
+    assert known(torch.ones(())) and not known(torch.zeros(()))
+    assert not known(torch.ones((), device="meta"))
