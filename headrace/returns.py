@@ -57,6 +57,82 @@ def discounted_returns(
     return returns
 
 
+def lambda_returns(
+    reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, mix: float
+) -> Tensor:
+    """lambda-return of each step, float32 [T, N]: r + gamma * ((1 - mix) * next_value + mix * the return that follows).
+
+    mix: lambda; 0 looks one step ahead, 1 to the episode's end. Sutton & Barto 2018, eq. 12.18. A truncated step and
+    the last row go on with next_value alone. Raises ValueError where the shapes differ.
+    """
+    _same_shape(reward, next_value=next_value, terminated=terminated, truncated=truncated)
+    # r + gamma * V + gamma * mix * (following - V): the second part is what the episode's end cuts off
+    known = reward + gamma * torch.where(terminated, 0.0, next_value)
+    decay = torch.where(terminated | truncated, 0.0, gamma * mix)
+    returns = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
+    following = next_value[-1]
+    for t in reversed(range(len(reward))):
+        following = known[t] + decay[t] * (following - next_value[t])
+        returns[t] = following
+    return returns
+
+
+def n_step_returns(
+    reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, num_steps: int
+) -> Tensor:
+    """Rewards of num_steps steps and the value of what is seen then, float32 [T, N]. Watkins 1989, p. 86.
+
+    Fewer steps where the episode or the rollout ends before. Raises ValueError where the shapes differ, or num_steps is
+    below 1.
+    """
+    _same_shape(reward, next_value=next_value, terminated=terminated, truncated=truncated)
+    if num_steps < 1:
+        raise ValueError(f"returns look 1 step ahead or more, got {num_steps}")
+    ended = terminated | truncated
+    first = reward + gamma * torch.where(terminated, 0.0, next_value)
+    returns = first
+    for _ in range(num_steps - 1):
+        # a step more than before: the reward, then what the next row looked ahead at
+        longer = reward[:-1] + gamma * returns[1:]
+        returns = torch.cat((torch.where(ended[:-1], first[:-1], longer), first[-1:]))
+    return returns
+
+
+def vtrace(
+    log_ratio: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Targets of the value and advantages of steps that another policy took, float32 [T, N] each.
+
+    Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and section 4.2. log_ratio [T, N]: log of how much likelier each
+    action is under the policy that learns than under the one that acted. clip_rho, clip_c: their largest weights.
+    Raises ValueError where the shapes differ.
+    """
+    columns = {"value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated}
+    _same_shape(reward, log_ratio=log_ratio, **columns)
+    ratio = log_ratio.exp()
+    rho, c = ratio.clamp(max=clip_rho), ratio.clamp(max=clip_c)
+    ended = terminated | truncated
+    delta = rho * (reward + gamma * torch.where(terminated, 0.0, next_value) - value)
+    decay = torch.where(ended, 0.0, gamma * c)
+    correction = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
+    following = torch.zeros_like(delta[0])
+    for t in reversed(range(len(reward))):
+        following = delta[t] + decay[t] * following
+        correction[t] = following
+    target = value + correction
+    future = torch.cat((torch.where(ended[:-1], next_value[:-1], target[1:]), next_value[-1:]))
+    advantage = rho * (reward + gamma * torch.where(terminated, 0.0, future) - value)
+    return target, advantage
+
+
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """1 - Var(target - prediction) / Var(target) over valid entries: 1 is perfect, 0 no better than a constant.
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.kernels import returns_cpu
-from headrace.returns import discounted_returns, explained_variance, gae
+from headrace.returns import discounted_returns, explained_variance, gae, lambda_returns, n_step_returns, vtrace
 
 
 def column(*values, dtype=torch.float32):
@@ -136,3 +136,88 @@ def test_what_the_kernel_cannot_serve_takes_the_plain_path():
     assert gae(*doubles, 0.99, 0.95).dtype == torch.float64
     turned = [x.t().contiguous().t() for x in data]
     torch.testing.assert_close(gae(*turned, 0.99, 0.95), gae(*data, 0.99, 0.95))
+
+
+def episodes(terminated, truncated):
+    """(env, first row, one past the last row, kind of ending) of each episode's rows; dead rows are left out."""
+    steps, envs = terminated.shape
+    for n in range(envs):
+        start = 0
+        while start < steps:
+            ends = [t for t in range(start, steps) if terminated[t, n] or truncated[t, n]]
+            last = ends[0] if ends else steps - 1
+            yield n, start, last + 1, bool(terminated[last, n])
+            start = last + 2
+
+
+RANDOM = {
+    "seed": st.integers(0, 10**6),
+    "steps": st.integers(1, 20),
+    "envs": st.integers(1, 4),
+    "ending": st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    "gamma": st.sampled_from([0.0, 0.9, 1.0]),
+}
+
+
+@given(**RANDOM, ahead=st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_n_step_returns_equal_a_sum_over_the_next_rows(seed, steps, envs, ending, gamma, ahead):
+    reward, _, next_value, terminated, truncated = data = random_rollout(seed, steps, envs, ending)
+    got = n_step_returns(reward, next_value, terminated, truncated, gamma, ahead)
+    reward, _, next_value, terminated, truncated = (x.numpy().astype(np.float64) for x in data)
+    for n, start, stop, terminates in episodes(terminated, truncated):
+        for t in range(start, stop):
+            last = min(t + ahead, stop) - 1
+            future = 0.0 if terminates and last == stop - 1 else next_value[last, n]
+            rewards = sum(gamma ** (k - t) * reward[k, n] for k in range(t, last + 1))
+            assert got[t, n] == pytest.approx(rewards + gamma ** (last + 1 - t) * future, rel=2e-5, abs=2e-5)
+
+
+@given(**RANDOM, mix=st.sampled_from([0.0, 0.3, 0.95, 1.0]))
+@settings(max_examples=40, deadline=None)
+def test_lambda_returns_are_the_weighted_n_step_returns(seed, steps, envs, ending, gamma, mix):
+    reward, _, next_value, terminated, truncated = data = random_rollout(seed, steps, envs, ending)
+    got = lambda_returns(reward, next_value, terminated, truncated, gamma, mix)
+    looks = [n_step_returns(data[0].double(), data[2].double(), *data[3:], gamma, n + 1) for n in range(steps)]
+    for n, start, stop, _ in episodes(terminated.numpy(), truncated.numpy()):
+        for t in range(start, stop):
+            left = stop - t  # eq. 12.3: all the weight that is left goes to the longest return
+            expected = sum((1 - mix) * mix**k * looks[k][t, n] for k in range(left - 1))
+            expected += mix ** (left - 1) * looks[left - 1][t, n]
+            assert got[t, n] == pytest.approx(float(expected), rel=2e-5, abs=2e-5)
+
+
+@given(**RANDOM, clip_rho=st.sampled_from([0.5, 1.0, 2.0]), clip_c=st.sampled_from([0.5, 1.0]))
+@settings(max_examples=40, deadline=None)
+def test_vtrace_equals_its_definition(seed, steps, envs, ending, gamma, clip_rho, clip_c):
+    data = random_rollout(seed, steps, envs, ending)
+    log_ratio = torch.from_numpy(np.random.default_rng(seed).normal(size=(steps, envs)).astype(np.float32))
+    targets, advantages = vtrace(log_ratio, *data, gamma, clip_rho, clip_c)
+    reward, value, next_value, terminated, truncated = (x.numpy().astype(np.float64) for x in data)
+    ratio = np.exp(log_ratio.numpy().astype(np.float64))
+    rho, c = np.minimum(ratio, clip_rho), np.minimum(ratio, clip_c)
+    for n, start, stop, terminates in episodes(terminated, truncated):
+        future = next_value[start:stop, n].copy()
+        future[-1] *= not terminates
+        rows = range(start, stop)
+        delta = [rho[t, n] * (reward[t, n] + gamma * future[t - start] - value[t, n]) for t in rows]
+        target = [  # eq. 1
+            value[s, n] + sum(gamma ** (t - s) * np.prod(c[s:t, n]) * delta[t - start] for t in range(s, stop))
+            for s in rows
+        ]
+        for t in rows:
+            following = future[-1] if t == stop - 1 else target[t + 1 - start]
+            advantage = rho[t, n] * (reward[t, n] + gamma * following - value[t, n])
+            assert targets[t, n] == pytest.approx(target[t - start], rel=1e-4, abs=1e-4)
+            assert advantages[t, n] == pytest.approx(advantage, rel=1e-4, abs=1e-4)
+
+
+def test_vtrace_of_the_policy_itself_is_gae_with_lambda_one():
+    data = random_rollout(5, 12, 6)
+    target, _ = vtrace(torch.zeros(12, 6), *data, 0.9)
+    torch.testing.assert_close(target - data[1], gae(*data, 0.9, 1.0))
+
+
+def test_returns_ahead_of_no_step_are_refused():
+    with pytest.raises(ValueError, match="1 step ahead or more, got 0"):
+        n_step_returns(NO.float(), NO.float(), NO, NO, 0.9, 0)
