@@ -52,11 +52,18 @@ class Collector:
     @torch.no_grad()
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own and is overwritten by the next call."""
-        rollout, steps, timer = self.rollout, self.rollout.num_steps, self.timer
         if self.steps:
-            rollout.advance()
+            self.rollout.advance()
+        self.fill(self.steps)
+        self.steps += self.rollout.num_steps
+        return self.rollout
+
+    @torch.no_grad()
+    def fill(self, first_step: int | Tensor) -> None:
+        """T steps from the row 0 that is there. first_step: as `steps`; in a graph a tensor on the device."""
+        rollout, steps, timer = self.rollout, self.rollout.num_steps, self.timer
         with timer("inference"):
-            noise = self._noise()
+            noise = self._noise(first_step)
         for t in range(steps):
             with timer("inference"):
                 self._decide(t, noise[t])
@@ -65,14 +72,12 @@ class Collector:
         if "value" in rollout.columns:
             with timer("inference"):
                 rollout.value[steps] = self.policy.value(self._observation[steps], self.memory)
-        self.steps += steps
-        return rollout
 
-    def _noise(self) -> Tensor:
+    def _noise(self, first_step: int | Tensor) -> Tensor:
         """Draws for the actions of T steps, [T, N, num_draws]."""
         env, draws = self.env, self.policy.num_draws
         return rng.uniform(
-            self.seed, rng.Purpose.ACTION, self.steps, self.rollout.num_steps, env.num_envs, draws, env.device
+            self.seed, rng.Purpose.ACTION, first_step, self.rollout.num_steps, env.num_envs, draws, env.device
         )
 
     def _decide(self, t: int, noise: Tensor) -> None:
