@@ -7,8 +7,10 @@ rows) weighs nothing in a batch.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,19 +19,25 @@ from torch import Tensor
 from headrace.rollout import Column, Columns, Rollout, tree_map
 
 KEPT = ("observation", "valid", "action", "reward", "terminated", "truncated")
-TRIES = 4  # rows looked at for each one drawn, of which the first live one is taken
+TRIES = 3  # rows looked at for each one drawn, of which the first live one is taken
+DRAWS = TRIES + 1  # uniform draws that drawing a row uses
+_MIB = 2**20
 
 
 class Batch(NamedTuple):
-    """B transitions of up to n steps."""
+    """Transitions of up to n steps. The leading shape, here [B], is that of the rows asked for."""
 
     observation: Any  # [B, ...]
     action: Tensor  # [B, ...]
     reward: Tensor  # [B]: sum of gamma^k reward over the steps taken
     discount: Tensor  # [B]: of the value of next_observation: gamma^steps, 0 after a termination
     next_observation: Any  # [B, ...]: after those steps
-    weight: Tensor  # [B]: 1, and 0 for rows that do not count; the loss is sum(weight * x) / sum(weight)
+    weight: Tensor  # [B]: 1, and 0 for dead rows; a loss is sum(weight * x) over the number of those above 0
     rows: Tensor  # int64 [B]: where they lie in the ring, time * N + env
+
+    def __getitem__(self, index: Any) -> Any:
+        """Of a batch [G, B]: its part `index`, a Batch [B]."""
+        return Batch(*(tree_map(lambda x: x[index], column) for column in self._asdict().values()))
 
 
 class Replay:
@@ -67,34 +75,42 @@ class Replay:
         self.written += steps
 
     def draw(self, noise: Tensor) -> Tensor:
-        """Rows drawn alike from all that can be, by uniform draws in [0, 1) of [B, TRIES]: int64 [B].
+        """Rows drawn alike from all that can be, by uniform draws in [0, 1) of [..., DRAWS]: int64 [...].
 
-        Drawn are rows whose n-step successor has been written. Of TRIES rows the first live one is taken.
+        Drawn are rows whose n-step successor has been written; there must be one. Of TRIES rows the first live one is
+        taken; where none is live, a dead one, whose weight is 0.
         """
-        newest = self.written - self.num_steps  # one past the last that may be drawn
+        end = self.written - self.num_steps + 1  # one past the last that may be drawn
         oldest = (self.written - self.length + 1).clamp(min=0)
-        # in whole numbers: float32 cannot tell the rows of a large ring apart
-        choices = (newest - oldest) * self.num_envs
-        pick = (noise.double() * choices).long() + oldest * self.num_envs
+        choices = ((end - oldest) * self.num_envs).clamp(min=1)
+        # float32 cannot tell the rows of a large ring apart: the last draw gives the digits behind those of the others
+        fine = noise[..., :TRIES].double() + noise[..., TRIES:].double() * 2.0**-24
+        pick = (fine * choices).long() + oldest * self.num_envs
         pick %= self.length * self.num_envs
-        live = self.ring.valid.flatten()[pick]
-        first = live.int().argmax(1, keepdim=True)
-        return pick.gather(1, first).flatten()
+        first = self.ring.valid.flatten()[pick].int().argmax(-1, keepdim=True)
+        return pick.gather(-1, first).squeeze(-1)
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
-        """The transitions of n steps that begin at `rows` [B], cut short where an episode ends within them."""
-        ring, size = self.ring, self.length * self.num_envs
+        """The transitions of n steps that begin at `rows`, of any shape, cut short where an episode ends within them.
+
+        The n-step return of Sutton 1988; after a truncation the value of the final observation goes on.
+        """
+        ring, shape = self.ring, rows.shape
+        rows = rows.flatten()
+        reward_column, terminated_column = ring.reward.flatten(), ring.terminated.flatten()
+        truncated_column = ring.truncated.flatten()
         reward = torch.zeros(len(rows), device=ring.device)
         discount = torch.ones_like(reward)
-        at, running = rows, torch.ones_like(rows)
+        at, running = rows, torch.ones_like(rows, dtype=torch.bool)
         for _ in range(self.num_steps):
-            reward += discount * running * ring.reward.flatten()[at]
-            terminated, truncated = ring.terminated.flatten()[at], ring.truncated.flatten()[at]
-            discount = torch.where(running.bool(), discount * gamma * ~terminated, discount)
-            at = (at + running * self.num_envs) % size
-            running = running * ~(terminated | truncated)
+            terminated = terminated_column[at]
+            reward += torch.where(running, discount * reward_column[at], 0.0)
+            discount = torch.where(running, discount * gamma * ~terminated, discount)
+            following = (at + self.num_envs) % (self.length * self.num_envs)
+            ended = terminated | truncated_column[at]
+            at, running = torch.where(running, following, at), running & ~ended
         take = self._take
-        return Batch(
+        batch = Batch(
             take("observation", rows),
             take("action", rows),
             reward,
@@ -103,19 +119,45 @@ class Replay:
             ring.valid.flatten()[rows].float(),
             rows,
         )
+        return Batch(*(tree_map(lambda x: x.unflatten(0, shape), column) for column in batch))
 
     def _take(self, name: str, rows: Tensor) -> Any:
         return tree_map(lambda column: column.flatten(0, 1).index_select(0, rows), getattr(self.ring, name))
 
     def state_dict(self) -> dict[str, Any]:
-        """The ring and its head."""
-        return {"written": self.written.clone(), **{name: getattr(self.ring, name) for name in self.columns}}
+        """Copies of the rows that have been written, and the head. Waits for the device."""
+        rows = min(int(self.written) + 1, self.length)
+        columns = {name: tree_map(lambda x: x[:rows].clone(), getattr(self.ring, name)) for name in self.columns}
+        return {"written": self.written.clone(), **columns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(), bit for bit."""
-        self.written.copy_(state["written"])
+        """Go on from state_dict(), bit for bit. Raises ValueError where it is of a ring of another size."""
+        written, saved = int(state["written"]), state["valid"].shape
+        if saved != (min(written + 1, self.length), self.num_envs):
+            raise ValueError(
+                f"the saved replay has {saved[0]} rows of {saved[1]} envs after {written} steps of each, and a ring of "
+                f"{self.length} rows of {self.num_envs} envs cannot go on from it: buffer_size and num_envs must stay"
+            )
+        self.written.fill_(written)
         for name in self.columns:
-            tree_map(lambda ring, saved: ring.copy_(saved), getattr(self.ring, name), state[name])
+            tree_map(lambda ring, source: ring[: len(source)].copy_(source), getattr(self.ring, name), state[name])
+
+
+def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), beside: int = 0) -> str:
+    """The memory that a Replay will take, in words for people.
+
+    like, capacity, extra: as the Replay's. beside: bytes a step takes beside the columns, such as priorities.
+    Raises MemoryError, with the numbers, where that is more than the device has free.
+    """
+    steps = capacity // like.num_envs * like.num_envs
+    each = bytes_needed(kept_columns(like.columns, extra), 1) + beside
+    words = f"replay: {steps:,} steps x {each:,} bytes = {_size(steps * each)}"
+    free = free_memory(like.device)
+    if free is not None and steps * each > free:
+        raise MemoryError(
+            f"{words}, and {_size(free)} are free on {like.device}: set buffer_size to {free // each:,} or less"
+        )
+    return words
 
 
 def kept_columns(columns: Columns, extra: tuple[str, ...] = ()) -> dict[str, Column | Columns]:
@@ -138,3 +180,21 @@ def _bytes(column: Column | Columns) -> int:
     if isinstance(column, Column):
         return prod(column.shape) * column.dtype.itemsize
     return sum(_bytes(member) for member in column.values())
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can still be allocated on a device; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo, limit = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
+    if device.type != "cpu" or not meminfo.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    if os.access(limit, os.R_OK) and (most := limit.read_text().strip()).isdecimal():
+        free = min(free, int(most) - int(limit.with_name("memory.current").read_text()))
+    return max(free, 0)
+
+
+def _size(count: int) -> str:
+    return f"{count / _MIB / 1024:.1f} GiB" if count >= 1024 * _MIB else f"{count / _MIB:.1f} MiB"

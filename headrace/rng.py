@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     SHUFFLE = 3
     WEIGHTS = 4
     EVALUATE = 5
+    REPLAY = 6
 
 
 def philox(key: tuple[Any, Any], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 
 LEVELS = [
     {"returns", "timer", "device", "rng", "fused"},  # numbers
-    {"rollout", "spaces", "replay"},  # memory
+    {"rollout", "spaces", "replay", "priorities"},  # memory
     {"kernels"},
     {"policies", "envs"},  # minds and worlds, which never import each other
     {"algorithms"},
