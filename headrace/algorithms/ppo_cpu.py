@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,18 +14,27 @@ from headrace.algorithms.minibatches import count
 from headrace.algorithms.ppo import METRICS, PPOConfig, _normalized
 from headrace.device import kernel_threads
 from headrace.fused import register
+from headrace.kernels.compiled import entry
+from headrace.kernels.native import Call, Native
+from headrace.kernels.ppo_job import DONE, PART, PARTS, STEPS, SUMS, Columns, Job, Loss
+from headrace.kernels.tables import WORKERS, aligned, rounded
+from headrace.kernels.teamwork import Team, state
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical
+from headrace.policies.compiled import compiled, encoded
+from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.networks import MLP, Readout
 from headrace.policies.served import flat_parameters, why_not
 from headrace.rollout import Rollout, flatten
 
 # Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
 # bring the kernel after the source, see that tests/algorithms/test_ppo_cpu.py passes, and put the new digest here.
-DIGEST = "83b77a926909564f"
+_DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian, SquashedGaussian)
+DIGEST = "b57679d79bb2a384"
 SOURCES = (
     *((ActorCritic, "forward"), (ActorCritic, "evaluate"), (Adam, "step")),
-    *((kind, name) for kind in (Categorical, MultiCategorical, Gaussian) for name in ("log_prob", "entropy")),
+    *((MLP, "forward"), (Readout, "forward")),
+    *((kind, name) for kind in _DISTRIBUTIONS for name in ("log_prob", "entropy")),
     *((head, "forward") for head in (CategoricalHead, MultiCategoricalHead, GaussianHead)),
 )
 WORTH_HELP = 1e8  # floating-point operations below which waking another thread costs more than it saves
@@ -37,62 +45,55 @@ class _Learner:
     """Learns for one policy, as long as its parameters lie where they lay."""
 
     def __init__(self, policy: ActorCritic, optimizer: Adam) -> None:
-        from headrace.kernels.compiled import module
-        from headrace.kernels.mlp_cpu import aligned, rounded
-        from headrace.kernels.teamwork import Team
-        from headrace.policies.compiled import compiled
-
-        self.kernel = kernel = module("ppo_cpu")
         self.address = optimizer.flat.data_ptr()
         self.tables = compiled(policy, optimizer.flat)
         flat = (optimizer.flat, optimizer.mean, optimizer.square)
         self.arrays = (
             *(*(x.numpy() for x in flat), aligned(optimizer.flat.numel())),
-            aligned(kernel.WORKERS, rounded(self.tables.scratch)),
-            aligned(kernel.PARTS, self.tables.network.gradient),
-            aligned(kernel.PARTS * len(self.tables.trees), kernel.SUMS),
+            aligned(WORKERS, rounded(self.tables.scratch)),
+            aligned(PARTS, self.tables.network.gradient),
+            aligned(PARTS * len(self.tables.trees), SUMS),
             aligned(8),
         )
         self.team = Team()
-        self.call: Callable[..., None] | None = None
+        self.native: Native | None = None
 
     def learn(self, policy: ActorCritic, optimizer: Adam, columns: Any, order: Tensor, config: PPOConfig) -> Tensor:
         """Sums over each minibatch, float32 [minibatches, SUMS]."""
-        tables, kernel, number = self.tables, self.kernel, count(order.shape[1], config.minibatch_size)
-        sums = torch.zeros(len(order) * number, kernel.SUMS)
+        tables, number = self.tables, count(order.shape[1], config.minibatch_size)
+        sums = torch.zeros(len(order) * number, SUMS)
         batch = np.zeros(8, np.int64)
-        job = kernel.Job(
-            *(tables.network.layers, tables.trees, tables.head, tables.places, self._loss(policy, config), *columns),
+        job = Job(
+            *(tables.network.layers, tables.trees, tables.ranges, tables.head, tables.places),
+            *(self._loss(policy, config), *columns),
             *(order.contiguous().numpy(), *self.arrays, batch),
         )
         at = (float(optimizer.steps), float(optimizer.learning_rate))
         settings = (*at, float(optimizer.eps), float(config.max_grad_norm), float(config.target_kl))
-        arguments = (job, number, settings, sums.view(-1).numpy())
-        if self.call is None:
-            self.call = self._compiled(arguments)
-        self.team.run(self.call, self._threads(order.numel(), order.shape[1] // number), arguments)
-        optimizer.steps += int(batch[kernel.STEPS])
-        return sums[: batch[kernel.DONE]]
+        arguments = (0, state(), job, number, settings, sums.view(-1).numpy())
+        if self.native is None:
+            self.native = entry("ppo_cpu", "learn", arguments, ANNOUNCEMENT)
+        self.team.run(Call(self.native, arguments), self._threads(order.numel(), order.shape[1] // number))
+        optimizer.steps += int(batch[STEPS])
+        return sums[: batch[DONE]]
 
     def _threads(self, samples: int, size: int) -> int:
         """As many as there are cores, and parts in a minibatch of this size; one for little work."""
         if 6 * len(self.arrays[0]) * samples < WORTH_HELP:
             return 1
-        parts = min(self.kernel.PARTS, -(-size // int(self.kernel.PART))) * len(self.tables.trees)
-        return min(kernel_threads(), self.kernel.WORKERS, parts)
+        parts = min(PARTS, -(-size // PART)) * len(self.tables.trees)
+        return min(kernel_threads(), WORKERS, parts)
 
     def _loss(self, policy: ActorCritic, config: PPOConfig) -> Any:
         normalizer = policy.return_normalizer
         units = (0.0, 1.0) if normalizer is None else (normalizer.center.item(), normalizer.scale.item())
         coefficients = (config.clip, config.value_clip, config.value_coef, config.entropy_coef)
-        return self.kernel.Loss(*map(np.float32, (*coefficients, *units)))
+        return Loss(*map(np.float32, (*coefficients, *units)))
 
     def columns(
         self, policy: ActorCritic, rollout: Rollout, advantage: Tensor, returns: Tensor, config: PPOConfig
     ) -> Any:
         """The rollout as the kernel reads it, after what it is to do to observations first."""
-        from headrace.policies.compiled import encoded
-
         steps = rollout.num_steps
         valid = rollout.valid[:steps].flatten()
         observation, stride, normalizer = encoded(policy, flatten(rollout.observation[:steps]))
@@ -101,14 +102,7 @@ class _Learner:
         value = rollout.value[:steps].flatten()
         columns = (action, rollout.log_prob.flatten(), value, chosen, returns.flatten(), valid)
         arrays = (x.to(torch.float32).contiguous().numpy() for x in columns)
-        return normalizer, self.kernel.Columns(observation, np.uint64(stride), *arrays)
-
-    @staticmethod
-    def _compiled(arguments: tuple[Any, ...]) -> Callable[..., None]:
-        from headrace.kernels.compiled import entry
-        from headrace.kernels.teamwork import state
-
-        return entry("ppo_cpu", "learn", (0, state(), *arguments), ANNOUNCEMENT)
+        return normalizer, Columns(observation, np.uint64(stride), *arrays)
 
 
 _learners: WeakKeyDictionary[ActorCritic, _Learner] = WeakKeyDictionary()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.dense import BLOCK
-from headrace.kernels.heads_cpu import GAUSSIAN, refresh, sample
+from headrace.kernels.heads_cpu import refresh, sample
 from headrace.kernels.jit import ENTRY, MERGED, njit
 from headrace.kernels.mlp_cpu import forward, normalize
-from headrace.kernels.simd import WIDTH, store
+from headrace.kernels.simd import store
+from headrace.kernels.tables import BLOCK, DISCRETE, WIDTH
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
-PARTS, WORKERS = U(8), 8
+PARTS = U(8)
 
 
 @njit(**MERGED)
@@ -39,10 +39,10 @@ def _write(policy, scratch, at, first, count, start, decided):
         value[n] = units[_0] + units[_1] * scratch[places.values + e]
         for c in range(_0, U(len(head.sizes))):
             a = scratch[places.actions + c * BLOCK + e]
-            if head.kind == GAUSSIAN:
-                action[c, n] = a
-            else:
+            if head.kind == DISCRETE:
                 choice[c, n] = np.int32(a) + start[c]
+            else:
+                action[c, n] = a
 
 
 @njit(**MERGED)

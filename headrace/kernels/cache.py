@@ -1,7 +1,8 @@
 """Compiled kernels on disk, so that each is compiled once per machine.
 
-A generated module lies in a file named by the hash of its text and of what else decides the machine code (Numba,
-Python, the processor); Numba's own cache lies beside it. The first compilation holds a lock, others wait for it.
+A generated module lies in a file named by the hash of its text and of what else decides the machine code (Numba, LLVM,
+Python, the processor). entry() keeps machine code beside it and needs no Numba to load that; for CUDA and for Numba's
+own threads, Numba's cache lies there (compile_once). The first compilation holds a lock, others wait for it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,20 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.kernels.native import Native
+
+_DIGEST = 32  # bytes at the start of a file of machine code: SHA-256 of the rest
+_entries: dict[Path, Native] = {}
+_announced: set[ModuleType] = set()
 
 
 @cache
@@ -31,16 +41,75 @@ def folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
 
 
+def entry(
+    name: str,
+    text: str,
+    function: str,
+    arguments: tuple[Any, ...],
+    announcement: str,
+    explained: Callable[[ModuleType], AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Native:
+    """A function of the module with this text, compiled for arguments of these types, or loaded where any process did
+    that before.
+
+    The announcement goes to stderr when something is really going to be compiled, inside explained(module).
+    """
+    from headrace.kernels.native import Native, kind
+
+    types = hashlib.sha256(kind(arguments).encode()).hexdigest()[:8]
+    path = folder() / f"{_title(name, text)}.{function}.{types}.bin"
+    if path not in _entries:
+        code = _read(path)
+        if code is None:
+            with locked(path.with_suffix(".lock")):
+                code = _read(path) or _object_code(name, text, function, arguments, announcement, explained)
+                write(path, hashlib.sha256(code).digest() + code)
+        _entries[path] = Native(code)
+    return _entries[path]
+
+
+def _object_code(
+    name: str,
+    text: str,
+    function: str,
+    arguments: tuple[Any, ...],
+    announcement: str,
+    explained: Callable[[ModuleType], AbstractContextManager[Any]],
+) -> bytes:
+    from headrace.kernels.machine_code import object_code
+
+    module = load(name, text)
+    if module not in _announced:
+        _announced.add(module)
+        print(announcement, file=sys.stderr, flush=True)
+    with explained(module):
+        return object_code(getattr(module, function), arguments)
+
+
+def _read(path: Path) -> bytes | None:
+    """The machine code in a file; None where there is none, or a damaged one."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    code = content[_DIGEST:]
+    return code if content[:_DIGEST] == hashlib.sha256(code).digest() else None
+
+
+def _title(name: str, text: str) -> str:
+    """The name of the module with this text on this machine."""
+    return f"headrace_{name}_{hashlib.sha256(chr(0).join([text, *_machine()]).encode()).hexdigest()[:20]}"
+
+
 def load(name: str, text: str) -> ModuleType:
     """The module with this text, from a file in the cache. `name`: what a reader of the folder sees."""
-    digest = hashlib.sha256("\0".join([text, *_machine()]).encode()).hexdigest()[:20]
-    title = f"headrace_{name}_{digest}"
+    title = _title(name, text)
     if title in sys.modules:
         return sys.modules[title]
     path = folder() / f"{title}.py"
     with locked(path.with_suffix(".lock")):  # written once: Numba's cache goes by the file's time
         if not path.exists():
-            write(path, text)
+            write(path, text.encode())
     spec = importlib.util.spec_from_file_location(title, path)
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[title] = module
@@ -67,7 +136,7 @@ def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]], anno
         if not done.exists():
             print(announcement, file=sys.stderr, flush=True)
         _compile(module, missing)
-        write(done, "")
+        write(done, b"")
 
 
 def _compile(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]]) -> None:
@@ -75,11 +144,11 @@ def _compile(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]]) -> None:
         getattr(module, name).compile(types)
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
     os.replace(temporary, path)
 
 
@@ -100,14 +169,14 @@ def locked(path: Path) -> Iterator[None]:
 @cache
 def _machine() -> tuple[str, ...]:
     """What decides the machine code beside the text."""
-    import llvmlite.binding
-    import numba
+    from headrace.kernels import native
 
     return (
-        numba.__version__,
+        version("numba"),
+        version("llvmlite"),
         platform.python_version(),
         sys.implementation.cache_tag,
-        llvmlite.binding.get_host_cpu_name(),
+        *native.processor()[:2],
     )
 
 

@@ -16,9 +16,9 @@ import llvmlite.binding
 import numpy as np
 
 from headrace.kernels.jit import INNER, njit
-from headrace.kernels.simd import WIDTH, fma, load, splat, store, total
+from headrace.kernels.simd import fma, load, splat, store, total
+from headrace.kernels.tables import BLOCK, WIDTH
 
-BLOCK = np.uint64(64)  # samples of a block
 _ZERO, _ONE, _FOUR = np.uint64(0), np.uint64(1), np.uint64(4)
 _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from headrace.kernels import cache, kinds
 from headrace.kernels.generate import CHUNK, cpu_module, rows
+from headrace.kernels.native import Call, Native
 from headrace.kernels.numba_errors import explained
 from headrace.kernels.source import Source
 from headrace.kernels.threads import gentle_threads
@@ -51,18 +53,17 @@ class CpuWorlds:
             float_params, integer_params = blocks(float_params), blocks(integer_params)
         self._params = (float_params.ravel(), integer_params.ravel())
         self._dead = np.zeros(num_envs, np.int32)
-        self._module = cache.load(source.name, cpu_module(source, per_env))
+        self._text = cpu_module(source, per_env)
         self._rollout: Rollout | None = None
         self._parts = threads or 1
         self._trial = Trial() if threads is None and num_envs > CHUNK else None
-        self._arguments: tuple[Any, ...] = ()
-        self._step: Any = None
+        self._step: Callable[[int], None]
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every world; writes observation[0] and valid[0]."""
         self.seed = np.uint32(seed & 0xFFFFFFFF)
         self._bind(rollout)
-        self._module.reset(*self._shared, self.num_envs)
+        self._entry("reset", (*self._shared, self.num_envs))(*self._shared, self.num_envs)
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every world from row t to row t + 1."""
@@ -71,7 +72,7 @@ class CpuWorlds:
         if self._trial is not None:
             self._try(t)
         else:
-            self._step(*self._arguments, t)
+            self._step(t)
 
     def _bind(self, rollout: Rollout) -> None:
         """Keep the columns of a rollout as flat arrays: making them costs more than a step of few worlds."""
@@ -80,7 +81,6 @@ class CpuWorlds:
         columns, strides = flat_columns(self.source, rollout)
         state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._dead, *self.arrays.values())
         self._shared = (*state, *columns, self.seed, self.first_env, *strides)
-        self._compile({"reset": (*self._shared, 0), "step": (*self._shared, 0, 0, 0)}, "")
         self._choose(self._parts)
         self._rollout = rollout
 
@@ -88,20 +88,26 @@ class CpuWorlds:
         """Use one thread or several from now on."""
         self._parts = parts
         if parts == 1:
-            self._arguments, self._step = (*self._shared, 0, self.num_envs), self._module.step
+            arguments = (*self._shared, 0, self.num_envs, 0)
+            call = Call(self._entry("step", arguments), arguments)
+
+            def step(t: int) -> None:
+                call.words[-1] = t
+                call()
+
+            self._step = step
             return
         gentle_threads()
         chunks = -(-self.num_envs // CHUNK)
         cut = np.minimum([chunks * part // parts * CHUNK for part in range(parts + 1)], self.num_envs).astype(np.int64)
-        self._compile({"step_parallel": (*self._shared, cut, 0)}, ", on threads")
-        self._arguments, self._step = (*self._shared, cut), self._module.step_parallel
+        self._step = partial(self._parallel((*self._shared, cut, 0)), *self._shared, cut)
 
     def _try(self, t: int) -> None:
         """A step that also measures: one thread first, then all of them if that can pay, then the faster."""
         trial = self._trial
         assert trial is not None
         start = time.perf_counter()
-        self._step(*self._arguments, t)
+        self._step(t)
         trial.seconds[trial.parallel].append(time.perf_counter() - start)
         if len(trial.seconds[trial.parallel]) < TRIALS:
             return
@@ -117,15 +123,21 @@ class CpuWorlds:
         self._trial = None
         self._choose(self.threads)
 
-    def _compile(self, wanted: Mapping[str, tuple[Any, ...]], how: str) -> None:
-        """Compile functions of the module for these arguments, or load them."""
+    def _entry(self, function: str, arguments: tuple[Any, ...]) -> Native:
+        """A function of the module, compiled for these arguments or loaded."""
+        announcement, name = f"compiling {self.source.name} for the CPU (once, about 5 s) ...", self.source.name
+        return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.source))
+
+    def _parallel(self, arguments: tuple[Any, ...]) -> Callable[..., None]:
+        """step on Numba's own threads, which are woken faster than others."""
         import numba
 
-        types = {name: tuple(numba.typeof(argument) for argument in arguments) for name, arguments in wanted.items()}
-        with explained(self.source, self._module):
-            cache.compile_once(
-                self._module, types, f"compiling {self.source.name} for the CPU{how} (once, about 5 s) ..."
-            )
+        module = cache.load(self.source.name, self._text)
+        wanted = {"step_parallel": tuple(numba.typeof(argument) for argument in arguments)}
+        announcement = f"compiling {self.source.name} for the CPU, on threads (once, about 5 s) ..."
+        with explained(self.source, module):
+            cache.compile_once(module, wanted, announcement)
+        return module.step_parallel
 
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields, [N] or [N, *shape]."""

@@ -20,7 +20,7 @@ from headrace.kernels.words import prelude
 
 CHUNK = 1024  # worlds whose columns fit the first-level cache together
 INLINE = '@njit(error_model="numpy", fastmath={"contract"}, forceinline=True)'
-KERNEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True)'
+KERNEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)'
 PARALLEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True, parallel=True)'
 COLUMNS = "observation, valid, action, reward, terminated, truncated, episode_return, episode_length"
 

@@ -4,6 +4,7 @@ A head turns the outputs of the actor's last layer, rows of a block, into a dist
 
     DISCRETE    independent choices; row k of a choice's rows is the logit of its k-th option
     GAUSSIAN    independent normals: mean = center + half * output, standard deviation half * exp(log_std)
+    SQUASHED    center + half * tanh(x), x independent normals: mean = output, standard deviation exp(log_std)
 
 Actions lie in a block too, one row a component, as float32: of a choice, the option counted from 0.
 """
@@ -11,46 +12,35 @@ Actions lie in a block too, one row a component, as float32: of a choice, the op
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
-from headrace.kernels.dense import BLOCK
-from headrace.kernels.functions import exp, log, turn
+from headrace.kernels.functions import exp, log, tanh, turn
 from headrace.kernels.jit import INLINE, INNER, njit
 from headrace.kernels.simd import fma, load, select, splat, sqrt, store, total
+from headrace.kernels.tables import BLOCK, DISCRETE, SQUASHED
 
 F = np.float32
 _0, _1 = np.uint64(0), np.uint64(1)
 _ZERO, _ONE, _HALF = F(0), F(1), F(0.5)
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-
-# What a head is: numbers that stay, uint64
-DISCRETE, GAUSSIAN = np.uint64(0), np.uint64(1)
-
-
-class Head(NamedTuple):
-    """kind: DISCRETE or GAUSSIAN. sizes: uint64, options of each choice; of a GAUSSIAN, a 1 for each component.
-    spread: float32 [3, K] of a GAUSSIAN: center, half, 1 / standard deviation (see `spread`). constants: float32 [2]:
-    of a GAUSSIAN, the log-likelihood at the mean and the entropy. log_std: place in the parameters."""
-
-    kind: np.uint64
-    sizes: np.ndarray
-    spread: np.ndarray
-    constants: np.ndarray
-    log_std: np.uint64
+_2 = np.uint64(2)
+_HALF_LOG_2PI, _LN_2 = 0.5 * math.log(2 * math.pi), F(math.log(2))
+_EDGE = F(1 - 1e-6)  # |tanh| of a SQUASHED action at most
+_NODES, _SHARES = (x.astype(F) for x in np.polynomial.hermite_e.hermegauss(16))  # of the plain distribution's entropy
+_SHARES /= _SHARES.sum()
 
 
 @njit(**INNER)
 def refresh(head, parameters):
-    """Bring a GAUSSIAN head's standard deviation and constants up to date with the parameters."""
-    if head.kind != GAUSSIAN:
+    """Bring the standard deviations and constants of a head that is not DISCRETE up to date with the parameters."""
+    if head.kind == DISCRETE:
         return
     mass = 0.0
     for k in range(len(head.sizes)):
         log_std = parameters[head.log_std + np.uint64(k)]
         mass += log_std + math.log(head.spread[1, k])
-        head.spread[2, k] = F(math.exp(-log_std)) / head.spread[1, k]
+        unit = F(1) if head.kind == SQUASHED else head.spread[1, k]
+        head.spread[2, k] = F(math.exp(-log_std)) / unit
     head.constants[0] = -mass - _HALF_LOG_2PI * len(head.sizes)
     head.constants[1] = mass + (_HALF_LOG_2PI + 0.5) * len(head.sizes)
 
@@ -97,10 +87,12 @@ def evaluate(head, scratch, outputs, shares, actions, entropies, i):
             first += size
     else:
         for c in range(_0, np.uint64(len(head.sizes))):
-            distance = _distance(head, scratch, outputs, actions, c, i)
-            log_prob = fma(distance * distance, splat(-_HALF), log_prob)
+            distance, log_slope = _distance(head, scratch, outputs, actions, c, i)
+            log_prob = fma(distance * distance, splat(-_HALF), log_prob - log_slope)
+            if head.kind == SQUASHED:
+                entropy = entropy + _squashing(head, scratch, outputs, shares, entropies, c, i)
         log_prob = log_prob + head.constants[_0]
-        entropy = splat(head.constants[_1])
+        entropy = entropy + head.constants[_1]
     return log_prob, entropy
 
 
@@ -127,16 +119,17 @@ def sample(head, scratch, outputs, shares, actions, entropies, i, noise, draws):
             first += size
         return log_prob
     for c in range(_0, np.uint64(len(head.sizes))):
-        action = fma(load(scratch, outputs + c * BLOCK + i), splat(head.spread[_1, c]), splat(head.spread[_0, c]))
+        center, half = splat(head.spread[_0, c]), splat(head.spread[_1, c])
+        action = load(scratch, outputs + c * BLOCK + i)
+        if head.kind != SQUASHED:
+            action = fma(action, half, center)
         if draws > _0:
-            action = fma(
-                _normal(scratch, noise + i, c, draws // np.uint64(2)),
-                splat(_ONE / head.spread[np.uint64(2), c]),
-                action,
-            )
+            action = fma(_normal(scratch, noise + i, c, draws // _2), splat(_ONE / head.spread[_2, c]), action)
+        if head.kind == SQUASHED:
+            action = fma(_inside(tanh(action)), half, center)
         store(scratch, actions + c * BLOCK + i, action)
-        distance = _distance(head, scratch, outputs, actions, c, i)
-        log_prob = fma(distance * distance, splat(-_HALF), log_prob)
+        distance, log_slope = _distance(head, scratch, outputs, actions, c, i)
+        log_prob = fma(distance * distance, splat(-_HALF), log_prob - log_slope)
     return log_prob + head.constants[_0]
 
 
@@ -174,11 +167,44 @@ def _normal(scratch, noise, c, pairs):
 
 
 @njit(**INLINE)
+def _inside(squashed):
+    """A SQUASHED action, in units of half the range, kept off the bounds; NaN stays."""
+    squashed = select(squashed > _EDGE, splat(_EDGE), squashed)
+    return select(squashed < -_EDGE, splat(-_EDGE), squashed)
+
+
+@njit(**INNER)
 def _distance(head, scratch, outputs, actions, c, i):
-    """Of an action's component from the mean, in standard deviations."""
-    output = load(scratch, outputs + c * BLOCK + i)
-    mean = fma(output, splat(head.spread[_1, c]), splat(head.spread[_0, c]))
-    return (load(scratch, actions + c * BLOCK + i) - mean) * head.spread[np.uint64(2), c]
+    """Of an action's component from the mean, in standard deviations; and the log-slope of tanh there, if SQUASHED."""
+    output, action = load(scratch, outputs + c * BLOCK + i), load(scratch, actions + c * BLOCK + i)
+    center, half, steepness = head.spread[_0, c], head.spread[_1, c], head.spread[_2, c]
+    if head.kind == SQUASHED:
+        squashed = _inside((action - center) / half)
+        above, below = log(squashed + _ONE), log(_ONE - squashed)
+        return ((above - below) * _HALF - output) * steepness, above + below
+    return (action - fma(output, splat(half), splat(center))) * steepness, splat(_ZERO)
+
+
+@njit(**INNER)
+def _squashing(head, scratch, outputs, shares, entropies, c, i):
+    """What tanh adds to the entropy of a component: the mean of its log-slope, by quadrature.
+
+    Keeps the gradient in the mean, in row c of shares, and that in log_std, in row c of entropies.
+    """
+    mean, deviation = load(scratch, outputs + c * BLOCK + i), _ONE / head.spread[_2, c]
+    entropy, by_mean, by_log_std = splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    for n in range(_0, np.uint64(len(_NODES))):
+        reach, share = deviation * _NODES[n], _SHARES[n]
+        x = mean + reach
+        size = select(x < _ZERO, _ZERO - x, x)
+        e = exp(size * F(-2))
+        entropy = fma(splat(share * F(2)), _LN_2 - size - log(e + _ONE), entropy)
+        turned = (_ONE - e) / (e + _ONE)  # tanh of size
+        slope = select(x < _ZERO, turned, _ZERO - turned) * (share * F(2))
+        by_mean, by_log_std = by_mean + slope, fma(slope, splat(reach), by_log_std)
+    store(scratch, shares + c * BLOCK + i, by_mean)
+    store(scratch, entropies + c * BLOCK + i, by_log_std)
+    return entropy
 
 
 @njit(**INNER)
@@ -199,7 +225,13 @@ def differentiate(head, scratch, outputs, deltas, actions, entropies, i, d_log_p
             first += head.sizes[c]
     else:
         for c in range(_0, np.uint64(len(head.sizes))):
-            distance = _distance(head, scratch, outputs, actions, c, i)
-            slope = head.spread[_1, c] * head.spread[np.uint64(2), c]
-            store(scratch, deltas + c * BLOCK + i, d_log_prob * distance * slope)
-            gradient[c] += total(fma(d_log_prob, distance * distance - _ONE, d_entropy))
+            distance, _ = _distance(head, scratch, outputs, actions, c, i)
+            d_log_std = fma(d_log_prob, distance * distance - _ONE, d_entropy)
+            if head.kind == SQUASHED:
+                d_mean = d_log_prob * distance * head.spread[_2, c]
+                d_mean = fma(d_entropy, load(scratch, deltas + c * BLOCK + i), d_mean)
+                d_log_std = fma(d_entropy, load(scratch, entropies + c * BLOCK + i), d_log_std)
+            else:
+                d_mean = d_log_prob * distance * (head.spread[_1, c] * head.spread[_2, c])
+            store(scratch, deltas + c * BLOCK + i, d_mean)
+            gradient[c] += total(d_log_std)

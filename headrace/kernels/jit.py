@@ -16,4 +16,4 @@ _ALL: dict[str, Any] = {"error_model": "numpy", "nogil": True}
 INNER = _ALL | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 INLINE = INNER | {"forceinline": True}  # LLVM inlines it
 MERGED = INNER | {"inline": "always"}  # Numba inlines it, before types: where it is called once, this compiles fastest
-ENTRY = _ALL | {"cache": True}  # called from Python, kept on disk: see headrace.kernels.compiled
+ENTRY = INNER  # called from Python, as machine code: see headrace.kernels.compiled

@@ -1,123 +1,49 @@
 """Forward and backward of a tree of dense layers on one block of 64 samples, widths given at run time.
 
-A network is a table: one row per layer, in the order of computation, with widths and with the places of its weights,
-inputs, outputs and gradients in flat arrays. Several layers may read the same source: actor and critic side by side,
-or two heads on one trunk. One compilation serves every architecture.
+A network is a table (headrace.kernels.tables): one row per layer, in the order of computation, with widths and with
+the places of its weights, inputs, outputs and gradients in flat arrays. Several layers may read the same source: actor
+and critic side by side, or two heads on one trunk. One compilation serves every architecture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numpy as np
 
-from headrace.kernels.activations import CODES, activate
-from headrace.kernels.dense import BLOCK, add_row_sums, clear, fill, multiply, scale, transpose
+from headrace.kernels.activations import activate, layer_norm, layer_norm_backward
+from headrace.kernels.dense import add_row_sums, clear, fill, multiply, scale, transpose
 from headrace.kernels.jit import INNER, MERGED, njit
-from headrace.kernels.simd import WIDTH, load, select, splat, store
+from headrace.kernels.simd import load, select, splat, store
+from headrace.kernels.tables import (
+    ACTIVATION,
+    BIAS,
+    BIAS_GRADIENT,
+    BLOCK,
+    DELTA,
+    FIRST,
+    GRADIENT,
+    INPUTS,
+    NORM,
+    NORM_BIAS,
+    NORM_GRADIENT,
+    NORMAL,
+    NOWHERE,
+    OUTPUT,
+    OUTPUTS,
+    SLOPE,
+    SOURCE,
+    SOURCE_DELTA,
+    STRIDE,
+    WEIGHT,
+    WIDTH,
+)
 
-OBSERVATION = -1  # as a layer's source: the network's input
-ACTOR, CRITIC = 1, 2  # what a tree of layers ends in: one, the other, or both
-
-# Columns of the table, uint64. Places are in float32 steps: WEIGHT and BIAS in the parameters; SOURCE (what it reads),
-# OUTPUT, SLOPE (of its activation), DELTA (the loss's gradient at its output, before the activation) and SOURCE_DELTA
-# (where backward writes) in scratch; GRADIENT and BIAS_GRADIENT in the gradient, whose rows are STRIDE apart.
-COLUMNS = (
-    "inputs", "outputs", "weight", "bias", "source", "output", "slope", "delta", "source_delta", "first",
-    "activation", "gradient", "bias_gradient", "stride",
-)  # fmt: skip
-_COLUMN = {name: np.uint64(i) for i, name in enumerate(COLUMNS)}
-INPUTS, OUTPUTS, WEIGHT, BIAS = (_COLUMN[name] for name in COLUMNS[:4])
-SOURCE, OUTPUT, SLOPE, DELTA, SOURCE_DELTA, FIRST = (_COLUMN[name] for name in COLUMNS[4:10])
-ACTIVATION, GRADIENT, BIAS_GRADIENT, STRIDE = (_COLUMN[name] for name in COLUMNS[10:])
-_NOWHERE = np.uint64(2**63)  # as a layer's SOURCE_DELTA: its source is the observation, which has no gradient
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
-class Layer(NamedTuple):
-    """A dense layer: which layer it reads (or OBSERVATION), its widths, where its weight [outputs, inputs] and bias
-    [outputs] begin in the flat parameters, and its activation's name."""
-
-    source: int
-    inputs: int
-    outputs: int
-    weight: int
-    bias: int
-    activation: str = "identity"
-
-
-class Network(NamedTuple):
-    """A table of layers, and how many float32 one block needs beside it."""
-
-    layers: np.ndarray  # uint64 [L, len(COLUMNS)]
-    inputs: int  # rows of the observation's block, which lies at the start of scratch
-    transposed: int  # place in scratch of a transposed source
-    scratch: int  # float32 in scratch
-    gradient: int  # float32 in a gradient
-
-
-class Places(NamedTuple):
-    """Where things lie in a block's scratch; uint64. logits, values: the outputs of the actor's and the critic's last
-    layers; d_logits, d_values: their deltas."""
-
-    inputs: np.uint64
-    transposed: np.uint64
-    logits: np.uint64
-    d_logits: np.uint64
-    values: np.uint64
-    d_values: np.uint64
-    actions: np.uint64
-    entropies: np.uint64
-    samples: np.uint64
-
-
-def rounded(count: int) -> int:
+@njit(**INNER)
+def _rounded(count):
     """`count` rounded up to whole vectors."""
-    return -(-count // int(WIDTH)) * int(WIDTH)
-
-
-def network(layers: Sequence[Layer], reserved: int = 0) -> Network:
-    """Places for layers, given in an order in which each comes after the one it reads. reserved: float32 left free at
-    the start of a gradient.
-
-    Raises ValueError where a layer's inputs are not its source's outputs.
-    """
-    inputs = next(layer.inputs for layer in layers if layer.source == OBSERVATION)
-    block, scratch, gradient = int(BLOCK), inputs * int(BLOCK), reserved
-    table = np.zeros((len(layers), len(COLUMNS)), np.uint64)
-    for row, layer in zip(table, layers, strict=True):
-        if layer.inputs != (inputs if layer.source == OBSERVATION else layers[layer.source].outputs):
-            raise ValueError(f"{layer} does not have as many inputs as its source has outputs")
-        stride, size = rounded(layer.inputs), layer.outputs * block
-        row[: int(SOURCE)] = layer.inputs, layer.outputs, layer.weight, layer.bias
-        row[int(OUTPUT) : int(SOURCE_DELTA)] = scratch, scratch + size, scratch + 2 * size
-        row[int(ACTIVATION) :] = CODES[layer.activation], gradient, gradient + layer.outputs * stride, stride
-        scratch += 3 * size
-        gradient += layer.outputs * stride + rounded(layer.outputs)
-    _connect(table, layers)
-    widest = max(rounded(layer.inputs) for layer in layers)
-    return Network(table, inputs, scratch, scratch + widest * block, gradient)
-
-
-def _connect(table: np.ndarray, layers: Sequence[Layer]) -> None:
-    """Fill in the columns that say where a layer reads, and where its backward pass writes."""
-    written = set()
-    for row, layer in reversed(list(zip(table, layers, strict=True))):
-        inside = layer.source != OBSERVATION
-        row[SOURCE] = table[layer.source, OUTPUT] if inside else 0
-        row[SOURCE_DELTA] = table[layer.source, DELTA] if inside else _NOWHERE
-        row[FIRST] = layer.source not in written  # the first to write a source's delta need not add to it
-        written.add(layer.source)
-
-
-class Normalizer(NamedTuple):
-    """What is done to an observation first: (x - center) * scale, clipped to +-limit. center, scale: float32 [inputs],
-    or empty for nothing."""
-
-    center: np.ndarray
-    scale: np.ndarray
-    limit: np.float32
+    return (count + WIDTH - _ONE) // WIDTH * WIDTH
 
 
 @njit(**INNER)
@@ -142,6 +68,9 @@ def forward(layers, parameters, scratch):
             parameters, layers[n, WEIGHT], inputs, _ONE, outputs, inputs,
             scratch, layers[n, SOURCE], BLOCK, scratch, output, BLOCK, BLOCK,
         )  # fmt: skip
+        norm = layers[n, NORM]
+        if norm != NOWHERE:
+            layer_norm(scratch, output, outputs, layers[n, NORMAL], parameters, norm, layers[n, NORM_BIAS])
         activate(layers[n, ACTIVATION], scratch, output, layers[n, SLOPE], outputs * BLOCK)
 
 
@@ -154,13 +83,17 @@ def backward(layers, transposed, parameters, scratch, gradient):
         source, delta, upstream = layers[n, SOURCE], layers[n, DELTA], layers[n, SOURCE_DELTA]
         if layers[n, ACTIVATION] != _ZERO:
             scale(scratch, delta, layers[n, SLOPE], outputs * BLOCK)
+        norm, place = layers[n, NORM], layers[n, NORM_GRADIENT]
+        if norm != NOWHERE:
+            bias = place + _rounded(outputs)
+            layer_norm_backward(scratch, delta, outputs, layers[n, NORMAL], parameters, norm, gradient, place, bias)
         transpose(scratch, source, inputs, transposed, stride)
         multiply(
             scratch, delta, BLOCK, _ONE, outputs, BLOCK,
             scratch, transposed, stride, gradient, layers[n, GRADIENT], stride, stride,
         )  # fmt: skip
         add_row_sums(scratch, delta, outputs, gradient, layers[n, BIAS_GRADIENT])
-        if upstream != _NOWHERE:
+        if upstream != NOWHERE:
             if layers[n, FIRST] != _ZERO:
                 clear(scratch, upstream, inputs * BLOCK)
             multiply(
@@ -179,11 +112,7 @@ def flatten_gradient(layers, gradient, flat):
             for i in range(_ZERO, inputs):
                 flat[target + i] = gradient[source + i]
             flat[layers[n, BIAS] + o] = gradient[layers[n, BIAS_GRADIENT] + o]
-
-
-def aligned(*shape: int) -> np.ndarray:
-    """Zeros, float32, beginning on a 64-byte boundary: a vector then never straddles two cache lines."""
-    count = int(np.prod(shape))
-    buffer = np.zeros(count + 16, np.float32)
-    skip = (-buffer.ctypes.data // 4) % 16
-    return buffer[skip : skip + count].reshape(shape)
+            if layers[n, NORM] != NOWHERE:
+                place = layers[n, NORM_GRADIENT] + o
+                flat[layers[n, NORM] + o] = gradient[place]
+                flat[layers[n, NORM_BIAS] + o] = gradient[place + _rounded(outputs)]

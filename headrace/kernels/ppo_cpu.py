@@ -9,99 +9,29 @@ they share no layers, are parts of their own: a thread then keeps to one of them
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from headrace.kernels.adam_cpu import adam, scales, squares
-from headrace.kernels.dense import BLOCK, add, clear
+from headrace.kernels.dense import add, clear
 from headrace.kernels.functions import exp
-from headrace.kernels.heads_cpu import GAUSSIAN, Head, differentiate, evaluate, refresh
+from headrace.kernels.heads_cpu import differentiate, evaluate, refresh
 from headrace.kernels.jit import ENTRY, INLINE, INNER, MERGED, njit
-from headrace.kernels.mlp_cpu import (
-    ACTOR,
-    BIAS,
-    CRITIC,
-    INPUTS,
-    OUTPUTS,
-    Normalizer,
-    Places,
-    backward,
-    flatten_gradient,
-    forward,
-    normalize,
-)
-from headrace.kernels.mlp_cpu import WEIGHT as WEIGHT_PLACE
-from headrace.kernels.simd import WIDTH, fma, load, select, splat, store, total
+from headrace.kernels.mlp_cpu import backward, flatten_gradient, forward, normalize
+from headrace.kernels.ppo_job import DONE, PART, PARTS, STEPS
+from headrace.kernels.simd import fma, load, select, splat, store, total
+from headrace.kernels.tables import ACTOR, BLOCK, CRITIC, DISCRETE, WIDTH
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
-PARTS, PART = 8, 128  # parts at most, and samples a part is worth
-WORKERS = 16  # at most: each has scratch of its own
 BEGIN, DIFFERENTIATE, ADD_UP, STEP = range(4)  # tasks; the first is what a job.batch of zeros says
-_TASK, _EPOCH, _START, _SIZE, _PARTS, DONE, _STOPPED, STEPS = (U(i) for i in range(8))  # places in Job.batch
+_TASK, _EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (0, 1, 2, 3, 4, 6))  # places in Job.batch
 _SQUARES = U(5)  # place in Job.numbers
 POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
-SUMS = 16  # one vector
 # rows of a block that hold one number a sample
 OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, WEIGHT = (U(64 * i) for i in range(5))
-
-
-class Columns(NamedTuple):
-    """A rollout of R rows, float32. observation: [inputs, R], flat, its rows `stride` apart. action: [K, R]. The rest
-    [R]; valid is 1 or 0."""
-
-    observation: np.ndarray
-    stride: np.uint64
-    action: np.ndarray
-    log_prob: np.ndarray
-    value: np.ndarray
-    advantage: np.ndarray
-    returns: np.ndarray
-    valid: np.ndarray
-
-
-class Loss(NamedTuple):
-    """Coefficients of the loss, float32: as in PPOConfig; value = center + scale * the critic's output."""
-
-    clip: np.float32
-    value_clip: np.float32
-    value_coef: np.float32
-    entropy_coef: np.float32
-    center: np.float32
-    scale: np.float32
-
-
-class Job(NamedTuple):
-    """All that is the same for every minibatch, and room for what is not.
-
-    layers: the network. trees: uint64 [1 or 2, 5], its parts that share no layers: first layer, end, place and size in
-    a gradient, and what it ends in, ACTOR, CRITIC or both. permutation: int64 [epochs, R]. parameters, mean, square,
-    flat: float32 [P]; flat is room for the gradient in the parameters' order. scratch: float32, one row a worker.
-    gradient: one row a part. sums: float32 [parts * trees, SUMS]. batch: int64 [8], zeros at
-    first: the task that is on, epoch, start, size, parts, minibatches done, whether KL stopped it, steps taken.
-    numbers: float32 [8]: 1 / valid rows, the step's scale (adam_cpu.scales) and eps, squares of each tree's gradient.
-    """
-
-    layers: np.ndarray
-    trees: np.ndarray
-    head: Head
-    places: Places
-    loss: Loss
-    normalizer: Normalizer
-    columns: Columns
-    permutation: np.ndarray
-    parameters: np.ndarray
-    mean: np.ndarray
-    square: np.ndarray
-    flat: np.ndarray
-    scratch: np.ndarray
-    gradient: np.ndarray
-    sums: np.ndarray
-    numbers: np.ndarray
-    batch: np.ndarray
 
 
 @njit(**MERGED)
@@ -211,31 +141,25 @@ def _add_up(job, tree, parts):
         add(job.gradient[_0], job.gradient[p], place, count)
     layers = job.layers[first_layer:end]
     flatten_gradient(layers, job.gradient[_0], job.flat)
-    total_squares = F(0)
-    if ending & U(ACTOR) and job.head.kind == GAUSSIAN:
+    if ending & U(ACTOR) and job.head.kind != DISCRETE:
         for c in range(_0, U(len(job.head.sizes))):
             job.flat[job.head.log_std + c] = job.gradient[_0, c]
-        total_squares += squares(job.flat, job.head.log_std, U(len(job.head.sizes)))
-    for n in range(len(layers)):
-        inputs, outputs = layers[n, INPUTS], layers[n, OUTPUTS]
-        total_squares += squares(job.flat, layers[n, WEIGHT_PLACE], inputs * outputs)
-        total_squares += squares(job.flat, layers[n, BIAS], outputs)
+    total_squares = F(0)
+    for r in range(len(job.ranges)):
+        owner, first, length = job.ranges[r]
+        if owner == tree:
+            total_squares += squares(job.flat, first, length)
     job.numbers[_SQUARES + tree] = total_squares
 
 
 @njit(**MERGED)
 def _step(job, tree):
     """Move a tree's parameters."""
-    first_layer, end, _, _, ending = job.trees[tree]
     scale, eps = (job.numbers[1], job.numbers[2], job.numbers[3]), job.numbers[4]
-    if ending & U(ACTOR) and job.head.kind == GAUSSIAN:
-        count = U(len(job.head.sizes))
-        adam(job.parameters, job.flat, job.mean, job.square, job.head.log_std, count, scale, eps)
-    for n in range(first_layer, end):
-        inputs, outputs = job.layers[n, INPUTS], job.layers[n, OUTPUTS]
-        place = job.layers[n, WEIGHT_PLACE]
-        adam(job.parameters, job.flat, job.mean, job.square, place, inputs * outputs, scale, eps)
-        adam(job.parameters, job.flat, job.mean, job.square, job.layers[n, BIAS], outputs, scale, eps)
+    for r in range(len(job.ranges)):
+        owner, first, length = job.ranges[r]
+        if owner == tree:
+            adam(job.parameters, job.flat, job.mean, job.square, first, length, scale, eps)
 
 
 @njit(**MERGED)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +10,12 @@ from torch import Tensor
 
 from headrace.fused import register
 from headrace.kernels import cache
+from headrace.kernels.native import Native
 from headrace.kernels.words import prelude
 
 INLINE = '@njit(error_model="numpy", forceinline=True)'
 KERNELS = '''
-@njit(error_model="numpy", nogil=True, cache=True)
+@njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def fill_blocks(out, blocks, seed, purpose, first_high, first_low):
     """Rows 0 .. 4 * blocks - 1 of out [T, D, N]: all four words of each Philox block."""
     for t in range(np.uint64(0), np.uint64(out.shape[0])):
@@ -32,7 +31,7 @@ def fill_blocks(out, blocks, seed, purpose, first_high, first_low):
                 out[t, d + np.uint64(3), n] = to_uniform(e)
 
 
-@njit(error_model="numpy", nogil=True, cache=True)
+@njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def fill_last(out, block, seed, purpose, first_high, first_low):
     """Row 4 * block of out: the first word alone, which costs less to keep and a little less to compute."""
     for t in range(np.uint64(0), np.uint64(out.shape[0])):
@@ -50,9 +49,16 @@ def to_uniform(word):
 
 
 def _serves(
-    seed: int, purpose: int, first_step: int, num_steps: int, num_envs: int, num_draws: int, device: torch.device | str
+    seed: int,
+    purpose: int,
+    first_step: int | Tensor,
+    num_steps: int,
+    num_envs: int,
+    num_draws: int,
+    device: torch.device | str,
 ) -> bool:
-    return num_steps > 0 and num_draws > 0 and torch.device(device).type == "cpu"
+    counted = num_steps > 0 and num_draws > 0 and not isinstance(first_step, Tensor)
+    return counted and torch.device(device).type == "cpu"
 
 
 @register("rng.uniform", _serves)
@@ -67,17 +73,14 @@ def uniform(
     numbers = (seed & 0xFFFFFFFF, purpose, first_step >> 32, first_step & 0xFFFFFFFF)
     words = tuple(np.uint32(number) for number in numbers)
     if blocks:
-        _compiled("fill_blocks")(out, blocks, *words)
+        _entry("fill_blocks")(out, blocks, *words)
     if alone:
-        _compiled("fill_last")(out, blocks, *words)
+        _entry("fill_last")(out, blocks, *words)
     return draws[:, :num_draws].transpose(1, 2)
 
 
 @functools.cache
-def _compiled(name: str) -> Callable[..., None]:
-    from numba import types
-
-    module = cache.load("random", "from numba import njit\n" + prelude(INLINE) + KERNELS)
-    signature: tuple[Any, ...] = (types.Array(types.float32, 3, "C"), types.int64, *(types.uint32,) * 4)
-    cache.compile_once(module, {name: signature}, "compiling random numbers for the CPU (once, about 1 s) ...")
-    return getattr(module, name)
+def _entry(name: str) -> Native:
+    text = "from numba import njit\n" + prelude(INLINE) + KERNELS
+    example = (np.zeros((1, 1, 1), np.float32), 0, *(np.uint32(0) for _ in range(4)))
+    return cache.entry("random", text, name, example, "compiling random numbers for the CPU (once, about 1 s) ...")

@@ -1,25 +1,24 @@
-"""The advantage's recursion compiled for the CPU: one pass over the columns, SIMD across environments."""
+"""returns.gae by the CPU's kernel (headrace.kernels.advantage)."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headrace.fused import register
+from headrace.kernels.compiled import entry
+from headrace.kernels.native import Native
 
 
 def _serves(reward: Tensor, value: Tensor, next_value: Tensor, *rest: Any, **named: Any) -> bool:
     columns = (reward, value, next_value)
     return (
         reward.dim() == 2
-        and all(
-            x.device.type == "cpu" and x.dtype == torch.float32 and x.stride(-1) == 1 and x.shape == reward.shape
-            for x in columns
-        )
+        and all(x.device.type == "cpu" and x.dtype == torch.float32 and x.shape == reward.shape for x in columns)
         and not any(x.requires_grad for x in columns)
     )
 
@@ -36,31 +35,13 @@ def gae(
 ) -> Tensor:
     """headrace.returns.gae of float32 columns on the CPU: the same operations in the same order, so the same bits."""
     advantage = torch.empty(reward.shape)
-    columns = (reward, value, next_value, terminated, truncated, advantage)
-    _compiled()(*(x.numpy() for x in columns), gamma, gae_lambda)
+    columns = (reward, value, next_value, terminated, truncated)
+    arguments = (*(x.contiguous().numpy() for x in columns), advantage.numpy(), float(gamma), float(gae_lambda))
+    _entry()(*arguments)
     return advantage
 
 
 @functools.cache
-def _compiled() -> Callable[..., None]:
-    import numba
-    import numpy as np
-
-    f32, u64 = np.float32, np.uint64
-
-    @numba.njit(cache=True, error_model="numpy")
-    def kernel(reward, value, next_value, terminated, truncated, advantage, gamma, gae_lambda):  # type: ignore[no-untyped-def]
-        steps, envs = reward.shape
-        decay = f32(gamma * gae_lambda)
-        discount = f32(gamma)
-        # unsigned indices: signed ones may be negative, and LLVM does not vectorise the wrap-around
-        for back in range(u64(steps)):
-            t = u64(steps) - u64(1) - back
-            for n in range(u64(envs)):
-                future = f32(0) if terminated[t, n] else next_value[t, n]
-                ended = terminated[t, n] | truncated[t, n]
-                following = f32(0) if back == u64(0) else advantage[t + u64(1), n]
-                delta = (reward[t, n] + discount * future) - value[t, n]
-                advantage[t, n] = delta + (f32(0) if ended else decay) * following
-
-    return kernel
+def _entry() -> Native:
+    columns = (np.zeros((1, 1), kind) for kind in (*(np.float32,) * 3, *(np.bool_,) * 2, np.float32))
+    return entry("advantage", "gae", (*columns, 0.0, 0.0), "compiling the advantage (once, about 1 s) ...")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types  # noqa: TID253
 from numba.core import cgutils  # noqa: TID253
@@ -18,7 +17,6 @@ from numba.core.imputils import lower_builtin, lower_cast  # noqa: TID253
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature  # noqa: TID253
 from numba.extending import intrinsic, models, register_model  # noqa: TID253
 
-WIDTH = np.uint64(16)
 _float = ir.FloatType()
 _floats = ir.VectorType(_float, 16)
 _words = ir.VectorType(ir.IntType(32), 16)

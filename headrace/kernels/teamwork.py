@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
 
 import numpy as np
+
+from headrace.kernels.native import Call
 
 CROWDED = 0.6  # share of a call in which its own thread ran, below which other processes want the cores
 WORTH_JUDGING = 1e-3  # s: shorter calls say nothing about that
@@ -28,31 +28,31 @@ class Team:
     def __init__(self) -> None:
         self.alone = 0
 
-    def run(self, function: Callable[..., Any], threads: int, arguments: tuple[Any, ...]) -> Any:
-        """function(worker, state, *arguments): worker 0 in this thread, which leads, and 1 ... threads - 1 in others.
-        Gives what the leader's call gave, once all have returned.
+    def run(self, call: Call, threads: int) -> None:
+        """Run a call whose first arguments are 0 and state(): worker 0 in this thread, which leads, and workers from 1
+        in other threads. Returns once all have.
 
         The function must release the GIL, and come back from helpers' calls once the leader has dismissed them. Its
         results must not depend on the number of threads.
         """
+        call.arguments[1][:] = 0
         if threads == 1:
-            return function(0, state(), *arguments)
+            call()
+            return
         wall, own = time.perf_counter(), time.thread_time()
-        result = _together(function, 1 if self.alone else threads, arguments)
+        _together(call, 1 if self.alone else threads)
         wall, own = time.perf_counter() - wall, time.thread_time() - own
         self.alone = max(self.alone - 1, 0)
         if wall > WORTH_JUDGING and own < CROWDED * wall:
             self.alone = ALONE
-        return result
 
 
-def _together(function: Callable[..., Any], threads: int, arguments: tuple[Any, ...]) -> Any:
-    team = state()
-    helpers = [_pool(os.getpid()).submit(function, worker, team, *arguments) for worker in range(1, threads)]
+def _together(call: Call, threads: int) -> None:
+    helpers = [_pool(os.getpid()).submit(call.for_worker(worker)) for worker in range(1, threads)]
     try:
-        return function(0, team, *arguments)
+        call()
     finally:
-        team[0] = -1  # dismissed, however the leader ended
+        call.arguments[1][0] = -1  # dismissed, however the leader ended
         for helper in helpers:
             if not helper.cancel():
                 helper.result()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,21 +11,28 @@ from torch import Tensor
 
 from headrace.device import kernel_threads
 from headrace.fused import register
+from headrace.kernels.compiled import entry
+from headrace.kernels.native import Call, Native
+from headrace.kernels.tables import WORKERS, aligned, rounded
+from headrace.kernels.teamwork import Team, state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Decision
-from headrace.policies.distributions import Categorical, Gaussian
+from headrace.policies.compiled import compiled, encoded
+from headrace.policies.distributions import Categorical, Gaussian, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead
+from headrace.policies.networks import MLP, Readout
 from headrace.policies.numpy_shell import batch_size
 from headrace.policies.served import flat_parameters, why_not
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
-DIGEST = "f447fc414fa2af7e"
+DIGEST = "22c52088fde62e5d"
 VALUE_DIGEST = "34d67ea50e4a6df3"
 SOURCES = (
     *((ActorCritic, "forward"), (CategoricalHead, "forward"), (GaussianHead, "forward")),
     *((Categorical, "log_prob"), (Categorical, "_choose"), (Categorical, "mode")),
-    *((Gaussian, "log_prob"), (Gaussian, "sample"), (Gaussian, "mode")),
+    *((kind, name) for kind in (Gaussian, SquashedGaussian) for name in ("log_prob", "sample", "mode")),
+    *((SquashedGaussian, "_stretch"), (MLP, "forward"), (Readout, "forward")),
 )
 _NO_CHOICE, _NO_ACTION = np.empty((0, 0), np.int32), np.empty((0, 0), np.float32)
 _AS_THEY_ARE = np.array((0, 1), np.float32)
@@ -37,11 +43,6 @@ class _Actor:
     """Decides for one policy, as long as its parameters lie where they lay."""
 
     def __init__(self, policy: ActorCritic) -> None:
-        from headrace.kernels.act_cpu import WORKERS
-        from headrace.kernels.mlp_cpu import aligned, rounded
-        from headrace.kernels.teamwork import Team
-        from headrace.policies.compiled import compiled
-
         flat = flat_parameters(policy)
         assert flat is not None  # else _serves() had said so
         self.address = policy.critic_out.weight.data_ptr()
@@ -51,11 +52,9 @@ class _Actor:
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.gaussian = isinstance(policy.head, GaussianHead)
         self.team = Team()
-        self.act: Callable[..., None] | None = None
+        self.act: Native | None = None
 
     def decide(self, policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
-        from headrace.policies.compiled import encoded
-
         column, stride, normalizer = encoded(policy, observation)
         rows, tables = batch_size(observation), self.tables
         shape = (len(self.start), rows)
@@ -73,14 +72,12 @@ class _Actor:
         if self.act is None:
             self.act = self._compiled(arguments)
         worth = 2 * len(self.parameters) * rows > WORTH_HELP
-        self.team.run(self.act, min(kernel_threads(), len(self.scratch)) if worth else 1, arguments)
+        call = Call(self.act, (0, state(), *arguments))
+        self.team.run(call, min(kernel_threads(), len(self.scratch)) if worth else 1)
         return Decision(action.t() if policy.action_space.shape else action[0], log_prob, value, memory)
 
     @staticmethod
-    def _compiled(arguments: tuple[Any, ...]) -> Callable[..., None]:
-        from headrace.kernels.compiled import entry
-        from headrace.kernels.teamwork import state
-
+    def _compiled(arguments: tuple[Any, ...]) -> Native:
         return entry("act_cpu", "act", (0, state(), *arguments), ANNOUNCEMENT)
 
 

@@ -6,11 +6,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from headrace.kernels import mlp_cpu
-from headrace.kernels.heads_cpu import DISCRETE, GAUSSIAN, Head
-from headrace.kernels.mlp_cpu import ACTOR, CRITIC, OBSERVATION, Layer, Network, Normalizer, Places, network, rounded
+from headrace.kernels import tables
+from headrace.kernels.tables import (
+    ACTOR,
+    CRITIC,
+    DISCRETE,
+    GAUSSIAN,
+    OBSERVATION,
+    SQUASHED,
+    Head,
+    Layer,
+    Network,
+    Normalizer,
+    Places,
+    network,
+    ranges,
+    rounded,
+)
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.heads import GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import VectorEncoder
@@ -25,6 +39,7 @@ class Compiled(NamedTuple):
     head: Head
     places: Places
     trees: np.ndarray  # uint64 [1 or 2, 5]: see ppo_cpu.Job
+    ranges: np.ndarray  # uint64 [*, 3]: see ppo_job.Job
     scratch: int  # float32 one block needs
     start: Tensor
 
@@ -43,14 +58,15 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     places = (
         net.inputs,
         net.transposed,
-        *(net.layers[layer, column] for layer in (actor, critic) for column in (mlp_cpu.OUTPUT, mlp_cpu.DELTA)),
+        *(net.layers[layer, column] for layer in (actor, critic) for column in (tables.OUTPUT, tables.DELTA)),
         actions,
         entropies,
         samples,
     )
     rows = max(5, 1 + policy.num_draws)  # of samples: see ppo_cpu.OLD_LOG_PROB and on; in act_cpu log_prob and noise
     trees = _trees(net, 0 if policy.shared else actor + 1)
-    return Compiled(net, head, Places(*map(np.uint64, places)), trees, samples + rows * 64, start)
+    runs = ranges(layers, trees, head)
+    return Compiled(net, head, Places(*map(np.uint64, places)), trees, runs, samples + rows * 64, start)
 
 
 def _trees(net: Network, split: int) -> np.ndarray:
@@ -58,7 +74,7 @@ def _trees(net: Network, split: int) -> np.ndarray:
     count = len(net.layers)
     if split == 0:
         return np.array([[0, count, 0, net.gradient, ACTOR | CRITIC]], np.uint64)
-    place = int(net.layers[split, mlp_cpu.GRADIENT])
+    place = int(net.layers[split, tables.GRADIENT])
     return np.array([[0, split, 0, place, ACTOR], [split, count, place, net.gradient - place, CRITIC]], np.uint64)
 
 
@@ -83,14 +99,19 @@ def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int, Nor
 
 def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> int:
     source = OBSERVATION
-    for layer in mlp.layers:
-        source = _dense(layer, source, policy.activation, layers, flat)
+    norms = mlp.norms or [None] * len(mlp.layers)
+    for layer, norm in zip(mlp.layers, norms, strict=True):
+        source = _dense(layer, source, policy.activation, layers, flat, norm)
     return source
 
 
-def _dense(layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor) -> int:
+def _dense(
+    layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor, norm: nn.LayerNorm | None = None
+) -> int:
     outputs, inputs = layer.weight.shape
-    layers.append(Layer(source, inputs, outputs, _place(layer.weight, flat), _place(layer.bias, flat), activation))
+    places = _place(layer.weight, flat), _place(layer.bias, flat)
+    normed = None if norm is None else (_place(norm.weight, flat), _place(norm.bias, flat))
+    layers.append(Layer(source, inputs, outputs, *places, activation, normed))
     return len(layers) - 1
 
 
@@ -104,7 +125,7 @@ def _head(head: Any, flat: Tensor) -> tuple[Head, Tensor]:
         spread[0], spread[1] = head.center[:, 0].numpy(), head.half_range[:, 0].numpy()
         sizes, start = [1] * head.num_parameters, [0] * head.num_parameters
         log_std = _place(head.log_std, flat)
-        kind = GAUSSIAN
+        kind = SQUASHED if head.squash else GAUSSIAN
     else:
         several = isinstance(head, MultiCategoricalHead)
         sizes = head.sizes if several else [head.num_parameters]

@@ -77,7 +77,7 @@ def test_folder_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_files_are_written_whole(tmp_path):
-    cache.write(tmp_path / "a.py", "x = 1\n")
+    cache.write(tmp_path / "a.py", b"x = 1\n")
     with pytest.raises(TypeError):
         cache.write(tmp_path / "a.py", None)  # type: ignore[arg-type]
     assert (tmp_path / "a.py").read_text() == "x = 1\n"

@@ -180,7 +180,8 @@ def test_machine_code_has_no_doubles(cls, tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "folder", lambda: tmp_path)  # compiled here and now: Numba shows no code it has loaded
     worlds = CpuWorlds(dataclasses.replace(read(cls), name=f"{cls.__name__}Read"), 4, threads=1)
     run(worlds, 2)
-    for kernel in (worlds._module.reset, worlds._module.step):
+    module = cache.load(worlds.source.name, worlds._text)
+    for kernel in (module.reset, module.step):
         (text,) = kernel.inspect_llvm().values()
         assert not re.findall(r"^.*\bdouble\b.*$", text, re.MULTILINE)
         assert "float" in text

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit  # noqa: TID253
 
-from headrace.kernels import mlp_cpu
-from headrace.kernels.activations import CODES
-from headrace.kernels.mlp_cpu import OBSERVATION, Layer, aligned, network
+from headrace.kernels import mlp_cpu, tables
+from headrace.kernels.tables import CODES, OBSERVATION, Layer, aligned, network
 
 TORCH = {
     "identity": lambda x: x,
@@ -20,7 +19,7 @@ TORCH = {
     "gelu": torch.nn.functional.gelu,
     "leaky_relu": torch.nn.functional.leaky_relu,
 }
-OUTPUT, DELTA = int(mlp_cpu.OUTPUT), int(mlp_cpu.DELTA)
+OUTPUT, DELTA = int(tables.OUTPUT), int(tables.DELTA)
 
 
 @njit

@@ -29,7 +29,7 @@ def test_bits_equal_the_plain_function(block):
 
 def test_registered_for_the_cpu(monkeypatch):
     called = []
-    monkeypatch.setattr(random_cpu, "_compiled", lambda name: lambda *args: called.append(name))
+    monkeypatch.setattr(random_cpu, "_entry", lambda name: lambda *args: called.append(name))
     rng.uniform(1, 2, 0, 4, 8, 6, torch.device("cpu"))
     assert called == ["fill_blocks"]
     assert rng.uniform(1, 2, 0, 4, 8, 0, "cpu").shape == (4, 8, 0)

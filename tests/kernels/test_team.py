@@ -4,11 +4,13 @@ import numpy as np
 from numba import njit  # noqa: TID253
 
 from headrace.kernels import team, teamwork
+from headrace.kernels.machine_code import object_code
+from headrace.kernels.native import Call, Native
 
 
 @njit(nogil=True)
-def count(worker, state, jobs, parts, done):
-    """done[job, part] += 1 for all parts of all jobs; gives how many the leader did."""
+def count(worker, state, jobs, parts, done, mine):
+    """done[job, part] += 1 for all parts of all jobs; mine[0] says how many the leader did."""
     if worker > 0:
         while not team.dismissed(state):
             team.rest()
@@ -16,42 +18,51 @@ def count(worker, state, jobs, parts, done):
             if part >= 0:
                 done[jobs[0], part] += 1
                 team.finished(state)
-        return 0
-    mine = 0
+        return
     for job in range(len(done)):
         jobs[0] = job
         team.publish(state, parts)
         part = team.claim(state, worker)
         while part >= 0:
             done[job, part] += 1
-            mine += 1
+            mine[0] += 1
             team.finished(state)
             part = team.claim(state, worker)
         team.wait(state)
     team.dismiss(state)
-    return mine
 
 
 def test_each_part_is_done_once_by_any_number_of_threads():
     for threads in (1, 2, 3):
         done = np.zeros((2000, 7), np.int64)
-        mine = teamwork.Team().run(count, threads, (np.zeros(1, np.int64), 7, done))
+        mine = np.zeros(1, np.int64)
+        arguments = (0, teamwork.state(), np.zeros(1, np.int64), 7, done, mine)
+        teamwork.Team().run(Call(Native(object_code(count, arguments)), arguments), threads)
         assert (done == 1).all()
-        assert 0 < mine <= done.size
+        assert 0 < mine[0] <= done.size
 
 
 def test_a_crowded_machine_is_noticed_and_left_alone(monkeypatch):
     ran = []
 
-    def job(worker, state):
-        ran.append(worker)
+    class Job:
+        """Stands for a Call: says which worker ran."""
+
+        def __init__(self, worker):
+            self.worker, self.arguments = worker, (worker, teamwork.state())
+
+        def for_worker(self, worker):
+            return Job(worker)
+
+        def __call__(self):
+            ran.append(self.worker)
 
     crew = teamwork.Team()
     clock = iter(range(100))
     monkeypatch.setattr(teamwork.time, "perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(teamwork.time, "thread_time", lambda: 0.0)
-    crew.run(job, 2, ())
+    crew.run(Job(0), 2)
     assert crew.alone == teamwork.ALONE
     ran.clear()
-    crew.run(job, 2, ())
+    crew.run(Job(0), 2)
     assert ran == [0]
