@@ -23,7 +23,12 @@ from headrace.rollout import Rollout
 from headrace.spaces import action_column, observation_column
 from headrace.timer import Timer
 
-ALGORITHMS = {"ppo": "PPO"}  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
+ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
+    "ppo": "PPO",
+    "a2c": "A2C",
+    "reinforce": "Reinforce",
+    "trpo": "TRPO",
+}
 CPU_KERNELS = (  # importing one registers it
     "headrace.kernels.random_cpu",
     "headrace.kernels.returns_cpu",

@@ -27,7 +27,10 @@ register(
             "hidden": (128,),
             "normalize_observation": False,
             "normalize_return": False,
-        }
+        },
+        "a2c": {"total_steps": 500_000, "target_return": 475.0, "num_envs": 32},
+        "reinforce": {"total_steps": 500_000, "target_return": 475.0, "num_envs": 32},
+        "trpo": {"total_steps": 500_000, "target_return": 475.0, "num_envs": 32},
     },
 )
 register(
@@ -47,7 +50,9 @@ register(
             "clip": 0.1,
             "max_grad_norm": 5.0,
             "normalize_observation": False,
-        }
+        },
+        "a2c": {"total_steps": 800_000, "target_return": -100.0, "num_envs": 64, "normalize_advantage": True},
+        "trpo": {"total_steps": 600_000, "target_return": -100.0, "num_envs": 32},
     },
 )
 register(
@@ -67,7 +72,8 @@ register(
             "entropy_coef": 0.001,
             "activation": "relu",
             "normalize_observation": False,
-        }
+        },
+        "trpo": {"total_steps": 1_000_000, "target_return": -200.0, "num_envs": 32, "gamma": 0.9},
     },
 )
 register(
