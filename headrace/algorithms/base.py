@@ -42,7 +42,8 @@ class Algorithm(Protocol):
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Learn from a rollout; give metrics as scalars on the device. progress: share of the training done, 0 .. 1,
-        which schedules follow."""
+        which schedules follow. On a GPU the whole of it may be captured in a graph, with `iteration` and progress as
+        tensors: give them to headrace.rng and to arithmetic alone, and count nothing else on the host."""
 
     def state_dict(self) -> dict[str, Any]:
         """Nested dict of tensors and numbers: policy, optimizer, counters."""

@@ -80,7 +80,7 @@ class _Calls(TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if name in WAITING:
             _refuse(f"{name}() waits for the device", "keep the number in a tensor")
-        if name in MADE_ON_THE_HOST:
+        if name in MADE_ON_THE_HOST and not isinstance(args[-1] if args else None, Tensor):
             _refuse(f"{name}() makes a tensor on the host", "make it once, before, or with torch.full or torch.arange")
         if isinstance(kwargs.get("generator"), torch.Generator) and kwargs["generator"].device.type == "cpu":
             _refuse(f"{name}() draws from a generator of the CPU", "use headrace.rng, whose counter is a tensor")
