@@ -74,10 +74,8 @@ class OnPolicy:
 
     def permutation(self, rollout: Rollout, epochs: int) -> Tensor:
         """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed and iteration."""
-        generator = rng.generator(self.seed, rng.Purpose.SHUFFLE, self.iteration)
-        rows = rollout.num_steps * rollout.num_envs
-        order = torch.stack([torch.randperm(rows, generator=generator) for _ in range(epochs)])
-        return order.to(rollout.device)
+        rows, shuffle = rollout.num_steps * rollout.num_envs, rng.Purpose.SHUFFLE
+        return rng.permutations(self.seed, shuffle, self.iteration, epochs, rows, rollout.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the policy's tensors and the optimizer's, and the number of updates done."""

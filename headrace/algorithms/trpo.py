@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count, minibatches
 from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
+from headrace.device import known
 from headrace.policies.actor_critic import ActorCritic
 from headrace.returns import explained_variance, gae
 from headrace.rollout import Rollout, flatten
@@ -149,8 +150,8 @@ def _line_search(
         taken = torch.where(good, size, taken)
         gained = torch.where(good, objective - before, gained)
         divergence = torch.where(good, kl, divergence)
-        if taken.device.type == "cpu" and taken:
-            break  # on other devices asking would cost more than going on
+        if known(taken > 0):
+            break
         size *= config.shrink
     _move(parameters, start, torch.where(taken > 0, taken * step, 0.0))
     return {
