@@ -42,6 +42,7 @@ class PPOConfig:
     normalize_advantage: bool = True  # advantages to mean 0 and variance 1 over each rollout
     hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
     activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
+    layer_norm: bool = False  # layer normalisation before each activation
     shared: bool = False  # actor and critic share their hidden layers
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
@@ -90,6 +91,7 @@ class PPO:
             config.normalize_observation,
             config.normalize_return,
             seed,
+            config.layer_norm,
         )
         return cls(policy.to(device), config, seed)
 

@@ -1,4 +1,4 @@
-"""Activations and layer normalisation on rows of a block, with their gradients. Definitions and defaults are torch's."""
+"""Activations and layer normalisation on rows of a block, and their gradients. Definitions and defaults are torch's."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace import rng
 from headrace.fused import fused
@@ -26,7 +26,7 @@ BLOCK = 64
 class ActorCritic(Policy):
     """An actor and a critic, each an MLP of its own, or (shared) two heads on one.
 
-    hidden: sizes of the hidden layers. activation: see networks.ACTIVATIONS. distribution: see heads.action_head.
+    hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. distribution: see heads.action_head.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
     (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalize.py.
     Raises TypeError for spaces it has no network for, ValueError for unknown names.
@@ -43,6 +43,7 @@ class ActorCritic(Policy):
         normalize_observation: bool = False,
         normalize_return: bool = False,
         seed: int = 0,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.observation_space, self.action_space = observation_space, action_space
@@ -52,8 +53,9 @@ class ActorCritic(Policy):
         self.encoder = make_encoder(observation_space, normalize_observation)
         self.head = action_head(action_space, distribution)
         self.num_draws = self.head.num_draws
-        self.actor = MLP(self.encoder.size, hidden, activation, generator)
-        self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator)
+        self.layer_norm = layer_norm
+        self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
+        self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
@@ -65,6 +67,14 @@ class ActorCritic(Policy):
         distribution = self.head(self.actor_out(features))
         value = self.critic_out(features if self.shared else self.critic(encoded)).flatten()
         return distribution, value if self.return_normalizer is None else self.return_normalizer(value)
+
+    def distribution(self, observation: Any) -> Any:
+        """The distribution over actions alone."""
+        return self.head(self.actor_out(self.actor(self.encoder(observation))))
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """What distribution() is made of."""
+        return [p for part in (self.head, self.actor, self.actor_out) for p in part.parameters()]
 
     @fused("actor_critic.decide")
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
@@ -123,6 +133,7 @@ class ActorCritic(Policy):
             "distribution": self.distribution_name,
             "normalize_observation": self.normalize_observation,
             "normalize_return": self.return_normalizer is not None,
+            "layer_norm": self.layer_norm,
         }
 
     @classmethod

@@ -37,10 +37,18 @@ class Dense(nn.Module):
 class MLP(nn.Module):
     """Hidden layers with an activation, gain sqrt 2: [N, inputs] -> [N, hidden[-1]]. Without any, the identity.
 
+    layer_norm: what goes into each activation is normalised first. Ba et al. 2016, arXiv:1607.06450.
     Raises ValueError for an unknown activation or a size below 1.
     """
 
-    def __init__(self, inputs: int, hidden: Sequence[int], activation: str, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        hidden: Sequence[int],
+        activation: str,
+        generator: torch.Generator,
+        layer_norm: bool = False,
+    ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(f"unknown activation {activation!r}: use one of {', '.join(ACTIVATIONS)}")
@@ -50,13 +58,21 @@ class MLP(nn.Module):
         self.outputs = sizes[-1]
         layers = [Dense(a, b, math.sqrt(2), generator) for a, b in pairwise(sizes)]
         self.layers = nn.ModuleList(layers)
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in hidden if layer_norm)
         self._activate = ACTIVATIONS[activation]
         # looking a parameter up in a module costs as much as a small operation on it
         self._weights = [(layer.weight, layer.bias) for layer in layers]
 
     def forward(self, features: Tensor) -> Tensor:
+        if self.norms:
+            return self._normalized(features)
         for weight, bias in self._weights:
             features = self._activate(functional.linear(features, weight, bias))
+        return features
+
+    def _normalized(self, features: Tensor) -> Tensor:
+        for (weight, bias), norm in zip(self._weights, self.norms, strict=True):
+            features = self._activate(norm(functional.linear(features, weight, bias)))
         return features
 
 

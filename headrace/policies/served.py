@@ -18,7 +18,7 @@ def why_not(policy: Policy) -> str | None:
     """The reason why kernels cannot serve this policy on the CPU; None where they can."""
     if type(policy) is not ActorCritic:
         return f"{type(policy).__name__} is not the ActorCritic it was written for"
-    if type(policy.head) not in _HEADS or getattr(policy.head, "squash", False):
+    if type(policy.head) not in _HEADS:
         return f"it has no {policy.distribution_name} distribution"
     parts = (policy.actor, policy.critic, policy.actor_out, policy.critic_out)
     if tuple(map(type, parts)) != (MLP, MLP, Readout, Readout):

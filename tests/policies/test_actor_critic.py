@@ -114,14 +114,16 @@ def test_act_takes_dicts_and_refuses_other_shapes():
 
 def test_a_policy_is_rebuilt_from_its_config():
     policy = ActorCritic(
-        Dict({"place": VECTOR, "mode": Discrete(3)}), FORCES, (8,), "relu", True, "squashed", True, True, seed=9
-    )
+        Dict({"place": VECTOR, "mode": Discrete(3)}), FORCES, (8,), "relu", True, "squashed", True, True, seed=9,
+        layer_norm=True,
+    )  # fmt: skip
     config = json.loads(json.dumps(policy.config()))
     other = ActorCritic.from_config(config)
     other.load_state_dict(policy.state_dict())
     observation = {"place": np.random.default_rng(0).normal(size=(9, 3)), "mode": np.arange(9) % 3}
     assert np.array_equal(policy.act(observation), other.act(observation))
     assert other.config() == policy.config()
+    assert ActorCritic.from_config({k: v for k, v in config.items() if k != "layer_norm"}).layer_norm is False
 
 
 def test_bounded_actions_start_out_across_their_bounds():

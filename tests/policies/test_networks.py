@@ -63,3 +63,22 @@ def test_dict_observations_lie_one_after_another():
     assert encoder(observation).tolist() == [[x for name in space for x in by_name[name]]]
     encoder.update_statistics(observation, torch.tensor([True]))
     assert [m.normalizer.statistics.count.item() for m in encoder.members if hasattr(m, "normalizer")] == [1, 1]
+
+
+@pytest.mark.parametrize("activation", ["tanh", "gelu"])
+def test_layer_norm_goes_before_the_activation(activation):
+    mlp, x = MLP(3, (5, 4), activation, seeded(), layer_norm=True), torch.randn(7, 3, generator=seeded(1))
+    with torch.no_grad():
+        for norm in mlp.norms:
+            norm.weight.normal_(generator=seeded(2))
+            norm.bias.normal_(generator=seeded(3))
+    function, expected = getattr(torch.nn.functional, activation), x
+    for layer, norm in zip(mlp.layers, mlp.norms, strict=True):
+        z = expected @ layer.weight.t() + layer.bias
+        z = (z - z.mean(1, keepdim=True)) / (z.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        expected = function(z * norm.weight + norm.bias)
+    torch.testing.assert_close(mlp(x), expected)
+    assert "norms.0.weight" in mlp.state_dict()
+    assert list(MLP(3, (5, 4), activation, seeded()).state_dict()) == [
+        f"layers.{i}.{name}" for i in range(2) for name in ("weight", "bias")
+    ]
