@@ -1,0 +1,99 @@
+"""DDPG: a deterministic actor climbs its critic. Lillicrap et al. 2016, arXiv:1509.02971."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.algorithms.deterministic import Networks, networks
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, shares
+from headrace.fused import fused
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.flat import polyak
+from headrace.replay import Batch
+from headrace.spaces import Space
+
+METRICS = ("actor_loss", "critic_loss")
+
+
+@dataclass(frozen=True)
+class DDPGConfig:
+    """DDPG's settings. Raises ValueError for one out of range."""
+
+    num_steps: int = 1  # steps of each env in an iteration
+    buffer_size: int = 1_000_000  # steps kept in the replay, of all envs together
+    learning_starts: int = 1_000  # steps with random actions, of all envs together, before learning begins
+    batch_size: int = 256  # rows in a gradient step
+    update_ratio: float = 1.0  # gradient steps for each step of an env
+    gradient_steps: int = 0  # gradient steps of an iteration; 0: by update_ratio
+    learning_rate: float = 1e-3  # of Adam, for actor and critic
+    gamma: float = 0.99  # discount of the reward one step later
+    n_steps: int = 1  # steps whose rewards are summed before a value is looked up
+    tau: float = 0.005  # share of the way to the networks that their targets go in a gradient step
+    exploration: float = 0.1  # deviation of the noise on actions, in half ranges of them
+    hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
+    activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
+    normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.exploration < 0:
+            raise ValueError(f"exploration must be 0 or more, got {self.exploration}")
+
+
+class DDPG(OffPolicy):
+    """Learns a deterministic policy from a replay of what it did, with noise for exploration."""
+
+    name = "ddpg"
+    policy: ActorQ
+
+    def __init__(self, policy: ActorQ, config: DDPGConfig = DDPGConfig(), seed: int = 0) -> None:
+        super().__init__(policy, config, seed)
+        self.networks = tools = networks(policy, config.learning_rate)
+        self.optimizers = {"actor": tools.actor, "critics": tools.critics}
+        self.buffers = {"target_actor": tools.slow_actor, "target_critics": tools.slow_critics}
+        self.explore()
+
+    @classmethod
+    def build(
+        cls, config: DDPGConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
+    ) -> DDPG:
+        """DDPG with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
+        layers = (config.hidden, config.activation, 1, True, config.normalize_observation)
+        return cls(ActorQ(observation_space, action_space, *layers, seed).to(device), config, seed)
+
+    def explore(self) -> None:
+        """Random actions until learning starts; then the actor's, with noise."""
+        self.policy.random.fill_(self.rows < self.config.learning_starts)
+        self.policy.exploration.fill_(self.config.exploration)
+
+    def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
+        return learn(self.networks, batches, self.config)
+
+
+@fused("ddpg.learn")
+def learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
+    """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Gives the means of METRICS."""
+    policy, target, actor, critic, *slow = networks
+    rows = []
+    for batch in parts(batches):
+        share = shares(batch.weight)
+        observation, next_observation = policy.encoder(batch.observation), policy.encoder(batch.next_observation)
+        with torch.no_grad():
+            next_value = target.critics(next_observation, target.best(next_observation))[0]
+            aim = batch.reward + batch.discount * next_value
+        value = policy.critics(observation, policy.normalized(batch.action))[0]
+        critic_loss = (value - aim).square() @ share
+        critic_loss.backward()
+        critic.step(math.inf)
+
+        actor_loss = -(policy.critics(observation, policy.best(observation))[0] @ share)
+        actor_loss.backward(inputs=policy.actor_parameters())
+        actor.step(math.inf)
+        polyak(slow[0], actor.flat, config.tau)
+        polyak(slow[1], critic.flat, config.tau)
+        rows.append((actor_loss.detach(), critic_loss.detach()))
+    return means(rows, METRICS)

@@ -1,0 +1,156 @@
+"""What algorithms share that learn from a replay: the ring, counters, random rows, and when to learn.
+
+One iteration collects a rollout of `num_steps` steps, appends it to the ring, and does gradient steps, each on
+`batch_size` rows of it. All rows and all noise of an iteration are drawn at once, then `learn` is called once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from headrace import rng
+from headrace.algorithms.adam import Adam
+from headrace.policies.base import Policy
+from headrace.replay import DRAWS, Batch, Replay, plan
+from headrace.rollout import Column, Columns, Rollout, tree_map
+
+
+class OffPolicy:
+    """A policy, its optimizers, target networks, and a replay. Subclasses bring `learn`.
+
+    The config has num_steps, buffer_size, learning_starts, batch_size, gradient_steps, update_ratio and gamma; n_steps
+    where rewards of several steps are summed.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, policy: Policy, config: Any, seed: int = 0) -> None:
+        self.policy, self.config, self.seed = policy, config, seed
+        self.num_steps: int = config.num_steps
+        self.optimizers: dict[str, Adam] = {}
+        self.buffers: dict[str, Tensor] = {}  # what is saved beside: target networks, each in one buffer [P]
+        self.replay: Replay | None = None
+        self.iteration = 0
+        self.rows = 0  # appended so far, dead ones included
+        self.updates = 0  # gradient steps so far
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """Nothing but what every environment writes, and the action."""
+        return {}
+
+    def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
+        """One gradient step on each of G batches, [G, B]. noise: uniform draws [G, B, num_draws()]. Gives metrics."""
+        raise NotImplementedError
+
+    def num_draws(self) -> int:
+        """Uniform draws that learning from one row uses."""
+        return 0
+
+    def explore(self) -> None:
+        """Write into the policy how it is to explore from now on; self.rows tells how far the training is."""
+
+    def prepare(self, rollout: Rollout) -> str:
+        """Make the ring. Gives the memory it takes, for people. Raises MemoryError where there is not as much."""
+        words = plan(rollout, self.config.buffer_size)
+        self.replay = Replay(rollout, self.config.buffer_size, getattr(self.config, "n_steps", 1))
+        return words
+
+    def rehearse(self, rollout: Rollout) -> None:
+        """Learn once from a made-up rollout and forget it."""
+        before = self.state_dict()
+        n_steps = getattr(self.config, "n_steps", 1)
+        self.replay = Replay(rollout, (rollout.num_steps + n_steps + 1) * rollout.num_envs, n_steps)
+        self.replay.append(rollout)
+        self._learn(self.gradient_steps(self.num_steps * rollout.num_envs))
+        self.replay = None
+        self.load_state_dict(before)
+
+    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
+        """Append a rollout, and learn from the replay. Gives metrics under SB3's names; n_updates alone before
+        learning_starts. progress is not looked at."""
+        assert self.replay is not None, "prepare() comes before the first update()"
+        rows = rollout.num_steps * rollout.num_envs
+        self.replay.append(rollout)
+        self.rows += rows
+        metrics = self._learn(self.gradient_steps(rows)) if self.rows >= self.config.learning_starts else {}
+        self.policy.update_statistics(rollout, rollout.reward)
+        self.iteration += 1
+        self.explore()
+        return metrics | {"n_updates": torch.full((), float(self.updates), device=rollout.device)}
+
+    def gradient_steps(self, rows: int) -> int:
+        """Of an iteration that collects so many rows."""
+        config = self.config
+        return config.gradient_steps or max(1, round(config.update_ratio * rows))
+
+    def _learn(self, number: int) -> dict[str, Tensor]:
+        assert self.replay is not None
+        draws = DRAWS + self.num_draws()
+        shape = (number, self.config.batch_size, draws)
+        noise = rng.uniform(self.seed, rng.Purpose.SHUFFLE, self.updates, *shape, self.replay.ring.device)
+        batches = self.replay.gather(self.replay.draw(noise[..., :DRAWS]), self.config.gamma)
+        metrics = self.learn(batches, noise[..., DRAWS:])
+        self.updates += number
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the policy's tensors, the optimizers', the buffers and the replay, and the counters."""
+        return {
+            "policy": {name: tensor.clone() for name, tensor in self.policy.state_dict().items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "buffers": {name: tensor.clone() for name, tensor in self.buffers.items()},
+            "replay": None if self.replay is None else self.replay.state_dict(),
+            "counters": [self.iteration, self.rows, self.updates],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict(), bit for bit. Raises ValueError where it is of another replay's size."""
+        self.policy.load_state_dict(state["policy"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        for name, tensor in self.buffers.items():
+            tensor.copy_(state["buffers"][name])
+        if state["replay"] is not None:
+            assert self.replay is not None, "prepare() comes before load_state_dict()"
+            self.replay.load_state_dict(state["replay"])
+        self.iteration, self.rows, self.updates = state["counters"]
+
+
+def shares(weight: Tensor) -> Tensor:
+    """weight / number of rows that count, [B]: `x @ shares(weight)` is the mean over those rows."""
+    return weight / weight.count_nonzero().clamp(min=1)
+
+
+def parts(batches: Batch) -> list[Batch]:
+    """G batches [G, B] one by one."""
+    return [_part(batches, g) for g in range(len(batches.reward))]
+
+
+def _part(batches: Batch, g: int) -> Batch:
+    return Batch(*(tree_map(lambda x: x[g], column) for column in batches))
+
+
+def means(rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...]) -> dict[str, Tensor]:
+    """Means over gradient steps of the scalars that each noted, by name."""
+    columns = torch.stack([torch.stack(row) for row in rows]).mean(0)
+    return dict(zip(names, columns, strict=True))
+
+
+def check_ranges(config: Any) -> None:
+    """Raise ValueError for a setting out of range, of those that every config here has."""
+    for name in ("num_steps", "buffer_size", "batch_size"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be 1 or more, got {getattr(config, name)}")
+    for name in ("learning_starts", "gradient_steps"):
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name} must be 0 or more, got {getattr(config, name)}")
+    for name in ("update_ratio", "learning_rate"):
+        if not getattr(config, name) > 0:
+            raise ValueError(f"{name} must be above 0, got {getattr(config, name)}")
+    for name in ("gamma", "tau"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise ValueError(f"{name} must lie in [0, 1], got {getattr(config, name)}")

@@ -1,0 +1,116 @@
+"""TD3: twin critics, smoothed targets and a delayed actor. Fujimoto, van Hoof & Meger 2018, arXiv:1802.09477."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.algorithms.deterministic import Networks, networks
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, shares
+from headrace.fused import fused
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.distributions import box_muller
+from headrace.policies.flat import polyak
+from headrace.replay import Batch
+from headrace.spaces import Space
+
+METRICS = ("actor_loss", "critic_loss")
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """TD3's settings. Raises ValueError for one out of range."""
+
+    num_steps: int = 1  # steps of each env in an iteration
+    buffer_size: int = 1_000_000  # steps kept in the replay, of all envs together
+    learning_starts: int = 1_000  # steps with random actions, of all envs together, before learning begins
+    batch_size: int = 256  # rows in a gradient step
+    update_ratio: float = 1.0  # gradient steps for each step of an env
+    gradient_steps: int = 0  # gradient steps of an iteration; 0: by update_ratio
+    learning_rate: float = 1e-3  # of Adam, for actor and critics
+    gamma: float = 0.99  # discount of the reward one step later
+    n_steps: int = 1  # steps whose rewards are summed before a value is looked up
+    tau: float = 0.005  # share of the way to the networks that their targets go whenever the actor learns
+    exploration: float = 0.1  # deviation of the noise on actions, in half ranges of them
+    target_noise: float = 0.2  # deviation of the noise on the target's actions, in half ranges
+    target_noise_clip: float = 0.5  # largest noise on the target's actions, in half ranges
+    policy_delay: int = 2  # gradient steps of the critics for one of the actor
+    hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
+    activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
+    normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        for name in ("exploration", "target_noise", "target_noise_clip"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.policy_delay < 1:
+            raise ValueError(f"policy_delay must be 1 or more, got {self.policy_delay}")
+
+
+class TD3(OffPolicy):
+    """Learns a deterministic policy from a replay of what it did, with noise for exploration."""
+
+    name = "td3"
+    policy: ActorQ
+
+    def __init__(self, policy: ActorQ, config: TD3Config = TD3Config(), seed: int = 0) -> None:
+        super().__init__(policy, config, seed)
+        self.networks = tools = networks(policy, config.learning_rate)
+        self.optimizers = {"actor": tools.actor, "critics": tools.critics}
+        self.buffers = {"target_actor": tools.slow_actor, "target_critics": tools.slow_critics}
+        self.explore()
+
+    @classmethod
+    def build(
+        cls, config: TD3Config, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
+    ) -> TD3:
+        """TD3 with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
+        layers = (config.hidden, config.activation, 2, True, config.normalize_observation)
+        return cls(ActorQ(observation_space, action_space, *layers, seed).to(device), config, seed)
+
+    def num_draws(self) -> int:
+        return self.policy.num_draws
+
+    def explore(self) -> None:
+        """Random actions until learning starts; then the actor's, with noise."""
+        self.policy.random.fill_(self.rows < self.config.learning_starts)
+        self.policy.exploration.fill_(self.config.exploration)
+
+    def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
+        return learn(self.networks, batches, noise, self.updates % self.config.policy_delay, self.config)
+
+
+@fused("td3.learn")
+def learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
+    """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Gives the means of METRICS.
+
+    noise: uniform draws [G, B, num_draws] for the target's actions. since: gradient steps since the actor learned last.
+    """
+    policy, target, actor, critics, *slow = networks
+    rows = []
+    actor_loss = torch.zeros((), device=noise.device)
+    for step, (batch, draws) in enumerate(zip(parts(batches), noise, strict=True), since + 1):
+        share = shares(batch.weight)
+        observation, next_observation = policy.encoder(batch.observation), policy.encoder(batch.next_observation)
+        with torch.no_grad():
+            normal = box_muller(draws.t(), policy.action_size).t() * config.target_noise
+            smoothing = normal.clamp(-config.target_noise_clip, config.target_noise_clip)
+            next_action = (target.best(next_observation) + smoothing).clamp(-1, 1)
+            aim = batch.reward + batch.discount * target.critics(next_observation, next_action).amin(0)
+        values = policy.critics(observation, policy.normalized(batch.action))
+        critic_loss = ((values - aim).square() @ share).sum()
+        critic_loss.backward()
+        critics.step(math.inf)
+
+        if step % config.policy_delay == 0:
+            actor_loss = -(policy.critics(observation, policy.best(observation))[0] @ share)
+            actor_loss.backward(inputs=policy.actor_parameters())
+            actor.step(math.inf)
+            polyak(slow[0], actor.flat, config.tau)
+            polyak(slow[1], critics.flat, config.tau)
+        rows.append((actor_loss.detach(), critic_loss.detach()))
+    return means(rows, METRICS)

@@ -1,0 +1,156 @@
+"""An actor with critics of its actions: the policy of DDPG, TD3 (deterministic) and SAC (stochastic)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headrace import rng
+from headrace.policies.base import Decision, Policy
+from headrace.policies.critics import Critics
+from headrace.policies.distributions import box_muller
+from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.numpy_shell import batch_size, pad, to_action, to_batch
+from headrace.policies.squashed import sample
+from headrace.rollout import Rollout, flatten
+from headrace.spaces import Box, Space, from_json, to_json
+
+BLOCK = 64  # decisions are made in whole blocks of rows: see actor_critic.BLOCK
+
+
+class ActorQ(Policy):
+    """An actor and `critics` critics, each an MLP of its own. Actions are within a Box's bounds.
+
+    Inside, actions are normalised: -1 and 1 are the bounds. deterministic: action = tanh(actor), and while exploring
+    plus normal noise of deviation `exploration`; else tanh of a normal whose mean and deviation both are the actor's.
+    Where `random` is 1, explored actions are drawn alike from the whole Box. Algorithms write both tensors.
+    Weights are a function of the seed, as ActorCritic's.
+    Raises TypeError for spaces it has no network for, ValueError for unknown names.
+    """
+
+    exploration: Tensor  # [1]
+    random: Tensor  # [1]: 0 or 1
+    center: Tensor  # [K]
+    half_range: Tensor  # [K]
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        hidden: Sequence[int] = (256, 256),
+        activation: str = "relu",
+        critics: int = 2,
+        deterministic: bool = False,
+        normalize_observation: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.observation_space, self.action_space = observation_space, action_space
+        self.hidden, self.activation = tuple(hidden), activation
+        self.deterministic, self.normalize_observation = deterministic, normalize_observation
+        center, half_range = _bounds(action_space)
+        self.action_size = len(center)
+        self.num_draws = self.action_size + self.action_size % 2
+        generator = rng.generator(seed, rng.Purpose.WEIGHTS)
+        self.encoder = make_encoder(observation_space, normalize_observation)
+        self.actor = MLP(self.encoder.size, hidden, activation, generator)
+        self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
+        self.critics = Critics(critics, self.encoder.size, self.action_size, hidden, activation, generator)
+        self.register_buffer("center", center, persistent=False)
+        self.register_buffer("half_range", half_range, persistent=False)
+        self.register_buffer("exploration", torch.zeros(1))
+        self.register_buffer("random", torch.zeros(1))
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """What the actor learns."""
+        return [*self.actor.parameters(), *self.actor_out.parameters()]
+
+    def propose(self, encoded: Tensor) -> Tensor:
+        """What the actor puts out for encoded observations [B, F]: [K, B], and 2 K of a stochastic one."""
+        output: Tensor = self.actor_out(self.actor(encoded))
+        return output
+
+    def sample(self, encoded: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised actions [B, K] of a stochastic actor, drawn with uniform `noise` [B, num_draws], and their
+        log-density [B]. Differentiable in the actor: the reparameterisation of Haarnoja et al. 2018, appendix C."""
+        action, log_prob = sample(self.propose(encoded), box_muller(noise.t(), self.action_size))
+        return action.t(), log_prob
+
+    def best(self, encoded: Tensor) -> Tensor:
+        """Normalised actions [B, K] without noise. Differentiable in the actor."""
+        return self.propose(encoded)[: self.action_size].tanh().t()
+
+    def normalized(self, action: Tensor) -> Tensor:
+        """Actions [B, K] of the space's units as the critics see them: clipped to the bounds, which are -1 and 1."""
+        return ((action - self.center) / self.half_range).clamp(-1, 1)
+
+    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+        rows = batch_size(observation)
+        if rows % BLOCK:
+            padded = None if noise is None else pad(noise, BLOCK)
+            return Decision(self.decide(pad(observation, BLOCK), memory, padded).action[:rows], None, None, memory)
+        encoded = self.encoder(observation)
+        action = self.best(encoded) if noise is None else self._explore(encoded, noise)
+        return Decision(torch.addcmul(self.center, action, self.half_range), None, None, memory)
+
+    def _explore(self, encoded: Tensor, noise: Tensor) -> Tensor:
+        if self.deterministic:
+            normal = box_muller(noise.t(), self.action_size).t()
+            action = torch.addcmul(self.best(encoded), normal, self.exploration).clamp(-1, 1)
+        else:
+            action = self.sample(encoded, noise)[0]
+        return torch.where(self.random > 0, noise[:, : self.action_size] * 2 - 1, action)
+
+    def value(self, observation: Any, memory: Any = None) -> Tensor:
+        """What the lowest of the critics gives for the actor's best actions, [N]."""
+        encoded = self.encoder(observation)
+        values: Tensor = self.critics(encoded, self.best(encoded))
+        return values.amin(0)
+
+    def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
+        """Move the observations' statistics; returns are not looked at."""
+        valid = rollout.valid[: rollout.num_steps].flatten()
+        self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+
+    @torch.no_grad()
+    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
+        device = self.actor_out.weight.device
+        batch, single = to_batch(self.observation_space, observation, device)
+        noise = None
+        if not deterministic:
+            noise = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
+        return to_action(self.action_space, self.decide(batch, None, noise).action, single)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "policy": "ActorQ",
+            "observation_space": to_json(self.observation_space),
+            "action_space": to_json(self.action_space),
+            "hidden": list(self.hidden),
+            "activation": self.activation,
+            "critics": self.critics.number,
+            "deterministic": self.deterministic,
+            "normalize_observation": self.normalize_observation,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ActorQ:
+        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
+        rest = {
+            name: value for name, value in config.items() if name not in ("policy", "observation_space", "action_space")
+        }
+        return cls(from_json(config["observation_space"]), from_json(config["action_space"]), **rest)
+
+
+def _bounds(space: Space) -> tuple[Tensor, Tensor]:
+    """Middle and half of the range of each dimension of a Box. Raises TypeError for a space without."""
+    if not isinstance(space, Box) or len(space.shape) != 1:
+        raise TypeError(f"these actions are of a Box of one dimension, got {space}: for others there are ppo and dqn")
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        raise TypeError(f"every dimension of an action needs bounds, low < high, got {space}: ppo can do without")
+    return tuple(torch.tensor(x, dtype=torch.float32) for x in ((low + high) / 2, (high - low) / 2))  # type: ignore[return-value]
