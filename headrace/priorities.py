@@ -11,64 +11,73 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.replay import Replay
+from headrace.replay import Batch, Replay
+from headrace.rollout import Rollout
 
-BYTES = 16  # of the tree, for each step of the replay, at least; at most twice that
+BYTES = 32  # of the tree, for each step of the replay, at most
 SMALLEST = 1e-6  # added to errors, so that no live row is never drawn: the paper's epsilon
 
 
-class Priorities:
-    """Priorities of a replay's rows.
+class PrioritizedReplay(Replay):
+    """A Replay whose draw() follows priorities, and whose gather() makes up for that in the weights.
 
-    alpha: how much they count, from 0 (all rows alike) to 1 (in proportion to the error); eq. 1 of the paper.
+    like, capacity, num_steps, extra: as the Replay's. alpha: how much priorities count, from 0 (all rows alike) to 1
+    (in proportion to the error); eq. 1 of the paper. `beta`, from 0 to 1, says how much is made up for; its owner moves
+    it.
     """
 
-    def __init__(self, replay: Replay, alpha: float) -> None:
-        self.replay, self.alpha = replay, alpha
-        self.depth = (replay.length * replay.num_envs - 1).bit_length()
-        device = replay.ring.device
+    def __init__(
+        self, like: Rollout, capacity: int, num_steps: int = 1, extra: tuple[str, ...] = (), alpha: float = 0.6
+    ) -> None:
+        super().__init__(like, capacity, num_steps, extra)
+        self.alpha, self.beta = alpha, 1.0
+        self.depth = (self.length * self.num_envs - 1).bit_length()
+        device = self.ring.device
         # node 1 is the root, nodes 2i and 2i + 1 are the children of i, and leaf r is node 2^depth + r
         self.tree = torch.zeros(2 ** (self.depth + 1), dtype=torch.float64, device=device)
         self.highest = torch.ones((), dtype=torch.float64, device=device)  # priority that new rows get
 
-    def admit(self, steps: int) -> None:
-        """Take in the `steps` rows that have just been appended: those that can now be drawn, with the highest priority
-        so far; those that were written over, and not yet can be, with 0."""
-        replay, device = self.replay, self.tree.device
-        first = replay.written - steps - replay.num_steps + 1
-        times = first + torch.arange(steps + replay.num_steps, device=device)
-        rows = (times % replay.length).unsqueeze(1) * replay.num_envs + torch.arange(replay.num_envs, device=device)
+    def append(self, rollout: Rollout) -> None:
+        """Write the rows of a rollout. Those that can be drawn from now on get the highest priority so far; those that
+        were written over, and those whose successor is still to come, 0."""
+        super().append(rollout)
+        steps, device = rollout.num_steps, self.tree.device
+        last = self.written - self.num_steps  # that can be drawn
+        times = last - steps + 1 + torch.arange(steps + self.num_steps, device=device)
+        rows = (times % self.length).unsqueeze(1) * self.num_envs + torch.arange(self.num_envs, device=device)
         rows = rows.flatten()
-        can = (times >= 0) & (times <= replay.written - replay.num_steps)
-        live = can.repeat_interleave(replay.num_envs) & replay.ring.valid.flatten()[rows]
-        self._set(rows, self.highest * live)
+        can = ((times >= 0) & (times <= last)).repeat_interleave(self.num_envs)
+        self._set(rows, self.highest * (can & self.ring.valid.flatten()[rows]))
 
-    def draw(self, noise: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-        """Rows of minibatches [G, B], by uniform draws of that shape, and the weights that make up for drawing some
-        more often than others: int64 and float32 [G, B].
+    def draw(self, noise: Tensor) -> Tensor:
+        """Rows of minibatches, int64 [G, B], by uniform draws [G, B, DRAWS], of which the first is used.
 
-        The total is cut into B equal parts, and one row drawn from each (the paper's appendix B.2.1). Weights are
-        (N P(row))^-beta over the largest of their minibatch (section 3.4).
+        The total is cut into B equal parts, and one row drawn from each (the paper's appendix B.2.1).
         """
-        size = noise.shape[-1]
+        size = noise.shape[-2]
         part = torch.arange(size, device=noise.device)
-        # below the total even where the last part is rounded up to it
-        left = ((part + noise.double()) / size).clamp(max=1 - 1e-12) * self.tree[1]
+        left = (part + noise[..., 0].double()) / size * self.tree[1]
         node = torch.ones_like(left, dtype=torch.int64)
         for _ in range(self.depth):
             node = node * 2
             first = self.tree[node]
-            # a sum is rounded: never go where there is nothing
+            # sums are rounded: never go where there is nothing
             right = (left >= first) & (self.tree[node + 1] > 0)
             left, node = left - first * right, node + right
-        priority = self.tree[node].clamp(min=torch.finfo(torch.float64).tiny)
-        weight = (priority.amin(-1, keepdim=True) / priority) ** beta
-        return node - 2**self.depth, weight.float()
+        return node - 2**self.depth
+
+    def gather(self, rows: Tensor, gamma: float) -> Batch:
+        """Transitions as the Replay's, of minibatches [..., B] whose weights are (N P(row))^-beta over the largest of
+        their minibatch (section 3.4)."""
+        batch = super().gather(rows, gamma)
+        priority = self.tree[rows + 2**self.depth].clamp(min=torch.finfo(torch.float64).tiny)
+        made_up = (priority.amin(-1, keepdim=True) / priority) ** self.beta
+        return batch._replace(weight=batch.weight * made_up.float())
 
     def update(self, rows: Tensor, error: Tensor) -> None:
-        """Set priorities by the absolute errors of rows, both of one shape; the largest of a row that comes twice.
+        """Set priorities by the errors of rows, both of one shape; by the largest of a row that comes twice.
 
-        Dead rows keep 0.
+        Rows that cannot be drawn keep 0.
         """
         rows = rows.flatten()
         leaf = rows + 2**self.depth
@@ -90,13 +99,17 @@ class Priorities:
             node = node // 2
             self.tree[node] = self.tree[2 * node] + self.tree[2 * node + 1]
 
+    def leaves(self) -> Tensor:
+        """The priority of each row, float64 [rows]: a view."""
+        return self.tree[2**self.depth :][: self.length * self.num_envs]
+
     def state_dict(self) -> dict[str, Any]:
-        """The leaves, and the highest priority."""
-        rows = self.replay.length * self.replay.num_envs
-        return {"leaves": self.tree[2**self.depth :][:rows].clone(), "highest": self.highest.clone()}
+        """The Replay's, and the priorities."""
+        return super().state_dict() | {"leaves": self.leaves().clone(), "highest": self.highest.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(), bit for bit."""
+        """Go on from state_dict(), bit for bit. Raises ValueError where it is of a ring of another size."""
+        super().load_state_dict(state)
         leaves = state["leaves"].to(self.tree.device)
         self._set(torch.arange(len(leaves), device=leaves.device), leaves)
         self.highest.copy_(state["highest"])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import replay as replay_module
-from headrace.priorities import SMALLEST, Priorities
+from headrace.priorities import SMALLEST, PrioritizedReplay
 from headrace.replay import DRAWS, Replay, plan
 from headrace.rollout import Column, Group, Rollout
 
@@ -141,16 +141,14 @@ def test_only_what_can_be_drawn_is_drawn(num_steps, num_envs, n, room, rollouts,
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_live_rows_are_drawn_alike_and_dead_ones_hardly_ever(prioritized):
     world = World(4, 3, 0, 0.2)
-    replay = Replay(world.rollout, 60, 2)
-    priorities = Priorities(replay, 0.6)
+    replay = (PrioritizedReplay if prioritized else Replay)(world.rollout, 60, 2)
     for _ in range(11):
         replay.append(world.collect())
-        priorities.admit(4)
     at = drawable(world, replay)
     live = [row for row, (time, env) in at.items() if world.history[time]["valid"][env]]
     assert len(live) < len(at)
     noise = torch.rand(40, 1000, DRAWS, generator=torch.Generator().manual_seed(1))
-    rows = priorities.draw(noise[..., 0], 0.4)[0] if prioritized else replay.draw(noise)
+    rows = replay.draw(noise)
     counts = torch.bincount(rows.flatten(), minlength=60)
     expected = 40_000 / len(live)
     assert counts[live].sum() >= 40_000 * (1 if prioritized else 0.98)
@@ -172,21 +170,17 @@ def test_a_large_ring_has_no_row_that_draws_cannot_tell_from_its_neighbour():
 @settings(max_examples=40, deadline=None)
 def test_a_restored_replay_goes_on_as_the_first(num_steps, num_envs, n, room, rollouts, seed, ends):
     world, capacity = World(num_steps, num_envs, seed, ends), (num_steps + n + 1 + room) * num_envs
-    first, second = (Replay(world.rollout, capacity, n) for _ in range(2))
-    before, after = Priorities(first, 0.6), Priorities(second, 0.6)
+    first, second = (PrioritizedReplay(world.rollout, capacity, n) for _ in range(2))
     for _ in range(rollouts):
         first.append(world.collect())
-        before.admit(num_steps)
     state = first.state_dict()
     assert len(state["valid"]) == min(first.length, world.time + 1)  # only what has been written
     second.load_state_dict(state)
-    after.load_state_dict(before.state_dict())
     rollout = world.collect()
-    for replay, priorities in ((first, before), (second, after)):
+    for replay in (first, second):
         replay.append(rollout)
-        priorities.admit(num_steps)
-    assert torch.equal(before.tree, after.tree)
-    rows = torch.tensor(list(drawable(world, first)), dtype=torch.int64)
+    assert torch.equal(first.tree, second.tree)
+    rows = torch.tensor(list(drawable(world, first)) or [0], dtype=torch.int64)
     for one, two in zip(first.gather(rows, GAMMA), second.gather(rows, GAMMA), strict=True):
         if isinstance(one, Group):
             assert torch.equal(one.place, two.place) and torch.equal(one.step, two.step)
@@ -207,27 +201,27 @@ def test_a_state_of_another_size_is_refused():
 def test_priorities_are_those_of_the_rows_that_can_be_drawn(num_steps, num_envs, n, room, rollouts, seed, ends):
     """A dictionary of priorities, kept row by row, says the same as the tree."""
     world = World(num_steps, num_envs, seed, ends)
-    replay = Replay(world.rollout, (num_steps + n + 1 + room) * num_envs, n)
-    priorities, generator = Priorities(replay, 0.7), torch.Generator().manual_seed(seed)
+    replay = PrioritizedReplay(world.rollout, (num_steps + n + 1 + room) * num_envs, n, alpha=0.7)
+    replay.beta, generator = 0.5, torch.Generator().manual_seed(seed)
     known: dict[tuple[int, int], float] = {}
     highest = 1.0
     for _ in range(rollouts):
         replay.append(world.collect())
-        priorities.admit(num_steps)
         at = drawable(world, replay)
         live = {row: place for row, place in at.items() if world.history[place[0]]["valid"][place[1]]}
         known = {place: known.get(place, highest) for place in live.values()}
-        leaves = priorities.state_dict()["leaves"]
+        leaves = replay.leaves()
         for row in range(replay.length * num_envs):
             assert leaves[row].item() == pytest.approx(known[live[row]] if row in live else 0.0)
-        assert priorities.tree[1].item() == pytest.approx(sum(known.values()))
+        assert replay.tree[1].item() == pytest.approx(sum(known.values()))
         if live:
-            rows, weight = priorities.draw(torch.rand(3, 5, generator=generator), 0.5)
+            rows = replay.draw(torch.rand(3, 5, DRAWS, generator=generator))
+            weight = replay.gather(rows, GAMMA).weight
             assert set(rows.flatten().tolist()) <= set(live)
             drawn = torch.tensor([[known[live[row]] for row in line] for line in rows.tolist()])
             assert torch.allclose(weight, (drawn.amin(1, keepdim=True) / drawn) ** 0.5, atol=1e-5)
             error = torch.randn(3, 5, generator=generator)
-            priorities.update(rows, error)
+            replay.update(rows, error)
             new: dict[tuple[int, int], float] = {}
             for row, value in zip(rows.flatten().tolist(), error.flatten().tolist(), strict=True):
                 new[live[row]] = max(new.get(live[row], 0.0), (abs(value) + SMALLEST) ** 0.7)
@@ -237,15 +231,13 @@ def test_priorities_are_those_of_the_rows_that_can_be_drawn(num_steps, num_envs,
 
 def test_rows_are_drawn_in_proportion_to_their_priority():
     world = World(4, 3, 0, 0.2)
-    replay = Replay(world.rollout, 60)
-    priorities = Priorities(replay, 1.0)
+    replay = PrioritizedReplay(world.rollout, 60, alpha=1.0)
     for _ in range(11):
         replay.append(world.collect())
-        priorities.admit(4)
     generator = torch.Generator().manual_seed(2)
-    priorities.update(torch.arange(60), torch.rand(60, generator=generator) * 9)
-    rows, _ = priorities.draw(torch.rand(50, 1000, generator=generator), 0.4)
-    share = priorities.state_dict()["leaves"] / priorities.tree[1]
+    replay.update(torch.arange(60), torch.rand(60, generator=generator) * 9)
+    rows = replay.draw(torch.rand(50, 1000, DRAWS, generator=generator))
+    share = replay.leaves() / replay.tree[1]
     counts = torch.bincount(rows.flatten(), minlength=60)
     assert (counts - 50_000 * share).abs().max() < 5 * (50_000 * share.max()) ** 0.5
 

@@ -1,0 +1,128 @@
+"""QNetwork: the value of each action, and actions that are the best or, now and then, any: DQN's policy and PQN's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace import rng
+from headrace.fused import fused
+from headrace.policies.base import Decision, Policy
+from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.numpy_shell import batch_size, pad, to_action, to_batch
+from headrace.rollout import Rollout, flatten
+from headrace.spaces import Discrete, Space, from_json, to_json
+
+BLOCK = 64  # rows decided together: see actor_critic.BLOCK
+
+
+class QNetwork(Policy):
+    """Values of all actions, by an MLP; decides epsilon-greedily.
+
+    hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. duelling: the last hidden layer is
+    there twice, for the value of the state and for the advantages of the actions, whose mean is taken off (Wang et al.
+    2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalize.py. Weights are a function of the seed.
+    `exploration`, [1] or [N], is the share of actions that are random; it is not saved, and 0 in a loaded policy.
+    Raises TypeError for spaces it has no network for, ValueError for an unknown activation.
+    """
+
+    num_draws = 2  # whether to explore, and where to
+    exploration: Tensor
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        hidden: Sequence[int] = (64, 64),
+        activation: str = "relu",
+        layer_norm: bool = False,
+        duelling: bool = False,
+        normalize_observation: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not isinstance(action_space, Discrete):
+            raise TypeError(f"a Q-network has one output for each of a Discrete space's actions, got {action_space}")
+        self.observation_space, self.action_space = observation_space, action_space
+        self.hidden, self.activation, self.layer_norm = tuple(hidden), activation, layer_norm
+        self.duelling, self.normalize_observation = duelling, normalize_observation
+        self.start = int(action_space.start)
+        generator = rng.generator(seed, rng.Purpose.WEIGHTS)
+        self.encoder = make_encoder(observation_space, normalize_observation)
+        shared = self.hidden[:-1] if duelling else self.hidden
+
+        def mlp(inputs: int, sizes: Sequence[int]) -> MLP:
+            return MLP(inputs, sizes, activation, generator, layer_norm)
+
+        self.trunk = mlp(self.encoder.size, shared)
+        self.branch = mlp(self.trunk.outputs, self.hidden[-1:]) if duelling else None
+        self.value_branch = mlp(self.trunk.outputs, self.hidden[-1:]) if duelling else None
+        features = self.trunk.outputs if self.branch is None else self.branch.outputs
+        self.out = Readout(features, int(action_space.n), 1.0, generator)
+        self.value_out = Readout(features, 1, 1.0, generator) if duelling else None
+        self.register_buffer("exploration", torch.zeros(1), persistent=False)
+
+    def forward(self, observation: Any) -> Tensor:
+        """The value of each action, [A, N], in units of return."""
+        features = self.trunk(self.encoder(observation))
+        if self.branch is None or self.value_branch is None or self.value_out is None:
+            return self.out(features)
+        advantage = self.out(self.branch(features))
+        return self.value_out(self.value_branch(features)) + advantage - advantage.mean(0)
+
+    def chosen(self, observation: Any, action: Tensor) -> Tensor:
+        """The value of the actions that were taken, [N]."""
+        return self(observation).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
+
+    @fused("q_network.decide")
+    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+        """The best action and its value; with noise a random action in a share `exploration` of the environments."""
+        rows = batch_size(observation)
+        value, action = self(pad(observation, BLOCK) if rows % BLOCK else observation).max(0)
+        action = action[:rows]
+        if noise is not None:
+            share = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
+            random = (noise[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
+            action = torch.where(noise[:, 0] < share, random, action)
+        return Decision((action + self.start).to(torch.int32), None, value[:rows], memory)
+
+    def value(self, observation: Any, memory: Any = None) -> Tensor:
+        """Value of the best action, [N], in units of return."""
+        return self.decide(observation, memory, None).value
+
+    def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
+        if self.normalize_observation:
+            valid = rollout.valid[: rollout.num_steps].flatten()
+            self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+
+    @torch.no_grad()
+    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
+        device = self.out.weight.device
+        batch, single = to_batch(self.observation_space, observation, device)
+        noise = None
+        if not deterministic:
+            noise = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
+        return to_action(self.action_space, self.decide(batch, None, noise).action, single)
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "policy": "QNetwork",
+            "observation_space": to_json(self.observation_space),
+            "action_space": to_json(self.action_space),
+            "hidden": list(self.hidden),
+            "activation": self.activation,
+            "layer_norm": self.layer_norm,
+            "duelling": self.duelling,
+            "normalize_observation": self.normalize_observation,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> QNetwork:
+        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
+        rest = {
+            name: value for name, value in config.items() if name not in ("policy", "observation_space", "action_space")
+        }
+        return cls(from_json(config["observation_space"]), from_json(config["action_space"]), **rest)
