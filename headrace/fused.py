@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from headrace.source_text import source_text
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -142,7 +144,7 @@ def _reach(function: Any, found: list[FunctionType]) -> list[tuple[Mapping[str, 
 def _source(function: FunctionType) -> str:
     """The function's source without comments and docstring; of one that has no file, its bytecode."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = ast.parse(textwrap.dedent(source_text(function)))
     except (OSError, TypeError, SyntaxError):
         return function.__code__.co_code.hex() + repr(function.__code__.co_consts)
     definition = tree.body[0]

