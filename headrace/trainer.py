@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,9 @@ from headrace.config import TrainConfig, nearest, read_toml, settle
 from headrace.device import torch_threads
 from headrace.metrics import Episodes
 from headrace.parallel.collector import Collector, decided
-from headrace.parallel.placement import Placement
+from headrace.parallel.graphs import GraphedIteration
+from headrace.parallel.placement import Placement, hidden_weights
+from headrace.precision import computing
 from headrace.rollout import Rollout
 from headrace.spaces import action_column, observation_column
 from headrace.timer import Timer
@@ -28,6 +31,9 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <
     "a2c": "A2C",
     "reinforce": "Reinforce",
     "trpo": "TRPO",
+    "ddpg": "DDPG",
+    "td3": "TD3",
+    "sac": "SAC",
 }
 CPU_KERNELS = (  # importing one registers it
     "headrace.kernels.random_cpu",
@@ -61,7 +67,7 @@ class Trainer:
         if algorithm is None or self.source is None:
             raise TypeError('name an algorithm and an environment, as in train("ppo", "CartPole-v1")')
         self.config, algorithm_config = _settings(algorithm, self.source, file, options)
-        self.placement = Placement.on(self.config.device)
+        self.placement = Placement.on(self.config.device, _weights(algorithm, algorithm_config))
         if self.placement.learn.type == "cpu":
             for name in CPU_KERNELS:
                 import_module(name)
@@ -69,7 +75,8 @@ class Trainer:
         if isinstance(algorithm, str):
             spaces = self.env.observation_space, self.env.action_space
             kind = algorithm_classes(algorithm)[0]
-            self.algorithm: Algorithm = kind.build(algorithm_config, *spaces, self.config.seed, self.env.device)
+            with torch_threads(1):  # several take longer over such small matrices, and give other bits
+                self.algorithm: Algorithm = kind.build(algorithm_config, *spaces, self.config.seed, self.env.device)
         else:
             self.algorithm = algorithm
             _check_spaces(self.policy, self.env)
@@ -82,7 +89,10 @@ class Trainer:
         self.steps = 0  # valid environment steps so far
         self.seconds = 0.0  # spent in iterate() so far
         self._steps_before, self._seconds_before = 0, 0.0  # those of the run that this one resumes
-        with torch_threads(self.config.threads):
+        # worlds of other libraries may launch where no graph sees it
+        captures = self.config.graphs and self.env.device.type == "cuda" and self.env.backend in ("cuda", "torch")
+        self.graphed = GraphedIteration(self.collector, self.algorithm) if captures else None
+        with self._settled():
             self._rehearse()
             self.plan = self.algorithm.prepare(self.collector.rollout)  # what to tell people before the start
 
@@ -94,24 +104,30 @@ class Trainer:
     def iterate(self) -> dict[str, float]:
         """Collect one rollout, learn from it, and give what learning measured. Raises NotFinite."""
         started = perf_counter()
-        with torch_threads(self.config.threads):
+        with self._settled():
             metrics = self._iterate()
         self.seconds += perf_counter() - started
         return metrics
 
     def _iterate(self) -> dict[str, float]:
-        taken = self.collector.steps
-        rollout = self.collector.collect()
+        taken, progress = self.collector.steps, self.share()
+        learned = self.graphed.iterate(progress) if self.graphed else None
+        rollout = self.collector.collect() if learned is None else self.collector.rollout
         finite.check_rollout(rollout, taken, self.steps)
-        progress = self.share()
         self.ended = self.episodes.add(rollout)
         self.steps += int(rollout.valid_steps())
         with self.timer("learning"):
-            update = self.algorithm.update(rollout, progress)
+            update = self.algorithm.update(rollout, progress) if learned is None else learned
             # one transfer for all of them
             metrics = dict(zip(update, torch.stack([x.float() for x in update.values()]).tolist(), strict=True))
         finite.check_metrics(metrics, self.steps)
         return metrics
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Torch's threads and precision inside, as the settings say."""
+        with torch_threads(self.config.threads), computing(self.config.precision, self.env.device):
+            yield
 
     def share(self) -> float:
         """Share of the training done, 0 .. 1: of total_steps, or else of max_episodes, or else of max_seconds."""
@@ -260,6 +276,13 @@ def algorithm_classes(name: str) -> tuple[Any, type]:
         )
     module = import_module(f"headrace.algorithms.{name}")
     return getattr(module, ALGORITHMS[name]), getattr(module, f"{ALGORITHMS[name]}Config")
+
+
+def _weights(algorithm: Any, config: Any) -> int:
+    """How many weights will learn: those of a policy that is there, else those between the hidden layers to be made."""
+    if not isinstance(algorithm, str):
+        return sum(parameter.numel() for parameter in algorithm.policy.parameters())
+    return hidden_weights(getattr(config, "hidden", ()))
 
 
 def _check_spaces(policy: Any, env: Any) -> None:
