@@ -24,6 +24,8 @@ class TrainConfig:
     num_envs: int = 64  # worlds that step together
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of hidden layers; tf32 is for CUDA
+    graphs: bool = True  # on CUDA: whole iterations as one CUDA graph, where they can be captured
     backend: str = "auto"  # how worlds are run: auto, or one that `headrace envs` lists
     total_steps: int | None = 1_000_000  # stop after this many steps; None for no such limit
     max_seconds: float | None = None  # stop after this much training time, s (evaluation and saving excluded)

@@ -34,6 +34,7 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <
     "ddpg": "DDPG",
     "td3": "TD3",
     "sac": "SAC",
+    "dqn": "DQN",
 }
 CPU_KERNELS = (  # importing one registers it
     "headrace.kernels.random_cpu",
