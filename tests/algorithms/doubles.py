@@ -1,0 +1,134 @@
+"""What the tests of DDPG, TD3 and SAC share: made-up batches, and slow networks in float64, written out plainly."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from headrace.replay import Batch
+from headrace.rollout import Rollout
+from headrace.spaces import Box, action_column, env_columns
+
+OBSERVATIONS = Box(-1, 1, (3,))
+ACTIONS = Box(-2.0, 4.0, (3,))  # of an odd number, not around 0: draws come in pairs, units must be told apart
+CENTER, HALF = 1.0, 3.0
+
+
+def made_up(steps=3, rows=16, seed=0):
+    """Random batches [steps, rows], a fifth of whose rows are dead and a fifth terminated."""
+    source = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape):
+        return torch.rand(steps, rows, *shape, generator=source)
+
+    discount = 0.9 * (uniform() > 0.2)
+    observation, following = uniform(3) * 2 - 1, uniform(3) * 2 - 1
+    action = uniform(3) * 6 - 2
+    weight = (uniform() > 0.2).float()
+    return Batch(
+        observation, action, uniform(), discount, following, weight, torch.zeros(steps, rows, dtype=torch.int64)
+    )
+
+
+def with_garbage(batches):
+    """The same batches with other numbers in rows that do not count."""
+    dead = batches.weight == 0
+    return batches._replace(
+        reward=torch.where(dead, 1e3, batches.reward),
+        observation=torch.where(dead.unsqueeze(-1), 0.5, batches.observation),
+        action=torch.where(dead.unsqueeze(-1), 3.0, batches.action),
+    )
+
+
+def collected(algorithm, steps=40, envs=2, seed=0):
+    """A rollout of made-up steps for an algorithm, with one ending and its dead row."""
+    columns = env_columns(OBSERVATIONS) | {"action": action_column(ACTIONS)} | algorithm.columns()
+    rollout = Rollout(steps, envs, columns)
+    source = torch.Generator().manual_seed(seed)
+    rollout.observation.copy_(torch.rand(rollout.observation.shape, generator=source))
+    rollout.action.copy_(torch.rand(rollout.action.shape, generator=source))
+    rollout.reward.copy_(torch.rand(rollout.reward.shape, generator=source))
+    rollout.valid.fill_(True)
+    rollout.terminated[5, 0], rollout.valid[6, 0] = True, False
+    return rollout
+
+
+def actor_layers(policy):
+    """(weight [outputs, inputs], bias) of each layer, float64 leaves."""
+    return [_leaves(layer.weight, layer.bias) for layer in (*policy.actor.layers, policy.actor_out)]
+
+
+def critic_layers(critics):
+    """The same of each critic."""
+    pairs = list(zip(critics.weights, critics.biases, strict=True))
+    return [[_leaves(weight[c].t(), bias[c, 0]) for weight, bias in pairs] for c in range(critics.number)]
+
+
+def _leaves(*tensors):
+    return tuple(tensor.detach().double().clone().requires_grad_() for tensor in tensors)
+
+
+def copied(layers):
+    """Layers that go their own way from now on."""
+    return [_leaves(*pair) for pair in layers]
+
+
+def forward(layers, x):
+    """A relu network, one layer after the other."""
+    for weight, bias in layers[:-1]:
+        x = torch.clamp(x @ weight.T + bias, min=0)
+    weight, bias = layers[-1]
+    return x @ weight.T + bias
+
+
+def q(layers, observation, action):
+    """The value of each row."""
+    return forward(layers, torch.cat([observation, action], 1))[:, 0]
+
+
+def normals(noise):
+    """Three standard normals from four uniform draws of each row, by Box and Muller, one number after the other."""
+    return torch.tensor(
+        [
+            [
+                math.sqrt(-2 * math.log(1 - row[0])) * math.cos(2 * math.pi * row[2]),
+                math.sqrt(-2 * math.log(1 - row[1])) * math.cos(2 * math.pi * row[3]),
+                math.sqrt(-2 * math.log(1 - row[0])) * math.sin(2 * math.pi * row[2]),
+            ]
+            for row in noise.double().tolist()
+        ],
+        dtype=torch.float64,
+    )
+
+
+def mean(x, weight):
+    """Over rows that count."""
+    return sum(a * b for a, b in zip(x, weight.double(), strict=True)) / max(1, int((weight > 0).sum()))
+
+
+def adam(*groups, rate):
+    """torch's own optimizer of layers."""
+    return torch.optim.Adam([tensor for layers in groups for pair in layers for tensor in pair], rate, eps=1e-8)
+
+
+def follow(slow, fast, tau):
+    """target = (1 - tau) target + tau network, one tensor after the other."""
+    with torch.no_grad():
+        for mine, theirs in zip(slow, fast, strict=True):
+            for a, b in zip(mine, theirs, strict=True):
+                a.copy_((1 - tau) * a + tau * b)
+
+
+def step(optimizer, loss):
+    """One step down a loss."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def same_layers(mine, theirs, tolerance=2e-6):
+    """Raise where layers differ by more than float32 allows."""
+    for a, b in zip(mine, theirs, strict=True):
+        for x, y in zip(a, b, strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=tolerance)
