@@ -20,7 +20,7 @@ from headrace.fused import fused
 from headrace.policies.flat import flatten, polyak
 from headrace.policies.q_network import QNetwork
 from headrace.priorities import BYTES, PrioritizedReplay
-from headrace.replay import Batch, plan
+from headrace.replay import Batch, Replay
 from headrace.rollout import Rollout
 from headrace.spaces import Discrete, Space
 
@@ -98,13 +98,14 @@ class DQN(OffPolicy):
     def prepare(self, rollout: Rollout) -> str:
         if self.config.exploration_spread:
             self._spread_over(rollout.num_envs)
-        if not self.config.prioritized:
-            return super().prepare(rollout)
-        words = plan(rollout, self.config.buffer_size, beside=BYTES)
-        self.replay = self._prioritized(rollout, self.config.buffer_size)
-        return words
+        return super().prepare(rollout)
 
-    def _prioritized(self, rollout: Rollout, capacity: int) -> PrioritizedReplay:
+    def bytes_beside(self) -> int:
+        return BYTES if self.config.prioritized else 0
+
+    def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
+        if not self.config.prioritized:
+            return super().make_replay(rollout, capacity)
         return PrioritizedReplay(rollout, capacity, self.config.n_steps, alpha=self.config.priority_alpha)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:

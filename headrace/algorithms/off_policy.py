@@ -55,15 +55,23 @@ class OffPolicy:
 
     def prepare(self, rollout: Rollout) -> str:
         """Make the ring. Gives the memory it takes, for people. Raises MemoryError where there is not as much."""
-        words = plan(rollout, self.config.buffer_size)
-        self.replay = Replay(rollout, self.config.buffer_size, getattr(self.config, "n_steps", 1))
+        words = plan(rollout, self.config.buffer_size, beside=self.bytes_beside())
+        self.replay = self.make_replay(rollout, self.config.buffer_size)
         return words
+
+    def bytes_beside(self) -> int:
+        """Memory that a step in the ring takes beside its columns."""
+        return 0
+
+    def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
+        """A ring for such rollouts."""
+        return Replay(rollout, capacity, getattr(self.config, "n_steps", 1))
 
     def rehearse(self, rollout: Rollout) -> None:
         """Learn once from a made-up rollout and forget it."""
         before = self.state_dict()
         n_steps = getattr(self.config, "n_steps", 1)
-        self.replay = Replay(rollout, (rollout.num_steps + n_steps + 1) * rollout.num_envs, n_steps)
+        self.replay = self.make_replay(rollout, (rollout.num_steps + n_steps + 1) * rollout.num_envs)
         self.replay.append(rollout)
         self._learn(self.gradient_steps(self.num_steps * rollout.num_envs))
         self.replay = None
@@ -76,7 +84,9 @@ class OffPolicy:
         rows = rollout.num_steps * rollout.num_envs
         self.replay.append(rollout)
         self.rows += rows
-        metrics = self._learn(self.gradient_steps(rows)) if self.rows >= self.config.learning_starts else {}
+        # one row at least must have its successor
+        least = max(self.config.learning_starts, getattr(self.config, "n_steps", 1) * rollout.num_envs)
+        metrics = self._learn(self.gradient_steps(rows)) if self.rows >= least else {}
         self.policy.update_statistics(rollout, rollout.reward)
         self.iteration += 1
         self.explore()

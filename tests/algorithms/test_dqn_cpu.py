@@ -1,0 +1,71 @@
+"""DQN's learning call without autograd against the plain one."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+
+import headrace.algorithms.dqn_cpu as dqn_cpu
+from headrace.algorithms.dqn import DQN, DQNConfig, learn
+from headrace.fused import source_digest
+from headrace.replay import Batch
+from headrace.spaces import Box, Discrete
+
+STEPS, SIZE = 21, 48
+
+
+def made_up(actions: int, start: int) -> Batch:
+    generator = torch.Generator().manual_seed(5)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(STEPS, SIZE, *shape, generator=generator)
+
+    action = torch.randint(start, start + actions, (STEPS, SIZE), generator=generator).int()
+    weight = normal().abs() * (normal() > -1)
+    rows = torch.zeros(STEPS, SIZE, dtype=torch.int64)
+    return Batch(normal(3), action, 2 * normal(), normal().abs().clamp(max=0.99), normal(3), weight, rows)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("duelling", [False, True])
+@pytest.mark.parametrize(("hidden", "interval", "tau"), [((16,), 4, 1.0), ((16, 24), 100, 1.0), ((8, 8, 8), 1, 0.1)])
+def test_it_learns_what_the_plain_call_learns(activation, double, duelling, hidden, interval, tau):
+    config = DQNConfig(
+        double=double,
+        duelling=duelling,
+        hidden=hidden,
+        activation=activation,
+        target_interval=interval,
+        tau=tau,
+        max_grad_norm=0.5,
+        learning_rate=1e-2,
+    )
+    batch = made_up(5, 2)
+    results = []
+    for call in (learn.plain, dqn_cpu.learn):
+        dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(5, start=2), 3, "cpu")
+        dqn.policy.encoder.update_statistics(deepcopy(batch.observation[0]) * 3 + 1, torch.ones(SIZE).bool())
+        follow = torch.tensor([tau if step % interval == 0 else 0.0 for step in range(1, STEPS + 1)])
+        arguments = (dqn.policy, dqn.target, dqn.slow, dqn.optimizer, batch, follow, config)
+        assert dqn_cpu.serves(*arguments) is True
+        metrics, error = call(*arguments)
+        results.append((dqn.optimizer.flat, dqn.slow, error, metrics["loss"], metrics["q_value"], dqn.optimizer.steps))
+    for plain, fast in zip(*results, strict=True):
+        torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_what_it_was_not_written_for_goes_to_the_plain_call():
+    spaces = Box(-9, 9, (3,)), Discrete(3)
+    for settings, reason in (({"layer_norm": True}, "layer normalisation"), ({"activation": "elu"}, "relu and tanh")):
+        config = DQNConfig(hidden=(4,), **settings)
+        dqn = DQN.build(config, *spaces, 0, "cpu")
+        answer = dqn_cpu.serves(dqn.policy, dqn.target, dqn.slow, dqn.optimizer, None, torch.zeros(1), config)
+        assert reason in answer
+
+
+def test_the_source_it_was_written_after_is_unchanged():
+    """Where this fails: bring algorithms/dqn_cpu.py after the source, then put the new digest there."""
+    assert source_digest(learn.plain, dqn_cpu.SOURCES) == dqn_cpu.DIGEST
