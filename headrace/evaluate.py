@@ -19,7 +19,7 @@ from headrace.envs.compiled import CompiledEnv
 from headrace.envs.inline import InlineEnv, env_seed
 from headrace.envs.kernel import KernelEnv
 from headrace.policies.base import Policy
-from headrace.rollout import Rollout
+from headrace.rollout import Rollout, tree_map
 from headrace.spaces import Dict, Space, action_column, env_columns
 
 MOST_STEPS = 1_000_000  # of one episode: some environments never end
@@ -81,19 +81,21 @@ def _gymnasium(
         observations = [world.reset(seed=env_seed(seed, index))[0] for index, world in enumerate(worlds)]
         returns, lengths = [0.0] * episodes, [0] * episodes
         generator = torch.Generator().manual_seed(seed)
-        live = list(range(episodes))
+        live, memory = list(range(episodes)), None
         for step in range(most_steps):
             batch = _stack(space, [observations[index] for index in live])
-            actions = policy.act(batch, deterministic, generator)
+            actions, memory = policy.act_on(batch, memory, deterministic, generator)
             still = []
-            for index, action in zip(live, actions, strict=True):
+            for place, (index, action) in enumerate(zip(live, actions, strict=True)):
                 observations[index], reward, terminated, truncated, _ = worlds[index].step(action)
                 returns[index] += float(reward)
                 if terminated or truncated:
                     lengths[index] = step + 1
                 else:
-                    still.append(index)
-            live = still
+                    still.append(place)
+            if len(still) < len(live):
+                live = [live[place] for place in still]
+                memory = tree_map(lambda x, still=still: x[still], memory)
             if not live:
                 return returns, lengths
     finally:

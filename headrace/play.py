@@ -90,10 +90,10 @@ class Shot:
 def _film_episode(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, max_steps: int) -> Iterator[Shot]:
     generator = torch.Generator().manual_seed(seed)
     observation, _ = env.reset(seed=seed)
-    step, total, done = 0, 0.0, False
+    step, total, done, memory = 0, 0.0, False, None
     yield _shot(env, step, total, done)
     while not done:
-        action = policy.act(observation, deterministic, generator)
+        action, memory = policy.act_on(observation, memory, deterministic, generator)
         observation, reward, terminated, truncated, _ = env.step(action)
         step, total = step + 1, total + float(reward)
         done = terminated or truncated or step >= max_steps

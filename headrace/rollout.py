@@ -77,6 +77,20 @@ def flatten(value: Any) -> Any:
     return tree_map(lambda column: column.flatten(0, 1), value)
 
 
+def sequences(value: Any, length: int) -> Any:
+    """[T, N, ...] -> [T * N, ...]: rows of which each `length` follow each other in one environment.
+
+    Raises ValueError where length does not divide T.
+    """
+
+    def cut(column: Tensor) -> Tensor:
+        if len(column) % length:
+            raise ValueError(f"{len(column)} steps cannot be cut into sequences of {length}: let it divide num_steps")
+        return column.unflatten(0, (-1, length)).transpose(1, 2).flatten(0, 2)
+
+    return tree_map(cut, value)
+
+
 def _shape(value: Value) -> str:
     return repr(value) if isinstance(value, Group) else str(list(value.shape))
 

@@ -10,14 +10,16 @@ import pytest
 from PIL import Image
 
 from headrace.play import CAPTION, play
+from headrace.policies.base import Policy
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-class Left:
+class Left(Policy):
     """A policy that always says 0, and notes how it was asked."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[bool] = []
 
     def act(self, observation, deterministic=True, generator=None):

@@ -11,7 +11,7 @@ from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
 from headrace.fused import fused
 from headrace.policies.base import Policy
 from headrace.returns import explained_variance, gae
-from headrace.rollout import Rollout, flatten
+from headrace.rollout import Rollout
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class A2CConfig:
     shared: bool = False  # actor and critic share their hidden layers
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
+    memory_size: int = 64  # size of that memory
+    sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
 
     def __post_init__(self) -> None:
@@ -69,15 +72,15 @@ def learn(policy: Policy, rollout: Rollout, advantage: Tensor, returns: Tensor, 
 
     Section 4.3 of the paper; advantage, returns: [T, N].
     """
-    valid = rollout.valid[: rollout.num_steps].flatten()
+    rows = policy.rows
+    valid = rows(rollout.valid[: rollout.num_steps])
     weight = valid / valid.sum().clamp(min=1)  # x @ weight is the mean over valid rows
-    advantage = advantage.flatten()
+    advantage = rows(advantage)
     if config.normalize_advantage:
         advantage = normalized(advantage, valid)
-    observation = flatten(rollout.observation[: rollout.num_steps])
-    log_prob, entropy, value = policy.evaluate(observation, flatten(rollout.action))
+    log_prob, entropy, value = policy.evaluate(policy.inputs(rollout), rows(rollout.action))
     policy_loss = -(log_prob * advantage) @ weight
-    value_loss = (value - returns.flatten()).square() @ weight / policy.value_scale() ** 2
+    value_loss = (value - rows(returns)).square() @ weight / policy.value_scale() ** 2
     entropy_loss = -entropy @ weight
     loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss
     loss.backward()

@@ -10,17 +10,21 @@ from torch import Tensor
 from headrace.rollout import tree_map
 
 
-def count(rows: int, minibatch_size: int) -> int:
-    """How many minibatches of about `minibatch_size` there are in `rows` rows: at least one."""
-    return max(1, round(rows / minibatch_size))
+def count(rows: int, minibatch_size: int, unit: int = 1) -> int:
+    """How many minibatches of about `minibatch_size` there are in `rows` rows: at least one.
 
-
-def minibatches(columns: Mapping[str, Any], order: Tensor, number: int) -> Iterator[dict[str, Any]]:
-    """`columns` [R, ...] in `order` [R], cut into `number` minibatches of R // number rows, all of one shape.
-
-    The R % number rows that come last in the order are left out. One gather a column; each minibatch is a view.
+    unit: how many rows belong together; no minibatch has less.
     """
-    size = len(order) // number
+    return min(max(1, round(rows / minibatch_size)), rows // unit)
+
+
+def minibatches(columns: Mapping[str, Any], order: Tensor, number: int, unit: int = 1) -> Iterator[dict[str, Any]]:
+    """`columns` [R, ...] in `order` [R], cut into `number` minibatches of about R / number rows, all of one shape.
+
+    unit: rows that belong together, and follow each other in the order. What comes last in the order and fills no
+    minibatch is left out. One gather a column; each minibatch is a view.
+    """
+    size = len(order) // unit // number * unit
     order = order[: size * number]
     shuffled = {name: tree_map(lambda column: _take(column, order), value) for name, value in columns.items()}
     for start in range(0, size * number, size):

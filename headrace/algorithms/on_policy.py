@@ -13,6 +13,7 @@ from headrace import rng
 from headrace.algorithms.adam import Adam
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
+from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.rollout import Column, Columns, Rollout, masked_mean
 from headrace.spaces import Space
 
@@ -23,7 +24,6 @@ POLICY_SETTINGS = (
     "distribution",
     "normalize_observation",
     "normalize_return",
-    "layer_norm",
 )  # fields of a config that go to the ActorCritic under the same name
 
 
@@ -44,14 +44,11 @@ class OnPolicy:
         cls, config: Any, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> Self:
         """This algorithm with an ActorCritic on a device. Raises TypeError for spaces it cannot learn on."""
-        named = {field.name for field in fields(config)} & set(POLICY_SETTINGS)
-        settings = {name: getattr(config, name) for name in named}
-        policy = ActorCritic(observation_space, action_space, seed=seed, **settings)
-        return cls(policy.to(device), config, seed)
+        return cls(actor_critic(config, observation_space, action_space, seed).to(device), config, seed)
 
     def columns(self) -> dict[str, Column | Columns]:
-        """log_prob and value of what was decided; value also of what is seen last."""
-        return {"log_prob": Column(), "value": Column(edge=True)}
+        """log_prob and value of what was decided; value also of what is seen last; and what the policy needs."""
+        return {"log_prob": Column(), "value": Column(edge=True)} | self.policy.columns()
 
     def rehearse(self, rollout: Rollout) -> None:
         """Learn once from a made-up rollout and forget it."""
@@ -73,9 +70,17 @@ class OnPolicy:
             self.optimizer.learning_rate.fill_(self.config.learning_rate * (1 - progress))
 
     def permutation(self, rollout: Rollout, epochs: int) -> Tensor:
-        """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed and iteration."""
-        rows, shuffle = rollout.num_steps * rollout.num_envs, rng.Purpose.SHUFFLE
-        return rng.permutations(self.seed, shuffle, self.iteration, epochs, rows, rollout.device)
+        """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed and iteration.
+
+        Rows that belong together, as the policy has them, stay so.
+        """
+        unit, shuffle = self.policy.sequence_length, rng.Purpose.SHUFFLE
+        units = rollout.num_steps * rollout.num_envs // unit
+        order = rng.permutations(self.seed, shuffle, self.iteration, epochs, units, rollout.device)
+        if unit == 1:
+            return order
+        within = torch.arange(unit, device=rollout.device)
+        return (order.unsqueeze(-1) * unit + within).flatten(1)
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the policy's tensors and the optimizer's, and the number of updates done."""
@@ -87,6 +92,24 @@ class OnPolicy:
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.iteration = int(state["iteration"])
+
+
+def actor_critic(config: Any, observation_space: Space, action_space: Space, seed: int) -> Any:
+    """The actor and critic that a config asks for: with memory where its `recurrent` is not "none"."""
+    names = {field.name for field in fields(config)}
+    settings = {name: getattr(config, name) for name in POLICY_SETTINGS if name in names}
+    recurrent = getattr(config, "recurrent", "none")
+    if recurrent == "none":
+        return ActorCritic(observation_space, action_space, seed=seed, **settings)
+    return RecurrentActorCritic(
+        observation_space,
+        action_space,
+        recurrent,
+        config.memory_size,
+        config.sequence_length or config.num_steps,
+        seed=seed,
+        **settings,
+    )
 
 
 def normalized(x: Tensor, valid: Tensor) -> Tensor:
@@ -106,5 +129,7 @@ def check_ranges(config: Any, *, least_one: tuple[str, ...] = (), above_zero: tu
     for name in ("gamma", "gae_lambda"):
         if not 0 <= getattr(config, name, 0) <= 1:
             raise ValueError(f"{name} must lie in [0, 1], got {getattr(config, name)}")
+    if getattr(config, "sequence_length", 0) and config.num_steps % config.sequence_length:
+        raise ValueError(f"sequence_length is {config.sequence_length}: let it divide num_steps, {config.num_steps}")
     if config.schedule not in ("constant", "linear"):
         raise ValueError(f"schedule must be 'constant' or 'linear', got {config.schedule!r}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
 from headrace.policies.base import Policy
 from headrace.returns import discounted_returns, explained_variance
-from headrace.rollout import Rollout, flatten
+from headrace.rollout import Rollout
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,9 @@ class ReinforceConfig:
     activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
+    memory_size: int = 64  # size of that memory
+    sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
     normalize_return: bool = True  # the baseline predicts normalised returns (PopArt)
 
     def __post_init__(self) -> None:
@@ -85,21 +88,21 @@ def _gradient(
 
     returns, counts: [T, N]. The discount of a state's place in its episode is left out, as in all common use.
     """
-    rows = counts.flatten()
-    weight = rows / rows.sum().clamp(min=1)  # x @ weight is the mean over rows that count
-    observation = flatten(rollout.observation[: rollout.num_steps])
-    log_prob, entropy, value = policy.evaluate(observation, flatten(rollout.action))
-    gain = returns.flatten()
+    rows = policy.rows
+    counts, returns = rows(counts), rows(returns)
+    weight = counts / counts.sum().clamp(min=1)  # x @ weight is the mean over rows that count
+    log_prob, entropy, value = policy.evaluate(policy.inputs(rollout), rows(rollout.action))
+    gain = returns
     if config.baseline:
-        gain = gain - rollout.value[: rollout.num_steps].flatten()
+        gain = gain - rows(rollout.value[: rollout.num_steps])
     if config.normalize_advantage:
-        gain = normalized(gain, rows)
+        gain = normalized(gain, counts)
     policy_loss = -(log_prob * gain) @ weight
     entropy_loss = -entropy @ weight
     loss = policy_loss + config.entropy_coef * entropy_loss
     losses = {"policy_loss": policy_loss, "entropy_loss": entropy_loss}
     if config.baseline:
-        losses["value_loss"] = (value - returns.flatten()).square() @ weight / policy.value_scale() ** 2
+        losses["value_loss"] = (value - returns).square() @ weight / policy.value_scale() ** 2
         loss = loss + config.value_coef * losses["value_loss"]
     loss.backward()
     return {name: x.detach() for name, x in losses.items()}

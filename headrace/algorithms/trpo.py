@@ -13,9 +13,8 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count, minibatches
 from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
 from headrace.device import known
-from headrace.policies.actor_critic import ActorCritic
 from headrace.returns import explained_variance, gae
-from headrace.rollout import Rollout, flatten
+from headrace.rollout import Rollout
 
 SMALLEST = 1e-30  # divisors are at least this, so that a gradient of 0 gives a step of 0
 
@@ -42,6 +41,9 @@ class TRPOConfig:
     activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
+    memory_size: int = 64  # size of that memory
+    sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class TRPO(OnPolicy):
     """One natural gradient step of the actor on each rollout, then some of Adam for the critic."""
 
     name = "trpo"
-    policy: ActorCritic
+    policy: Any  # an ActorCritic, or a RecurrentActorCritic
     config: TRPOConfig
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
@@ -81,22 +83,23 @@ class TRPO(OnPolicy):
         return metrics
 
 
-def learn_actor(policy: ActorCritic, rollout: Rollout, advantage: Tensor, config: TRPOConfig) -> dict[str, Tensor]:
+def learn_actor(policy: Any, rollout: Rollout, advantage: Tensor, config: TRPOConfig) -> dict[str, Tensor]:
     """Step along the natural gradient of the surrogate, as far as KL and line search allow; appendix C of the paper.
 
     advantage: [T, N]. Gives metrics (see TRPO.update).
     """
-    valid = rollout.valid[: rollout.num_steps].flatten()
+    rows = policy.rows
+    valid = rows(rollout.valid[: rollout.num_steps])
     weight = valid / valid.sum().clamp(min=1)  # x @ weight is the mean over valid rows
-    gain = normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
-    observation, action = flatten(rollout.observation[: rollout.num_steps]), flatten(rollout.action)
+    gain = normalized(rows(advantage), valid) if config.normalize_advantage else rows(advantage)
+    inputs, action = policy.inputs(rollout), rows(rollout.action)
     parameters = policy.actor_parameters()
     with torch.no_grad():
-        old = policy.distribution(observation)
+        old = policy.distribution(inputs)
         old_log_prob = old.log_prob(action)
 
     def surrogate_and_kl() -> tuple[Tensor, Tensor]:
-        now = policy.distribution(observation)
+        now = policy.distribution(inputs)
         ratio = (now.log_prob(action) - old_log_prob).exp()
         return (ratio * gain) @ weight, old.kl(now) @ weight  # eq. 14
 
@@ -172,23 +175,21 @@ def _gradient(value: Tensor, parameters: Sequence[nn.Parameter], **options: Any)
 
 
 def learn_critic(
-    policy: ActorCritic, optimizer: Adam, rollout: Rollout, returns: Tensor, permutation: Tensor, config: TRPOConfig
+    policy: Any, optimizer: Adam, rollout: Rollout, returns: Tensor, permutation: Tensor, config: TRPOConfig
 ) -> Tensor:
     """Fit the values to returns [T, N] in epochs of minibatches; gives the mean loss. The actor stays as it is.
 
     permutation: int64 [epochs, T * N], the order of rows in each epoch.
     """
-    valid = rollout.valid[: rollout.num_steps].flatten()
-    columns = {
-        "observation": flatten(rollout.observation[: rollout.num_steps]),
-        "returns": returns.flatten(),
-        "valid": valid.to(torch.float32),
-    }
+    valid = policy.rows(rollout.valid[: rollout.num_steps]).to(torch.float32)
+    columns = {"inputs": policy.inputs(rollout), "returns": policy.rows(returns), "valid": valid}
+    unit = policy.sequence_length
+    number = count(len(valid), config.minibatch_size, unit)
     losses = []
     for order in permutation:
-        for batch in minibatches(columns, order, count(len(valid), config.minibatch_size)):
+        for batch in minibatches(columns, order, number, unit):
             weight = batch["valid"] / batch["valid"].sum().clamp(min=1)
-            _, value = policy(batch["observation"])
+            _, value = policy(batch["inputs"])
             loss = (value - batch["returns"]).square() @ weight / policy.value_scale() ** 2
             loss.backward()
             optimizer.step(config.max_grad_norm)  # Adam moves nothing whose gradient has always been 0

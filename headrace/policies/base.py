@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headrace.rollout import Rollout
+from headrace.rollout import Column, Columns, Rollout, flatten
 from headrace.spaces import Space
 
 
@@ -41,14 +41,28 @@ class Policy(nn.Module):
     observation_space: Space
     action_space: Space
     num_draws: int  # uniform draws one decision uses
+    sequence_length: int = 1  # how many rows of rows() belong together, one after another in one environment
 
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         """Decide for N environments: sampled with `noise` [N, num_draws], or the most likely action without."""
         raise NotImplementedError
 
-    def evaluate(self, observation: Any, action: Tensor) -> Evaluation:
-        """log_prob, entropy and value of B observations and actions, differentiable."""
+    def evaluate(self, inputs: Any, action: Tensor) -> Evaluation:
+        """log_prob, entropy and value of B rows as inputs() gives them (of a policy without memory: observations) and
+        B actions, differentiable."""
         raise NotImplementedError
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """Columns that inputs() needs beside the observation, such as memory [N, W] as it was before each step."""
+        return {}
+
+    def rows(self, column: Any) -> Any:
+        """A column [T, N, ...] as rows [T * N, ...], in the order in which inputs() has them."""
+        return flatten(column)
+
+    def inputs(self, rollout: Rollout) -> Any:
+        """What evaluate() takes of a rollout, row by row: observations."""
+        return self.rows(rollout.observation[: rollout.num_steps])
 
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         """Value of N observations, [N], in units of return."""
@@ -80,6 +94,16 @@ class Policy(nn.Module):
         Raises ValueError for an observation of another shape than the space's.
         """
         raise NotImplementedError
+
+    def act_on(
+        self,
+        observation: Any,
+        memory: Any = None,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Any, Any]:
+        """act(), and what to remember: pass it on to the next call; None at the beginning of an episode."""
+        return self.act(observation, deterministic, generator), None
 
     def config(self) -> dict[str, Any]:
         """What the policy is made of, as JSON can hold it: from_config() builds one that its weights fit."""

@@ -1,0 +1,179 @@
+"""Actor and critic that remember: for environments whose observations do not tell everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace import rng
+from headrace.policies.base import Decision, Evaluation, Policy
+from headrace.policies.heads import action_head
+from headrace.policies.memory import Core
+from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.normalize import ReturnNormalizer
+from headrace.policies.numpy_shell import batch_size, to_action, to_batch
+from headrace.rollout import Column, Columns, Group, Rollout, flatten, sequences
+from headrace.spaces import Space, from_json, to_json
+
+
+class RecurrentActorCritic(Policy):
+    """An actor and a critic, each an MLP, a GRU or LSTM, and a readout; or (shared) two readouts on one.
+
+    recurrent: "gru" or "lstm", of memory_size. sequence_length: steps through which gradients go back; it divides the
+    rollouts' num_steps. The rest as in ActorCritic.
+    Raises TypeError for spaces it has no network for, ValueError for unknown names.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        recurrent: str = "gru",
+        memory_size: int = 64,
+        sequence_length: int = 16,
+        hidden: Sequence[int] = (64,),
+        activation: str = "tanh",
+        shared: bool = False,
+        distribution: str = "auto",
+        normalize_observation: bool = False,
+        normalize_return: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if sequence_length < 1:
+            raise ValueError(f"sequence_length must be 1 or more, got {sequence_length}")
+        self.observation_space, self.action_space = observation_space, action_space
+        self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
+        self.distribution_name, self.sequence_length = distribution, sequence_length
+        self.normalize_observation = normalize_observation
+        generator = rng.generator(seed, rng.Purpose.WEIGHTS)
+        copies = 1 if shared else 2
+        self.encoder = make_encoder(observation_space, normalize_observation)
+        self.head = action_head(action_space, distribution)
+        self.num_draws = self.head.num_draws
+        trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
+        self.trunks: Any = nn.ModuleList(trunks)
+        self.core = Core(recurrent, copies, trunks[0].outputs, memory_size, generator)
+        self.actor_out = Readout(memory_size, self.head.num_parameters, 0.01, generator)
+        self.critic_out = Readout(memory_size, 1, 1.0, generator)
+        self.return_normalizer = ReturnNormalizer() if normalize_return else None
+
+    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+        features, after = self.core(self._features(observation), memory)
+        distribution, value = self._outcome(features)
+        action = distribution.mode() if noise is None else distribution.sample(noise)
+        return Decision(action, distribution.log_prob(action), value, after)
+
+    def evaluate(self, inputs: Any, action: Tensor) -> Evaluation:
+        distribution, value = self(inputs)
+        return Evaluation(distribution.log_prob(action), distribution.entropy(), value)
+
+    def forward(self, inputs: Any) -> tuple[Any, Tensor]:
+        """The distribution over actions, and the value [R] in units of return, of rows as inputs() gives them."""
+        return self._outcome(self._replayed(inputs))
+
+    def distribution(self, inputs: Any) -> Any:
+        """The distribution over actions alone."""
+        return self.head(self.actor_out(self._replayed(inputs)[0]))
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """What distribution() is made of. The core's are among them whole; those of a critic apart do not matter."""
+        return [p for part in (self.head, self.trunks[0], self.core, self.actor_out) for p in part.parameters()]
+
+    def value(self, observation: Any, memory: Any = None) -> Tensor:
+        return self._outcome(self.core(self._features(observation), memory)[0])[1]
+
+    def value_scale(self) -> Tensor | float:
+        return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
+
+    def _features(self, observation: Any) -> Tensor:
+        """What the cores take in: [K, R, F]."""
+        encoded = self.encoder(observation)
+        return torch.stack([trunk(encoded) for trunk in self.trunks])
+
+    def _replayed(self, inputs: Any) -> Tensor:
+        """Outputs of the cores, [K, R, size], of R rows in sequences, each from the memory at its beginning."""
+        length = self.sequence_length
+        features = self._features(inputs.observation).unflatten(1, (-1, length)).transpose(1, 2)
+        memory = inputs.memory.unflatten(0, (-1, length))[:, 0]
+        valid = inputs.valid.unflatten(0, (-1, length)).t()
+        return self.core.sequence(features, memory, valid).transpose(1, 2).flatten(1, 2)
+
+    def _outcome(self, features: Tensor) -> tuple[Any, Tensor]:
+        """Distribution and value from the cores' outputs [K, R, size]."""
+        value = self.critic_out(features[-1]).flatten()
+        value = value if self.return_normalizer is None else self.return_normalizer(value)
+        return self.head(self.actor_out(features[0])), value
+
+    def columns(self) -> dict[str, Column | Columns]:
+        return {"memory": Column((self.core.copies * self.core.width,))}
+
+    def rows(self, column: Any) -> Any:
+        return sequences(column, self.sequence_length)
+
+    def inputs(self, rollout: Rollout) -> Any:
+        steps = rollout.num_steps
+        named = {"observation": rollout.observation[:steps], "memory": rollout.memory, "valid": rollout.valid[:steps]}
+        return self.rows(Group(named))
+
+    def replay(self, rollout: Rollout) -> Evaluation:
+        evaluation = self.evaluate(self.inputs(rollout), self.rows(rollout.action))
+        blocks = (-1, rollout.num_envs, self.sequence_length)
+        return Evaluation(*(x.view(blocks).transpose(1, 2).flatten(0, 1) for x in evaluation))
+
+    def initial_memory(self, num_envs: int) -> Tensor:
+        return self.critic_out.weight.new_zeros(num_envs, self.core.copies * self.core.width)
+
+    def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
+        valid = rollout.valid[: rollout.num_steps].flatten()
+        self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+        if self.return_normalizer is not None:
+            self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
+
+    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
+        raise TypeError(
+            "this policy remembers earlier observations: use action, memory = policy.act_on(observation, memory), with "
+            "memory None at the beginning of an episode"
+        )
+
+    @torch.no_grad()
+    def act_on(
+        self,
+        observation: Any,
+        memory: Any = None,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Any, Any]:
+        device = self.critic_out.weight.device
+        batch, single = to_batch(self.observation_space, observation, device)
+        size = batch_size(batch)
+        noise = None if deterministic else torch.rand(size, self.num_draws, generator=generator).to(device)
+        decision = self.decide(batch, self.initial_memory(size) if memory is None else memory, noise)
+        return to_action(self.action_space, decision.action, single), decision.memory
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "policy": "RecurrentActorCritic",
+            "observation_space": to_json(self.observation_space),
+            "action_space": to_json(self.action_space),
+            "recurrent": self.core.kind,
+            "memory_size": self.core.size,
+            "sequence_length": self.sequence_length,
+            "hidden": list(self.hidden),
+            "activation": self.activation,
+            "shared": self.shared,
+            "distribution": self.distribution_name,
+            "normalize_observation": self.normalize_observation,
+            "normalize_return": self.return_normalizer is not None,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> RecurrentActorCritic:
+        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
+        rest = {
+            name: value for name, value in config.items() if name not in ("policy", "observation_space", "action_space")
+        }
+        return cls(from_json(config["observation_space"]), from_json(config["action_space"]), **rest)
