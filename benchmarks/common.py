@@ -20,6 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PACKAGES = ("headrace", "torch", "numpy", "numba", "gymnasium", "envpool", "gymnax", "jax", "stable-baselines3")
+PACKAGES += ("sbx-rl", "rejax", "flax", "optax")
 Row = dict[str, Any]
 
 
@@ -124,9 +125,10 @@ def throughput(call: Callable[[], object], steps_per_call: float, seconds: float
     return {"sps": statistics.median(rates), "sps_min": min(rates), "sps_max": max(rates)}
 
 
-def interpreter_with(module: str, peers_home: Path) -> str | None:
-    """A Python that can import `module`: this one, or that of a virtual environment in `peers_home`; None for none."""
-    others = sorted(peers_home.glob("*/bin/python"))
+def interpreter_with(module: str, peers_home: Path, preferred: str = "") -> str | None:
+    """A Python that can import `module`: this one, or that of a virtual environment in `peers_home`, the one called
+    `preferred` first; None for none."""
+    others = sorted(peers_home.glob("*/bin/python"), key=lambda python: (python.parts[-3] != preferred, python))
     probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     for python in (sys.executable, *map(str, others)):
         if subprocess.run([python, "-c", probe], capture_output=True).returncode == 0:

@@ -38,11 +38,11 @@ TASKS = {
 
 
 class Evaluation:
-    """100 episodes of a Gymnasium environment, side by side, one call of the policy for all that still run."""
+    """Episodes of a Gymnasium environment, side by side, one call of the policy for all that still run."""
 
-    def __init__(self, env_id: str, task: Task) -> None:
+    def __init__(self, env_id: str, task: Task, episodes: int = EPISODES) -> None:
         self.task = task
-        self.worlds = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(EPISODES)]
+        self.worlds = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(episodes)]
         self.limit = self.worlds[0].spec.max_episode_steps
 
     def mean(self, act: Callable[[np.ndarray], np.ndarray]) -> tuple[float, bool]:
@@ -51,8 +51,8 @@ class Evaluation:
         act: observations [N, ...] float32 -> actions [N, ...], deterministic.
         """
         observation = np.stack([world.reset(seed=SEED + i)[0] for i, world in enumerate(self.worlds)])
-        total, steps = np.zeros(EPISODES), 0
-        running = np.arange(EPISODES)
+        total, steps = np.zeros(len(self.worlds)), 0
+        running = np.arange(len(self.worlds))
         while len(running):
             actions = act(observation[running].astype(np.float32))
             over = np.zeros(len(running), bool)
@@ -68,7 +68,7 @@ class Evaluation:
 
     def _best_possible(self, total: np.ndarray, running: np.ndarray, steps: int) -> float:
         future = self.task.most_per_step * (self.limit - steps) + self.task.most_at_end
-        return float(total.sum() + len(running) * future) / EPISODES
+        return float(total.sum() + len(running) * future) / len(self.worlds)
 
 
 @dataclass

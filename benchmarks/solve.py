@@ -16,8 +16,8 @@ import tempfile
 
 from common import Neighbours, Row, finish, interpreter_with, parser, run_program, table
 from judge import TASKS
+from peers import PEERS, WORKS
 
-MODULES = {"headrace": "headrace", "sb3": "stable_baselines3"}
 COLUMNS = ("library", "config", "env", "cache", "seeds", "solved", "held", "train_s", "total_s")
 COLUMNS += ("held_train_s", "held_min", "held_max", "held_total_s", "held_steps")
 
@@ -25,11 +25,14 @@ COLUMNS += ("held_train_s", "held_min", "held_max", "held_total_s", "held_steps"
 def main() -> None:
     flags = parser(__doc__.splitlines()[0])
     flags.add_argument("--env", nargs="+", default=["CartPole-v1"], help="environments, or 'all'")
-    flags.add_argument("--library", nargs="+", default=["headrace"], choices=MODULES)
+    flags.add_argument("--library", nargs="+", default=["headrace"], choices=PEERS)
     flags.add_argument("--seeds", default="0-9", help="as in 0-9 or 3,5,8")
     flags.add_argument("--cache", nargs="+", default=["warm"], choices=("warm", "cold"), help="of compiled kernels")
-    flags.add_argument("--config", nargs="+", default=["zoo", "large"], help="SB3's settings: zoo, large")
+    flags.add_argument(
+        "--config", nargs="+", choices=("own", *WORKS), help="own: Headrace's for each world; zoo, large: for all alike"
+    )
     flags.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings for Headrace")
+    flags.add_argument("--threads", type=int, help="of every library; by default as many as each likes")
     flags.add_argument("--max-steps", type=int, help="give up after so many steps (by default the environment's)")
     flags.add_argument("--peer-python", help="the Python to use for every library but Headrace")
     options = flags.parse_args()
@@ -38,7 +41,7 @@ def main() -> None:
     neighbours, rows = Neighbours(), list[Row]()
     for library, config, cache in cases(options):
         peer = options.peer_python if library != "headrace" else None
-        python = peer or interpreter_with(MODULES[library], options.peers_home)
+        python = peer or interpreter_with(PEERS[library].module, options.peers_home, PEERS[library].home)
         if python is None:
             print(f"{library} is not installed, here or in {options.peers_home}: left out")
             continue
@@ -50,10 +53,17 @@ def main() -> None:
 
 
 def cases(options: argparse.Namespace) -> list[tuple[str, str | None, str | None]]:
-    """(library, config, cache) of everything asked for. Only Headrace has a cache, only SB3 has several configs."""
-    ours = [("headrace", None, cache) for cache in options.cache]
-    theirs = [("sb3", config, None) for config in options.config]
-    return [case for case in [*ours, *theirs] if case[0] in options.library]
+    """(library, config, cache) of everything asked for. Only Headrace has settings of its own (config None) and a
+    cache, whose state matters to those alone."""
+    asked = options.config or []
+    chosen: list[tuple[str, str | None, str | None]] = []
+    for library in options.library:
+        ours = library == "headrace"
+        if ours and (not asked or "own" in asked):
+            chosen += [(library, None, cache) for cache in options.cache]
+        alike = [config for config in WORKS if config in (asked or ([] if ours else WORKS))]
+        chosen += [(library, config, "warm" if ours else None) for config in alike]
+    return chosen
 
 
 def measure(
@@ -68,6 +78,8 @@ def measure(
     for seed in seeds(options.seeds):
         with tempfile.TemporaryDirectory() as empty:
             settings = {"HEADRACE_CACHE": empty} if cache == "cold" else {}
+            if options.threads:
+                settings |= {"OMP_NUM_THREADS": str(options.threads), "HEADRACE_THREADS": str(options.threads)}
             neighbours = Neighbours()
             row = run_program(
                 python, "solve_one.py", library, *flags, *limit, "--seed", seed, timeout=3600, env=settings
