@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from gymnasium.spaces import Space
 
+from headrace.kernels.random_actions import random_actions
 from headrace.kernels.source import Source, read
 from headrace.kernels.worlds import Worlds
 from headrace.rollout import Rollout
@@ -52,6 +53,29 @@ class CompiledEnv:
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
         self.worlds.reset(rollout, seed)
+
+    def run(self, rollout: Rollout) -> None:
+        """All T steps, by the actions that stand in the rollout. On CUDA one launch: the state stays in registers."""
+        fast = getattr(self.worlds, "run", None)
+        if fast is not None:
+            fast(rollout, 0, rollout.num_steps)
+            return
+        for t in range(rollout.num_steps):
+            self.step(rollout, t)
+
+    def run_random(self, rollout: Rollout, first_step: int) -> None:
+        """All T steps by random actions, which are written into the rollout: the same ones on every backend.
+
+        first_step: steps taken before, the counter behind the randomness.
+        """
+        fast = getattr(self.worlds, "run_random", None)
+        if fast is not None:
+            fast(rollout, 0, rollout.num_steps, first_step)
+            return
+        seed = int(self.worlds.seed)
+        shape = (rollout.num_steps, self.num_envs)
+        rollout.action.copy_(random_actions(self.action_space, seed, first_step, *shape, self.device))
+        self.run(rollout)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers from which load_state_dict() goes on bit for bit."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.kernels import cache, kinds
+from headrace.kernels import block_size, cache, kinds
 from headrace.kernels.env_cpu import pack_params
 from headrace.kernels.generate_cuda import COLUMNS, cuda_module, rows
 from headrace.kernels.numba_errors import explained
@@ -22,11 +22,16 @@ from headrace.kernels.tensor_worlds import TensorWorlds
 from headrace.rng import MASK
 from headrace.rollout import Rollout
 
+NUMBERS = {"reset": 0, "step": 1, "run": 2, "run_random": 3}  # kernel -> whole numbers behind its arrays
+WARM_UP, TIMED = 3, 30  # launches, when threads a block are chosen
+DEFAULT_BLOCK = 128
+
 
 class CudaWorlds(TensorWorlds):
     """N worlds on a GPU. See headrace.kernels.worlds for what each method owes.
 
-    block: threads a block. first_env: number of world 0, where these are a part of a larger set.
+    block: threads a block; None measures which number is fastest, once per GPU, environment and number of worlds.
+    first_env: number of world 0, where these are a part of a larger set.
     A step is one launch, and may be captured in a CUDA graph, with its t in it: reset() compiles it before. Under
     NUMBA_ENABLE_CUDASIM=1 the same kernels run, slowly, on tensors of the CPU.
     Raises ImportError without numba-cuda, RuntimeError without a GPU.
@@ -38,7 +43,7 @@ class CudaWorlds(TensorWorlds):
         num_envs: int,
         params: Mapping[str, Any] | None = None,
         device: torch.device | str = "cuda",
-        block: int = 128,
+        block: int | None = None,
         first_env: int = 0,
     ) -> None:
         self._cuda = numba_cuda()
@@ -64,7 +69,7 @@ class CudaWorlds(TensorWorlds):
         )
         self._packs, self._seed = (floats, integers), integers[-2]
         self._module = cache.load(f"{source.name}_cuda", cuda_module(source, per_env, self._simulated))
-        self._shape = (-(-num_envs // block), block)
+        self._block = DEFAULT_BLOCK if block is None and self._simulated else block
         self._rollout: Rollout | None = None
         self._arguments: tuple[Any, ...] = ()
 
@@ -72,13 +77,31 @@ class CudaWorlds(TensorWorlds):
         """Episode 0 of every world; writes observation[0] and valid[0]."""
         self._bind(rollout)
         self._take_seed(seed)
-        self._launch("reset")
+        self._launch("reset", block=self._block or DEFAULT_BLOCK)
+        if self._block is None:
+            self._block = block_size.best(self._key(), lambda block: self._seconds(rollout, block))
+            self._launch("reset")
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every world from row t to row t + 1."""
         if rollout is not self._rollout:
             self._bind(rollout)
         self._launch("step", t)
+
+    def run(self, rollout: Rollout, first: int, last: int) -> None:
+        """Rows `first` .. `last` by the actions that stand in the rollout, in one launch; the first call compiles."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        self._compile("run")
+        self._launch("run", first, last)
+
+    def run_random(self, rollout: Rollout, first: int, last: int, counter: int) -> None:
+        """Rows `first` .. `last` by random actions (headrace.kernels.random_actions), in one launch; the first call
+        compiles. counter: steps taken before."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        self._compile("run_random")
+        self._launch("run_random", first, last, counter)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from state_dict(). Raises ValueError where it is of other worlds."""
@@ -95,27 +118,47 @@ class CudaWorlds(TensorWorlds):
         columns = [getattr(rollout, name) for name in COLUMNS]
         with self._on_device():
             self._arguments = tuple(self._array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
-            if not self._simulated:
-                self._compile()
         self._rollout = rollout
+        self._compile("reset", "step")
 
-    def _compile(self) -> None:
+    def _compile(self, *kernels: str) -> None:
+        """Compile kernels for the columns bound, where that is still to be done."""
+        if self._simulated:
+            return
         import numba
 
         types = tuple(argument._numba_type_ for argument in self._arguments)
-        wanted = {"reset": types, "step": (*types, numba.types.int64)}
-        with explained(self.source, self._module):
-            cache.compile_once(self._module, wanted, f"compiling {self.source.name} for the GPU (once, about 5 s) ...")
+        wanted = {kernel: (*types, *(numba.types.int64,) * NUMBERS[kernel]) for kernel in kernels}
+        announcement = f"compiling {self.source.name} for the GPU (once, about 5 s) ..."
+        with self._on_device(), explained(self.source, self._module):
+            cache.compile_once(self._module, wanted, announcement)
+
+    def _key(self) -> str:
+        """What the best number of threads depends on."""
+        return f"{torch.cuda.get_device_name(self.device)}, {self._module.__name__}, {self.num_envs} worlds"
+
+    def _seconds(self, rollout: Rollout, block: int) -> float:
+        """Time of a step, measured on the GPU. The worlds go on from where they are, over row 0."""
+        for _ in range(WARM_UP):
+            self._launch("step", 0, block=block)
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        for _ in range(TIMED):
+            self._launch("step", 0, block=block)
+        ended.record()
+        ended.synchronize()
+        return began.elapsed_time(ended) / 1000 / TIMED
 
     def _array(self, tensor: Tensor) -> Any:
         if self._simulated:  # to_device() would take contiguous arrays alone
             return self._cuda.cudadrv.devicearray.FakeCUDAArray(tensor.numpy())
         return self._cuda.as_cuda_array(tensor, sync=False)
 
-    def _launch(self, kernel: str, *rest: int) -> None:
+    def _launch(self, kernel: str, *rest: int, block: int | None = None) -> None:
+        threads = block or self._block or DEFAULT_BLOCK
         dispatcher = getattr(self._module, kernel)
         with self._on_device():
-            dispatcher[(*self._shape, self._stream())](*self._arguments, *rest)
+            dispatcher[-(-self.num_envs // threads), threads, self._stream()](*self._arguments, *rest)
 
     def _stream(self) -> Any:
         """Torch's current stream. Made anew for each launch: while a graph is captured it is another one."""

@@ -1,6 +1,8 @@
 """Source -> the text of a Numba module for CUDA: one thread a world.
 
-The module has two kernels, `reset(...)` and `step(..., t)`. A launch has few arguments, because each costs the host
+The module has the kernels `reset(...)`, `step(..., t)`, and two that take many steps in one launch, with the state in
+registers: `run(..., first, last)` by the actions that stand in the rollout, `run_random(..., first, last, counter)` by
+random ones, which they write there. A launch has few arguments, because each costs the host
 time: all numbers of the worlds lie in one float32 and one int32 array, rows of N behind one another:
 
     floats     float fields of State, the running return; then float parameters: a row each or, if shared, one number
@@ -18,6 +20,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from headrace.kernels.kinds import BOOL, F32, U32
+from headrace.kernels.random_actions import bounds
 from headrace.kernels.source import Field, Param, Source
 from headrace.kernels.words import prelude
 
@@ -70,6 +73,11 @@ def cuda_module(source: Source, per_env: bool, simulated: bool) -> str:
         source.code.replace("def env_", f"{DEVICE}\ndef env_"),
         _kernel(f"reset({', '.join(names)})", [*_known(source, per_env), "after = np.uint64(0)", *_reset(source)]),
         _kernel(f"step({', '.join(names)}, t)", [*_known(source, per_env), *_step(source)]),
+        _kernel(f"run({', '.join(names)}, first, last)", [*_known(source, per_env), *_steps(source, [])]),
+        _kernel(
+            f"run_random({', '.join(names)}, first, last, counter)",
+            [*_known(source, per_env), *_steps(source, _draw_action(source))],
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -198,6 +206,87 @@ def _step(source: Source) -> list[str]:
     ]
     rows_of_time = ["now = np.uint64(t)", "after = now + np.uint64(1)"]
     return [*rows_of_time, "if valid[now, i]:", *_in(alive), "else:", *_in(ended)]
+
+
+def _steps(source: Source, draw: list[str]) -> list[str]:
+    """Lines for rows first .. last - 1, with the state in registers from the first to the last."""
+    late = f"length >= I32({source.max_steps})" if source.max_steps else "False"
+    alive = [
+        f"new, gain, over = env_step(s, p, {_action(source)}, (seed, U32(1), world, U32(number), U32(length)))",
+        "length = I32(length + I32(1))",
+        f"late = {late}",
+        "reward[now, i] = gain",
+        "terminated[now, i] = over",
+        "truncated[now, i] = late",
+        "episode_return[now, i] = F32(0.0)",
+        "episode_length[now, i] = I32(0)",
+        "total = F32(total + gain)",
+        "alive = (over | late) ^ True",
+        f"s = {_kept(source, 'new')}",
+    ]
+    ended = [
+        "reward[now, i] = F32(0.0)",
+        "terminated[now, i] = False",
+        "truncated[now, i] = False",
+        "episode_return[now, i] = total",
+        "episode_length[now, i] = length",
+        "number = I32(number + I32(1))",
+        "fresh = env_reset(s, p, (seed, U32(0), world, U32(number), U32(0)))",
+        "total = F32(0.0)",
+        "length = I32(0)",
+        "alive = True",
+        f"s = {_kept(source, 'fresh')}",
+    ]
+    body = [
+        "after = now + np.uint64(1)",
+        *draw,
+        "if alive:",
+        *_in(alive),
+        "else:",
+        *_in(ended),
+        "valid[after, i] = alive",
+        *_observe(source, "s"),
+    ]
+    total, length, number = _counters(source)
+    return [
+        f"total, length, number = {total}, {length}, {number}",
+        "alive = valid[np.uint64(first), i]",
+        "for now in range(np.uint64(first), np.uint64(last)):",
+        *_in(body),
+        f"{total} = total",
+        f"{length} = length",
+        f"{number} = number",
+        *_store(source, "s"),
+    ]
+
+
+def _kept(source: Source, name: str) -> str:
+    """A new state as it would be read again after it was stored."""
+    items = []
+    for k, field in enumerate(source.state):
+        value = f"{name}[{k}]" if field.shape is None else f"s[{k}]"
+        if field.shape is None:
+            value = f"F32({value})" if field.dtype == F32 else _read(f"I32({value})", field.dtype)
+        items.append(value)
+    return _tuple(items)
+
+
+def _draw_action(source: Source) -> list[str]:
+    """Lines that write a random action of world i: the same bits as headrace.kernels.random_actions."""
+    size = source.action_size
+    lines = [
+        "step = np.uint64(counter) + (now - np.uint64(first))",
+        "key = (seed, U32(2), world, U32(step >> np.uint64(32)), U32(step))",
+    ]
+    for k, (low, high) in enumerate(zip(*bounds(source.action_space), strict=True)):
+        place = "action[now, i]" if size is None else f"action[now, i, {k}]"
+        if isinstance(source.action_space, Box):
+            lines.append(f"{place} = uniform(key, {k}, {_bound(low)}, {_bound(high)})")
+        else:
+            count = int(high) - int(low)
+            drawn = f"I32(_product(uniform(key, {k}, 0.0, 1.0), F32({count})))"
+            lines.append(f"{place} = I32({int(low)}) + min({drawn}, I32({count - 1}))")
+    return lines
 
 
 def _action(source: Source) -> str:

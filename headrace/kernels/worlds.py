@@ -21,6 +21,7 @@ class Worlds(Protocol):
     """
 
     device: torch.device
+    seed: Any  # of the last reset, 32 bits
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """As Env.reset: episode 0 of every world, drawn with key (seed, RESET, world, 0, 0)."""

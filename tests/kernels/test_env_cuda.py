@@ -19,14 +19,20 @@ from headrace.envs.grid_world import GridWorld
 from headrace.envs.pendulum import Pendulum
 from headrace.kernels import cache
 from headrace.kernels.env_cpu import CpuWorlds
-from headrace.kernels.env_cuda import CudaWorlds
+from headrace.kernels.env_cuda import NUMBERS, CudaWorlds
 from headrace.kernels.generate_cuda import cuda_module
+from headrace.kernels.random_actions import random_actions
 from headrace.kernels.source import read
 from tests.kernels.worlds import BRANCH_FREE, Medley, assert_steps_agree, rollout
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
-on_gpu = pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+without_gpu = pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def on_gpu(test):
+    """Marks a test that needs a GPU, and skips it without."""
+    return pytest.mark.gpu(without_gpu(test))
 
 
 @pytest.mark.skipif(SIMULATED, reason="is the simulator")
@@ -88,6 +94,61 @@ def test_simulated_worlds_go_on_from_a_saved_state():
         assert torch.equal(ours, theirs)
 
 
+def assert_same(ours, theirs):
+    """All columns and the whole state of two worlds, bit for bit."""
+    (worlds, columns), (others, wanted) = ours, theirs
+    for name in columns.columns:
+        assert torch.equal(getattr(columns, name), getattr(wanted, name)), name
+    for mine, its in zip(worlds.state_dict().values(), others.state_dict().values(), strict=True):
+        assert torch.equal(torch.as_tensor(mine), torch.as_tensor(its))
+
+
+def stepped_and_run(cls, num_envs, num_steps, device="cpu"):
+    """The same worlds twice: stepped one by one, and run in two launches."""
+    source = read(cls)
+    both = []
+    for one_by_one in (True, False):
+        worlds, columns = CudaWorlds(source, num_envs, device=device), rollout(source, num_steps, num_envs, device)
+        worlds.reset(columns, 5)
+        if one_by_one:
+            for t in range(num_steps):
+                worlds.step(columns, t)
+        else:
+            worlds.run(columns, 0, 3)
+            worlds.run(columns, 3, num_steps)
+        both.append((worlds, columns))
+    return both
+
+
+def randomly_run(cls, num_envs, num_steps, device="cpu"):
+    """Worlds that draw their own actions, and worlds that are given the same."""
+    source, counter = read(cls), 2**32 - 3
+    columns = rollout(source, num_steps, num_envs, device)
+    worlds = CudaWorlds(source, num_envs, device=device)
+    worlds.reset(columns, 9)
+    worlds.run_random(columns, 0, num_steps, counter)
+    others, given = CudaWorlds(source, num_envs, device=device), rollout(source, num_steps, num_envs, device)
+    others.reset(given, 9)
+    given.action.copy_(random_actions(source.action_space, 9, counter, num_steps, num_envs, device))
+    others.run(given, 0, num_steps)
+    return (worlds, columns), (others, given)
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [Medley, GridWorld])
+def test_simulated_runs_equal_single_steps(cls):
+    ours, theirs = stepped_and_run(cls, 2, 9)
+    assert_same(ours, theirs)
+    assert not ours[1].valid[:-1].all() or cls is not Medley  # episodes ended on the way
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [CartPole, Pendulum, Medley])
+def test_simulated_random_runs_take_the_actions_of_random_actions(cls):
+    ours, theirs = randomly_run(cls, 2, 5)
+    assert_same(ours, theirs)
+
+
 @pytest.fixture
 def compile_ptx(monkeypatch):
     """Compiles a kernel of a Source to PTX for an H100, without a GPU; skips where numba-cuda or NVVM are missing."""
@@ -126,14 +187,24 @@ def compile_ptx(monkeypatch):
         )
         tensors = [getattr(columns, name) for name in names]
         given = [types.Array(getattr(types, str(x.numpy().dtype)), x.dim(), "A") for x in tensors]
-        signature = (*packs, *arrays, *given, *([types.int64] if kernel == "step" else []))
+        signature = (*packs, *arrays, *given, *[types.int64] * NUMBERS[kernel])
         ptx, _ = cuda.compile(getattr(module, kernel).py_func, signature, device=False, cc=capability, abi="numba")
         return ptx
 
     return compile_kernel
 
 
-@pytest.mark.parametrize("cls, kernel", [(CartPole, "step"), (Medley, "step"), (GridWorld, "reset")])
+@pytest.mark.parametrize(
+    "cls, kernel",
+    [
+        (CartPole, "step"),
+        (Medley, "step"),
+        (GridWorld, "reset"),
+        (CartPole, "run"),
+        (Medley, "run_random"),
+        (Pendulum, "run_random"),
+    ],
+)
 def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kernel):
     ptx = compile_ptx(read(cls), kernel)
     assert ".f32" in ptx and ".entry" in ptx
@@ -176,6 +247,18 @@ def test_missing_gpu_is_named():
 def test_gpu_steps_agree_with_the_cpu_kernel(cls):
     source = read(cls)
     assert_steps_agree(CudaWorlds(source, 300), CpuWorlds(source, 300, threads=1), 50, seed=3, device="cuda")
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [CartPole, Medley, GridWorld])
+def test_gpu_runs_equal_single_steps(cls):
+    assert_same(*stepped_and_run(cls, 300, 40, "cuda"))
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [CartPole, Pendulum, Medley])
+def test_gpu_random_runs_take_the_actions_of_random_actions(cls):
+    assert_same(*randomly_run(cls, 300, 40, "cuda"))
 
 
 @on_gpu

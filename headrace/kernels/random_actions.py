@@ -1,0 +1,40 @@
+"""Actions drawn evenly from a space: for measuring environments, and for the first steps of off-policy learning."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from torch import Tensor
+
+from headrace import rng
+
+
+def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
+    """Where each entry of a random action begins, and one past where it ends: of a Box float32, -1 .. 1 where it has no
+    bounds; else int64. Raises TypeError for other spaces."""
+    if isinstance(space, Discrete):
+        return np.array([space.start]), np.array([space.start + space.n])
+    if isinstance(space, MultiDiscrete):
+        return space.start.ravel(), (space.start + space.nvec).ravel()
+    if isinstance(space, Box):
+        low, high = (np.ravel(side).astype(np.float32) for side in (space.low, space.high))
+        bounded = np.isfinite(low) & np.isfinite(high)
+        return np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
+    raise TypeError(f"no random actions of {space}: use Discrete, MultiDiscrete or Box")
+
+
+def random_actions(
+    space: Space, seed: int, first_step: int, num_steps: int, num_envs: int, device: torch.device | str
+) -> Tensor:
+    """Random actions as a rollout holds them, [T, N] or [T, N, K]: a function of seed, step, environment and entry.
+
+    first_step: steps taken before.
+    """
+    low, high = (torch.from_numpy(side.copy()).to(device) for side in bounds(space))
+    drawn = rng.uniform(seed, rng.Purpose.ACTION, first_step, num_steps, num_envs, len(low), device)
+    if isinstance(space, Box):
+        return drawn * (high - low) + low
+    count = high - low
+    chosen = torch.minimum((drawn * count.float()).long(), count - 1) + low
+    return chosen.int() if space.shape else chosen.int().squeeze(2)

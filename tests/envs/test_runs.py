@@ -1,0 +1,42 @@
+"""Whole rollouts by given or random actions: the same on every backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headrace import envs
+from headrace.rollout import Rollout
+from headrace.spaces import action_column, env_columns
+
+
+def prepared(name, backend, num_steps=12, num_envs=20):
+    env = envs.make(name, num_envs, backend=backend)
+    columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
+    rollout = Rollout(num_steps, num_envs, columns)
+    env.reset(rollout, 7)
+    return env, rollout
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_random_runs_are_alike_on_every_backend(name):
+    rollouts = []
+    for backend in ("cpu", "torch"):
+        env, rollout = prepared(name, backend)
+        env.run_random(rollout, 5)
+        rollouts.append(rollout)
+    assert torch.equal(rollouts[0].action, rollouts[1].action)
+    assert torch.equal(rollouts[0].valid, rollouts[1].valid)
+    torch.testing.assert_close(rollouts[0].observation, rollouts[1].observation, rtol=1e-3, atol=1e-3)
+    assert rollouts[0].action.float().std() > 0.1
+
+
+def test_a_run_takes_the_actions_that_are_there():
+    env, rollout = prepared("CartPole-v1", "cpu")
+    other, stepped = prepared("CartPole-v1", "cpu")
+    for columns in (rollout, stepped):
+        columns.action.copy_((torch.arange(12).unsqueeze(1) + torch.arange(20)) % 2)
+    env.run(rollout)
+    for t in range(12):
+        other.step(stepped, t)
+    assert torch.equal(rollout.observation, stepped.observation) and torch.equal(rollout.reward, stepped.reward)
