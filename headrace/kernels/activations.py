@@ -16,22 +16,18 @@ _0 = np.uint64(0)
 
 
 @njit(**INLINE)
-def _tanh(x):
-    y = tanh(x)
-    return y, _ONE - y * y
-
-
-@njit(**INLINE)
 def _relu(x):
-    negative = x < _ZERO  # false for NaN, which therefore stays
-    return select(negative, splat(_ZERO), x), select(x > _ZERO, splat(_ONE), splat(_ZERO))
+    return select(x < _ZERO, splat(_ZERO), x)  # the comparison is false for NaN, which therefore stays
 
 
 @njit(**INLINE)
 def _elu(x):
-    e = exp(x)
-    positive = x > _ZERO
-    return select(positive, x, e - _ONE), select(positive, splat(_ONE), e)
+    return select(x > _ZERO, x, exp(x) - _ONE)
+
+
+@njit(**INLINE)
+def _leaky_relu(x):
+    return select(x > _ZERO, x, x * _LEAK)
 
 
 @njit(**INLINE)
@@ -47,18 +43,51 @@ def _gelu(x):
     return x * distribution, distribution + x * density
 
 
+# slopes, where the value y of the activation tells them
+
+
 @njit(**INLINE)
-def _leaky_relu(x):
-    positive = x > _ZERO
-    return select(positive, x, x * _LEAK), select(positive, splat(_ONE), splat(_LEAK))
+def _tanh_slope(y):
+    return _ONE - y * y
 
 
-def _rows(function):
-    """`function` of `count` values from scratch[first] on, in place; its slope goes to scratch[slope] on."""
+@njit(**INLINE)
+def _relu_slope(y):
+    return select(y > _ZERO, splat(_ONE), splat(_ZERO))
+
+
+@njit(**INLINE)
+def _elu_slope(y):
+    return select(y > _ZERO, splat(_ONE), y + _ONE)
+
+
+@njit(**INLINE)
+def _leaky_relu_slope(y):
+    return select(y > _ZERO, splat(_ONE), splat(_LEAK))
+
+
+def _told(function, slope_of):
+    """Rows of an activation whose value tells its slope: forward, and a delta times the slope."""
+
+    @njit(**INNER)
+    def rows(scratch, first, count):
+        for i in range(first, first + count, WIDTH):
+            store(scratch, i, function(load(scratch, i)))
+
+    @njit(**INNER)
+    def back(scratch, delta, output, count):
+        for i in range(_0, count, WIDTH):
+            store(scratch, delta + i, load(scratch, delta + i) * slope_of(load(scratch, output + i)))
+
+    return rows, back
+
+
+def _kept(function):
+    """Rows of an activation that gives value and slope."""
 
     @njit(**INNER)
     def rows(scratch, first, slope, count):
-        for i in range(np.uint64(0), count, WIDTH):
+        for i in range(_0, count, WIDTH):
             y, dy = function(load(scratch, first + i))
             store(scratch, first + i, y)
             store(scratch, slope + i, dy)
@@ -66,25 +95,47 @@ def _rows(function):
     return rows
 
 
-_tanh_rows, _relu_rows, _elu_rows = _rows(_tanh), _rows(_relu), _rows(_elu)
-_silu_rows, _gelu_rows, _leaky_relu_rows = _rows(_silu), _rows(_gelu), _rows(_leaky_relu)
+_tanh_rows, _tanh_back = _told(tanh, _tanh_slope)
+_relu_rows, _relu_back = _told(_relu, _relu_slope)
+_elu_rows, _elu_back = _told(_elu, _elu_slope)
+_leaky_relu_rows, _leaky_relu_back = _told(_leaky_relu, _leaky_relu_slope)
+_silu_rows, _gelu_rows = _kept(_silu), _kept(_gelu)
 
 
 @njit(**INNER)
 def activate(code, scratch, first, slope, count):
-    """Apply the activation CODES calls `code` to scratch[first : first + count], and keep its slopes."""
+    """Apply the activation CODES calls `code` to scratch[first : first + count]; keep slopes that its value hides."""
     if code == np.uint64(1):
-        _tanh_rows(scratch, first, slope, count)
+        _tanh_rows(scratch, first, count)
     elif code == np.uint64(2):
-        _relu_rows(scratch, first, slope, count)
+        _relu_rows(scratch, first, count)
     elif code == np.uint64(3):
-        _elu_rows(scratch, first, slope, count)
+        _elu_rows(scratch, first, count)
     elif code == np.uint64(4):
         _silu_rows(scratch, first, slope, count)
     elif code == np.uint64(5):
         _gelu_rows(scratch, first, slope, count)
     elif code == np.uint64(6):
-        _leaky_relu_rows(scratch, first, slope, count)
+        _leaky_relu_rows(scratch, first, count)
+
+
+@njit(**INNER)
+def pull_back(code, scratch, delta, output, slope, count):
+    """From a loss's gradient at the activation's values, scratch[delta : delta + count], to that before it, in place.
+
+    output: where its values lie; slope: where activate() kept its slopes.
+    """
+    if code == np.uint64(1):
+        _tanh_back(scratch, delta, output, count)
+    elif code == np.uint64(2):
+        _relu_back(scratch, delta, output, count)
+    elif code == np.uint64(3):
+        _elu_back(scratch, delta, output, count)
+    elif code == np.uint64(6):
+        _leaky_relu_back(scratch, delta, output, count)
+    elif code != _0:
+        for i in range(_0, count, WIDTH):
+            store(scratch, delta + i, load(scratch, delta + i) * load(scratch, slope + i))
 
 
 @njit(**INNER)

@@ -6,8 +6,9 @@ One product serves all three passes of a dense layer, because it takes the strid
     backward    target[i, e]   += sum_o weight[o, i] delta[o, e]
     gradient    target[o, i]   += sum_e delta[o, e] source[i, e], with the source transposed: lanes are inputs
 
-Sums stay in registers, four rows by 64 lanes where the machine has 512-bit registers, else four by 16. Each is taken
-in order, whatever the tile, so that results depend neither on the tile nor on the machine's register width.
+Sums stay in registers, six rows by 64 lanes where the machine has 512-bit registers, else four by 16. Each is taken
+in order, whatever the tile, so that results depend neither on the tile nor on the machine's register width. Gradients
+of few weights are sums along lanes instead (add_dots), which need no transposed source.
 """
 
 from __future__ import annotations
@@ -19,9 +20,41 @@ from headrace.kernels.jit import INNER, njit
 from headrace.kernels.simd import fma, load, splat, store, total
 from headrace.kernels.tables import BLOCK, WIDTH
 
-_ZERO, _ONE, _FOUR = np.uint64(0), np.uint64(1), np.uint64(4)
+_ZERO, _ONE, _FOUR, _SIX = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(6)
 _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
+
+
+@njit(**INNER)
+def _tile_6x64(weight, w, row, column, count, source, s, source_row, target, t, target_row):
+    w1, t1 = w + row, t + target_row
+    w2, t2 = w1 + row, t1 + target_row
+    w3, t3 = w2 + row, t2 + target_row
+    w4, t4 = w3 + row, t3 + target_row
+    w5, t5 = w4 + row, t4 + target_row
+    a0, a1, a2, a3 = load(target, t), load(target, t + WIDTH), load(target, t + _2), load(target, t + _3)
+    b0, b1, b2, b3 = load(target, t1), load(target, t1 + WIDTH), load(target, t1 + _2), load(target, t1 + _3)
+    c0, c1, c2, c3 = load(target, t2), load(target, t2 + WIDTH), load(target, t2 + _2), load(target, t2 + _3)
+    d0, d1, d2, d3 = load(target, t3), load(target, t3 + WIDTH), load(target, t3 + _2), load(target, t3 + _3)
+    e0, e1, e2, e3 = load(target, t4), load(target, t4 + WIDTH), load(target, t4 + _2), load(target, t4 + _3)
+    f0, f1, f2, f3 = load(target, t5), load(target, t5 + WIDTH), load(target, t5 + _2), load(target, t5 + _3)
+    for k in range(_ZERO, count):
+        i, j = s + k * source_row, k * column
+        x0, x1, x2, x3 = load(source, i), load(source, i + WIDTH), load(source, i + _2), load(source, i + _3)
+        a, b, c = splat(weight[w + j]), splat(weight[w1 + j]), splat(weight[w2 + j])
+        d, e, f = splat(weight[w3 + j]), splat(weight[w4 + j]), splat(weight[w5 + j])
+        a0, a1, a2, a3 = fma(a, x0, a0), fma(a, x1, a1), fma(a, x2, a2), fma(a, x3, a3)
+        b0, b1, b2, b3 = fma(b, x0, b0), fma(b, x1, b1), fma(b, x2, b2), fma(b, x3, b3)
+        c0, c1, c2, c3 = fma(c, x0, c0), fma(c, x1, c1), fma(c, x2, c2), fma(c, x3, c3)
+        d0, d1, d2, d3 = fma(d, x0, d0), fma(d, x1, d1), fma(d, x2, d2), fma(d, x3, d3)
+        e0, e1, e2, e3 = fma(e, x0, e0), fma(e, x1, e1), fma(e, x2, e2), fma(e, x3, e3)
+        f0, f1, f2, f3 = fma(f, x0, f0), fma(f, x1, f1), fma(f, x2, f2), fma(f, x3, f3)
+    store(target, t, a0), store(target, t + WIDTH, a1), store(target, t + _2, a2), store(target, t + _3, a3)
+    store(target, t1, b0), store(target, t1 + WIDTH, b1), store(target, t1 + _2, b2), store(target, t1 + _3, b3)
+    store(target, t2, c0), store(target, t2 + WIDTH, c1), store(target, t2 + _2, c2), store(target, t2 + _3, c3)
+    store(target, t3, d0), store(target, t3 + WIDTH, d1), store(target, t3 + _2, d2), store(target, t3 + _3, d3)
+    store(target, t4, e0), store(target, t4 + WIDTH, e1), store(target, t4 + _2, e2), store(target, t4 + _3, e3)
+    store(target, t5, f0), store(target, t5 + WIDTH, f1), store(target, t5 + _2, f2), store(target, t5 + _3, f3)
 
 
 @njit(**INNER)
@@ -85,22 +118,26 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
     w, s, t: where the matrices begin in their flat float32 arrays; row, column: weight's strides; source_row,
     target_row: strides of the other two, whose columns lie side by side. width: a multiple of 16. All uint64.
     """
-    whole = rows - rows % _FOUR
     e = _ZERO
     while e < width:
-        wide, x = _WIDE and e + BLOCK <= width, s + e
-        for r in range(_ZERO, whole, _FOUR):
-            f, y = w + r * row, t + r * target_row + e
-            if wide:
-                _tile_4x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
+        wide, x, r = _WIDE and e + BLOCK <= width, s + e, _ZERO
+        while r < rows:
+            f, y, left = w + r * row, t + r * target_row + e, rows - r
+            if wide and left >= _SIX:
+                _tile_6x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
+                r += _SIX
+            elif left >= _FOUR:
+                if wide:
+                    _tile_4x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
+                else:
+                    _tile_4x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
+                r += _FOUR
             else:
-                _tile_4x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
-        for r in range(whole, rows):
-            f, y = w + r * row, t + r * target_row + e
-            if wide:
-                _tile_1x64(weight, f, column, count, source, x, source_row, target, y)
-            else:
-                _tile_1x16(weight, f, column, count, source, x, source_row, target, y)
+                if wide:
+                    _tile_1x64(weight, f, column, count, source, x, source_row, target, y)
+                else:
+                    _tile_1x16(weight, f, column, count, source, x, source_row, target, y)
+                r += _ONE
         e += BLOCK if wide else WIDTH
 
 
@@ -129,13 +166,6 @@ def add(target, source, first, count):
 
 
 @njit(**INNER)
-def scale(target, first, factor, count):
-    """target[first + i] *= target[factor + i] for i < count; count a multiple of 16."""
-    for i in range(_ZERO, count, WIDTH):
-        store(target, first + i, load(target, first + i) * load(target, factor + i))
-
-
-@njit(**INNER)
 def transpose(scratch, source, rows, target, stride):
     """scratch[target + e * stride + r] = scratch[source + r * BLOCK + e], sixteen rows at a time."""
     whole = rows - rows % WIDTH
@@ -146,6 +176,19 @@ def transpose(scratch, source, rows, target, stride):
     for r in range(whole, rows):
         for e in range(_ZERO, BLOCK):
             scratch[target + e * stride + r] = scratch[source + r * BLOCK + e]
+
+
+@njit(**INNER)
+def add_dots(scratch, first, rows, source, columns, target, t, target_row):
+    """target[t + r * target_row + c] += row r of the block at scratch[first] times row c of the one at source."""
+    for c in range(_ZERO, columns):
+        i = source + c * BLOCK
+        x0, x1, x2, x3 = load(scratch, i), load(scratch, i + WIDTH), load(scratch, i + _2), load(scratch, i + _3)
+        for r in range(_ZERO, rows):
+            j = first + r * BLOCK
+            even = fma(load(scratch, j + _2), x2, load(scratch, j) * x0)
+            odd = fma(load(scratch, j + _3), x3, load(scratch, j + WIDTH) * x1)
+            target[t + r * target_row + c] += total(even + odd)
 
 
 @njit(**INNER)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.activations import activate, layer_norm, layer_norm_backward
-from headrace.kernels.dense import add_row_sums, clear, fill, multiply, scale, transpose
+from headrace.kernels.activations import activate, layer_norm, layer_norm_backward, pull_back
+from headrace.kernels.dense import add_dots, add_row_sums, clear, fill, multiply, transpose
 from headrace.kernels.jit import INNER, MERGED, njit
 from headrace.kernels.simd import load, select, splat, store
 from headrace.kernels.tables import (
@@ -37,6 +37,8 @@ from headrace.kernels.tables import (
     WIDTH,
 )
 
+ROWS = np.uint64(24)  # of a layer at a time, so that they are still in the first cache when they are needed again
+FEW = np.uint64(512)  # weights of a layer up to which add_dots is faster than a transposed source
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
@@ -59,19 +61,33 @@ def normalize(normalizer, scratch):
 
 
 @njit(**MERGED)
-def forward(layers, parameters, scratch):
-    """Outputs and slopes of all layers, from the observation's block at scratch[0]."""
+def forward(layers, parameters, scratch, lanes):
+    """Outputs and slopes of all layers, from the observation's block at scratch[0]; of its first `lanes` samples, a
+    multiple of 16."""
     for n in range(_ZERO, np.uint64(len(layers))):
         inputs, outputs, output = layers[n, INPUTS], layers[n, OUTPUTS], layers[n, OUTPUT]
-        fill(scratch, output, outputs, parameters, layers[n, BIAS])
-        multiply(
-            parameters, layers[n, WEIGHT], inputs, _ONE, outputs, inputs,
-            scratch, layers[n, SOURCE], BLOCK, scratch, output, BLOCK, BLOCK,
-        )  # fmt: skip
-        norm = layers[n, NORM]
+        code, slope, norm = layers[n, ACTIVATION], layers[n, SLOPE], layers[n, NORM]
+        for r in range(_ZERO, outputs, ROWS):
+            rows, place = min(ROWS, outputs - r), output + r * BLOCK
+            fill(scratch, place, rows, parameters, layers[n, BIAS] + r)
+            multiply(
+                parameters, layers[n, WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
+                scratch, layers[n, SOURCE], BLOCK, scratch, place, BLOCK, lanes,
+            )  # fmt: skip
+            if norm == NOWHERE:
+                _activate(code, scratch, place, slope + r * BLOCK, rows, lanes)
         if norm != NOWHERE:
             layer_norm(scratch, output, outputs, layers[n, NORMAL], parameters, norm, layers[n, NORM_BIAS])
-        activate(layers[n, ACTIVATION], scratch, output, layers[n, SLOPE], outputs * BLOCK)
+            _activate(code, scratch, output, slope, outputs, lanes)
+
+
+@njit(**INNER)
+def _activate(code, scratch, first, slope, rows, lanes):
+    if lanes == BLOCK:
+        activate(code, scratch, first, slope, rows * BLOCK)
+    else:
+        for row in range(_ZERO, rows * BLOCK, BLOCK):
+            activate(code, scratch, first + row, slope + row, lanes)
 
 
 @njit(**MERGED)
@@ -81,25 +97,29 @@ def backward(layers, transposed, parameters, scratch, gradient):
         n = np.uint64(len(layers)) - _ONE - back
         inputs, outputs, stride = layers[n, INPUTS], layers[n, OUTPUTS], layers[n, STRIDE]
         source, delta, upstream = layers[n, SOURCE], layers[n, DELTA], layers[n, SOURCE_DELTA]
-        if layers[n, ACTIVATION] != _ZERO:
-            scale(scratch, delta, layers[n, SLOPE], outputs * BLOCK)
+        pull_back(layers[n, ACTIVATION], scratch, delta, layers[n, OUTPUT], layers[n, SLOPE], outputs * BLOCK)
         norm, place = layers[n, NORM], layers[n, NORM_GRADIENT]
         if norm != NOWHERE:
             bias = place + _rounded(outputs)
             layer_norm_backward(scratch, delta, outputs, layers[n, NORMAL], parameters, norm, gradient, place, bias)
-        transpose(scratch, source, inputs, transposed, stride)
-        multiply(
-            scratch, delta, BLOCK, _ONE, outputs, BLOCK,
-            scratch, transposed, stride, gradient, layers[n, GRADIENT], stride, stride,
-        )  # fmt: skip
+        if inputs * outputs <= FEW:
+            add_dots(scratch, delta, outputs, source, inputs, gradient, layers[n, GRADIENT], stride)
+        else:
+            transpose(scratch, source, inputs, transposed, stride)
+            multiply(
+                scratch, delta, BLOCK, _ONE, outputs, BLOCK,
+                scratch, transposed, stride, gradient, layers[n, GRADIENT], stride, stride,
+            )  # fmt: skip
         add_row_sums(scratch, delta, outputs, gradient, layers[n, BIAS_GRADIENT])
         if upstream != NOWHERE:
-            if layers[n, FIRST] != _ZERO:
-                clear(scratch, upstream, inputs * BLOCK)
-            multiply(
-                parameters, layers[n, WEIGHT], _ONE, inputs, inputs, outputs,
-                scratch, delta, BLOCK, scratch, upstream, BLOCK, BLOCK,
-            )  # fmt: skip
+            for i in range(_ZERO, inputs, ROWS):
+                rows, place = min(ROWS, inputs - i), upstream + i * BLOCK
+                if layers[n, FIRST] != _ZERO:
+                    clear(scratch, place, rows * BLOCK)
+                multiply(
+                    parameters, layers[n, WEIGHT] + i, _ONE, inputs, rows, outputs,
+                    scratch, delta, BLOCK, scratch, place, BLOCK, BLOCK,
+                )  # fmt: skip
 
 
 @njit(**MERGED)

@@ -125,7 +125,7 @@ def _differentiate(job, tree, part, parts, scratch, gradient, sums):
         first = block * BLOCK
         _gather(job.columns, job.places, scratch, order, start + first, min(BLOCK, size - first), job.numbers[0])
         normalize(job.normalizer, scratch)
-        forward(layers, job.parameters, scratch)
+        forward(layers, job.parameters, scratch, BLOCK)
         if ending & U(ACTOR):
             _policy_loss(job.head, job.places, job.loss, scratch, gradient, sums)
         if ending & U(CRITIC):

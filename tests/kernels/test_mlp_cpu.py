@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numba import njit  # noqa: TID253
 
 from headrace.kernels import mlp_cpu, tables
-from headrace.kernels.tables import CODES, OBSERVATION, Layer, aligned, network
+from headrace.kernels.tables import BLOCK, CODES, OBSERVATION, Layer, aligned, network
 
 TORCH = {
     "identity": lambda x: x,
@@ -24,7 +24,7 @@ OUTPUT, DELTA = int(tables.OUTPUT), int(tables.DELTA)
 
 @njit
 def run(layers, transposed, parameters, scratch, gradient, flat):
-    mlp_cpu.forward(layers, parameters, scratch)
+    mlp_cpu.forward(layers, parameters, scratch, BLOCK)
     mlp_cpu.backward(layers, transposed, parameters, scratch, gradient)
     mlp_cpu.flatten_gradient(layers, gradient, flat)
 
