@@ -24,6 +24,7 @@ POLICY_SETTINGS = (
     "distribution",
     "normalize_observation",
     "normalize_return",
+    "layer_norm",
 )  # fields of a config that go to the ActorCritic under the same name
 
 
@@ -101,6 +102,8 @@ def actor_critic(config: Any, observation_space: Space, action_space: Space, see
     recurrent = getattr(config, "recurrent", "none")
     if recurrent == "none":
         return ActorCritic(observation_space, action_space, seed=seed, **settings)
+    if settings.pop("layer_norm", False):
+        raise ValueError("layer_norm is for policies without memory: leave out recurrent, or layer_norm")
     return RecurrentActorCritic(
         observation_space,
         action_space,

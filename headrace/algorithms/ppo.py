@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, inf, sqrt
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from headrace import rng
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count, minibatches
+from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
 from headrace.device import known
 from headrace.fused import fused
-from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
 from headrace.returns import explained_variance, gae
-from headrace.rollout import Column, Columns, Rollout, flatten, masked_mean
-from headrace.spaces import Space
+from headrace.rollout import Rollout
 
 METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
 
@@ -46,68 +45,54 @@ class PPOConfig:
     shared: bool = False  # actor and critic share their hidden layers
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
+    memory_size: int = 64  # size of that memory
+    sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "epochs", "minibatch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        for name in ("learning_rate", "clip", "max_grad_norm"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        counts = ("num_steps", "epochs", "minibatch_size")
+        check_ranges(self, least_one=counts, above_zero=("learning_rate", "clip", "max_grad_norm"))
         for name in ("value_clip", "target_kl"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 (off) or above, got {getattr(self, name)}")
-        if self.schedule not in ("constant", "linear"):
-            raise ValueError(f"schedule must be 'constant' or 'linear', got {self.schedule!r}")
+
+    def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> PPOConfig:
+        """These settings, which are right for base_envs environments, made right for num_envs: docs/scaling.md.
+
+        fixed: settings to have as given; the others follow from them too.
+        """
+        growth = num_envs / base_envs
+        foresight = self.gamma * self.gae_lambda
+        reach = ceil(1 / (1 - foresight)) if foresight < 1 else inf  # steps that an advantage sums over
+        num_steps = max(round(self.num_steps / growth), min(self.num_steps, reach))
+        if self.sequence_length:
+            num_steps = ceil(num_steps / self.sequence_length) * self.sequence_length
+        num_steps = fixed.get("num_steps", num_steps)
+        rows = growth * num_steps / self.num_steps  # of a rollout, in those of the base
+        fresh = max(1.0, rows * sqrt(growth))  # how much less each row need be looked at
+        epochs = fixed.get("epochs", max(1, int(self.epochs / fresh)))
+        work = rows * epochs / self.epochs
+        size = fixed.get("minibatch_size", self.minibatch_size * max(1, round(work)))
+        larger = size / self.minibatch_size
+        settings = {
+            "num_steps": num_steps,
+            "epochs": epochs,
+            "minibatch_size": size,
+            "learning_rate": self.learning_rate * sqrt(larger),
+            "target_kl": self.target_kl or (self.clip**2 / 2 if larger > 1 else 0.0),
+        }
+        return replace(self, **settings | fixed)
 
 
-class PPO:
+class PPO(OnPolicy):
     """Learns a policy from rollouts that it collected itself."""
 
     name = "ppo"
+    config: PPOConfig
 
     def __init__(self, policy: Policy, config: PPOConfig = PPOConfig(), seed: int = 0) -> None:
-        self.policy, self.config, self.seed = policy, config, seed
-        self.num_steps = config.num_steps
-        self.optimizer = Adam(policy.parameters(), config.learning_rate)
-        self.iteration = 0
-
-    @classmethod
-    def build(
-        cls, config: PPOConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
-    ) -> PPO:
-        """PPO with an ActorCritic on a device. Raises TypeError for spaces it cannot learn on."""
-        policy = ActorCritic(
-            observation_space,
-            action_space,
-            config.hidden,
-            config.activation,
-            config.shared,
-            config.distribution,
-            config.normalize_observation,
-            config.normalize_return,
-            seed,
-            config.layer_norm,
-        )
-        return cls(policy.to(device), config, seed)
-
-    def columns(self) -> dict[str, Column | Columns]:
-        """log_prob and value of what was decided; value also of what is seen last."""
-        return {"log_prob": Column(), "value": Column(edge=True)}
-
-    def rehearse(self, rollout: Rollout) -> None:
-        """Learn once from a made-up rollout and forget it."""
-        before = self.state_dict()
-        self.update(rollout, 0.0)
-        self.load_state_dict(before)
-
-    def prepare(self, rollout: Rollout) -> str:
-        """Nothing depends on the number of environments."""
-        return ""
+        super().__init__(policy, config, seed)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Learn from a rollout of this policy. progress: share of the training done, 0 .. 1.
@@ -116,34 +101,17 @@ class PPO:
         means over all minibatches; approx_kl over the last epoch's; explained_variance is of the values collected.
         """
         config, value = self.config, rollout.value[:-1]
-        if config.schedule == "linear":
-            self.optimizer.learning_rate.fill_(config.learning_rate * (1 - progress))
+        self.set_learning_rate(progress)
         ends = (rollout.terminated, rollout.truncated)
         advantage = gae(rollout.reward, value, rollout.value[1:], *ends, config.gamma, config.gae_lambda)
         returns = advantage + value
-        metrics = learn(self.policy, self.optimizer, rollout, advantage, returns, self._permutation(rollout), config)
+        order = self.permutation(rollout, config.epochs)
+        metrics = learn(self.policy, self.optimizer, rollout, advantage, returns, order, config)
         metrics["explained_variance"] = explained_variance(value, returns, rollout.valid[:-1])
         metrics["learning_rate"] = self.optimizer.learning_rate.clone()
         self.policy.update_statistics(rollout, returns)
         self.iteration += 1
         return metrics
-
-    def _permutation(self, rollout: Rollout) -> Tensor:
-        """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed and iteration."""
-        rows = rollout.num_steps * rollout.num_envs
-        shuffle = rng.Purpose.SHUFFLE
-        return rng.permutations(self.seed, shuffle, self.iteration, self.config.epochs, rows, rollout.device)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Copies of the policy's tensors and the optimizer's, and the number of updates done."""
-        policy = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
-        return {"policy": policy, "optimizer": self.optimizer.state_dict(), "iteration": self.iteration}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(), bit for bit."""
-        self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.iteration = int(state["iteration"])
 
 
 @fused("ppo.learn")
@@ -161,23 +129,24 @@ def learn(
     advantage, returns: [T, N]; permutation: int64 [epochs, T * N], the order of rows in each epoch. Every minibatch has
     the same shape; dead rows in it weigh nothing.
     """
-    valid = rollout.valid[: rollout.num_steps].flatten()
-    advantage = _normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
+    rows, unit = policy.rows, policy.sequence_length
+    valid = rows(rollout.valid[: rollout.num_steps])
+    advantage = normalized(rows(advantage), valid) if config.normalize_advantage else rows(advantage)
     columns = {
-        "observation": flatten(rollout.observation[: rollout.num_steps]),
-        "action": flatten(rollout.action),
-        "log_prob": rollout.log_prob.flatten(),
-        "value": rollout.value[: rollout.num_steps].flatten(),
+        "inputs": policy.inputs(rollout),
+        "action": rows(rollout.action),
+        "log_prob": rows(rollout.log_prob),
+        "value": rows(rollout.value[: rollout.num_steps]),
         "advantage": advantage,
         "bound": advantage + config.clip * advantage.abs(),
-        "returns": returns.flatten(),
+        "returns": rows(returns),
         "valid": valid.to(torch.float32),
     }
-    number = count(len(valid), config.minibatch_size)
+    number = count(len(valid), config.minibatch_size, unit)
     skip = torch.zeros((), device=valid.device) if config.target_kl else None
     losses, log_ratios, weights = [], [], []
     for order in permutation:
-        for batch in minibatches(columns, order, number):
+        for batch in minibatches(columns, order, number, unit):
             weight = batch["valid"] / batch["valid"].sum().clamp(min=1)
             loss, parts, log_ratio = ppo_loss(policy, batch, weight, config)
             if skip is not None:
@@ -199,7 +168,7 @@ def ppo_loss(
 
     weight [B]: 1 / number of valid rows, 0 at dead ones: `x @ weight` is the mean over valid rows.
     """
-    log_prob, entropy, value = policy.evaluate(batch["observation"], batch["action"])
+    log_prob, entropy, value = policy.evaluate(batch["inputs"], batch["action"])
     log_ratio = log_prob - batch["log_prob"]
     # eq. 7: min(r A, clip(r, 1 - c, 1 + c) A) = min(r A, A + c |A|)
     policy_loss = -(torch.minimum(log_ratio.exp() * batch["advantage"], batch["bound"]) @ weight)
@@ -216,12 +185,6 @@ def ppo_loss(
     loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss  # eq. 9
     parts = tuple(x.detach() for x in (policy_loss, value_loss, entropy_loss, loss))
     return loss, parts, log_ratio.detach()
-
-
-def _normalized(advantage: Tensor, valid: Tensor) -> Tensor:
-    """Mean 0 and variance 1 over valid rows."""
-    centred = advantage - masked_mean(advantage, valid)
-    return centred / (masked_mean(centred.square(), valid).sqrt() + 1e-8)
 
 
 def _kl(log_ratio: Tensor) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
-from headrace.algorithms.ppo import METRICS, PPOConfig, _normalized
+from headrace.algorithms.on_policy import normalized
+from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.device import kernel_threads
 from headrace.fused import register
 from headrace.kernels.compiled import entry
@@ -30,7 +31,7 @@ from headrace.rollout import Rollout, flatten
 # Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
 # bring the kernel after the source, see that tests/algorithms/test_ppo_cpu.py passes, and put the new digest here.
 _DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian, SquashedGaussian)
-DIGEST = "b57679d79bb2a384"
+DIGEST = "c275b2848448899f"
 SOURCES = (
     *((ActorCritic, "forward"), (ActorCritic, "evaluate"), (Adam, "step")),
     *((MLP, "forward"), (Readout, "forward")),
@@ -98,7 +99,7 @@ class _Learner:
         valid = rollout.valid[:steps].flatten()
         observation, stride, normalizer = encoded(policy, flatten(rollout.observation[:steps]))
         action = flatten(rollout.action).view(len(valid), -1).t() - self.tables.start
-        chosen = _normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
+        chosen = normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
         value = rollout.value[:steps].flatten()
         columns = (action, rollout.log_prob.flatten(), value, chosen, returns.flatten(), valid)
         arrays = (x.to(torch.float32).contiguous().numpy() for x in columns)

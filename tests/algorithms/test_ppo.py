@@ -62,10 +62,10 @@ class Table(Policy):
 
     def __init__(self, log_prob, entropy, value):
         super().__init__()
-        self.rows = torch.nn.ParameterList([torch.tensor(x) for x in (log_prob, entropy, value)])
+        self.table = torch.nn.ParameterList([torch.tensor(x) for x in (log_prob, entropy, value)])
 
     def evaluate(self, observation, action):
-        return Evaluation(*self.rows)
+        return Evaluation(*self.table)
 
 
 def test_loss_and_gradient_by_hand():
@@ -73,7 +73,7 @@ def test_loss_and_gradient_by_hand():
     policy = Table(np.log([2.0, 2.0, 0.5, 1.0]).astype(np.float32), [0.6, 0.3, 0.9, 5.0], [1.0, 2.0, 3.0, 4.0])
     advantage = torch.tensor([1.0, -1.0, 1.0, 3.0])
     batch = {
-        "observation": None,
+        "inputs": None,
         "action": None,
         "log_prob": torch.zeros(4),
         "value": torch.zeros(4),
@@ -91,7 +91,7 @@ def test_loss_and_gradient_by_hand():
     assert loss.item() == pytest.approx(0.1 + 0.5 * 3 + 0.1 * -0.6)
     torch.testing.assert_close(log_ratio.exp(), torch.tensor([2.0, 2.0, 0.5, 1.0]))
     loss.backward()
-    log_prob, entropy, value = (p.grad.tolist() for p in policy.rows)
+    log_prob, entropy, value = (p.grad.tolist() for p in policy.table)
     # d(-ratio * advantage)/d log_prob = -ratio * advantage where the clip does not hold it, divided by 3 rows
     assert log_prob == pytest.approx([0.0, 2 / 3, -0.5 / 3, 0.0])
     assert entropy == pytest.approx([-0.1 / 3] * 3 + [0.0])
@@ -102,14 +102,14 @@ def test_clipped_value_loss_by_hand():
     # values 1, 2, 3 moved from 0, 1.9, 2; value_clip 0.5 lets the first go to 0.5, the last to 2.5; returns 2, 2, 2
     policy = Table([0.0] * 3, [0.0] * 3, [1.0, 2.0, 3.0])
     zeros = torch.zeros(3)
-    batch = {"observation": None, "action": None, "log_prob": zeros, "advantage": zeros, "bound": zeros}
+    batch = {"inputs": None, "action": None, "log_prob": zeros, "advantage": zeros, "bound": zeros}
     batch |= {"value": torch.tensor([0.0, 1.9, 2.0]), "returns": torch.full((3,), 2.0)}
     loss, parts, _ = ppo_loss(policy, batch, torch.full((3,), 1 / 3), PPOConfig(value_clip=0.5))
     # max(1, 1.5^2), max(0, 0), max(1, 0.5^2)
     assert parts[1].item() == pytest.approx((2.25 + 0 + 1) / 3)
     loss.backward()
     # the first is held by the clip; 0.5 * 2 * (3 - 2) / 3 for the last
-    assert policy.rows[2].grad.tolist() == pytest.approx([0, 0, 1 / 3])
+    assert policy.table[2].grad.tolist() == pytest.approx([0, 0, 1 / 3])
 
 
 def reference_update(weights, moments, step, rows, order, number, config, rate):
@@ -201,7 +201,7 @@ def test_ten_updates_equal_ten_in_float64(changes):
         ]
         progress = iteration / 10
         rate = config.learning_rate * (1 - progress if config.schedule == "linear" else 1)
-        step = reference_update(weights, moments, step, rows, ppo._permutation(rollout), number, config, rate)
+        step = reference_update(weights, moments, step, rows, ppo.permutation(rollout, ppo.config.epochs), number, config, rate)
         ppo.update(rollout, progress)
     assert step == 10 * config.epochs * number == ppo.optimizer.steps
     for name, ours, theirs in zip(names, ppo.policy.parameters(), weights, strict=True):
@@ -325,8 +325,8 @@ def test_learning_takes_any_policy():
     assert isinstance(ppo.optimizer, Adam)
     _, rollout = prepared(SMALL)
     before = ppo.optimizer.flat.clone()
-    permutation = ppo._permutation(rollout)
+    permutation = ppo.permutation(rollout, ppo.config.epochs)
     learn(ppo.policy, ppo.optimizer, rollout, rollout.reward, rollout.reward, permutation, SMALL)
     assert not torch.equal(ppo.optimizer.flat, before)
-    assert torch.equal(permutation, ppo._permutation(rollout))
+    assert torch.equal(permutation, ppo.permutation(rollout, ppo.config.epochs))
     assert permutation.sort(1).values.equal(torch.arange(8 * 16).expand(2, -1))

@@ -11,6 +11,7 @@ from recall import Recall
 
 from headrace import envs
 from headrace.algorithms.a2c import A2C, A2CConfig
+from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.trpo import TRPO, TRPOConfig
 from headrace.evaluate import evaluate
 from headrace.parallel.collector import Collector
@@ -139,6 +140,7 @@ def test_config_makes_the_same_policy_and_the_shell_needs_memory():
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
+        (PPO, PPOConfig(num_steps=12, recurrent="gru", memory_size=16, hidden=(16,), learning_rate=2e-3)),
         (A2C, A2CConfig(num_steps=12, recurrent="gru", memory_size=16, hidden=(16,), learning_rate=5e-3)),
         (TRPO, TRPOConfig(num_steps=12, recurrent="lstm", memory_size=16, hidden=(16,), max_kl=0.03, critic_epochs=2)),
     ],
@@ -147,7 +149,7 @@ def test_a_cue_is_remembered(kind, config):
     env = envs.make(Recall, 64)
     algorithm = kind.build(config, env.observation_space, env.action_space, 1, "cpu")
     collector = Collector(env, algorithm.policy, config.num_steps, algorithm.columns(), seed=1)
-    for _ in range(150):
+    for _ in range(60 if kind is PPO else 150):
         rollout = collector.collect()
         algorithm.update(rollout, 0.0)
     dead = ~rollout.valid[:-1]
