@@ -56,12 +56,15 @@ def fused(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(plain)
         def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
+            return (serving(*args, **kwargs) or plain)(*args, **kwargs)
+
+        def serving(*args: Any, **kwargs: Any) -> Callable[..., Any] | None:
             for kernel in candidates if _enabled else ():
                 if _serves(name, kernel, plain, args, kwargs):
-                    return kernel.call(*args, **kwargs)
-            return plain(*args, **kwargs)
+                    return kernel.call
+            return None
 
-        dispatch.plain = plain  # type: ignore[attr-defined]
+        dispatch.plain, dispatch.serving = plain, serving  # type: ignore[attr-defined]
         return dispatch
 
     return decorate
@@ -84,6 +87,11 @@ def register(
         return kernel
 
     return decorate
+
+
+def kernel_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
+    """The kernel that would serve this call of a @fused function; None where the plain function would run."""
+    return function.serving(*args, **kwargs)  # type: ignore[attr-defined]
 
 
 @contextmanager

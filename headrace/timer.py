@@ -24,5 +24,8 @@ class Timer:
         self._since = perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        elapsed = perf_counter() - self._since
-        self.seconds[self._part] = self.seconds.get(self._part, 0.0) + elapsed
+        self.add(self._part, perf_counter() - self._since)
+
+    def add(self, part: str, seconds: float) -> None:
+        """Count seconds that were measured elsewhere."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds

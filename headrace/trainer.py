@@ -16,13 +16,15 @@ from gymnasium.vector import VectorEnv
 from headrace import envs, finite, rng
 from headrace.algorithms.base import Algorithm
 from headrace.config import TrainConfig, nearest, read_toml, settle
-from headrace.device import torch_threads
+from headrace.device import torch_threads, without_denormals
 from headrace.metrics import Episodes
 from headrace.parallel.collector import Collector, decided
 from headrace.parallel.graphs import GraphedIteration
 from headrace.parallel.placement import Placement, hidden_weights
+from headrace.parallel.stagger import Stagger
 from headrace.precision import computing
 from headrace.rollout import Rollout
+from headrace.scaling import derived
 from headrace.spaces import action_column, observation_column
 from headrace.timer import Timer
 
@@ -40,9 +42,11 @@ CPU_KERNELS = (  # importing one registers it
     "headrace.kernels.random_cpu",
     "headrace.kernels.returns_cpu",
     "headrace.policies.acting_cpu",
+    "headrace.parallel.collector_cpu",
     "headrace.algorithms.ppo_cpu",
+    "headrace.algorithms.dqn_cpu",
 )
-REHEARSAL_STEPS = 8
+REHEARSAL_STEPS = 2
 
 
 class Trainer:
@@ -67,7 +71,7 @@ class Trainer:
         self.source = named["env"] if env is None else env
         if algorithm is None or self.source is None:
             raise TypeError('name an algorithm and an environment, as in train("ppo", "CartPole-v1")')
-        self.config, algorithm_config = _settings(algorithm, self.source, file, options)
+        self.config, algorithm_config, self.derived = _settings(algorithm, self.source, file, options)
         self.placement = Placement.on(self.config.device, _weights(algorithm, algorithm_config))
         if self.placement.learn.type == "cpu":
             for name in CPU_KERNELS:
@@ -85,6 +89,8 @@ class Trainer:
         self.collector = Collector(
             self.env, self.policy, self.algorithm.num_steps, self.algorithm.columns(), self.config.seed, self.timer
         )
+        limit = getattr(self.env, "max_steps", None) if self.config.stagger else None
+        self.stagger = Stagger(self.collector.rollout, limit)
         self.episodes = Episodes(self.config.window)
         self.ended: tuple[list[float], list[int]] = ([], [])  # returns and lengths of the last iteration's episodes
         self.steps = 0  # valid environment steps so far
@@ -112,8 +118,10 @@ class Trainer:
 
     def _iterate(self) -> dict[str, float]:
         taken, progress = self.collector.steps, self.share()
+        self.stagger.before(taken)
         learned = self.graphed.iterate(progress) if self.graphed else None
         rollout = self.collector.collect() if learned is None else self.collector.rollout
+        self.stagger.after()
         finite.check_rollout(rollout, taken, self.steps)
         self.ended = self.episodes.add(rollout)
         self.steps += int(rollout.valid_steps())
@@ -127,7 +135,11 @@ class Trainer:
     @contextmanager
     def _settled(self) -> Iterator[None]:
         """Torch's threads and precision inside, as the settings say."""
-        with torch_threads(self.config.threads), computing(self.config.precision, self.env.device):
+        with (
+            torch_threads(self.config.threads),
+            without_denormals(),
+            computing(self.config.precision, self.env.device),
+        ):
             yield
 
     def share(self) -> float:
@@ -227,8 +239,10 @@ class Trainer:
 
     @torch.no_grad()
     def _rehearse(self) -> None:
-        """Decide and learn once on made-up observations, then forget it: kernels are compiled before the clock runs."""
-        steps, num_envs, device = REHEARSAL_STEPS, self.env.num_envs, self.env.device
+        """Collect, decide and learn once on made-up observations, then forget it: kernels are compiled before the clock
+        runs."""
+        steps = max(REHEARSAL_STEPS, self.policy.sequence_length)
+        num_envs, device = self.env.num_envs, self.env.device
         rollout = Rollout(steps, num_envs, self.collector.rollout.columns, device)
         rollout.valid.fill_(True)
         noise = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, self.policy.num_draws, device)
@@ -242,6 +256,8 @@ class Trainer:
             rollout.value[steps] = self.policy.value(rollout.observation[steps], memory)
         with torch.enable_grad():
             self.algorithm.rehearse(rollout)
+        self.collector.rehearse()
+        self.timer.seconds.clear()
 
     def _make_env(self, asked: int | None) -> Any:
         """asked: num_envs where it was given by name."""
@@ -249,7 +265,9 @@ class Trainer:
         if isinstance(self.source, VectorEnv):
             raise TypeError(f"{self.source!r} is a vector of environments: give an id, or a function that makes one")
         if not _is_ready(self.source):
-            return envs.make(self.source, config.num_envs, backend=config.backend, device=self.placement.collect)
+            make = partial(envs.make, self.source, config.num_envs, device=self.placement.collect)
+            env = make(backend=config.backend)
+            return parity.trusted(env, lambda: make(backend="torch")) if env.backend == "cuda" else env
         if asked not in (None, self.source.num_envs):
             raise ValueError(f"num_envs is {asked}, and the environments you made are {self.source.num_envs}")
         self.config = replace(config, num_envs=self.source.num_envs)
@@ -258,15 +276,18 @@ class Trainer:
 
 def _settings(
     algorithm: Any, source: Any, file: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[TrainConfig, Any]:
-    """TrainConfig and the algorithm's config; None for an algorithm that brings its own."""
+) -> tuple[TrainConfig, Any, dict[str, Any]]:
+    """TrainConfig; the algorithm's config, None for an algorithm that brings its own; and what of them follows from
+    num_envs."""
     if isinstance(algorithm, type):
         kind = algorithm.__name__
         raise TypeError(f"{kind} is a class: give its name, {kind.lower()!r}, or one you made, {kind}(policy)")
     ready = not isinstance(algorithm, str)
     name = algorithm.name if ready else algorithm
     defaults = {} if _is_ready(source) else envs.spec(source).defaults.get(name, {})
-    return settle(None if ready else algorithm_classes(name)[1], defaults, file, options)
+    kind = None if ready else algorithm_classes(name)[1]
+    follows = derived(kind, defaults, {**file, **options})
+    return *settle(kind, {**defaults, **follows}, file, options), follows
 
 
 def algorithm_classes(name: str) -> tuple[Any, type]:

@@ -17,78 +17,98 @@ PARTS = U(8)
 
 
 @njit(**MERGED)
-def _read(observation, inputs, first, count, noise, draws, scratch, at):
-    """A block of `count` columns from `first` on. Lanes left over repeat the last."""
-    rows, stride = observation
-    for e in range(_0, BLOCK):
-        n = first + (e if e < count else count - _1)
-        for f in range(_0, inputs):
-            scratch[f * BLOCK + e] = rows[f * stride + n]
-        for d in range(_0, draws):
-            scratch[at + d * BLOCK + e] = noise[d, n]
+def lanes_of(count):
+    """`count` samples of a block rounded up to whole vectors."""
+    return (count + WIDTH - _1) // WIDTH * WIDTH
 
 
 @njit(**MERGED)
-def _write(policy, scratch, at, first, count, start, decided):
-    """What was decided for a block, to columns first, first + 1 ..."""
-    _, head, places, _, units, _ = policy
-    choice, action, log_prob, value = decided
+def look(policy, observation, first, count, scratch):
+    """What the network says of columns first ... first + count - 1 of the observation. Lanes left over repeat the
+    last."""
+    rows, stride = observation
+    lanes = lanes_of(count)
+    for e in range(_0, lanes):
+        n = first + (e if e < count else count - _1)
+        for f in range(_0, policy.places.inputs):
+            scratch[f * BLOCK + e] = rows[f * stride + n]
+    normalize(policy.normalizer, scratch)
+    forward(policy.layers, policy.parameters, scratch, lanes)
+
+
+@njit(**MERGED)
+def choose(policy, noise, first, count, scratch):
+    """Actions of a block that was looked at, and their log_prob."""
+    draws, rows, stride = noise
+    places, lanes = policy.places, lanes_of(count)
+    at = places.samples + BLOCK
+    for e in range(_0, lanes):
+        n = first + (e if e < count else count - _1)
+        for d in range(_0, draws):
+            scratch[at + d * BLOCK + e] = rows[d * stride + n]
+    for i in range(_0, lanes, WIDTH):
+        log_prob = sample(
+            policy.head, scratch, places.logits, places.d_logits, places.actions, places.entropies, i, at, draws
+        )
+        store(scratch, places.samples + i, log_prob)
+
+
+@njit(**MERGED)
+def write_values(policy, scratch, first, count, value):
+    """Values of a block to columns first, first + 1 ..."""
+    for e in range(_0, count):
+        value[first + e] = policy.units[_0] + policy.units[_1] * scratch[policy.places.values + e]
+
+
+@njit(**MERGED)
+def write(policy, scratch, first, count, decided):
+    """What was decided for a block to columns first, first + 1 ..."""
+    choice, action, stride, log_prob, value = decided
+    write_values(policy, scratch, first, count, value)
     for e in range(_0, count):
         n = first + e
-        log_prob[n] = scratch[at + e]
-        value[n] = units[_0] + units[_1] * scratch[places.values + e]
-        for c in range(_0, U(len(head.sizes))):
-            a = scratch[places.actions + c * BLOCK + e]
-            if head.kind == DISCRETE:
-                choice[c, n] = np.int32(a) + start[c]
+        log_prob[n] = scratch[policy.places.samples + e]
+        for c in range(_0, U(len(policy.head.sizes))):
+            a = scratch[policy.places.actions + c * BLOCK + e]
+            if policy.head.kind == DISCRETE:
+                choice[c * stride + n] = np.int32(a) + policy.start[c]
             else:
-                action[c, n] = a
+                action[c * stride + n] = a
 
 
 @njit(**MERGED)
-def _parts(worker, state, parts, policy, observation, noise, start, decided, scratch):
+def _parts(worker, state, parts, policy, observation, noise, count, decided, scratch):
     """Do parts, blocks of a fixed range, until none is left."""
-    layers, head, places, parameters, _, normalizer = policy
-    count, draws = U(len(decided[2])), U(len(noise))
     blocks = (count + BLOCK - _1) // BLOCK
     mine = scratch[U(worker)]
     part = claim(state, worker)
     while part >= 0:
         p = U(part)
-        at, chances = places.samples, places.samples + BLOCK
         for block in range(blocks * p // parts, blocks * (p + _1) // parts):
             first = block * BLOCK
             size = min(BLOCK, count - first)
-            _read(observation, places.inputs, first, size, noise, draws, mine, chances)
-            normalize(normalizer, mine)
-            forward(layers, parameters, mine)
-            for i in range(_0, BLOCK, WIDTH):
-                log_prob = sample(
-                    head, mine, places.logits, places.d_logits, places.actions, places.entropies, i, chances, draws
-                )
-                store(mine, at + i, log_prob)
-            _write(policy, mine, at, first, size, start, decided)
+            look(policy, observation, first, size, mine)
+            choose(policy, noise, first, size, mine)
+            write(policy, mine, first, size, decided)
         finished(state)
         part = claim(state, worker)
 
 
 @njit(**ENTRY)
-def act(worker, state, policy, observation, noise, start, decided, scratch):
-    """Decide for N observations.
+def act(worker, state, policy, observation, noise, count, decided, scratch):
+    """Decide for `count` observations.
 
-    worker, state: as in headrace.kernels.ppo_cpu.learn. policy: (layers, head, places, parameters, float32 [2] center
-    and scale of values, mlp_cpu.Normalizer). observation: (float32 flat, stride of its rows). noise: float32
-    [draws, N], uniform in [0, 1), or [0, N] for the most likely actions. start: int32 [K], the number of each choice's
-    first option. decided: (choice int32 [K, N], action float32 [K, N], log_prob [N], value [N]), of which choice or
-    action is written. scratch: float32, one row a worker.
+    worker, state: as in headrace.kernels.ppo_cpu.learn. policy: tables.Actor. observation: (float32 flat, stride of
+    its rows). noise: (draws, float32 flat, stride of its rows), uniform in [0, 1); 0 draws for the most likely actions.
+    decided: (choice int32 flat, action float32 flat, stride of their rows, log_prob, value), of which choice or action
+    is written. scratch: float32, one row a worker.
     """
-    _, head, _, parameters, _, _ = policy
-    parts = min(PARTS, (U(len(decided[2])) + BLOCK - _1) // BLOCK)
+    parts = min(PARTS, (count + BLOCK - _1) // BLOCK)
     if worker == 0:
-        refresh(head, parameters)
+        refresh(policy.head, policy.parameters)
         publish(state, parts)
     while True:
-        _parts(worker, state, parts, policy, observation, noise, start, decided, scratch)
+        _parts(worker, state, parts, policy, observation, noise, count, decided, scratch)
         if worker == 0 or dismissed(state):
             break
         rest()

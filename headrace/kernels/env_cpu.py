@@ -58,6 +58,7 @@ class CpuWorlds:
         self._parts = threads or 1
         self._trial = Trial() if threads is None and num_envs > CHUNK else None
         self._step: Callable[[int], None]
+        self._call: Call
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every world; writes observation[0] and valid[0]."""
@@ -74,6 +75,17 @@ class CpuWorlds:
         else:
             self._step(t)
 
+    def bound(self, rollout: Rollout) -> Call:
+        """step() of this rollout as machine code. Its last three words are the first world, the last + 1, and t; worlds
+        first ... last are of one chunk, or whole chunks."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        return self._call
+
+    def _serial(self, t: int) -> None:
+        self._call.words[-1] = t
+        self._call()
+
     def _bind(self, rollout: Rollout) -> None:
         """Keep the columns of a rollout as flat arrays: making them costs more than a step of few worlds."""
         if rollout.num_envs != self.num_envs:
@@ -81,6 +93,8 @@ class CpuWorlds:
         columns, strides = flat_columns(self.source, rollout)
         state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._dead, *self.arrays.values())
         self._shared = (*state, *columns, self.seed, self.first_env, *strides)
+        arguments = (*self._shared, 0, self.num_envs, 0)
+        self._call = Call(self._entry("step", arguments), arguments)
         self._choose(self._parts)
         self._rollout = rollout
 
@@ -88,14 +102,7 @@ class CpuWorlds:
         """Use one thread or several from now on."""
         self._parts = parts
         if parts == 1:
-            arguments = (*self._shared, 0, self.num_envs, 0)
-            call = Call(self._entry("step", arguments), arguments)
-
-            def step(t: int) -> None:
-                call.words[-1] = t
-                call()
-
-            self._step = step
+            self._step = self._serial
             return
         gentle_threads()
         chunks = -(-self.num_envs // CHUNK)

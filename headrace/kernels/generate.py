@@ -299,13 +299,20 @@ def _seen_rows(source: Source) -> list[str]:
 
 
 def _blocks(source: Source, per_env: bool) -> list[str]:
-    """The chunk's block of each pack: rows of CHUNK worlds, one behind the other. Parameters shared by all: p."""
+    """The chunk's block of each pack: rows of CHUNK worlds, one behind the other, from world lo on. Parameters shared
+    by all: p."""
     floats, integers = rows(source)
-    lines = [f"fs = floats[lo * {floats}:]", f"ns = integers[lo * {integers}:]"]
+    lines = [f"fs = floats[{_chunk(floats)}:]", f"ns = integers[{_chunk(integers)}:]"]
     if not per_env:
         return [*lines, _params(source, False)]
     real = sum(param.dtype == F32 for param in source.params)
-    return [*lines, f"fp = float_params[lo * {real}:]", f"ip = integer_params[lo * {len(source.params) - real}:]"]
+    whole = len(source.params) - real
+    return [*lines, f"fp = float_params[{_chunk(real)}:]", f"ip = integer_params[{_chunk(whole)}:]"]
+
+
+def _chunk(rows: int) -> str:
+    """Where world lo's entries begin in a pack of so many rows."""
+    return f"lo // {CHUNK} * {CHUNK * rows} + lo % {CHUNK}"
 
 
 def rows(source: Source) -> tuple[int, int]:

@@ -31,7 +31,8 @@ class Native:
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
-        self.run = _RUN(self._engine.get_function_address(ENTRY))
+        self.address = self._engine.get_function_address(ENTRY)
+        self.run = _RUN(self.address)
 
     def __call__(self, *arguments: Any) -> None:
         Call(self, arguments)()

@@ -80,14 +80,15 @@ def rounded(count: int) -> int:
     return -(-count // int(WIDTH)) * int(WIDTH)
 
 
-def network(layers: Sequence[Layer], reserved: int = 0) -> Network:
+def network(layers: Sequence[Layer], reserved: int = 0, input_delta: bool = False) -> Network:
     """Places for layers, given in an order in which each comes after the one it reads. reserved: float32 left free at
-    the start of a gradient.
+    the start of a gradient. input_delta: the gradient at the observation is wanted too, as a block after it in scratch.
 
     Raises ValueError where a layer's inputs are not its source's outputs.
     """
     inputs = next(layer.inputs for layer in layers if layer.source == OBSERVATION)
-    block, scratch, gradient = int(BLOCK), inputs * int(BLOCK), reserved
+    block, gradient = int(BLOCK), reserved
+    scratch = inputs * block * (2 if input_delta else 1)
     table = np.zeros((len(layers), len(COLUMNS)), np.uint64)
     for row, layer in zip(table, layers, strict=True):
         if layer.inputs != (inputs if layer.source == OBSERVATION else layers[layer.source].outputs):
@@ -103,18 +104,18 @@ def network(layers: Sequence[Layer], reserved: int = 0) -> Network:
             row[int(NORM) :] = *layer.norm, scratch, gradient
             scratch += size + block
             gradient += 2 * rounded(layer.outputs)
-    _connect(table, layers)
+    _connect(table, layers, np.uint64(inputs * block) if input_delta else NOWHERE)
     widest = max(rounded(layer.inputs) for layer in layers)
     return Network(table, inputs, scratch, scratch + widest * block, gradient)
 
 
-def _connect(table: np.ndarray, layers: Sequence[Layer]) -> None:
+def _connect(table: np.ndarray, layers: Sequence[Layer], input_delta: np.uint64) -> None:
     """Fill in the columns that say where a layer reads, and where its backward pass writes."""
     written = set()
     for row, layer in reversed(list(zip(table, layers, strict=True))):
         inside = layer.source != OBSERVATION
         row[SOURCE] = table[layer.source, OUTPUT] if inside else 0
-        row[SOURCE_DELTA] = table[layer.source, DELTA] if inside else NOWHERE
+        row[SOURCE_DELTA] = table[layer.source, DELTA] if inside else input_delta
         row[FIRST] = layer.source not in written  # the first to write a source's delta need not add to it
         written.add(layer.source)
 
@@ -159,6 +160,35 @@ def ranges(layers: Sequence[Layer], trees: np.ndarray, head: Head) -> np.ndarray
         else:
             merged.append([tree, place, count])
     return np.array(merged, np.uint64)
+
+
+class Stack(NamedTuple):
+    """A stack of layers and a batch for it; all but layers uint64. output, delta: of the last layer; input_delta: of
+    the samples. count: samples; parts: among which threads share them; keep: whether scratch is to stay."""
+
+    layers: np.ndarray
+    inputs: np.uint64
+    outputs: np.uint64
+    output: np.uint64
+    delta: np.uint64
+    input_delta: np.uint64
+    transposed: np.uint64
+    count: np.uint64
+    parts: np.uint64
+    keep: np.uint64
+
+
+class Actor(NamedTuple):
+    """A policy as the acting kernels take it. units: float32 [2], center and scale of values. start: int32 [K], the
+    number of each choice's first option."""
+
+    layers: np.ndarray
+    head: Head
+    places: Places
+    parameters: np.ndarray
+    units: np.ndarray
+    normalizer: Normalizer
+    start: np.ndarray
 
 
 def aligned(*shape: int) -> np.ndarray:

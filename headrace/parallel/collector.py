@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headrace import rng
 from headrace.envs.base import Env
+from headrace.fused import fused
 from headrace.policies.base import Decision, Policy
 from headrace.rollout import Column, Columns, Rollout, tree_map
 from headrace.spaces import action_column, env_columns
@@ -17,7 +18,12 @@ from headrace.timer import Timer
 
 def decided(rollout: Rollout) -> list[str]:
     """The columns that a decision fills: the action, and of log_prob and value those the algorithm declared."""
-    return [name for name in Decision._fields if name in rollout.columns]
+    return [name for name in Decision._fields if name in rollout.columns and name != "memory"]
+
+
+def kept(memory: Any, valid: Tensor) -> Any:
+    """Memory [N, ...] after a row: of environments whose row is dead nothing, for the next begins an episode."""
+    return tree_map(lambda x: x * valid.view(-1, *[1] * (x.dim() - 1)), memory)
 
 
 class Collector:
@@ -61,17 +67,17 @@ class Collector:
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
         """T steps from the row 0 that is there. first_step: as `steps`; in a graph a tensor on the device."""
-        rollout, steps, timer = self.rollout, self.rollout.num_steps, self.timer
-        with timer("inference"):
+        with self.timer("inference"):
             noise = self._noise(first_step)
-        for t in range(steps):
-            with timer("inference"):
-                self._decide(t, noise[t])
-            with timer("env"):
-                self.env.step(rollout, t)
-        if "value" in rollout.columns:
-            with timer("inference"):
-                rollout.value[steps] = self.policy.value(self._observation[steps], self.memory)
+        steps(self, noise)
+
+    def rehearse(self) -> None:
+        """Take T steps and take them back, so that whatever must be compiled is compiled; where the worlds are not
+        compiled for the CPU, nothing is."""
+        if self.env.backend == "cpu":
+            before = self.state_dict()
+            self.fill(self.steps)
+            self.load_state_dict(before)
 
     def _noise(self, first_step: int | Tensor) -> Tensor:
         """Draws for the actions of T steps, [T, N, num_draws]."""
@@ -80,11 +86,20 @@ class Collector:
             self.seed, rng.Purpose.ACTION, first_step, self.rollout.num_steps, env.num_envs, draws, env.device
         )
 
-    def _decide(self, t: int, noise: Tensor) -> None:
+    def decide(self, t: int, noise: Tensor) -> None:
+        """Fill row t with what the policy decides; noise [N, num_draws]."""
         decision = self.policy.decide(self._observation[t], self.memory, noise)
         for name, target in self._decided[t]:
             target.copy_(getattr(decision, name))
-        self.memory = decision.memory
+        if "memory" in self.rollout.columns:
+            tree_map(lambda column, before: column[t].copy_(before), self.rollout.memory, self.memory)
+        self.memory = kept(decision.memory, self.rollout.valid[t])
+
+    def evaluate_edge(self) -> None:
+        """Fill the row after the last with its value, where the algorithm asks for values."""
+        rollout = self.rollout
+        if "value" in rollout.columns:
+            rollout.value[-1] = self.policy.value(self._observation[-1], self.memory)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next collect() goes on from: counters, the edge row, the worlds."""
@@ -99,3 +114,16 @@ class Collector:
         for name, row in state["edge"].items():
             tree_map(lambda x, saved: x[-1].copy_(saved), getattr(self.rollout, name), row)
         self.env.load_state_dict(state["env"])
+
+
+@fused("collector.steps")
+def steps(collector: Collector, noise: Tensor) -> None:
+    """T steps from row 0: policy and environments take turns. noise: [T, N, num_draws]."""
+    timer = collector.timer
+    for t in range(collector.rollout.num_steps):
+        with timer("inference"):
+            collector.decide(t, noise[t])
+        with timer("env"):
+            collector.env.step(collector.rollout, t)
+    with timer("inference"):
+        collector.evaluate_edge()

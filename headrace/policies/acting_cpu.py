@@ -13,7 +13,7 @@ from headrace.device import kernel_threads
 from headrace.fused import register
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Call, Native
-from headrace.kernels.tables import WORKERS, aligned, rounded
+from headrace.kernels.tables import DISCRETE, WORKERS, Actor, Normalizer, aligned, rounded
 from headrace.kernels.teamwork import Team, state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Decision
@@ -34,7 +34,8 @@ SOURCES = (
     *((kind, name) for kind in (Gaussian, SquashedGaussian) for name in ("log_prob", "sample", "mode")),
     *((SquashedGaussian, "_stretch"), (MLP, "forward"), (Readout, "forward")),
 )
-_NO_CHOICE, _NO_ACTION = np.empty((0, 0), np.int32), np.empty((0, 0), np.float32)
+_NO_CHOICE, _NO_ACTION = np.empty(0, np.int32), np.empty(0, np.float32)
+_NO_NOISE = (np.uint64(0), np.empty(0, np.float32), np.uint64(0))
 _AS_THEY_ARE = np.array((0, 1), np.float32)
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 
@@ -50,35 +51,48 @@ class _Actor:
         self.parameters = flat.numpy()
         self.scratch = aligned(WORKERS, rounded(self.tables.scratch))
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
-        self.gaussian = isinstance(policy.head, GaussianHead)
+        self.discrete = int(self.tables.head.kind) == DISCRETE
         self.team = Team()
         self.act: Native | None = None
 
     def decide(self, policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         column, stride, normalizer = encoded(policy, observation)
-        rows, tables = batch_size(observation), self.tables
-        shape = (len(self.start), rows)
-        action = torch.empty(shape, dtype=torch.float32 if self.gaussian else torch.int32)
+        rows = batch_size(observation)
+        action = torch.empty((len(self.start), rows), dtype=torch.int32 if self.discrete else torch.float32)
         log_prob, value = torch.empty(rows), torch.empty(rows)
-        actions = (_NO_CHOICE, action.numpy()) if self.gaussian else (action.numpy(), _NO_ACTION)
         arguments = (
-            (tables.network.layers, tables.head, tables.places, self.parameters, _units(policy), normalizer),
+            self.told(policy, normalizer),
             (column, np.uint64(stride)),
-            _NO_ACTION if noise is None else noise.t().contiguous().numpy(),
-            self.start,
-            (*actions, log_prob.numpy(), value.numpy()),
+            _NO_NOISE if noise is None else draws(noise.t().contiguous().numpy()),
+            np.uint64(rows),
+            (*self.column(action.numpy().reshape(-1)), np.uint64(rows), log_prob.numpy(), value.numpy()),
             self.scratch,
         )
         if self.act is None:
-            self.act = self._compiled(arguments)
-        worth = 2 * len(self.parameters) * rows > WORTH_HELP
-        call = Call(self.act, (0, state(), *arguments))
-        self.team.run(call, min(kernel_threads(), len(self.scratch)) if worth else 1)
+            self.act = entry("act_cpu", "act", (0, state(), *arguments), ANNOUNCEMENT)
+        self.team.run(Call(self.act, (0, state(), *arguments)), self.threads(rows))
         return Decision(action.t() if policy.action_space.shape else action[0], log_prob, value, memory)
 
-    @staticmethod
-    def _compiled(arguments: tuple[Any, ...]) -> Native:
-        return entry("act_cpu", "act", (0, state(), *arguments), ANNOUNCEMENT)
+    def told(self, policy: ActorCritic, normalizer: Normalizer) -> Actor:
+        """The policy as the kernels take it."""
+        tables = self.tables
+        return Actor(
+            *(tables.network.layers, tables.head, tables.places, self.parameters, units(policy), normalizer, self.start)
+        )
+
+    def column(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A flat column of actions, in its place of the two that the kernels take."""
+        return (action, _NO_ACTION) if self.discrete else (_NO_CHOICE, action)
+
+    def threads(self, rows: int) -> int:
+        """As many as there are cores, where deciding for so many rows is worth waking them."""
+        worth = 2 * len(self.parameters) * rows > WORTH_HELP
+        return min(kernel_threads(), len(self.scratch)) if worth else 1
+
+
+def draws(noise: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
+    """Noise [..., draws, N] as the kernels take it: the number of draws, flat, and the distance between two."""
+    return np.uint64(noise.shape[-2]), noise.reshape(-1), np.uint64(noise.shape[-1])
 
 
 _actors: WeakKeyDictionary[ActorCritic, _Actor] = WeakKeyDictionary()
@@ -98,16 +112,16 @@ def _serves(policy: ActorCritic, observation: Any, memory: Any = None, noise: Te
 @register("actor_critic.decide", _serves, DIGEST, SOURCES)
 def decide(policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
     """headrace.policies.actor_critic.ActorCritic.decide, with the same actions but where rounding decides."""
-    return _actor(policy).decide(policy, observation, memory, noise)
+    return actor_of(policy).decide(policy, observation, memory, noise)
 
 
 @register("actor_critic.value", _serves, VALUE_DIGEST, (SOURCES[0],))
 def value(policy: ActorCritic, observation: Any, memory: Any = None) -> Tensor:
     """headrace.policies.actor_critic.ActorCritic.value, with the bits of decide()."""
-    return _actor(policy).decide(policy, observation, memory, None).value
+    return actor_of(policy).decide(policy, observation, memory, None).value
 
 
-def _actor(policy: ActorCritic) -> _Actor:
+def actor_of(policy: ActorCritic) -> _Actor:
     """Its actor; _serves() has dropped one whose parameters have moved."""
     actor = _actors.get(policy)
     if actor is None:
@@ -115,7 +129,7 @@ def _actor(policy: ActorCritic) -> _Actor:
     return actor
 
 
-def _units(policy: ActorCritic) -> np.ndarray:
+def units(policy: ActorCritic) -> np.ndarray:
     """Center and scale of values."""
     normalizer = policy.return_normalizer
     return _AS_THEY_ARE if normalizer is None else np.array((normalizer.center, normalizer.scale), np.float32)

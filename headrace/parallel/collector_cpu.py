@@ -1,0 +1,103 @@
+"""Collecting by the CPU's kernel: T steps of an ActorCritic and compiled worlds in one call."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.envs.compiled import CompiledEnv
+from headrace.fused import kernel_of, register
+from headrace.kernels.compiled import entry
+from headrace.kernels.native import Call
+from headrace.kernels.teamwork import Team, state
+from headrace.parallel.collector import Collector, decided
+from headrace.policies import acting_cpu
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.compiled import encoded
+from headrace.policies.networks import VectorEncoder
+from headrace.rollout import Rollout, flatten
+
+DIGEST = "b6b9677753a2932a"  # of headrace.parallel.collector.steps: see headrace.algorithms.ppo_cpu
+ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
+LINE = 8  # words of a cache line: see headrace.kernels.collect_cpu
+
+
+class _Filling:
+    """T steps of one policy in one env's worlds into one rollout, as long as all of them lie where they lay."""
+
+    def __init__(self, env: CompiledEnv, policy: ActorCritic, rollout: Rollout) -> None:
+        self.actor = actor = acting_cpu.actor_of(policy)
+        self.step: Call = env.worlds.bound(rollout)  # type: ignore[attr-defined]
+        steps, worlds = rollout.num_steps, rollout.num_envs
+        column, stride, normalizer = encoded(policy, flatten(rollout.observation))
+        self.told = actor.told(policy, normalizer)
+        action = rollout.action.view(steps * worlds, -1).t().reshape(-1)
+        self.noise = np.zeros((steps, policy.num_draws, worlds), np.float32)
+        workers = len(actor.scratch)
+        self.spent = np.zeros((workers, LINE), np.uint64)
+        words = np.tile(self.step.words, (workers, 1))
+        log_prob, value = rollout.log_prob.view(-1).numpy(), rollout.value.view(-1).numpy()
+        arguments = (
+            *(0, state(), self.told, (column, np.uint64(stride)), acting_cpu.draws(self.noise)),
+            (*actor.column(action.numpy()), np.uint64(steps * worlds), log_prob, value),
+            (np.uint64(steps), np.uint64(worlds)),
+            (np.uint64(self.step.function.address), np.uint64(words.shape[1])),
+            *(words.reshape(-1), actor.scratch, self.spent.reshape(-1)),
+        )
+        self.call = Call(entry("collect_cpu", "collect", arguments, ANNOUNCEMENT), arguments)
+        self.threads = actor.threads(steps * worlds)
+        self.team = Team()
+
+    def run(self, policy: ActorCritic, noise: Tensor) -> dict[str, float]:
+        """All steps. Gives the seconds that went into each part."""
+        self.noise[...] = noise.transpose(1, 2).numpy()
+        self.told.units[:] = acting_cpu.units(policy)
+        self.spent[:] = 0
+        started = perf_counter()
+        self.team.run(self.call, self.threads)
+        seconds = perf_counter() - started
+        inference, env = (float(ticks) for ticks in self.spent.sum(0)[:2])
+        if not inference + env:  # a processor whose time programs may not read
+            return {"collecting": seconds}
+        return {"inference": seconds * inference / (inference + env), "env": seconds * env / (inference + env)}
+
+
+_fillings: WeakKeyDictionary[Rollout, _Filling] = WeakKeyDictionary()
+
+
+def serves(collector: Collector, noise: Tensor) -> bool:
+    """Whether kernels decide, step, and can do so in one call."""
+    env, policy, rollout = collector.env, collector.policy, collector.rollout
+    if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.worlds.step:
+        return False
+    if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
+        return False
+    seen = rollout.observation[0]
+    return (
+        decided(rollout) == ["action", "log_prob", "value"]
+        and kernel_of(ActorCritic.decide, policy, seen, None, noise[0]) is acting_cpu.decide
+        and kernel_of(ActorCritic.value, policy, seen) is acting_cpu.value
+    )
+
+
+@register("collector.steps", serves, DIGEST)
+@torch.no_grad()
+def steps(collector: Collector, noise: Tensor) -> None:
+    """headrace.parallel.collector.steps, with the same bits as the kernels that decide and step."""
+    env: Any = collector.env
+    policy: Any = collector.policy
+    rollout = collector.rollout
+    filling = _fillings.get(rollout)
+    if filling is None or not _same(filling, env, policy, rollout):
+        filling = _fillings[rollout] = _Filling(env, policy, rollout)
+    for part, seconds in filling.run(policy, noise).items():
+        collector.timer.add(part, seconds)
+
+
+def _same(filling: _Filling, env: Any, policy: ActorCritic, rollout: Rollout) -> bool:
+    return filling.actor is acting_cpu.actor_of(policy) and filling.step is env.worlds.bound(rollout)
