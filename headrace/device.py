@@ -23,6 +23,21 @@ def torch_threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def without_denormals() -> Iterator[None]:
+    """Numbers below 1e-38 count as 0 on this thread inside: a processor takes a hundred times longer over them.
+
+    Averages of gradients come to them and stay: 0.9 times the smallest is rounded to the smallest. With relu, units that
+    are never on then make Adam ten times slower.
+    """
+    before = not float(torch.full((), 1e-40) * 1.0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
 def kernel_threads() -> int:
     """How many threads the learning and acting kernels may share their work among: $HEADRACE_THREADS, else
     $OMP_NUM_THREADS, else the cores this process may use. Unlike torch's, they cost little where the cores are taken.
