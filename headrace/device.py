@@ -27,8 +27,8 @@ def torch_threads(number: int | None) -> Iterator[None]:
 def without_denormals() -> Iterator[None]:
     """Numbers below 1e-38 count as 0 on this thread inside: a processor takes a hundred times longer over them.
 
-    Averages of gradients come to them and stay: 0.9 times the smallest is rounded to the smallest. With relu, units that
-    are never on then make Adam ten times slower.
+    Averages of gradients come to them and stay: 0.9 times the smallest is rounded to the smallest. With relu, units
+    that are never on then make Adam ten times slower.
     """
     before = not float(torch.full((), 1e-40) * 1.0)
     torch.set_flush_denormal(True)
