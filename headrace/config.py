@@ -22,6 +22,8 @@ class TrainConfig:
     """What a run does beside learning. Steps are valid environment steps; the first limit met ends the training."""
 
     num_envs: int = 64  # worlds that step together
+    scale: bool = True  # of settings registered for another num_envs, those that depend on it follow it
+    stagger: bool = False  # first episodes are cut off, each world's later, so that they do not stay in step
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of hidden layers; tf32 is for CUDA

@@ -11,6 +11,7 @@ from headrace.config import TrainConfig, read_toml
 from headrace.interrupts import Interrupts
 from headrace.record import Recorder
 from headrace.run import LAST, Run, new_folder
+from headrace.scaling import in_words
 from headrace.trainer import ALGORITHMS, Trainer
 
 FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot change: its state depends on them
@@ -35,6 +36,8 @@ def train(
         trainer = Trainer(algorithm, env, config=config, **options)
         folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
         recorder = Recorder(trainer, folder)
+        if trainer.derived:
+            recorder.progress.say(in_words(trainer.config.num_envs, trainer.derived))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
     with recorder, Interrupts() as interrupts:

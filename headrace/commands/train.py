@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> None:
         changed = {name: value for name, value in settings.items() if value != before[name]}
         run = train(env=typed.get("env"), resume=resume, **changed)
     else:
-        run = train(parsed.algorithm, parsed.env, **settings)
+        asked = {name: value for name, value in settings.items() if name in _asked_for(words)}
+        run = train(parsed.algorithm, parsed.env, config=parsed.config, **asked)
     _conclude(run, parsed.final_episodes)
 
 
@@ -116,6 +117,12 @@ def _path_after(flag: str, arguments: Sequence[str]) -> Path | None:
         if word.startswith(f"{flag}="):
             return Path(word.removeprefix(f"{flag}="))
     return None
+
+
+def _asked_for(words: Sequence[str]) -> set[str]:
+    """The names of the flags among the words: what is typed stays as it is, what is not may follow from that."""
+    flags = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+    return flags | {flag.removeprefix("no_") for flag in flags}
 
 
 def _written_out(word: str) -> str:

@@ -25,6 +25,7 @@ class Env(Protocol):
     device: torch.device
     observation_space: Space  # of one world
     action_space: Space  # of one world
+    max_steps: int | None  # steps until an episode is truncated; None for never, or where that is not known
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""

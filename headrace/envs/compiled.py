@@ -42,7 +42,7 @@ class CompiledEnv:
             raise ValueError(f"threads={threads} is for the CPU; the backend is {backend!r}")
         self.source = read(cls)
         self.name = name or getattr(cls, "gymnasium_id", None) or cls.__name__
-        self.backend, self.num_envs = backend, num_envs
+        self.backend, self.num_envs, self.max_steps = backend, num_envs, self.source.max_steps
         self.observation_space: Space = self.source.observation_space
         self.action_space: Space = self.source.action_space
         self.worlds = _worlds(self.source, num_envs, backend, threads, params or {}, device)

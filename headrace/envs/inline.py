@@ -30,6 +30,7 @@ class InlineEnv:
     def __init__(self, factory: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.worlds = [factory()]
+        self.max_steps = getattr(self.worlds[0].spec, "max_episode_steps", None)
         self.observation_space: Space = self.worlds[0].observation_space
         self.action_space: Space = self.worlds[0].action_space
         try:

@@ -1,0 +1,43 @@
+"""Settings that follow from the number of environments. The rule is the algorithm's: see PPOConfig.scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from headrace.config import settle
+
+
+def derived(algorithm_config: type | None, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings to have in place of an environment's `defaults`, which name the num_envs they were made for.
+
+    given: what was asked for by name; nothing of that is among them. Empty where num_envs is not among `given`, or is
+    the same; with scale=False; for an algorithm without a rule. Raises TypeError, ValueError as settle() does.
+    """
+    if "num_envs" not in defaults or not hasattr(algorithm_config, "scaled"):
+        return {}
+    base_run, base = settle(algorithm_config, defaults, {}, {})
+    run, asked = settle(algorithm_config, defaults, {}, given)
+    growth = run.num_envs / base_run.num_envs
+    if growth == 1 or not run.scale:
+        return {}
+    fixed = {name: value for name, value in asdict(asked).items() if name in given}
+    fitting = asdict(base.scaled(base_run.num_envs, run.num_envs, **fixed))
+    values = {name: value for name, value in fitting.items() if value != getattr(base, name)}
+    if growth > 1:
+        values["stagger"] = True
+    rows = growth * fitting["num_steps"] / base.num_steps
+    if rows > 1 and run.total_steps is not None:
+        values["total_steps"] = round(run.total_steps * rows)  # as many iterations as before
+    return {name: value for name, value in values.items() if name not in given}
+
+
+def in_words(num_envs: int, settings: Mapping[str, Any]) -> str:
+    """What follows from a number of environments, for people."""
+    parts = [f"{name} {_number(value)}" for name, value in settings.items()]
+    return f"for {num_envs:,} envs: {', '.join(parts)} (--no-scale keeps the registered settings)"
+
+
+def _number(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
