@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from headrace.fused import fused
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.flat import polyak
 from headrace.replay import Batch
-from headrace.spaces import Space
+from headrace.spaces import Box, Space
 
 METRICS = ("actor_loss", "critic_loss")
 
@@ -48,6 +49,7 @@ class DDPG(OffPolicy):
     """Learns a deterministic policy from a replay of what it did, with noise for exploration."""
 
     name = "ddpg"
+    actions: ClassVar[tuple[type[Space], ...]] = (Box,)  # kinds of spaces it acts in
     policy: ActorQ
 
     def __init__(self, policy: ActorQ, config: DDPGConfig = DDPGConfig(), seed: int = 0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.flat import flatten, polyak
 from headrace.replay import Batch
-from headrace.spaces import Space
+from headrace.spaces import Box, Space
 
 METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
@@ -61,6 +61,7 @@ class SAC(OffPolicy):
     """Learns a policy that is as random as its reward allows, from a replay of what it did."""
 
     name = "sac"
+    actions: ClassVar[tuple[type[Space], ...]] = (Box,)  # kinds of spaces it acts in
     policy: ActorQ
 
     def __init__(self, policy: ActorQ, config: SACConfig = SACConfig(), seed: int = 0) -> None:

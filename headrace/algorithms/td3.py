@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller
 from headrace.policies.flat import polyak
 from headrace.replay import Batch
-from headrace.spaces import Space
+from headrace.spaces import Box, Space
 
 METRICS = ("actor_loss", "critic_loss")
 
@@ -55,6 +56,7 @@ class TD3(OffPolicy):
     """Learns a deterministic policy from a replay of what it did, with noise for exploration."""
 
     name = "td3"
+    actions: ClassVar[tuple[type[Space], ...]] = (Box,)  # kinds of spaces it acts in
     policy: ActorQ
 
     def __init__(self, policy: ActorQ, config: TD3Config = TD3Config(), seed: int = 0) -> None:

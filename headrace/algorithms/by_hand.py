@@ -1,0 +1,178 @@
+"""Networks whose gradients are written out: no graph of operations is recorded, nothing is allocated.
+
+Large products are the BLAS library's either way. What is saved is all around them: recording and walking a graph, new
+memory for each result, gradients that are added to zeros, gradients nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import Adam
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.critics import Critics
+from headrace.replay import Batch
+from headrace.rollout import tree_map
+
+
+def _through_relu(slope: Tensor, out: Tensor) -> Tensor:
+    return torch.ops.aten.threshold_backward.grad_input(slope, out, 0, grad_input=slope)  # type: ignore[no-any-return]
+
+
+def _through_tanh(slope: Tensor, out: Tensor) -> Tensor:
+    return torch.ops.aten.tanh_backward.grad_input(slope, out, grad_input=slope)  # type: ignore[no-any-return]
+
+
+# name -> the activation, in place, and what it makes of a slope, in place, given what came out of it
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "relu": (torch.relu_, _through_relu),
+    "tanh": (torch.tanh_, _through_tanh),
+}
+
+
+class Tower:
+    """C networks of one shape side by side on R rows: weights [C, inputs, outputs], biases [C, 1, outputs].
+
+    Parameters and gradients are views of those that the optimizer knows; gradients are written over, not added to.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor],
+        gradients: tuple[Sequence[Tensor], Sequence[Tensor]] | None,
+        rows: int,
+        activation: str,
+    ) -> None:
+        self.weights, self.biases, self.gradients = weights, biases, gradients
+        self._activate, self._slope = ACTIVATIONS[activation]
+        number = len(weights[0])
+        empty = [torch.empty(number, rows, weight.shape[2], device=weight.device) for weight in weights]
+        self.values, self.slopes = empty, [torch.empty_like(value) for value in empty[:-1]]
+        self.inputs = torch.empty(rows, weights[0].shape[1], device=weights[0].device)
+        self.entry = self.inputs.expand(number, -1, -1)
+        self._turned = [weight.transpose(1, 2) for weight in weights]
+
+    def forward(self) -> Tensor:
+        """What comes out, [C, R, outputs], for what stands in `inputs`; kept until the next call."""
+        features = self.entry
+        for weight, bias, value in zip(self.weights, self.biases, self.values, strict=True):
+            torch.baddbmm(bias, features, weight, out=value)
+            features = value if value is self.values[-1] else self._activate(value)
+        return features
+
+    def backward(self, slope: Tensor, first: int = 0) -> None:
+        """Write the gradients, given the slopes [C, R - first, outputs] of a loss in what came out of rows from `first`
+        on: rows before it are not learned from."""
+        assert self.gradients is not None
+        for layer in reversed(range(len(self.weights))):
+            features = (self.values[layer - 1] if layer else self.entry)[:, first:]
+            torch.bmm(features.transpose(1, 2), slope, out=self.gradients[0][layer])
+            torch.sum(slope, 1, True, out=self.gradients[1][layer])
+            if layer:
+                slope = self._through(layer, slope, first)
+
+    def slope_of_inputs(self, slope: Tensor) -> Tensor:
+        """Slopes of a loss in the inputs, summed over the C networks: [R, inputs]. Writes no gradients."""
+        for layer in reversed(range(1, len(self.weights))):
+            slope = self._through(layer, slope, 0)
+        return torch.bmm(slope, self._turned[0]).sum(0)
+
+    def _through(self, layer: int, slope: Tensor, first: int) -> Tensor:
+        """Slopes in what goes into a layer's predecessor's activation."""
+        below = self.slopes[layer - 1][:, first:]
+        if slope.shape[2] == 1:
+            torch.mul(slope, self._turned[layer], out=below)
+        else:
+            torch.bmm(slope, self._turned[layer], out=below)
+        return self._slope(below, self.values[layer - 1][:, first:])
+
+
+def critic_tower(critics: Critics, rows: int, activation: str, number: int | None = None) -> Tower:
+    """The Tower of (the first `number` of) critics."""
+    weights, biases = list(critics.weights), list(critics.biases)
+    gradients = None
+    if weights[0].grad is not None and number is None:
+        gradients = ([_grad(x) for x in weights], [_grad(x) for x in biases])
+    first = [[x.detach()[:number] for x in part] for part in (weights, biases)]
+    return Tower(first[0], first[1], gradients, rows, activation)
+
+
+def actor_tower(policy: ActorQ, rows: int) -> Tower:
+    """The Tower of an actor: its weights lie as [outputs, inputs], and are seen turned."""
+    layers = [*policy.actor.layers, policy.actor_out]
+    weights = [layer.weight.detach().t().unsqueeze(0) for layer in layers]
+    biases = [layer.bias.detach().view(1, 1, -1) for layer in layers]
+    gradients = None
+    if layers[0].weight.grad is not None:
+        gradients = (
+            [_grad(layer.weight).t().unsqueeze(0) for layer in layers],
+            [_grad(layer.bias).view(1, 1, -1) for layer in layers],
+        )
+    return Tower(weights, biases, gradients, rows, policy.activation)
+
+
+def _grad(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def adam_step(optimizer: Adam) -> None:
+    """Adam.step() without clipping, which leaves the gradient as it is."""
+    optimizer.steps.add_(1)
+    torch._fused_adam_(  # type: ignore[attr-defined]
+        [optimizer.flat],
+        [optimizer.gradient],
+        [optimizer.mean],
+        [optimizer.square],
+        [],
+        [optimizer.steps],
+        lr=optimizer.learning_rate,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.0,
+        eps=optimizer.eps,
+        amsgrad=False,
+        maximize=False,
+    )
+
+
+class Inputs(NamedTuple):
+    """G batches as the networks see them, all made at once."""
+
+    observation: Tensor  # [G, B, F]
+    action: Tensor  # [G, B, K], normalised
+    reward: Tensor  # [G, B, 1]
+    discount: Tensor  # [G, B, 1]
+    next_observation: Tensor  # [G, B, F]
+    share: Tensor  # [G, B, 1]: 1 / number of rows that count, 0 for those that do not
+
+
+def inputs(policy: ActorQ, batches: Batch) -> Inputs:
+    """Encoded observations and normalised actions of G batches."""
+    steps, rows = batches.reward.shape
+    encoded = [
+        policy.encoder(tree_map(lambda x: x.flatten(0, 1), part)).view(steps, rows, -1)
+        for part in (batches.observation, batches.next_observation)
+    ]
+    columns = (x.unsqueeze(2) for x in (batches.reward, batches.discount, batches.weight))
+    reward, discount, weight = columns
+    share = weight / weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
+    return Inputs(encoded[0], policy.normalized(batches.action), reward, discount, encoded[1], share)
+
+
+def why_not(policy: ActorQ, *optimizers: Adam) -> str | None:
+    """The reason why gradients of this policy are not written out here; None where they are."""
+    if policy.activation not in ACTIVATIONS:
+        return f"gradients are written out for {' and '.join(ACTIVATIONS)} alone, not for {policy.activation}"
+    if any(True for _ in policy.encoder.parameters()):
+        return "its encoder learns too"
+    if type(policy) is not ActorQ or type(policy.critics) is not Critics or len(policy.actor.norms):
+        return f"a {type(policy).__name__} with such networks is not what it was written for"
+    if any(type(optimizer) is not Adam or optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
+        return "it is written for the Adam of this package in float32"
+    return None

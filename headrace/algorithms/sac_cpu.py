@@ -1,0 +1,147 @@
+"""SAC's learning call with gradients by hand. The plain one is headrace.algorithms.sac.learn."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.by_hand import Inputs, actor_tower, adam_step, critic_tower, inputs, why_not
+from headrace.algorithms.off_policy import means
+from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
+from headrace.fused import register
+from headrace.policies import squashed
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.critics import Critics
+from headrace.policies.distributions import box_muller
+from headrace.policies.flat import polyak
+from headrace.replay import Batch
+
+# Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
+DIGEST = "b910c2506d29a605"
+SOURCES: Any = (
+    *((ActorQ, name) for name in ("sample", "propose", "normalized")),
+    *((squashed, "sample"), (squashed, "split"), (Critics, "forward"), (Adam, "step")),
+)
+
+
+class _Learner:
+    """Learns for one policy, as long as its parameters lie where they lay."""
+
+    def __init__(self, policy: ActorQ, target: Critics, optimizers: Optimizers, rows: int) -> None:
+        self.rows, self.address = rows, optimizers.critics.flat.data_ptr()
+        self.size, self.encoded = policy.action_size, policy.encoder.size
+        self.actor = actor_tower(policy, 2 * rows)  # next observations, then those of now
+        self.critics = critic_tower(policy.critics, rows, policy.activation)
+        self.target = critic_tower(target, rows, policy.activation)
+        self.slope = torch.empty(1, rows, 2 * self.size)
+
+    def act(self, batch: Inputs, normal: Tensor, constant: Tensor) -> tuple[Tensor, ...]:
+        """Actions [2 B, K] and their log-density [2 B, 1]; what their slopes are made of."""
+        rows, size = self.rows, self.size
+        self.actor.inputs[:rows] = batch.next_observation
+        self.actor.inputs[rows:] = batch.observation
+        mean, raw = self.actor.forward()[0].split(size, 1)
+        log_std = raw.clamp(squashed.LOG_STD_MIN, squashed.LOG_STD_MAX)
+        spread = log_std.exp() * normal
+        x = mean + spread
+        # -log_std - log of tanh's slope, but for what does not depend on the actor
+        log_prob = torch.add(softplus(-2 * x).add_(x), log_std, alpha=-0.5).mul_(2).add_(constant).sum(1, True)
+        return x.tanh_(), log_prob, spread[rows:], (raw == log_std)[rows:]
+
+    def learn_critics(self, batch: Inputs, action: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+        """Write the critics' gradients; gives their loss."""
+        self.target.inputs[:, : self.encoded] = batch.next_observation
+        self.target.inputs[:, self.encoded :] = action
+        next_value = self.target.forward().amin(0).addcmul_(log_prob, temperature, value=-1)
+        aim = torch.addcmul(batch.reward, batch.discount, next_value)
+        self.critics.inputs[:, : self.encoded] = batch.observation
+        self.critics.inputs[:, self.encoded :] = batch.action
+        error = self.critics.forward() - aim
+        slope = error * batch.share
+        self.critics.backward(slope)
+        return 0.5 * torch.dot(error.view(-1), slope.view(-1))
+
+    def learn_actor(
+        self, batch: Inputs, action: Tensor, log_prob: Tensor, spread: Tensor, free: Tensor, temperature: Tensor
+    ) -> Tensor:
+        """Write the actor's gradients; gives its loss. free: where log_std was not clipped."""
+        self.critics.inputs[:, self.encoded :] = action
+        values = self.critics.forward()
+        lowest = values.amin(0)
+        chosen = values == lowest
+        of_value = self.critics.slope_of_inputs(chosen * (batch.share / -chosen.sum(0)))[:, self.encoded :]
+        weight = temperature * batch.share
+        # of tanh(x), and of the density of what tanh squashes
+        of_x = torch.addcmul(2 * weight * action, of_value, 1 - action.square())
+        self.slope[0, :, : self.size] = of_x
+        self.slope[0, :, self.size :] = torch.addcmul(-weight, of_x, spread) * free
+        self.actor.backward(self.slope, self.rows)
+        return torch.dot((temperature * log_prob - lowest).view(-1), batch.share.view(-1))
+
+
+_learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
+
+
+def serves(
+    policy: ActorQ,
+    target: Critics,
+    target_flat: Tensor,
+    optimizers: Optimizers,
+    batches: Batch,
+    noise: Tensor,
+    config: SACConfig,
+) -> bool | str:
+    """Whether it was written for this policy; else the reason why not."""
+    if noise.device.type != "cpu":
+        return False
+    return why_not(policy, *optimizers) or True
+
+
+@register("sac.learn", serves, DIGEST, SOURCES)
+@torch.no_grad()
+def learn(
+    policy: ActorQ,
+    target: Critics,
+    target_flat: Tensor,
+    optimizers: Optimizers,
+    batches: Batch,
+    noise: Tensor,
+    config: SACConfig,
+) -> dict[str, Tensor]:
+    """headrace.algorithms.sac.learn, with the same results within rounding."""
+    steps, rows, draws = noise.shape
+    learner = _learners.get(policy)
+    if learner is None or (learner.rows, learner.address) != (rows, optimizers.critics.flat.data_ptr()):
+        learner = _learners[policy] = _Learner(policy, target, optimizers, rows)
+    size = policy.action_size
+    target_entropy = -size if config.target_entropy is None else config.target_entropy
+    log_temperature, noted = optimizers.temperature.flat, []
+    all_inputs = inputs(policy, batches)
+    # [G, B, 2 D] -> [G, 2 B, K]: for the next actions, then for those of now
+    uniform = noise.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
+    normals = box_muller(uniform.t(), size).t().reshape(steps, 2 * rows, size)
+    constants = -0.5 * normals.square() - 0.5 * math.log(2 * math.pi) - 2 * math.log(2)
+    for g in range(steps):
+        batch, temperature = Inputs(*(x[g] for x in all_inputs)), log_temperature.exp()
+        action, log_prob, spread, free = learner.act(batch, normals[g], constants[g])
+        critic_loss = learner.learn_critics(batch, action[:rows], log_prob[:rows], temperature)
+        adam_step(optimizers.critics)
+        now = (action[rows:], log_prob[rows:])
+        actor_loss = learner.learn_actor(batch, *now, spread, free, temperature)
+        adam_step(optimizers.actor)
+        surplus = torch.dot((now[1] + target_entropy).view(-1), batch.share.view(-1))
+        temperature_loss = -log_temperature * surplus
+        if config.learn_temperature:
+            optimizers.temperature.gradient.copy_(-surplus)
+            adam_step(optimizers.temperature)
+        polyak(target_flat, optimizers.critics.flat, config.tau)
+        noted.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
+    for optimizer in optimizers:
+        optimizer.gradient.zero_()
+    return means(noted, METRICS)

@@ -1,0 +1,124 @@
+"""Learning calls whose gradients are written out equal the plain ones, which autograd differentiates."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from doubles import ACTIONS, OBSERVATIONS, made_up
+
+from headrace import fused
+from headrace.algorithms import ddpg, sac, sac_cpu, td3, td3_cpu
+from headrace.algorithms.ddpg import DDPG, DDPGConfig
+from headrace.algorithms.sac import SAC, SACConfig
+from headrace.algorithms.td3 import TD3, TD3Config
+from headrace.device import torch_threads
+
+CASES = {
+    "two layers": {},
+    "tanh": {"activation": "tanh"},
+    "three layers": {"hidden": (20, 13, 7)},
+    "no hidden layers": {"hidden": ()},
+    "normalised": {"normalize_observation": True},
+}
+ALGORITHMS = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig)}
+STEPS, ROWS = 5, 24
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with torch_threads(1):
+        yield
+
+
+def build(name, **options):
+    """An algorithm whose actor, critics and targets differ, with statistics of what was seen."""
+    kind, config = ALGORITHMS[name]
+    algorithm = kind.build(config(**{"hidden": (20, 13), **options}), OBSERVATIONS, ACTIONS, 0, "cpu")
+    with torch.no_grad():
+        algorithm.policy.actor_out.weight.mul_(50)
+        for buffer in algorithm.buffers.values():
+            buffer += 0.02
+    algorithm.policy.encoder.update_statistics(torch.rand(50, 3) * 3, torch.ones(50, dtype=torch.bool))
+    return algorithm
+
+
+def numbers(algorithm):
+    """All that learning moves."""
+    flats = {name: optimizer.flat for name, optimizer in algorithm.optimizers.items()}
+    moments = {f"{name}.square": optimizer.square for name, optimizer in algorithm.optimizers.items()}
+    return flats | moments | algorithm.buffers
+
+
+def learned(algorithm, calls=2):
+    noise = torch.rand(STEPS, ROWS, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(5))
+    for call in range(calls):
+        metrics = algorithm.learn(made_up(STEPS, ROWS, seed=call), noise)
+        algorithm.updates += STEPS
+    return metrics
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_equal_the_plain_calls(name, case):
+    torch.manual_seed(0)
+    plain = build(name, **CASES[case])
+    torch.manual_seed(0)
+    by_hand = build(name, **CASES[case])
+    with fused.plain_only():
+        wanted = learned(plain)
+    got = learned(by_hand)
+    for key, value in numbers(plain).items():
+        torch.testing.assert_close(numbers(by_hand)[key], value, rtol=2e-4, atol=2e-6, msg=key)
+    torch.testing.assert_close(
+        torch.stack(list(got.values())), torch.stack(list(wanted.values())), rtol=1e-4, atol=1e-5
+    )
+    assert list(got) == list(wanted)
+
+
+def test_a_clipped_deviation_and_a_fixed_temperature():
+    """Outside its bounds log_std has no slope."""
+    ends = []
+    for plain in (True, False):
+        algorithm = build("sac", learn_temperature=False, target_entropy=-1.0)
+        with torch.no_grad():
+            algorithm.policy.actor_out.bias[3:] = torch.tensor([2.5, -21.0, 0.0])
+        if plain:
+            with fused.plain_only():
+                learned(algorithm)
+        else:
+            learned(algorithm)
+        ends.append(numbers(algorithm))
+    torch.testing.assert_close(ends[1], ends[0], rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys):
+    served, module = [], td3_cpu if name != "sac" else sac_cpu
+    monkeypatch.setattr(module, "inputs", lambda *x: served.append(name) or original(*x))
+    original = copy.copy(sac_cpu.inputs) if name != "sac" else td3_cpu.inputs
+    learned(build(name))
+    assert served
+    served.clear()
+    monkeypatch.setattr(fused, "_said", set())
+    learned(build(name, activation="gelu"))
+    assert not served and "written out for relu and tanh alone, not for gelu" in capsys.readouterr().err
+
+
+def test_a_policy_whose_parameters_moved_is_learned_anew():
+    """Another optimizer makes another buffer: views of the old one would learn what nobody uses."""
+    first = build("sac")
+    learned(first, 1)
+    second = SAC(first.policy, replace(first.config), 0)
+    before = second.tools.critics.flat.clone()
+    learned(second, 1)
+    assert not torch.equal(second.tools.critics.flat, before)
+
+
+def test_the_plain_sources_are_those_they_were_written_after():
+    """Else bring sac_cpu.py or td3_cpu.py after the source, and put the new digest there."""
+    assert fused.source_digest(sac.learn, sac_cpu.SOURCES) == sac_cpu.DIGEST
+    assert fused.source_digest(td3.learn, td3_cpu.SOURCES) == td3_cpu.TD3_DIGEST
+    assert fused.source_digest(ddpg.learn, td3_cpu.SOURCES) == td3_cpu.DDPG_DIGEST
