@@ -25,6 +25,7 @@ BANNED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Delete: ("`del`", "Leave it out"),
     ast.Match: ("`match`", "Write `if` and `elif`"),
 }
+UNROLLED = 12_000  # nodes of syntax up to which a repetition is written out: some 64 times the step of CartPole
 
 
 class Statements:
@@ -282,9 +283,24 @@ class Statements:
         if known != I32:
             self.scope.fail(node, f"{node.target.id!r} is a loop index and also another kind", "Use another name")
         self.of.kinds[node.target.id] = I32
+        body = self._block(node.body)
+        if all(typed.constant for typed in bounds) and self._unrolls(node.target.id, body):
+            times = len(range(*(int(typed.node.value) for typed in bounds)))  # type: ignore[attr-defined]
+            if times * sum(1 for statement in body for _ in ast.walk(statement)) <= UNROLLED:
+                return [copy.deepcopy(statement) for _ in range(times) for statement in body]
         target = ast.Name(self.of.program.local(node.target.id), ast.Store())
         loop = call("range", *(self.of.cast(typed, I32) for typed in bounds))
-        return [ast.For(target, loop, self._block(node.body) or [ast.Pass()], [])]
+        return [ast.For(target, loop, body or [ast.Pass()], [])]
+
+    def _unrolls(self, index: str, body: list[ast.stmt]) -> bool:
+        """Is this a mere repetition: the index is read nowhere, and no statement leaves or branches?
+
+        Such sub-steps are written out, because LLVM vectorises over worlds only where no loop is left inside.
+        """
+        everywhere = ast.walk(self.scope.node)
+        if any(isinstance(n, ast.Name) and n.id == index and isinstance(n.ctx, ast.Load) for n in everywhere):
+            return False
+        return all(isinstance(statement, (ast.Assign, ast.Expr)) for statement in body)
 
 
 _FORMS = {
