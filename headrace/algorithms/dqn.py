@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.exploration import check_exploration, random_share
 from headrace.algorithms.off_policy import OffPolicy, check_ranges, parts, shares
 from headrace.fused import fused
 from headrace.policies.flat import flatten, polyak
@@ -57,15 +58,15 @@ class DQNConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_exploration(self)
         for name in ("n_steps", "target_interval"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in ("priority_alpha", "priority_beta", "exploration_initial", "exploration_final"):
+        for name in ("priority_alpha", "priority_beta"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        for name in ("exploration_fraction", "exploration_spread"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.exploration_spread < 0:
+            raise ValueError(f"exploration_spread must be 0 (all alike) or above, got {self.exploration_spread}")
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be above 0, got {self.max_grad_norm}")
 
@@ -116,12 +117,8 @@ class DQN(OffPolicy):
         return super().update(rollout, progress) | {"exploration_rate": rate}
 
     def explore(self) -> None:
-        """Linear from exploration_initial to exploration_final; over the envs as Horgan et al. 2018, arXiv:1803.00933,
-        section 4.1."""
-        config = self.config
-        done = min(self.progress / config.exploration_fraction, 1.0) if config.exploration_fraction else 1.0
-        share = config.exploration_initial + done * (config.exploration_final - config.exploration_initial)
-        torch.pow(share, self.powers, out=self.policy.exploration)
+        """Over the envs as Horgan et al. 2018, arXiv:1803.00933, section 4.1."""
+        torch.pow(random_share(self.config, self.progress), self.powers, out=self.policy.exploration)
 
     def _spread_over(self, envs: int) -> None:
         device = self.slow.device
