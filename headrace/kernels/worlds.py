@@ -20,6 +20,8 @@ class Worlds(Protocol):
     and per world the episode (uint32 bits), its length (int32) and its return (float32).
     """
 
+    source: Source
+    num_envs: int
     device: torch.device
     seed: Any  # of the last reset, 32 bits
 

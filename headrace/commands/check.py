@@ -1,0 +1,75 @@
+"""`headrace check`: does this machine compute what plain torch on the CPU computes?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from headrace.commands.envs import plain_table
+from headrace.device import resolve
+
+DESCRIPTION = """Compares kernels, fused code and graphs of a device with plain torch on the CPU.
+Exit code 0 where all agree, 1 where something differs, 2 where the device is missing."""
+HEADINGS = ("check", "agrees", "difference", "allowed", "seconds", "")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What to check, and where the outcome goes."""
+
+    device: str = "cpu"  # cpu, cuda, cuda:1
+    output: Path | None = None  # a JSON file to write
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print JSON instead of a table
+
+
+def main(arguments: list[str]) -> None:
+    """Check a device, print, and end with exit code 1 where something differs."""
+    options = tyro.cli(Check, prog="headrace check", description=DESCRIPTION, args=arguments)
+    outcome = machine(options.device)
+    report(outcome, options)
+    if not outcome["passed"]:
+        raise SystemExit(1)
+
+
+def machine(name: str) -> dict[str, Any]:
+    """The outcome of all checks of a device, in JSON's types. Raises ValueError where the device is missing."""
+    try:
+        device = resolve(name)
+    except ValueError as error:
+        raise ValueError(f"{error}: install a CUDA build of torch and a driver, or check --device cpu") from error
+    from headrace import parity
+    from headrace.trainer import CPU_KERNELS
+
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"there are no kernels for {device}: check cpu or cuda")
+    for kernels in CPU_KERNELS:  # importing one registers it
+        import_module(kernels)
+    checks = parity.check(device)
+    rows = [one._asdict() for one in checks]
+    passed = all(one.passed for one in checks)
+    return {"device": str(device), "machine": parity.facts(device), "passed": passed, "checks": rows}
+
+
+def report(outcome: dict[str, Any], options: Check) -> None:
+    """Print the outcome, and write it where asked."""
+    text = json.dumps(outcome, indent=1)
+    if options.output is not None:
+        options.output.write_text(text + "\n")
+    if options.json:
+        print(text)
+        return
+    print(plain_table([HEADINGS, *(_cells(row) for row in outcome["checks"])]))
+    failed = [row["name"] for row in outcome["checks"] if not row["passed"]]
+    what = f"on {outcome['machine']['device']}"
+    print(f"{what}: " + (f"{', '.join(failed)} differ from plain torch" if failed else "all as plain torch"))
+
+
+def _cells(row: dict[str, Any]) -> Sequence[str]:
+    numbers = ["-" if row[name] is None else f"{row[name]:.2g}" for name in ("worst", "allowed")]
+    return (row["name"], "yes" if row["passed"] else "NO", *numbers, f"{row['seconds']:.2f}", row["note"])

@@ -1,0 +1,244 @@
+"""Does this machine compute what plain torch on the CPU does? Kernels, fused code and graphs, each in about a second.
+
+`headrace check` prints the outcome. Before the first training on a GPU the part that it needs is checked unasked; what
+passed is remembered for this GPU, driver and set of versions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headrace import fused, rng
+from headrace.algorithms import ppo
+from headrace.envs import make
+from headrace.envs.compiled import CompiledEnv
+from headrace.kernels import cache
+from headrace.kernels.compare import Deviation, deviation
+from headrace.kernels.errors import EnvError
+from headrace.parallel.collector import Collector
+from headrace.parallel.graphs import GraphedIteration
+from headrace.policies.actor_critic import ActorCritic
+from headrace.returns import gae
+from headrace.rollout import Column, Rollout
+from headrace.spaces import Box, Discrete, action_column, env_columns
+
+WORLDS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too
+NUM_WORLDS, NUM_STEPS = 256, 40
+OBSERVATION, ACTION = Box(-1, 1, (5,)), Discrete(3)
+FILE = "parity.json"
+
+
+class Check(NamedTuple):
+    """One comparison, and how it came out."""
+
+    name: str
+    passed: bool
+    worst: float | None  # difference, relative to max(1, |x|); None where nothing could be compared
+    allowed: float | None
+    seconds: float
+    note: str  # what differs most, or why nothing could be compared
+
+
+def check(device: torch.device) -> list[Check]:
+    """Every comparison that applies to a device, with the kernels that are registered."""
+    comparisons: dict[str, Callable[[], Deviation]] = {
+        "random numbers": partial(_random_numbers, device),
+        "advantages": partial(_advantages, device),
+        "decisions": partial(_decisions, device),
+        "learning": partial(_learning, device),
+    }
+    comparisons |= {f"{name}, single steps": partial(_steps, name, device) for name in WORLDS}
+    if device.type == "cuda":
+        comparisons["iterations as graphs"] = partial(_graphs, device)
+    return [_run(name, comparison) for name, comparison in comparisons.items()]
+
+
+def _run(name: str, comparison: Callable[[], Deviation]) -> Check:
+    """A comparison that raises is one that did not pass: where kernels do not run, they cannot be trusted either."""
+    began = perf_counter()
+    try:
+        found = comparison()
+    except Exception as error:
+        return Check(name, False, None, None, perf_counter() - began, f"{type(error).__name__}: {error}")
+    return Check(name, found.passed, found.worst, found.allowed, perf_counter() - began, found.column)
+
+
+def trusted(env: Any, plain: Callable[[], Any]) -> Any:
+    """The environment, where its CUDA kernel agrees with plain torch on this machine; else what plain() makes, and a
+    line on stderr that says why."""
+    title = f"{env.name} {hashlib.sha256(env.source.code.encode()).hexdigest()[:12]}"
+    doubt = _remembered(env.device, title, partial(_env_steps, env))
+    if not doubt:
+        return env
+    _say(f"the CUDA kernel of {env.name} differs from plain torch on this machine ({doubt}): it runs as torch instead")
+    return plain()
+
+
+def graphs_trusted(device: torch.device) -> bool:
+    """Whether iterations replayed from a CUDA graph agree with plain ones on this machine; a line on stderr if not."""
+    doubt = _remembered(device, "graphs", partial(_graphs, device))
+    if doubt:
+        _say(f"CUDA graphs differ from plain torch on this machine ({doubt}): iterations run step by step")
+    return not doubt
+
+
+def _remembered(device: torch.device, name: str, comparison: Callable[[], Deviation]) -> str:
+    """Why a comparison does not pass, empty where it does: as it came out before on this machine, else now."""
+    path = cache.folder() / FILE
+    with cache.locked(path.with_suffix(".lock")):
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        machine = known.setdefault(json.dumps(facts(device)), {})
+        if name not in machine:
+            done = _run(name, comparison)
+            why = done.note if done.worst is None else f"{done.note} by {done.worst:.2g}"
+            machine[name] = "" if done.passed else why
+            cache.write(path, json.dumps(known, indent=1).encode())
+    return machine[name]
+
+
+def _say(text: str) -> None:
+    print(f"{text}. `headrace check --device cuda` tells more", file=sys.stderr, flush=True)
+
+
+def facts(device: torch.device) -> dict[str, str]:
+    """What the outcome may depend on: device, driver, versions."""
+    found = {"device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"}
+    if device.type == "cuda":
+        found["driver"] = _driver()
+    found["python"] = platform.python_version()
+    for package in ("headrace", "torch", "numba", "numba-cuda"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "none"
+    return found
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return "unknown"
+
+
+def _random_numbers(device: torch.device) -> Deviation:
+    block = (7, rng.Purpose.ACTION, 2**32 - 3, 6, 100, 5)
+    return _share("draws", rng.uniform(*block, device), rng.uniform.plain(*block, "cpu"))  # type: ignore[attr-defined]
+
+
+def _advantages(device: torch.device) -> Deviation:
+    source = torch.Generator().manual_seed(0)
+    columns: Any = [torch.randn(32, 100, generator=source) for _ in range(3)]
+    columns += [torch.rand(32, 100, generator=source) < 0.05 for _ in range(2)]
+    served: Any = gae
+    found = served(*(x.to(device) for x in columns), 0.99, 0.95)
+    return _apart("advantage", found, served.plain(*columns, 0.99, 0.95), 1e-5)
+
+
+def _decisions(device: torch.device) -> Deviation:
+    policy, rollout = _collected()
+    noise = rng.uniform.plain(3, rng.Purpose.ACTION, 0, 1, NUM_WORLDS, policy.num_draws, "cpu")[0]  # type: ignore[attr-defined]
+    seen = rollout.observation[0]
+    there = ppo.PPO(deepcopy(policy).to(device)).policy  # with all weights in one buffer, as kernels want them
+    with torch.no_grad():
+        with fused.plain_only():
+            expected = policy.decide(seen, None, noise)
+        found = there.decide(seen.to(device), None, noise.to(device))
+    same = found.action.cpu() == expected.action  # a draw may fall on the very edge between two actions
+    if same.float().mean() < 0.99:
+        return _share("action", found.action, expected.action)
+    log_prob = _apart("log_prob", found.log_prob.cpu()[same], expected.log_prob[same], 1e-4)
+    return max(log_prob, _apart("value", found.value, expected.value, 1e-4), key=lambda one: one.worst)
+
+
+def _learning(device: torch.device) -> Deviation:
+    policy, rollout = _collected()
+    source = torch.Generator().manual_seed(1)
+    advantage, returns = (torch.randn(rollout.reward.shape, generator=source) for _ in range(2))
+    config = ppo.PPOConfig(num_steps=rollout.num_steps, epochs=2, minibatch_size=512)
+    order = torch.stack([torch.randperm(advantage.numel(), generator=source) for _ in range(2)])
+    ours = ppo.PPO(deepcopy(policy).to(device), config)
+    theirs = ppo.PPO(policy, config)
+    with fused.plain_only():
+        ppo.learn(policy, theirs.optimizer, rollout, advantage, returns, order, config)
+    there = (rollout.to(device), advantage.to(device), returns.to(device), order.to(device))
+    ppo.learn(ours.policy, ours.optimizer, *there, config)
+    return _apart("weights", ours.optimizer.flat, theirs.optimizer.flat, 1e-4)
+
+
+def _steps(name: str, device: torch.device) -> Deviation:
+    env: Any = make(name, NUM_WORLDS, backend=device.type, device=device)
+    return _env_steps(env)
+
+
+def _env_steps(env: CompiledEnv) -> Deviation:
+    """An environment's kernel beside plain torch on the CPU; beside the CPU's kernel, where it branches."""
+    from headrace.kernels.env_torch import TorchWorlds
+
+    worlds = _fresh(env)
+    try:
+        reference: Any = TorchWorlds(env.source, NUM_WORLDS)
+    except EnvError:
+        from headrace.kernels.env_cpu import CpuWorlds
+
+        reference = CpuWorlds(env.source, NUM_WORLDS, threads=1)
+    return deviation(worlds, reference, NUM_STEPS, seed=1)
+
+
+def _fresh(env: CompiledEnv) -> Any:
+    """Worlds of an environment's kernel that nobody else steps."""
+    return type(env.worlds)(env.source, NUM_WORLDS, device=env.device)  # type: ignore[call-arg]
+
+
+def _graphs(device: torch.device) -> Deviation:
+    """Three iterations replayed from a graph beside the same three run step by step."""
+    results = []
+    for graph in (True, False):
+        env = make("CartPole-v1", NUM_WORLDS, backend="torch", device=device)
+        config = ppo.PPOConfig(num_steps=8, epochs=2, minibatch_size=512, schedule="linear")
+        learner: Any = ppo.PPO.build(config, env.observation_space, env.action_space, 0, device)
+        collector = Collector(env, learner.policy, config.num_steps, learner.columns(), 0)
+        graphed = GraphedIteration(collector, learner)
+        for k in range(4):
+            if not graph or graphed.iterate(k / 4) is None:
+                learner.update(collector.collect(), k / 4)
+        if graphed.refused:
+            raise RuntimeError(graphed.refused)
+        results.append(learner.optimizer.flat)
+    return _apart("weights", results[0], results[1].cpu(), 1e-4)
+
+
+def _collected() -> tuple[ActorCritic, Rollout]:
+    """A policy, and a rollout that it might have collected, on the CPU."""
+    own = {"action": action_column(ACTION), "log_prob": Column(), "value": Column(edge=True)}
+    rollout = Rollout(8, NUM_WORLDS, env_columns(OBSERVATION) | own)
+    source = torch.Generator().manual_seed(0)
+    rollout.observation.copy_(torch.randn(rollout.observation.shape, generator=source))
+    rollout.action.copy_(torch.randint(0, 3, rollout.action.shape, generator=source))
+    rollout.log_prob.fill_(-1.1)
+    rollout.valid.copy_(torch.rand(rollout.valid.shape, generator=source) > 0.05)
+    return ActorCritic(OBSERVATION, ACTION, seed=2), rollout
+
+
+def _share(column: str, ours: Tensor, theirs: Tensor) -> Deviation:
+    """Of numbers that must be bit-equal, the share that are not."""
+    return Deviation(column, (ours.cpu() != theirs).float().mean().item(), 0.0)
+
+
+def _apart(column: str, ours: Tensor, theirs: Tensor, allowed: float) -> Deviation:
+    difference = (ours.detach().cpu() - theirs.detach()).abs() / theirs.detach().abs().clamp(min=1)
+    return Deviation(column, difference.nan_to_num(nan=torch.inf).max().item(), allowed)

@@ -1,0 +1,149 @@
+"""`headrace check` and the check before the first use of CUDA: what agrees passes, a wrong kernel is found.
+
+CUDA kernels run in Numba's simulator, in a process of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from headrace import fused, parity
+from headrace.cli import main
+from headrace.envs.cartpole import CartPole
+from headrace.envs.compiled import CompiledEnv
+from headrace.envs.grid_world import GridWorld
+from headrace.kernels import compare
+from headrace.kernels.env_torch import TorchWorlds
+from headrace.kernels.source import read
+
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
+NAMES = ["random numbers", "advantages", "decisions", "learning", *(f"{x}, single steps" for x in parity.WORLDS)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    """Few worlds and steps, and nothing remembered from other tests."""
+    monkeypatch.setattr(parity, "NUM_WORLDS", 4 if SIMULATED else 64)
+    monkeypatch.setattr(parity, "NUM_STEPS", 4 if SIMULATED else 10)
+    monkeypatch.setattr(parity, "FILE", str(tmp_path / "parity.json"))
+
+
+@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+def test_simulator():
+    """The tests marked in_simulator, in a process of their own: Numba reads the setting when it is imported."""
+    pytest.importorskip("numba_cuda")
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        command, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert re.search(r"\d+ passed", done.stdout)
+
+
+@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+def test_the_cpu_agrees_with_plain_torch(tmp_path, capsys):
+    assert main(["check", "--output", str(tmp_path / "check.json")]) == 0
+    printed = capsys.readouterr().out
+    assert "all as plain torch" in printed and printed.count(" yes ") == len(NAMES)
+    outcome = json.loads((tmp_path / "check.json").read_text())
+    assert outcome["passed"] and outcome["device"] == "cpu" and "torch" in outcome["machine"]
+    assert [one["name"] for one in outcome["checks"]] == NAMES
+    assert all(one["passed"] and one["worst"] <= one["allowed"] for one in outcome["checks"])
+
+
+@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+def test_a_wrong_kernel_is_found(monkeypatch, capsys):
+    monkeypatch.setattr(parity, "WORLDS", ())
+    kernels = fused._kernels["returns.gae"]
+    before = list(kernels)
+    fused.register("returns.gae", lambda *args: True)(lambda reward, *rest: reward * 2)
+    try:
+        assert main(["check", "--json"]) == 1
+    finally:
+        kernels[:] = before
+    outcome = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in outcome["checks"] if not one["passed"]] == ["advantages"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_what_to_do(capsys):
+    assert main(["check", "--device", "cuda"]) == 2
+    said = capsys.readouterr().err
+    assert "no CUDA device here: install a CUDA build of torch and a driver, or check --device cpu" in said
+
+
+class Off(TorchWorlds):
+    """CartPole that pays too much, is told too late, or answers with NaN."""
+
+    column, by = "reward", 1e-3
+
+    def step(self, rollout, t):
+        super().step(rollout, t)
+        column = getattr(rollout, self.column)
+        row = t + (self.column == "observation")
+        column[row] = ~column[row] if column.dtype == torch.bool else column[row] + self.by
+
+
+@pytest.mark.parametrize(
+    ("column", "by"), [("reward", 1e-3), ("observation", 1e-3), ("observation", torch.nan), ("truncated", 1)]
+)
+def test_every_column_is_compared(monkeypatch, column, by):
+    source = read(CartPole)
+    good = compare.deviation(TorchWorlds(source, 8), TorchWorlds(source, 8), 5, 0)
+    assert good.passed and good.worst == 0
+    worlds = Off(source, 8)
+    worlds.column, worlds.by = column, by
+    found = compare.deviation(worlds, TorchWorlds(source, 8), 5, 0)
+    assert not found.passed and found.column == column
+
+
+def test_an_outcome_is_remembered_for_the_machine(monkeypatch, capsys):
+    outcomes = iter([compare.Deviation("weights", 0.5, 1e-4), compare.Deviation("weights", 0.0, 1e-4)])
+    monkeypatch.setattr(parity, "_graphs", lambda device: next(outcomes))
+    cpu = torch.device("cpu")
+    assert not parity.graphs_trusted(cpu) and not parity.graphs_trusted(cpu)
+    assert "CUDA graphs differ from plain torch on this machine (weights by 0.5)" in capsys.readouterr().err
+    monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
+    assert parity.graphs_trusted(cpu)
+    assert capsys.readouterr().err == ""
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [CartPole, GridWorld])
+def test_simulated_kernels_are_trusted(cls, capsys):
+    env = CompiledEnv(cls, 4, "cuda")
+    assert parity.trusted(env, plain=None) is env
+    assert parity.trusted(env, plain=None) is env  # remembered
+    assert "differs" not in capsys.readouterr().err
+
+
+@in_simulator
+def test_simulated_wrong_kernel_falls_back(monkeypatch, capsys):
+    from headrace.kernels import env_cuda
+
+    module = env_cuda.cuda_module
+    monkeypatch.setattr(
+        env_cuda,
+        "cuda_module",
+        lambda *args: module(*args).replace("reward[now, i] = gain", "reward[now, i] = gain + F32(0.5)"),
+    )
+    env, plain = CompiledEnv(CartPole, 4, "cuda"), SimpleNamespace(backend="torch")
+    assert parity.trusted(env, lambda: plain) is plain
+    said = capsys.readouterr().err
+    assert "the CUDA kernel of CartPole-v1 differs from plain torch on this machine (reward by 0.5)" in said
+    assert "it runs as torch instead" in said
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_agrees_with_plain_torch(capsys):
+    assert main(["check", "--device", "cuda"]) == 0, capsys.readouterr().out
