@@ -96,9 +96,7 @@ class Trainer:
         self.steps = 0  # valid environment steps so far
         self.seconds = 0.0  # spent in iterate() so far
         self._steps_before, self._seconds_before = 0, 0.0  # those of the run that this one resumes
-        # worlds of other libraries may launch where no graph sees it
-        captures = self.config.graphs and self.env.device.type == "cuda" and self.env.backend in ("cuda", "torch")
-        self.graphed = GraphedIteration(self.collector, self.algorithm) if captures else None
+        self.graphed = self._graphed()
         with self._settled():
             self._rehearse()
             self.plan = self.algorithm.prepare(self.collector.rollout)  # what to tell people before the start
@@ -265,9 +263,7 @@ class Trainer:
         if isinstance(self.source, VectorEnv):
             raise TypeError(f"{self.source!r} is a vector of environments: give an id, or a function that makes one")
         if not _is_ready(self.source):
-            make = partial(envs.make, self.source, config.num_envs, device=self.placement.collect)
-            env = make(backend=config.backend)
-            return parity.trusted(env, lambda: make(backend="torch")) if env.backend == "cuda" else env
+            return self._made(config.backend)
         if asked not in (None, self.source.num_envs):
             raise ValueError(f"num_envs is {asked}, and the environments you made are {self.source.num_envs}")
         self.config = replace(config, num_envs=self.source.num_envs)
@@ -277,6 +273,26 @@ class Trainer:
 def _settings(
     algorithm: Any, source: Any, file: Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[TrainConfig, Any, dict[str, Any]]:
+    def _made(self, backend: str) -> Any:
+        """The environments by a backend; as plain torch, where this machine's CUDA kernel cannot be trusted."""
+        env = envs.make(self.source, self.config.num_envs, backend=backend, device=self.placement.collect)
+        if env.backend != "cuda":
+            return env
+        from headrace import parity
+
+        return parity.trusted(env, lambda: self._made("torch"))
+
+    def _graphed(self) -> GraphedIteration | None:
+        """What replays iterations from a CUDA graph; None where the device has none, or it cannot be trusted."""
+        # worlds of other libraries may launch where no graph sees it
+        captures = self.config.graphs and self.env.device.type == "cuda" and self.env.backend in ("cuda", "torch")
+        if not captures:
+            return None
+        from headrace import parity
+
+        return GraphedIteration(self.collector, self.algorithm) if parity.graphs_trusted(self.env.device) else None
+
+
     """TrainConfig; the algorithm's config, None for an algorithm that brings its own; and what of them follows from
     num_envs."""
     if isinstance(algorithm, type):
