@@ -13,7 +13,18 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 from headrace.rollout import Column, Columns
 
-__all__ = ["Box", "Dict", "Discrete", "MultiDiscrete", "Space", "action_column", "env_columns", "from_json", "to_json"]
+__all__ = [
+    "Box",
+    "Dict",
+    "Discrete",
+    "MultiDiscrete",
+    "Space",
+    "action_column",
+    "env_columns",
+    "from_json",
+    "is_image",
+    "to_json",
+]
 
 
 def env_columns(observation_space: Space) -> dict[str, Column | Columns]:
@@ -38,15 +49,18 @@ def observation_column(space: Space) -> Column | Columns:
     if isinstance(space, Dict):
         return {name: observation_column(member) for name, member in space.items()}
     if isinstance(space, Box):
-        image = len(space.shape) >= 2 and space.dtype == np.uint8
-        return Column(
-            space.shape, torch.uint8 if image else torch.float32, edge=True, feature_major=len(space.shape) == 1
-        )
+        dtype = torch.uint8 if is_image(space) else torch.float32
+        return Column(space.shape, dtype, edge=True, feature_major=len(space.shape) == 1)
     if isinstance(space, Discrete):
         return Column((), torch.int32, edge=True)
     if isinstance(space, MultiDiscrete):
         return Column(space.shape, torch.int32, edge=True, feature_major=True)
     raise TypeError(f"observations of {space} are not supported: use Box, Discrete, MultiDiscrete or a Dict of these")
+
+
+def is_image(space: Space) -> bool:
+    """Whether observations are images: a Box of uint8 with two dimensions or more."""
+    return isinstance(space, Box) and len(space.shape) >= 2 and space.dtype == np.uint8
 
 
 def action_column(space: Space) -> Column:

@@ -31,6 +31,7 @@ class A2CConfig:
     activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     shared: bool = False  # actor and critic share their hidden layers
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
+    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
     memory_size: int = 64  # size of that memory

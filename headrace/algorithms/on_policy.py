@@ -25,6 +25,7 @@ POLICY_SETTINGS = (
     "normalize_observation",
     "normalize_return",
     "layer_norm",
+    "images",
 )  # fields of a config that go to the ActorCritic under the same name
 
 

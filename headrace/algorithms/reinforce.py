@@ -30,6 +30,7 @@ class ReinforceConfig:
     hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
     activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
+    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
     memory_size: int = 64  # size of that memory

@@ -40,6 +40,7 @@ class TRPOConfig:
     hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
     activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
+    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
     memory_size: int = 64  # size of that memory
@@ -192,6 +193,8 @@ def learn_critic(
             _, value = policy(batch["inputs"])
             loss = (value - batch["returns"]).square() @ weight / policy.value_scale() ** 2
             loss.backward()
+            for parameter in policy.shared_parameters():  # else the critic would move the actor out of its bound
+                parameter.grad.zero_()
             optimizer.step(config.max_grad_norm)  # Adam moves nothing whose gradient has always been 0
             losses.append(loss.detach())
     return torch.stack(losses).mean()

@@ -27,6 +27,7 @@ class ActorCritic(Policy):
     """An actor and a critic, each an MLP of its own, or (shared) two heads on one.
 
     hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. distribution: see heads.action_head.
+    images: see images.ImageEncoder; its convolutions serve actor and critic alike.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
     (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalize.py.
     Raises TypeError for spaces it has no network for, ValueError for unknown names.
@@ -44,16 +45,17 @@ class ActorCritic(Policy):
         normalize_return: bool = False,
         seed: int = 0,
         layer_norm: bool = False,
+        images: str = "auto",
     ) -> None:
         super().__init__()
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
         self.distribution_name, self.normalize_observation = distribution, normalize_observation
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
-        self.encoder = make_encoder(observation_space, normalize_observation)
+        self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.head = action_head(action_space, distribution)
         self.num_draws = self.head.num_draws
-        self.layer_norm = layer_norm
+        self.layer_norm, self.images = layer_norm, images
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
@@ -74,7 +76,12 @@ class ActorCritic(Policy):
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """What distribution() is made of."""
-        return [p for part in (self.head, self.actor, self.actor_out) for p in part.parameters()]
+        return [p for part in (self.encoder, self.head, self.actor, self.actor_out) for p in part.parameters()]
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """What both distribution() and value() are made of."""
+        parts = (self.encoder, self.actor) if self.shared else (self.encoder,)
+        return [p for part in parts for p in part.parameters()]
 
     @fused("actor_critic.decide")
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
@@ -134,6 +141,7 @@ class ActorCritic(Policy):
             "normalize_observation": self.normalize_observation,
             "normalize_return": self.return_normalizer is not None,
             "layer_norm": self.layer_norm,
+            "images": self.images,
         }
 
     @classmethod

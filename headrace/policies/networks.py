@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.policies.images import ImageEncoder
 from headrace.policies.normalize import ObservationNormalizer
-from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, Space, is_image
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     # in place where the gradient needs the output only
@@ -131,10 +132,10 @@ class OneHotEncoder(nn.Module):
 class DictEncoder(nn.Module):
     """A Dict: its members' vectors one after another."""
 
-    def __init__(self, space: Dict, normalize: bool) -> None:
+    def __init__(self, space: Dict, normalize: bool, generator: torch.Generator, images: str) -> None:
         super().__init__()
         self.names = list(space)
-        members = [make_encoder(space[name], normalize) for name in self.names]
+        members = [make_encoder(space[name], normalize, generator, images) for name in self.names]
         self.members: Any = nn.ModuleList(members)
         self.size = sum(member.size for member in members)
 
@@ -148,17 +149,22 @@ class DictEncoder(nn.Module):
             member.update_statistics(getattr(observation, name), valid)
 
 
-def make_encoder(space: Space, normalize: bool) -> Any:
+def make_encoder(space: Space, normalize: bool, generator: torch.Generator, images: str = "auto") -> Any:
     """The encoder of an observation space: N observations -> float32 [N, encoder.size].
 
-    normalize: bring each dimension of every Box to mean 0 and variance 1. Raises TypeError for images and other spaces.
+    normalize: bring each dimension of every Box of numbers to mean 0 and variance 1. generator: of weights, where there
+    are any. images: the network for Boxes of uint8 with two dimensions or more; see images.ImageEncoder.
+    Raises TypeError for other spaces.
     """
     if isinstance(space, Dict):
-        return DictEncoder(space, normalize)
+        return DictEncoder(space, normalize, generator, images)
     if isinstance(space, Discrete | MultiDiscrete):
         return OneHotEncoder(space)
-    if isinstance(space, Box) and not (len(space.shape) >= 2 and space.dtype == "uint8"):
+    if is_image(space):
+        return ImageEncoder(space, images, generator)
+    if isinstance(space, Box):
         return VectorEncoder(space, normalize)
     raise TypeError(
-        f"no network for observations of {space} yet: use vectors (Box), Discrete, MultiDiscrete or a Dict of these"
+        f"no network for observations of {space} yet: use a Box (vectors, images), Discrete, MultiDiscrete or a Dict "
+        "of these"
     )

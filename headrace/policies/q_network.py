@@ -51,7 +51,7 @@ class QNetwork(Policy):
         self.duelling, self.normalize_observation = duelling, normalize_observation
         self.start = int(action_space.start)
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
-        self.encoder = make_encoder(observation_space, normalize_observation)
+        self.encoder = make_encoder(observation_space, normalize_observation, generator)
         shared = self.hidden[:-1] if duelling else self.hidden
 
         def mlp(inputs: int, sizes: Sequence[int]) -> MLP:

@@ -41,6 +41,7 @@ class RecurrentActorCritic(Policy):
         normalize_observation: bool = False,
         normalize_return: bool = False,
         seed: int = 0,
+        images: str = "auto",
     ) -> None:
         super().__init__()
         if sequence_length < 1:
@@ -48,10 +49,10 @@ class RecurrentActorCritic(Policy):
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
         self.distribution_name, self.sequence_length = distribution, sequence_length
-        self.normalize_observation = normalize_observation
+        self.normalize_observation, self.images = normalize_observation, images
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         copies = 1 if shared else 2
-        self.encoder = make_encoder(observation_space, normalize_observation)
+        self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.head = action_head(action_space, distribution)
         self.num_draws = self.head.num_draws
         trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
@@ -81,7 +82,13 @@ class RecurrentActorCritic(Policy):
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """What distribution() is made of. The core's are among them whole; those of a critic apart do not matter."""
-        return [p for part in (self.head, self.trunks[0], self.core, self.actor_out) for p in part.parameters()]
+        parts = (self.encoder, self.head, self.trunks[0], self.core, self.actor_out)
+        return [p for part in parts for p in part.parameters()]
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """What both distribution() and value() are made of."""
+        parts = (self.encoder, self.trunks[0], self.core) if self.shared else (self.encoder,)
+        return [p for part in parts for p in part.parameters()]
 
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         return self._outcome(self.core(self._features(observation), memory)[0])[1]
@@ -168,6 +175,7 @@ class RecurrentActorCritic(Policy):
             "distribution": self.distribution_name,
             "normalize_observation": self.normalize_observation,
             "normalize_return": self.return_normalizer is not None,
+            "images": self.images,
         }
 
     @classmethod

@@ -1,0 +1,113 @@
+"""From images to vectors: the convolutions that the field uses, chosen by the image's size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from headrace.spaces import Box
+
+CHANNELS = (1, 2, 3, 4)  # sizes by which a dimension is known to hold channels, colours or stacked frames
+NATURE_FROM = 36  # pixels a side from which Nature's convolutions leave something over
+
+
+def channels_first(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+    """Whether images of a space's shape have their channels in front, and (channels, height, width).
+
+    [H, W] has one channel. Of three dimensions the channels are that end which is 4 or less, or else the smaller of
+    both; in doubt the last, as Gymnasium draws them. Raises TypeError for another number of dimensions.
+    """
+    if len(shape) == 2:
+        return True, (1, *shape)
+    if len(shape) != 3:
+        raise TypeError(f"images are [H, W], [H, W, C] or [C, H, W], and these are of shape {shape}")
+    first, last = shape[0], shape[2]
+    in_front = first < last if (first in CHANNELS) == (last in CHANNELS) else first in CHANNELS
+    return in_front, shape if in_front else (last, *shape[:2])
+
+
+class ImageEncoder(nn.Module):
+    """Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W] -> [N, size], by convolutions that are learned.
+
+    network: "nature" (Mnih et al. 2015, 512 features), "impala" (Espeholt et al. 2018, arXiv:1802.01561, the deeper one
+    of figure 3, 256 features), "small" (Young & Tian 2019, arXiv:1903.03176, 128 features), or "auto": small below 36
+    pixels a side, else Nature's. Weights are orthogonal, gain sqrt 2.
+    Raises ValueError for an unknown network, or an image too small for it.
+    """
+
+    def __init__(self, space: Box, network: str, generator: torch.Generator) -> None:
+        super().__init__()
+        self.in_front, (channels, height, width) = channels_first(space.shape)
+        self.flat = len(space.shape) == 2
+        if network == "auto":
+            network = "nature" if min(height, width) >= NATURE_FROM else "small"
+        if network not in NETWORKS:
+            raise ValueError(f"unknown network for images {network!r}: use auto, {', '.join(NETWORKS)}")
+        convolutions, self.size = NETWORKS[network](channels)
+        self.convolutions = convolutions
+        with torch.no_grad():
+            try:
+                features = self.convolutions(torch.zeros(1, channels, height, width)).numel()
+            except RuntimeError as error:
+                raise ValueError(f"images of {height} x {width} pixels are too small for {network!r}") from error
+        self.out = nn.Linear(features, self.size)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(module.weight, math.sqrt(2), generator)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Features [N, size]; pixels from 0 to 255 are seen as 0 to 1."""
+        pixels = observation.to(torch.float32) * (1 / 255)
+        if self.flat:
+            pixels = pixels.unsqueeze(1)
+        elif not self.in_front:
+            pixels = pixels.permute(0, 3, 1, 2)
+        return torch.relu(self.out(self.convolutions(pixels).flatten(1)))
+
+    def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
+        """Pixels have known bounds."""
+
+
+def _nature(channels: int) -> tuple[nn.Module, int]:
+    layers = [(channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)]
+    convolutions = [part for i, o, size, stride in layers for part in (nn.Conv2d(i, o, size, stride), nn.ReLU())]
+    return nn.Sequential(*convolutions), 512
+
+
+def _small(channels: int) -> tuple[nn.Module, int]:
+    return nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU()), 128
+
+
+def _impala(channels: int) -> tuple[nn.Module, int]:
+    stacks = [_Stack(i, o) for i, o in ((channels, 16), (16, 32), (32, 32))]
+    return nn.Sequential(*stacks, nn.ReLU()), 256
+
+
+class _Stack(nn.Module):
+    """A convolution, pooling to half the size, and two residual blocks."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.ReLU(),
+                nn.Conv2d(outputs, outputs, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(outputs, outputs, 3, padding=1),
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features = nn.functional.max_pool2d(self.enter(pixels), 3, 2, padding=1)
+        for block in self.blocks:
+            features = features + block(features)
+        return features
+
+
+NETWORKS: dict[str, Callable[[int], tuple[nn.Module, int]]] = {"nature": _nature, "impala": _impala, "small": _small}
