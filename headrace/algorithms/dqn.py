@@ -113,6 +113,8 @@ class DQN(OffPolicy):
         """Append a rollout, and learn from the replay. Gives metrics under SB3's names: loss and q_value, means over
         all gradient steps, exploration_rate of the rollout, n_updates; before learning_starts the last two alone."""
         self.progress = progress
+        if isinstance(self.replay, PrioritizedReplay):
+            self.replay.beta = self.config.priority_beta + progress * (1 - self.config.priority_beta)
         rate = self.policy.exploration.mean()
         return super().update(rollout, progress) | {"exploration_rate": rate}
 
@@ -133,7 +135,6 @@ class DQN(OffPolicy):
         networks = (self.policy, self.target, self.slow, self.optimizer)
         metrics, error = learn(*networks, batches, torch.tensor(follow, device=noise.device), config)
         if isinstance(self.replay, PrioritizedReplay):
-            self.replay.beta = config.priority_beta + self.progress * (1 - config.priority_beta)
             self.replay.update(batches.rows, error)
         return metrics
 
