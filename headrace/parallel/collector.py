@@ -106,7 +106,12 @@ class Collector:
         edge = {
             name: tree_map(lambda x: x[-1].clone(), getattr(self.rollout, name)) for name in ("observation", "valid")
         }
-        return {"steps": self.steps, "edge": edge, "memory": self.memory, "env": self.env.state_dict()}
+        return {
+            "steps": self.steps,
+            "edge": edge,
+            "memory": tree_map(torch.clone, self.memory),
+            "env": self.env.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from state_dict(), bit for bit where the worlds can be saved."""

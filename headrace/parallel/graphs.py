@@ -36,6 +36,7 @@ class GraphedIteration:
         self._first_step = torch.zeros((), dtype=torch.int64, device=device)
         self._iteration = torch.zeros((), dtype=torch.int64, device=device)
         self._progress: Any = torch.zeros((), dtype=torch.float64, device=device)  # as precise as the host's
+        self._memory: Any = None  # what the policy remembers from one iteration to the next, always in one place
         self._metrics: dict[str, Tensor] = {}
         self._replay: Callable[[], None] | None = None
         self.refused = ""  # why there is no graph, where there can be none
@@ -51,6 +52,7 @@ class GraphedIteration:
             self._make()
         if self._replay is None:
             return None
+        self._place_memory()
         self._first_step.fill_(self.collector.steps)
         self._iteration.fill_(self.algorithm.iteration)
         self._progress.fill_(progress)
@@ -61,17 +63,23 @@ class GraphedIteration:
 
     def _body(self) -> None:
         """One iteration, in which nothing depends on numbers of the host that change."""
-        collector, memory = self.collector, self.collector.memory
+        collector = self.collector
         collector.rollout.advance()
         collector.fill(self._first_step)
-        tree_map(lambda kept, new: kept.copy_(new), memory, collector.memory)
-        collector.memory = memory
+        self._place_memory()
         with _counting_on_device(self.algorithm, self._iteration):
             self._metrics = self.algorithm.update(collector.rollout, self._progress)
+
+    def _place_memory(self) -> None:
+        """Where the collector's memory lies elsewhere, copy it to its place."""
+        if self.collector.memory is not self._memory:
+            tree_map(lambda kept, new: kept.copy_(new), self._memory, self.collector.memory)
+            self.collector.memory = self._memory
 
     def _make(self) -> None:
         """Rehearse once, strictly, and forget it; then capture. It stays without a graph where that is refused."""
         before = self.algorithm.state_dict(), self.collector.state_dict()
+        self._memory = self.collector.memory = tree_map(torch.clone, self.collector.memory)
         try:
             self._rehearse()
         except NotCapturable as error:
@@ -80,6 +88,7 @@ class GraphedIteration:
         self.algorithm.load_state_dict(before[0])
         self.collector.load_state_dict(before[1])
         if not self.refused:
+            self._place_memory()
             self._replay = self._capture(self._body)
 
     def _rehearse(self) -> None:
