@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import headrace as hr
 from headrace.cli import VERBS, main
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -123,10 +124,10 @@ def test_default_then_environment_then_file_then_flag(tmp_path, trained):
     assert command("train ppo CartPole-v1 --gamma 0.5 --config", tmp_path / "some.toml") == 0
     ((named, settings),) = trained
     assert named == ("ppo", "CartPole-v1")
-    assert settings["gamma"] == 0.5  # flag
-    assert (settings["seed"], settings["num_steps"], settings["hidden"]) == (7, 64, (8, 8))  # file
-    assert settings["target_return"] == 475.0  # environment
-    assert settings["gae_lambda"] == 0.95  # default
+    assert settings == {"gamma": 0.5, "seed": 7, "num_steps": 64, "hidden": (8, 8)}  # flag before file
+    trainer = hr.Trainer(*named, **settings)
+    assert trainer.config.target_return == 475.0  # environment
+    assert trainer.algorithm.config.gae_lambda == 0.95  # default
 
 
 def test_names_may_stand_anywhere_or_in_the_file_and_numbers_be_short(tmp_path, trained):
@@ -135,7 +136,15 @@ def test_names_may_stand_anywhere_or_in_the_file_and_numbers_be_short(tmp_path, 
     assert command("train --config", tmp_path / "some.toml") == 0
     assert [named for named, _ in trained] == [("ppo", "Pendulum-v1"), ("ppo", "Catch")]
     assert [trained[0][1][name] for name in ("seed", "total_steps", "learning_rate")] == [3, 2_500_000, 1e-3]
-    assert trained[1][1]["target_return"] == 0.95
+    assert trained[1][1] == {}
+
+
+def test_what_is_not_typed_follows_from_the_number_of_envs(trained):
+    for flags in ("", " --num-steps 40", " --no-scale", " --no-stagger"):
+        assert command("train ppo Pendulum-v1 --num-envs 256" + flags) == 0
+    chosen = [hr.Trainer(*named, **settings) for named, settings in trained]
+    assert [trainer.algorithm.num_steps for trainer in chosen] == [25, 40, 100, 25]
+    assert [trainer.config.stagger for trainer in chosen] == [True, True, False, False]
 
 
 def test_resume_passes_on_only_what_a_flag_changes(run, trained):

@@ -73,13 +73,11 @@ class PPOConfig:
         rows = growth * num_steps / self.num_steps  # of a rollout, in those of the base
         fresh = max(1.0, rows * sqrt(growth))  # how much less each row need be looked at
         epochs = fixed.get("epochs", max(1, int(self.epochs / fresh)))
-        work = rows * epochs / self.epochs
-        size = fixed.get("minibatch_size", self.minibatch_size * max(1, round(work)))
-        larger = size / self.minibatch_size
+        larger = 1 if "minibatch_size" in fixed else max(1, round(rows * epochs / self.epochs))
         settings = {
             "num_steps": num_steps,
             "epochs": epochs,
-            "minibatch_size": size,
+            "minibatch_size": self.minibatch_size * larger,
             "learning_rate": self.learning_rate * sqrt(larger),
             "target_kl": self.target_kl or (self.clip**2 / 2 if larger > 1 else 0.0),
         }

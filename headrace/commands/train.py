@@ -53,8 +53,8 @@ def main(arguments: list[str]) -> None:
         changed = {name: value for name, value in settings.items() if value != before[name]}
         run = train(env=typed.get("env"), resume=resume, **changed)
     else:
-        asked = {name: value for name, value in settings.items() if name in _asked_for(words)}
-        run = train(parsed.algorithm, parsed.env, config=parsed.config, **asked)
+        asked = {name: value for name, value in settings.items() if name in file or name in _asked_for(words)}
+        run = train(parsed.algorithm, parsed.env, **asked)
     _conclude(run, parsed.final_episodes)
 
 
