@@ -50,5 +50,6 @@ def settings(work: Work) -> dict[str, Any]:
         "normalize_advantage": True,
         "normalize_observation": False,
         "normalize_return": False,
+        "stagger": False,
         "threads": int(os.environ.get("OMP_NUM_THREADS", "1")),
     }
