@@ -16,9 +16,9 @@ from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.device import kernel_threads
 from headrace.fused import register
 from headrace.kernels.compiled import entry
-from headrace.kernels.native import Call, Native
+from headrace.kernels.native import Call
 from headrace.kernels.ppo_job import DONE, PART, PARTS, STEPS, SUMS, Columns, Job, Loss
-from headrace.kernels.tables import WORKERS, aligned, rounded
+from headrace.kernels.tables import WORKERS, Normalizer, aligned, rounded
 from headrace.kernels.teamwork import Team, state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.compiled import compiled, encoded
@@ -56,27 +56,71 @@ class _Learner:
             aligned(PARTS * len(self.tables.trees), SUMS),
             aligned(8),
         )
+        self.batch = np.zeros(8, np.int64)
         self.team = Team()
-        self.native: Native | None = None
+        self.bound: tuple[Any, ...] = ()  # what the buffers and the call were made for
 
-    def learn(self, policy: ActorCritic, optimizer: Adam, columns: Any, order: Tensor, config: PPOConfig) -> Tensor:
+    def learn(
+        self,
+        policy: ActorCritic,
+        optimizer: Adam,
+        rollout: Rollout,
+        advantage: Tensor,
+        returns: Tensor,
+        order: Tensor,
+        config: PPOConfig,
+    ) -> Tensor:
         """Sums over each minibatch, float32 [minibatches, SUMS]."""
-        tables, number = self.tables, count(order.shape[1], config.minibatch_size)
-        sums = torch.zeros(len(order) * number, SUMS)
-        batch = np.zeros(8, np.int64)
+        number, rows = count(order.shape[1], config.minibatch_size), rollout.num_steps * rollout.num_envs
+        observation, stride, normalizer = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
+        seen = (observation.ctypes.data, len(observation), stride)
+        if self.bound != (*seen, rows, *order.shape, number):
+            self._bind(policy, (observation, np.uint64(stride)), normalizer, rows, order, number, config)
+            self.bound = (*seen, rows, *order.shape, number)
+        self._fill(rollout, advantage, returns, config)
+        self.order.copy_(order)
+        self.batch[:] = 0
+        self.call.put(self.loss_place, self._loss(policy, config))
+        self.call.put(self.settings_place, self._settings(optimizer, config))
+        self.team.run(self.call, self._threads(order.numel(), order.shape[1] // number))
+        optimizer.steps += int(self.batch[STEPS])
+        return self.sums[: self.batch[DONE]]
+
+    def _bind(
+        self,
+        policy: ActorCritic,
+        observation: tuple[np.ndarray, np.uint64],
+        normalizer: Normalizer,
+        rows: int,
+        order: Tensor,
+        number: int,
+        config: PPOConfig,
+    ) -> None:
+        """Make buffers for so many rows and minibatches, and the call that works on them."""
+        tables = self.tables
+        self.action = torch.zeros(len(tables.start), rows)
+        self.columns = torch.zeros(len(Columns._fields) - 3, rows)
+        self.order = torch.zeros(order.shape, dtype=torch.int64)
+        self.sums = torch.zeros(len(order) * number, SUMS)
         job = Job(
             *(tables.network.layers, tables.trees, tables.ranges, tables.head, tables.places),
-            *(self._loss(policy, config), *columns),
-            *(order.contiguous().numpy(), *self.arrays, batch),
+            *(self._loss(policy, config), normalizer),
+            Columns(*observation, self.action.numpy(), *self.columns.numpy()),
+            *(self.order.numpy(), *self.arrays, self.batch),
         )
-        at = (float(optimizer.steps), float(optimizer.learning_rate))
-        settings = (*at, float(optimizer.eps), float(config.max_grad_norm), float(config.target_kl))
-        arguments = (0, state(), job, number, settings, sums.view(-1).numpy())
-        if self.native is None:
-            self.native = entry("ppo_cpu", "learn", arguments, ANNOUNCEMENT)
-        self.team.run(Call(self.native, arguments), self._threads(order.numel(), order.shape[1] // number))
-        optimizer.steps += int(batch[STEPS])
-        return sums[: batch[DONE]]
+        arguments = (0, state(), job, number, (0.0,) * 5, self.sums.view(-1).numpy())
+        self.call = Call(entry("ppo_cpu", "learn", arguments, ANNOUNCEMENT), arguments)
+        self.loss_place = self.call.place(2, Job._fields.index("loss"))
+        self.settings_place = self.call.place(4)
+
+    def _fill(self, rollout: Rollout, advantage: Tensor, returns: Tensor, config: PPOConfig) -> None:
+        """Copy the rollout's columns to where the call reads them."""
+        torch.sub(flatten(rollout.action).view(self.action.shape[1], -1).t(), self.tables.start, out=self.action)
+        valid = rollout.valid[: rollout.num_steps].flatten()
+        chosen = normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
+        value = rollout.value[: rollout.num_steps]
+        for column, source in zip(self.columns, (rollout.log_prob, value, chosen, returns, valid), strict=True):
+            column.copy_(source.flatten())
 
     def _threads(self, samples: int, size: int) -> int:
         """As many as there are cores, and parts in a minibatch of this size; one for little work."""
@@ -85,25 +129,15 @@ class _Learner:
         parts = min(PARTS, -(-size // PART)) * len(self.tables.trees)
         return min(kernel_threads(), WORKERS, parts)
 
-    def _loss(self, policy: ActorCritic, config: PPOConfig) -> Any:
+    def _loss(self, policy: ActorCritic, config: PPOConfig) -> Loss:
         normalizer = policy.return_normalizer
         units = (0.0, 1.0) if normalizer is None else (normalizer.center.item(), normalizer.scale.item())
         coefficients = (config.clip, config.value_clip, config.value_coef, config.entropy_coef)
         return Loss(*map(np.float32, (*coefficients, *units)))
 
-    def columns(
-        self, policy: ActorCritic, rollout: Rollout, advantage: Tensor, returns: Tensor, config: PPOConfig
-    ) -> Any:
-        """The rollout as the kernel reads it, after what it is to do to observations first."""
-        steps = rollout.num_steps
-        valid = rollout.valid[:steps].flatten()
-        observation, stride, normalizer = encoded(policy, flatten(rollout.observation[:steps]))
-        action = flatten(rollout.action).view(len(valid), -1).t() - self.tables.start
-        chosen = normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
-        value = rollout.value[:steps].flatten()
-        columns = (action, rollout.log_prob.flatten(), value, chosen, returns.flatten(), valid)
-        arrays = (x.to(torch.float32).contiguous().numpy() for x in columns)
-        return normalizer, Columns(observation, np.uint64(stride), *arrays)
+    def _settings(self, optimizer: Adam, config: PPOConfig) -> tuple[float, ...]:
+        at = (float(optimizer.steps), float(optimizer.learning_rate))
+        return (*at, float(optimizer.eps), float(config.max_grad_norm), float(config.target_kl))
 
 
 _learners: WeakKeyDictionary[ActorCritic, _Learner] = WeakKeyDictionary()
@@ -144,14 +178,14 @@ def learn(
     learner = _learners.get(policy)
     if learner is None or learner.address != optimizer.flat.data_ptr():
         learner = _learners[policy] = _Learner(policy, optimizer)
-    columns = learner.columns(policy, rollout, advantage, returns, config)
-    sums = learner.learn(policy, optimizer, columns, permutation, config)
+    sums = learner.learn(policy, optimizer, rollout, advantage, returns, permutation, config)
     return _metrics(sums, count(permutation.shape[1], config.minibatch_size), config)
 
 
 def _metrics(sums: Tensor, number: int, config: PPOConfig) -> dict[str, Tensor]:
     """As the plain function's, from sums over each minibatch."""
-    policy_loss, value_loss, entropy, _, clip_fraction = sums.mean(0)[:5]
+    policy_loss, value_loss, entropy, _, clip_fraction = sums.mean(0)[:5].tolist()
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-    metrics = dict(zip(METRICS, (policy_loss, value_loss, -entropy, loss), strict=True))
-    return metrics | {"clip_fraction": clip_fraction, "approx_kl": sums[-number:, 3].mean()}
+    kl = sums[-number:, 3].mean().item()
+    means = torch.tensor((policy_loss, value_loss, -entropy, loss, clip_fraction, kl))
+    return dict(zip((*METRICS, "clip_fraction", "approx_kl"), means, strict=True))

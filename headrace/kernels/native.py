@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 ENTRY = "entry"  # the symbol under which a file of machine code has its function
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)  # releases the GIL
 _64_BITS = (1 << 64) - 1
+_DOUBLE = struct.Struct("<d")
 
 
 class Native:
@@ -41,17 +41,30 @@ class Native:
 class Call:
     """A function with its arguments, turned to words once: calling it again costs half a microsecond.
 
-    words: uint64. Numbers among the arguments may be changed in place there.
+    words: uint64. Numbers among the arguments may be changed there (put); arrays are read where they lie.
     """
 
     def __init__(self, function: Native, arguments: tuple[Any, ...]) -> None:
         self.function, self.arguments = function, arguments  # kept, because the words are addresses
-        self.words = np.array(list(words(arguments)), np.uint64)
+        self.words = np.array(words(arguments), np.uint64)
         self._run, self._address = function.run, self.words.ctypes.data
 
     def __call__(self) -> None:
         if self._run(self._address) != 0:
             raise RuntimeError("a compiled function stopped with an exception: run it uncompiled to see which")
+
+    def place(self, *path: int) -> int:
+        """Where the words of an argument begin; path: its number, and its part's number in that tuple, and so on."""
+        first, within = 0, self.arguments
+        for number in path:
+            first += len(words(within[:number]))
+            within = within[number]
+        return first
+
+    def put(self, place: int, argument: Any) -> None:
+        """Change numbers among the arguments, in all their parts, from a place on."""
+        new = words(argument)
+        self.words[place : place + len(new)] = new
 
     def for_worker(self, worker: int) -> Call:
         """The same call with another number as its first argument."""
@@ -62,22 +75,27 @@ class Call:
         return other
 
 
-def words(argument: Any) -> Iterator[int]:
+def words(argument: Any) -> list[int]:
     """An argument as Numba passes it to a compiled function."""
-    if isinstance(argument, tuple):
+    found: list[int] = []
+    _add_words(argument, found)
+    return found
+
+
+def _add_words(argument: Any, found: list[int]) -> None:
+    if isinstance(argument, np.ndarray):
+        # the first two are for counting references, which Numba leaves alone where they are 0
+        found += (0, 0, argument.size, argument.itemsize, argument.ctypes.data, *argument.shape)
+        found += [stride & _64_BITS for stride in argument.strides]
+    elif isinstance(argument, tuple):
         for part in argument:
-            yield from words(part)
-    elif isinstance(argument, np.ndarray):
-        address = argument.__array_interface__["data"][0]
-        owner = (0, 0)  # two words by which Numba counts references; it leaves an array alone that has none
-        yield from (*owner, argument.size, argument.itemsize, address, *argument.shape)
-        yield from (stride & _64_BITS for stride in argument.strides)
+            _add_words(part, found)
     elif isinstance(argument, np.generic):
-        yield int.from_bytes(argument.tobytes(), "little")
+        found.append(int.from_bytes(argument.tobytes(), "little"))
     elif isinstance(argument, float):
-        yield int.from_bytes(struct.pack("<d", argument), "little")
+        found.append(int.from_bytes(_DOUBLE.pack(argument), "little"))
     else:
-        yield argument & _64_BITS
+        found.append(argument & _64_BITS)
 
 
 def kind(argument: Any) -> str:

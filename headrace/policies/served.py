@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
@@ -14,8 +16,43 @@ WIDEST = 256  # hidden layers wider than this are faster in plain torch
 _HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
 
 
+_Parts = list[tuple[type, int, int, int, bool]]
+_known: WeakKeyDictionary[Policy, tuple[_Parts, str | None, Tensor | None]] = WeakKeyDictionary()
+
+
 def why_not(policy: Policy) -> str | None:
     """The reason why kernels cannot serve this policy on the CPU; None where they can."""
+    return _examined(policy)[1]
+
+
+def flat_parameters(policy: Policy) -> Tensor | None:
+    """The one float32 buffer of which all parameters are views, as an optimizer makes it; None where there is none."""
+    return _examined(policy)[2]
+
+
+def _examined(policy: Policy) -> tuple[_Parts, str | None, Tensor | None]:
+    """What the two above say, examined again where a module or parameter was replaced, moved or frozen."""
+    parts: _Parts = []
+    _take_apart(policy, parts)
+    known = _known.get(policy)
+    if known is None or known[0] != parts:
+        known = _known[policy] = parts, _why_not(policy), _flat_parameters(policy)
+    return known
+
+
+def _take_apart(module: nn.Module, parts: _Parts) -> None:
+    """All modules, parameters, where these lie, and whether they learn; quicker than torch's own generators."""
+    kind, number = type(module), id(module)
+    parts.append((kind, number, 0, 0, False))
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            parts.append((kind, number, id(parameter), parameter.data_ptr(), parameter.requires_grad))
+    for child in module._modules.values():
+        if child is not None:
+            _take_apart(child, parts)
+
+
+def _why_not(policy: Policy) -> str | None:
     if type(policy) is not ActorCritic:
         return f"{type(policy).__name__} is not the ActorCritic it was written for"
     if type(policy.head) not in _HEADS:
@@ -33,8 +70,7 @@ def why_not(policy: Policy) -> str | None:
     return None
 
 
-def flat_parameters(policy: Policy) -> Tensor | None:
-    """The one float32 buffer of which all parameters are views, as an optimizer makes it; None where there is none."""
+def _flat_parameters(policy: Policy) -> Tensor | None:
     parameters = list(policy.parameters())
     storage = parameters[0].untyped_storage()
     for parameter in parameters:
