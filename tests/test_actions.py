@@ -1,0 +1,34 @@
+"""Algorithms refuse environments they cannot act in, and name those that can."""
+
+from __future__ import annotations
+
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+import headrace as hr
+from headrace.cli import main
+from headrace.trainer import ALGORITHMS, algorithm_classes
+
+
+def test_every_algorithm_says_in_which_spaces_it_acts():
+    for name in ALGORITHMS:
+        kinds = algorithm_classes(name)[0].actions
+        assert kinds and set(kinds) <= {Discrete, MultiDiscrete, Box}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "fits", "not_fits"),
+    [
+        ("dqn", "Pendulum-v1", {"ppo", "sac", "td3"}, {"dqn", "pqn"}),
+        ("sac", "CartPole-v1", {"ppo", "dqn", "pqn"}, {"sac", "td3", "ddpg"}),
+    ],
+)
+def test_a_pair_that_cannot_learn_is_refused_with_those_that_can(algorithm, env, fits, not_fits, capsys):
+    with pytest.raises(
+        ValueError, match=rf"^{algorithm} chooses among .* actions, and those of {env} are .*: use "
+    ) as e:
+        hr.Trainer(algorithm, env)
+    named = set(str(e.value).rpartition(": use ")[2].split(", "))
+    assert fits <= named and not named & not_fits
+    assert main(["train", algorithm, env]) == 2
+    assert f"{algorithm} chooses among" in capsys.readouterr().err
