@@ -52,8 +52,9 @@ def main(arguments: list[str]) -> None:
 
 
 def training(arguments: list[str]) -> None:
-    """Diagnose `headrace train ARGUMENTS` from its start to its end."""
-    profile = launch.measure(["-m", "headrace", "train", *arguments], seconds=WHOLE, skip=0.0)
+    """Diagnose `headrace train ARGUMENTS` from its start to its end, which leaves out the evaluation afterwards."""
+    training_alone = [] if any(word.startswith("--final-episodes") for word in arguments) else ["--final-episodes", "0"]
+    profile = launch.measure(["-m", "headrace", "train", *arguments, *training_alone], seconds=WHOLE, skip=0.0)
     facts = Facts(profile, round_trip.measure())
     report(facts, judge(facts), Diagnose.output)
 

@@ -89,7 +89,7 @@ def profile(
         lanes=lanes,
         series=_cores(watch, window) + gpu.series(window.begin, window.ended),
         counters=counters,
-        gpu=gpu.summary(window.begin, window.ended),
+        gpu=gpu.summary(window.begin, window.ended) | (root.gpu if root else {}),
         period=root.period if root else 0.0,
         overhead=root.cost / max(window.ended - root.began, 1e-9) if root else 0.0,
         blind=_blind(told, root, lanes, watch, window, gpu),
@@ -126,6 +126,7 @@ def _lanes(process: Process, classifier: Classifier, watch: Watch, window: Windo
         spans = _spans(kept, classifier, clock, window)
         lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans), samples=len(kept))
         lane.cpu_seconds = _cpu(clock, window.begin, window.ended)
+        lane.queued_seconds = _queued(clock, window.begin, window.ended)
         lane.sites = sites.find(kept, classifier)
         lane.counters = dict(process.counters) if main else {}
         lanes.append(lane)
@@ -150,17 +151,26 @@ def _spans(samples: list[Sample], classifier: Classifier, clock: Thread | None, 
 
 def _cpu(clock: Thread | None, begin: float, end: float) -> float:
     """CPU seconds of a thread between two moments."""
-    return _at(clock, end) - _at(clock, begin) if clock and clock.times else 0.0
+    if not clock or not clock.times:
+        return 0.0
+    return _at(clock.times, clock.cpu, end) - _at(clock.times, clock.cpu, begin)
 
 
-def _at(clock: Thread, moment: float) -> float:
-    """CPU time of a thread at a moment, between two readings in proportion."""
-    index = bisect_left(clock.times, moment)
-    if index in (0, len(clock.times)):
-        return clock.cpu[0] if index == 0 else clock.cpu[-1]
-    before, after = clock.times[index - 1], clock.times[index]
+def _queued(clock: Thread | None, begin: float, end: float) -> float:
+    """Seconds for which a thread waited for a core between two moments."""
+    if not clock or not clock.times:
+        return 0.0
+    return _at(clock.times, clock.queued, end) - _at(clock.times, clock.queued, begin)
+
+
+def _at(times: list[float], read: list[float], moment: float) -> float:
+    """What a clock showed at a moment: between two readings in proportion."""
+    index = bisect_left(times, moment)
+    if index in (0, len(times)):
+        return read[0] if index == 0 else read[-1]
+    before, after = times[index - 1], times[index]
     share = (moment - before) / max(after - before, 1e-9)
-    return clock.cpu[index - 1] + share * (clock.cpu[index] - clock.cpu[index - 1])
+    return read[index - 1] + share * (read[index] - read[index - 1])
 
 
 def _driver_first(lanes: list[Lane], root: int) -> list[Lane]:
@@ -231,7 +241,7 @@ def _cores(watch: Watch, window: Window) -> list[Series]:
     series = []
     for pid in sorted({pid for pid, _ in watch.threads}):
         clocks = [clock for (owner, _), clock in watch.threads.items() if owner == pid and clock.times]
-        totals = [sum(_at(clock, point) for clock in clocks) for point in points]
+        totals = [sum(_at(clock.times, clock.cpu, point) for clock in clocks) for point in points]
         values = [round(max(after - before, 0.0) / GRID, 3) for before, after in pairwise(totals)]
         times = [round(point - window.begin, 3) for point in points[:-1]]
         if any(value > BUSY for value in values):
@@ -287,6 +297,8 @@ def _blind(
         said.append(
             f"{len(strangers)} child processes were seen by their CPU time alone: no Python, or one without site."
         )
-    if root and root.counters.get("cuda") and gpu.name:
-        said.append("The GPU was seen as NVML sees it, kernel by kernel it was not.")
+    if root and root.counters.get("cuda") and not root.gpu:
+        said.append(
+            "The GPU's kernels were not counted: the script ended before, or torch's profiler was not to be had."
+        )
     return said + ([gpu.blind] if gpu.blind else [])

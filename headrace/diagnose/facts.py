@@ -69,10 +69,15 @@ class Facts:
         return self.spent(*roles) / self.base
 
     @property
+    def samples(self) -> int:
+        """Samples of the driving thread, without those of start-up."""
+        driver = self.profile.driver
+        return round(driver.samples * self.base / max(driver.total, self.base))
+
+    @property
     def margin(self) -> float:
-        """Two standard errors of a share of one half, 0 where nothing was sampled (timers). Others have less."""
-        samples = self.profile.driver.samples
-        return 1.0 / math.sqrt(samples) if samples else 0.0
+        """Two standard errors of a share of one half, 0 where nothing was sampled. Other shares have less."""
+        return 1.0 / math.sqrt(self.samples) if self.samples else 0.0
 
     def bound(self, saved: float) -> float:
         """The most that saving so many seconds can gain (Amdahl 1967), the error of sampling on the safe side."""
@@ -87,8 +92,12 @@ class Facts:
     @cached_property
     def stepping(self) -> list[Lane]:
         """The processes that step environments for the driving thread."""
-        roles = (Role.ENVIRONMENT, Role.IDLE)  # an environment may sleep
-        return [lane for lane in self.profile.workers if _seconds(lane, *roles) > NOTICEABLE * self.base]
+        found = []
+        for lane in self.profile.workers:
+            asleep = _seconds(lane, Role.IDLE) > NOTICEABLE * self.base  # as an environment may be
+            if asleep or _seconds(lane, Role.ENVIRONMENT) > 0:
+                found.append(lane)
+        return found
 
     @cached_property
     def work(self) -> list[float]:
@@ -123,6 +132,15 @@ class Facts:
     def learning(self) -> float:
         """Seconds of forward, backward and optimizer."""
         return self.spent(*LEARNING)
+
+    @property
+    def learns_in_one_call(self) -> bool:
+        """Whether forward, backward and optimizer are one call, in which no sampler tells them apart."""
+        return self.uses("headrace") and self.share(Role.BACKWARD, Role.OPTIMIZER) < NOTICEABLE
+
+    def title(self, role: Role) -> str:
+        """A role in a person's words."""
+        return "learning" if role is Role.FORWARD and self.learns_in_one_call else TITLES[role]
 
     @property
     def ratio(self) -> float | None:
@@ -170,10 +188,28 @@ class Facts:
 
     @property
     def env_on_cpu(self) -> float:
-        """Share of the environment's time that it is on a core; less than 1 where it sleeps or waits for a device."""
-        spans = [s for lane in [self.profile.driver, *self.stepping] for s in lane.spans if s.role is Role.ENVIRONMENT]
+        """Share of the environment's time that it computes; less than 1 where it sleeps or waits for a device."""
+        lanes = [self.profile.driver, *self.stepping]
+        spans = [span for lane in lanes for span in lane.spans if span.role is Role.ENVIRONMENT]
         total = sum(span.end - span.start for span in spans)
-        return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
+        busy = sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
+        return min(busy + self.queued(lanes), 1.0)  # it would have been on a core, had there been one
+
+    def queued(self, lanes: Sequence[Lane]) -> float:
+        """Share of threads' time for which they could have run, but others had the cores."""
+        return sum(lane.queued_seconds for lane in lanes) / max(sum(lane.total for lane in lanes), 1e-9)
+
+    @cached_property
+    def foreign_world(self) -> bool:
+        """Whether Headrace steps an environment that is not compiled."""
+        return any(span.detail.startswith("InlineEnv.") for span in self.profile.driver.spans)
+
+    @property
+    def timed(self) -> dict[str, float]:
+        """Part -> share of the training by the trainer's own timers; empty where it has none."""
+        counters, prefix = self.profile.counters, "timed "
+        whole = max(counters.get("timed", 0.0), 1e-9)
+        return {name[len(prefix) :]: spent / whole for name, spent in counters.items() if name.startswith(prefix)}
 
     def on_cpu(self, *roles: Role) -> float:
         """Share of the driving thread's time in these roles that it was on a core."""

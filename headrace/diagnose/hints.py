@@ -89,6 +89,9 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "numba.core.*", "gymnasium.envs.registration.*", "multiprocessing.process.BaseProcess.start",
         "multiprocessing.spawn.*prepare*", "torch.nn.init.*", "torch.nn.modules.*.__init__", "site.*",
         "torch.nn.modules.*.reset_parameters", "headrace.trainer.Trainer.__init__", "ctypes.*.__init__",
+        "argparse.*", "tyro._parsers.*", "tyro._arguments.*", "tyro._resolver.*", "tyro._fields.*",
+        "tyro._docstrings.*", "tyro._strings.*", "tyro._backends.*", "tyro.constructors.*",
+        "dataclasses._process_class", "dataclasses.make_dataclass",
     ),
 }  # fmt: skip
 EVERYTHING_INSIDE = (Role.EVALUATION, Role.START_UP)  # what a function of these calls is theirs, whatever it is

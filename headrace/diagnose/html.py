@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from headrace.diagnose import charts
-from headrace.diagnose.facts import TITLES, Facts
+from headrace.diagnose.facts import Facts
 from headrace.diagnose.palette import COLOURS, ORDER
 from headrace.diagnose.profile import Lane
 from headrace.diagnose.remedy import Remedy
@@ -96,7 +96,7 @@ def _timeline(facts: Facts) -> str:
     said = f"A closer look: {CLOSER:g} s out of the middle."
     closer = _figure(lanes, middle, min(middle + CLOSER, profile.seconds), said)
     roles = [role for role in ORDER if any(lane.seconds.get(role, 0.0) > 0 for lane in lanes)]
-    legend = "".join(f"<span>{_dot(COLOURS[role])}{TITLES[role]}</span>" for role in roles)
+    legend = "".join(f"<span>{_dot(COLOURS[role])}{facts.title(role)}</span>" for role in roles)
     more = (
         f'<p class="soft">{hidden} more threads, which used less of the cores, are left out.</p>' if hidden > 0 else ""
     )

@@ -27,6 +27,7 @@ from headrace.diagnose.profile import Ending, Exit, Profile
 HOOK = Path(__file__).parent / "injected" / "hook"
 SECONDS, SKIP, RATE = 60.0, 10.0, 100.0  # s, s, samples a second
 LOOK_EVERY = 0.05  # s
+KERNELS_AFTER = 0.4  # of the window: when the GPU's kernels are looked at, for a moment
 GRACE = {signal.SIGINT: 5.0, signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s that each is given to take effect
 
 
@@ -50,7 +51,7 @@ def measure(
     known = Hints(hints)
     folder = Path(tempfile.mkdtemp(prefix="headrace-diagnose-"))
     try:
-        run = _Script(words, python, folder, 1.0 / rate)
+        run = _Script(words, python, folder, sampled_environment(folder, 1.0 / rate, skip + KERNELS_AFTER * seconds))
         run.until(skip + seconds)
         return build.profile(folder, run.watch, run.gpu, run.window(skip), [python, *words], run.exit, known)
     finally:
@@ -73,12 +74,12 @@ def _check(words: list[str], python: str, seconds: float, skip: float, rate: flo
 class _Script:
     """A script that runs."""
 
-    def __init__(self, words: list[str], python: str, folder: Path, period: float) -> None:
+    def __init__(self, words: list[str], python: str, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
         self.exit = Exit(Ending.EXIT)
         self.started_at = time.time()
         self.started = self.ended = time.monotonic()
-        self._process = subprocess.Popen([python, *words], env=sampled_environment(folder, period))
+        self._process = subprocess.Popen([python, *words], env=environment)
         self.watch = Watch(self._process.pid)
         self.gpu = GpuWatch()
 
@@ -140,10 +141,13 @@ class _Script:
             time.sleep(LOOK_EVERY)
 
 
-def sampled_environment(folder: Path, period: float) -> dict[str, str]:
-    """Environment variables under which every Python process samples itself, into a folder, each `period` s."""
+def sampled_environment(folder: Path, period: float, kernels: float) -> dict[str, str]:
+    """Environment variables under which every Python process samples itself, into a folder, each `period` s.
+
+    kernels: s after its start at which a process that uses a GPU has a look at its kernels.
+    """
     paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
-    settings = json.dumps({"folder": str(folder), "period": period})
+    settings = json.dumps({"folder": str(folder), "period": period, "kernels": kernels})
     return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths), "HEADRACE_DIAGNOSE": settings}
 
 

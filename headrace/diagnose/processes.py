@@ -21,11 +21,12 @@ COST_OF_THREAD = 1e-3  # s of pause for each thread that is read, so that readin
 
 @dataclass
 class Thread:
-    """CPU time of a thread at some moments."""
+    """CPU time of a thread at some moments, and how long it had waited for a core by then."""
 
     name: str  # as the kernel knows it
     times: list[float] = field(default_factory=list)  # s of time.monotonic()
     cpu: list[float] = field(default_factory=list)  # s since it began
+    queued: list[float] = field(default_factory=list)  # s for which it could have run, but others had the cores
 
 
 class Watch:
@@ -93,15 +94,17 @@ class Watch:
                 key = pid, number
                 if key not in self.threads:
                     self.threads[key] = Thread((tasks / str(number) / "comm").read_text().strip())
-                cpu = _cpu_seconds(tasks / str(number))
+                cpu, queued = _seconds(tasks / str(number))
                 self.threads[key].times.append(time.monotonic())
                 self.threads[key].cpu.append(cpu)
+                self.threads[key].queued.append(queued)
         return len(numbers)
 
 
-def _cpu_seconds(task: Path) -> float:
-    """By the scheduler's clock, in ns, where the kernel keeps one; else by its ticks."""
+def _seconds(task: Path) -> tuple[float, float]:
+    """On a core, and waiting for one: by the scheduler's clock in ns where the kernel keeps one, else by its ticks."""
     with suppress(OSError):
-        return int((task / "schedstat").read_text().split()[0]) / 1e9
+        cpu, queued, _ = (task / "schedstat").read_text().split()
+        return int(cpu) / 1e9, int(queued) / 1e9
     fields = (task / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 0.0

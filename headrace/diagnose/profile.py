@@ -85,6 +85,7 @@ class Lane:
     seconds: dict[Role, float] = field(default_factory=dict)  # of wall time, by role
     sites: list[Site] = field(default_factory=list)  # costliest first
     cpu_seconds: float = 0.0  # of the thread, within the window
+    queued_seconds: float = 0.0  # for which it could have run within the window, but other threads had the cores
     samples: int = 0  # stacks that were read; 0 for native threads, which are seen by their CPU time alone
     counters: dict[str, float] = field(default_factory=dict)  # see COUNTERS
 
@@ -102,6 +103,7 @@ COUNTERS = {  # of Profile.counters and Lane.counters; each is there only where 
     "num_envs": "environments behind the vector environment that is stepped, or 1",
     "env_rate": "environment steps a second, of all environments, where the learner counts them",
     "env_processes": "child processes that step environments",
+    "timed": "s of training by the trainer's own timers, and `timed PART` of each of its parts; Headrace has them",
     "torch_threads": "torch.get_num_threads() of the process",
     "torch_interop_threads": "torch.get_num_interop_threads()",
     "cuda": "1 where torch has used a GPU, else 0",
@@ -169,7 +171,7 @@ class Profile:
     lanes: list[Lane] = field(default_factory=list)  # the driving lane first
     series: list[Series] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
-    gpu: dict[str, float] = field(default_factory=dict)  # see headrace.diagnose.gpu; {} without a GPU
+    gpu: dict[str, float] = field(default_factory=dict)  # see diagnose.gpu and injected.kernels; {} without a GPU
     period: float = 0.0  # s between two samples of a thread, on average
     overhead: float = 0.0  # share of the driving thread's time that sampling took, 0 .. 1, as measured by itself
     blind: list[str] = field(default_factory=list)  # plain sentences: what could not be seen

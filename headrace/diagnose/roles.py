@@ -41,6 +41,7 @@ CALLS: dict[str, Role] = {  # functions written in C have no frame: they are kno
     ),
 }  # fmt: skip
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # where CUDA is used
+MAKING_ITS_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # is part of these
 CONVERSIONS = {"as_tensor", "from_numpy", "tensor", *COPIES, "detach", "sample"}  # of an observation, and of its action
 DRAWS = {"multinomial", "argmax", "log_prob", "rsample"}
 
@@ -88,7 +89,7 @@ class Classifier:
             doing = _doing(stack[index + 1 :]) or _doing(stack[index:])
             return (Role.INFERENCE if doing is Doing.ACT else Role.FORWARD), _title(stack[index].code)
         if role is None:
-            return self._of_glue(stack)
+            return self._of_argument(stack) or self._of_glue(stack)
         return role, self._detail(stack, index)
 
     def _of_code(self, code: Code) -> Role | None:
@@ -109,6 +110,15 @@ class Classifier:
         if role is not None and (roles[0] is None or role is Role.IDLE or (roles[0] is Role.WAIT and call == "loads")):
             return role, -1
         return next(((role, index) for index, role in enumerate(roles) if role is not None), (None, 0))
+
+    def _of_argument(self, stack: Stack) -> tuple[Role, str] | None:
+        """What is made for a line that is printed or saved is part of that: json.dumps in `print(json.dumps(x))`."""
+        for place in stack:
+            if is_own(place.code.file):
+                around = (call for call in source.calls_around(place) if CALLS.get(call) in MAKING_ITS_ARGUMENTS)
+                call = next(around, "")
+                return (CALLS[call], call) if call else None
+        return None
 
     def _of_glue(self, stack: Stack) -> tuple[Role, str]:
         """Arithmetic in the script's own functions: of a loss, or of nothing that is known."""

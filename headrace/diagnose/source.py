@@ -72,6 +72,33 @@ def call_at(place: Place) -> str:
     return _called(tree) if isinstance(tree, ast.Call) else ""
 
 
+@cache
+def calls_around(place: Place) -> tuple[str, ...]:
+    """Names of the calls in whose arguments a place lies: ("print",) for json.dumps in `print(json.dumps(x))`."""
+    if None in (place.end_line, place.column, place.end_column):
+        return ()
+    start, end = (place.line, place.column), (place.end_line, place.end_column)
+    found = []
+    for call in _calls(place.code.file):
+        parts: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+        if any(_begin(part) <= start and end <= _end(part) for part in parts):  # type: ignore[operator]
+            found.append(_called(call))
+    return tuple(found)
+
+
+@cache
+def _calls(file: str) -> list[ast.Call]:
+    return [node for node in ast.walk(_tree(file) or ast.Module([], [])) if isinstance(node, ast.Call)]
+
+
+def _begin(node: ast.expr | ast.keyword) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _end(node: ast.expr | ast.keyword) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
 def text_at(file: str, line: int) -> str:
     """A line of a file, without indentation; "" where it cannot be read."""
     return linecache.getline(file, line).strip()
@@ -86,10 +113,8 @@ def scope(code: Code) -> Scope | None:
 @cache
 def _scopes(file: str) -> dict[str, Scope]:
     """Scopes of a file by "name:line", "" for its top level. A call of a function that acts or learns does so too."""
-    text = "".join(linecache.getlines(file))
-    try:
-        tree = ast.parse(text if len(text) < LARGEST else "")
-    except (SyntaxError, ValueError):
+    tree = _tree(file)
+    if tree is None:
         return {}
     functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
     scopes = {"": Scope(tree)} | {
@@ -103,6 +128,16 @@ def _scopes(file: str) -> dict[str, Scope]:
             each.markers = sorted(_markers(each.tree, known))
         known = _purposes(functions, scopes)
     return scopes
+
+
+@cache
+def _tree(file: str) -> ast.Module | None:
+    """A file's syntax tree; None where it is no Python."""
+    text = "".join(linecache.getlines(file))
+    try:
+        return ast.parse(text if len(text) < LARGEST else "")
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _purposes(functions: list[Function], scopes: dict[str, Scope]) -> dict[str, Doing]:

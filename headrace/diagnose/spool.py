@@ -62,6 +62,7 @@ class Process:
     counters: dict[str, float] = field(default_factory=dict)
     batches: list[tuple[Stack, int]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    gpu: dict[str, float] = field(default_factory=dict)  # see injected.kernels
     ended: float | None = None  # None where it could not say that it ends
     error: str = ""  # "ValueError: ..." where an exception ended it
     cost: float = 0.0  # s that sampling took
@@ -117,6 +118,8 @@ def _tell(process: Process, stacks: dict[int, Stack], kind: str, values: list[An
             process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack]))
     elif kind == "counters":
         process.counters.update(values[0])
+    elif kind == "gpu":
+        process.gpu.update(values[0])
     elif kind == "versions":
         process.versions.update(values[0])
     elif kind == "batch":

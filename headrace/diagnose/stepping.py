@@ -129,12 +129,12 @@ def batched_inference(facts: Facts) -> Remedy | None:
 
 def kernel(facts: Facts) -> Remedy | None:
     """The environment compiled."""
-    if facts.environment < 0.15 * facts.base or facts.uses("headrace"):
+    if facts.environment < 0.15 * facts.base or (facts.uses("headrace") and not facts.foreign_world):
         return None
     why = (
         f"{percent(facts.environment / facts.base)} of the time is environment. Compiled, a step costs next to nothing."
     )
-    name = facts.built_in
+    name = "" if facts.foreign_world else facts.built_in
     if name:
         why += f" Headrace has {name} already, and replaces the training loop too, which this bound leaves as it is."
         title, cost = f"Train {name} in Headrace", HALF_AN_HOUR

@@ -59,7 +59,7 @@ def lines(facts: Facts, verdict: Verdict, width: int) -> list[Line]:
 def scene(profile: Profile) -> str:
     """What ran, where, and how it ended."""
     machine = profile.machine
-    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    versions = ", ".join(f"{name} {version}".strip() for name, version in machine.versions.items())
     cores = f"{machine.cores} core" + ("" if machine.cores == 1 else "s")
     where = ", ".join(part for part in (machine.cpu, cores, machine.gpu or "no GPU") if part)
     python = ", ".join(part for part in (f"Python {machine.python}" if machine.python else "", versions) if part)
@@ -86,7 +86,7 @@ class Row:
 
 def rows(facts: Facts) -> list[Row]:
     """The parts, the most first, without what is too little to see."""
-    parts = [(TITLES[role], role, COLOURS[role], seconds) for role, seconds in facts.seconds.items()]
+    parts = [(facts.title(role), role, COLOURS[role], seconds) for role, seconds in facts.seconds.items()]
     if facts.covered > 0:
         waiting = facts.spent(Role.WAIT) - facts.covered
         parts = [part for part in parts if part[1] is not Role.WAIT]

@@ -19,6 +19,7 @@ FEW_TURNS = 5  # of collecting and learning; with fewer, it matters where the wi
 UNBOUNDED = 50.0  # a bound as high as this says nothing
 UNNAMED = 0.25  # of the time in code without a role: the verdict says so before anything else
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
+PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers, in a person's words
 NAMED_ONE_BY_ONE = (
     Role.INFERENCE,
     Role.COPY,
@@ -57,7 +58,7 @@ def judge(facts: Facts) -> Verdict:
             "Try a longer --seconds, or a shorter --skip.",
             blind=list(facts.profile.blind),
         )
-    found = remedies(facts)
+    found = remedies(facts) if facts.samples >= ENOUGH_SAMPLES else []
     return Verdict(_headline(facts, found), _where(facts), _bounds(facts, found), _notes(facts), found, _blind(facts))
 
 
@@ -72,8 +73,9 @@ def groups(facts: Facts) -> list[tuple[str, float]]:
 def _headline(facts: Facts, found: list[Remedy]) -> str:
     name, seconds = groups(facts)[0]
     most = f"{percent(seconds / facts.base)} of the time"
-    if 0 < facts.profile.driver.samples < ENOUGH_SAMPLES:
-        return f"Too little was seen for a verdict: {facts.profile.driver.samples} samples. Try a longer --seconds."
+    if facts.samples < ENOUGH_SAMPLES:
+        most = " Start-up took nearly all of the window." if facts.start_up > facts.base else ""
+        return f"Too little was seen for a verdict: {count(facts.samples, 'sample')}.{most} Try a longer --seconds."
     if facts.share(Role.OTHER) > UNNAMED and name == TITLES[Role.OTHER]:
         return f"{capital(most)} goes into code whose purpose is not known{_mostly(facts)}."
     if max((remedy.gain or remedy.bound for remedy in found), default=1.0) < NOTHING:
@@ -102,7 +104,7 @@ def _where(facts: Facts) -> str:
 def _inside(facts: Facts, name: str) -> str:
     if name == "environments" and facts.covered > NOTICEABLE * facts.base:
         return f" ({percent(facts.covered / facts.base)} waiting for the processes that step them)"
-    if name != "learning":
+    if name != "learning" or facts.learns_in_one_call:
         return ""
     parts = zip(("forward", "backward", "optimizer"), LEARNING, strict=True)
     return f" ({', '.join(f'{part} {percent(facts.share(role))}' for part, role in parts)})"
@@ -152,9 +154,10 @@ def _gpu(facts: Facts) -> str:
     if bound >= UNBOUNDED:
         said = f"Acting and learning are {share} of the time, so that this profile does not bound what a GPU can gain"
     if is_small(facts):
+        unreached = f" Its bound of {times(bound)} is out of reach." if bound < UNBOUNDED else ""
         return (
-            f"Stay on the CPU. {said}, but {_size(facts)}: a GPU ends an update sooner than its operations can be sent "
-            "to it."
+            f"Stay on the CPU. Acting and learning are {share} of the time, but {_size(facts)}: a GPU ends an update "
+            f"sooner than its operations can be sent to it.{unreached}"
         )
     return f"{said}."
 
@@ -169,24 +172,47 @@ def _size(facts: Facts) -> str:
 
 def _notes(facts: Facts) -> list[str]:
     notes = []
-    ratio = facts.ratio
-    if ratio is not None:
-        notes.append(f"R = {ratio:.2g}: for each second of learning, {ratio:.2g} s of environment. {_workers(facts)}")
+    if facts.ratio is not None:
+        notes.append(_ratio(facts, facts.ratio))
+    if facts.timed:
+        parts = [f"{PARTS.get(part, part)} {percent(share)}" for part, share in facts.timed.items()]
+        notes.append(f"By Headrace's own timers, over all of the training until then: {sentence(parts)}.")
     lagging = slowest(facts)
     if lagging:
         notes.append(f"{capital(lagging[0])} lags behind: the other processes wait for it at every step.")
     notes += _gpu_notes(facts)
-    on_cpu = facts.on_cpu(*COMPUTING)
-    if on_cpu < 0.85:
+    notes += _core_notes(facts)
+    return notes
+
+
+def _core_notes(facts: Facts) -> list[str]:
+    """Whether the driving thread got a core when it had something to compute."""
+    notes, queued, on_cpu = [], facts.queued([facts.profile.driver]), facts.on_cpu(*COMPUTING)
+    if queued > 0.1:
+        notes.append(
+            f"The driving thread could have run but had no core {percent(queued)} of the time: other threads and "
+            "programs had them. Figures are those of a busy machine."
+        )
+    if on_cpu + queued < 0.85:
         notes.append(
             f"While it computed, the driving thread was on a core {percent(on_cpu)} of the time. Otherwise it waited: "
-            "for a core that another process had, for torch's other threads, or inside the environment."
+            "for torch's other threads, or inside the environment."
         )
     return notes
 
 
+def _ratio(facts: Facts, ratio: float) -> str:
+    if ratio < 0.005:
+        return (
+            "R is next to 0: the environments take next to no time beside learning. Nothing is gained by faster ones."
+        )
+    return f"R = {ratio:.2g}: for each second of learning, {ratio:.2g} s of environment. {_workers(facts)}".strip()
+
+
 def _workers(facts: Facts) -> str:
     """Whether processes that step environments help, as the ratio R says."""
+    if facts.uses("headrace"):
+        return ""
     if facts.stepping or facts.unseen_processes:
         return "Worker processes step them already."
     saved = facts.environment * (1 - 1 / max(facts.cores, 1))
@@ -201,17 +227,24 @@ def _workers(facts: Facts) -> str:
 
 
 def _gpu_notes(facts: Facts) -> list[str]:
-    busy, nvml = (facts.profile.gpu.get(name) for name in ("kernel_busy", "nvml_busy"))
-    if nvml is not None and busy is not None:
-        return [
-            f"NVML (nvidia-smi) says that the GPU is {nvml:.0f} % busy, which counts every moment in which some kernel "
-            f"runs; kernels ran {busy:.0f} % of the time."
-        ]
-    return [f"NVML (nvidia-smi) says that the GPU is {nvml:.0f} % busy."] if nvml is not None else []
+    gpu, notes = facts.profile.gpu, []
+    if "nvml_busy" in gpu:
+        notes.append(
+            f"NVML (nvidia-smi) says that the GPU is {gpu['nvml_busy']:.0f} % busy, which counts every short period in "
+            "which any kernel ran at all."
+        )
+    if "kernel_busy" in gpu:
+        notes.append(
+            f"Kernels ran {gpu['kernel_busy']:.0f} % of the time, as torch's profiler saw it for a second. The script "
+            f"launches {gpu['launches_per_second']:,.0f} times a second, waits for the GPU "
+            f"{gpu['synchronisations_per_second']:,.0f} times a second, and copies "
+            f"{gpu['copied_mb_per_second']:,.0f} MB a second."
+        )
+    return notes
 
 
 def _blind(facts: Facts) -> list[str]:
-    samples, profile = facts.profile.driver.samples, facts.profile
+    samples, profile = facts.samples, facts.profile
     said = []
     if samples:
         said.append(
@@ -225,8 +258,8 @@ def _blind(facts: Facts) -> list[str]:
     turns = _turns(facts)
     if turns and samples:
         said.append(
-            f"Collecting and learning took turns only {turns} times within the window, so that the shares depend on "
-            "where it began and ended. A longer --seconds makes them more exact."
+            f"Collecting and learning took turns only {'once' if turns == 1 else f'{turns} times'} within the window, "
+            "so that the shares depend on where it began and ended. A longer --seconds makes them more exact."
         )
     return said + profile.blind
 

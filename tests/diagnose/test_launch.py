@@ -20,8 +20,8 @@ WORK = """
 import multiprocessing, os, signal, sys, time
 
 def spin(seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    end = time.thread_time() + seconds  # on a core, however busy the machine is
+    while time.thread_time() < end:
         sum(range(100))
 
 def serve(seconds):
@@ -40,19 +40,19 @@ ENDINGS = {  # what the script does at last -> how it ended
 }
 
 
-def profile_of(text: str, folder: Path, seconds: float = 20.0, **options: float) -> Profile:
+def profile_of(text: str, folder: Path, seconds: float = 60.0, **options: float) -> Profile:
     (folder / "run.py").write_text(WORK + "".join(f"    {line}\n" for line in text.splitlines()))
     return measure([str(folder / "run.py")], seconds=seconds, skip=options.get("skip", 0.0))
 
 
 @pytest.mark.parametrize("last", ENDINGS)
 def test_every_ending_leaves_a_profile(last: str, tmp_path: Path) -> None:
-    profile = profile_of(f"spin(0.8)\n{last}", tmp_path)
+    profile = profile_of(f"spin(1.3)\n{last}", tmp_path)
     assert (profile.exit.ending, profile.exit.code) == ENDINGS[last]
     assert profile.exit.detail == ("ValueError: no such thing" if "ValueError" in last else "")
-    # a quarter of a second is what a process that is killed takes with it
-    assert profile.driver.kind is Kind.MAIN and profile.driver.total > 0.5
-    assert abs(profile.driver.cpu_seconds - profile.driver.total) < 0.6
+    # half a second is what a process that is killed takes with it
+    assert profile.driver.kind is Kind.MAIN and profile.driver.total > 0.6
+    assert 0.8 < profile.driver.cpu_seconds < profile.driver.total + 0.7
 
 
 def test_the_time_limit_stops_the_script_and_its_children(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_sitecustomize_of_the_user_still_runs(tmp_path: Path, monkeypatch: pytes
 def test_modules_are_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "some_module.py").write_text(WORK + "    spin(1.0)\n")
     monkeypatch.chdir(tmp_path)
-    profile = measure(["-m", "some_module"], seconds=10, skip=0.0)
+    profile = measure(["-m", "some_module"], seconds=60, skip=0.0)
     assert profile.exit.ending is Ending.EXIT and profile.driver.seconds[Role.OTHER] > 0.5
 
 

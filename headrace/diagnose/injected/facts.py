@@ -13,12 +13,12 @@ _FORWARD = ("_wrapped_call_impl", "_call_impl")  # torch.nn.Module's own, around
 
 
 def versions():
-    """Name -> version of the known libraries that are imported."""
+    """Name -> version of the known libraries that are imported, "" where a library does not say."""
     found = {}
     for name in LIBRARIES:
-        version = getattr(sys.modules.get(name), "__dict__", {}).get("__version__")
-        if isinstance(version, str):
-            found[name] = version
+        if name in sys.modules:
+            version = getattr(sys.modules[name], "__dict__", {}).get("__version__")
+            found[name] = version if isinstance(version, str) else ""
     return found
 
 
@@ -36,7 +36,7 @@ def of_torch():
 def of_stack(frame, sizes):
     """Counters that the variables of frames give: the batch of the outermost forward pass, and the environments.
 
-    Only frames that last no longer than a forward pass or a step are looked into: a look keeps their variables alive
+    Only frames that last no longer than an iteration of training are looked into: a look keeps their variables alive
     until they return. sizes: a dict in which numbers of parameters are kept, by module.
     """
     counters = {}
@@ -50,20 +50,29 @@ def of_stack(frame, sizes):
             count = getattr(environment, "__dict__", {}).get("num_envs")
             if isinstance(count, int):
                 counters["num_envs"] = count
-        elif name == "learn":
+        elif name in ("learn", "iterate"):
             counters.update(_of_learner(frame.f_locals.get("self"), sizes))
         frame = frame.f_back
     return counters
 
 
 def _of_learner(learner, sizes):
-    """Environment steps a second, where a learner counts them (Stable-Baselines3's model)."""
-    total = getattr(learner, "__dict__", {}).get("num_timesteps")
+    """Environment steps a second, where a learner counts them, and the seconds of its own timers where it has some.
+
+    Stable-Baselines3's model counts num_timesteps; Headrace's trainer counts steps, and times its parts.
+    """
+    own = getattr(learner, "__dict__", {})
+    total = own.get("num_timesteps", own.get("steps"))
     if not isinstance(total, int):
         return {}
     now = time.monotonic()
     began, before = sizes.setdefault("steps", (now, total))
-    return {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
+    found = {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
+    timed = getattr(own.get("timer"), "__dict__", {}).get("seconds")
+    if isinstance(timed, dict) and isinstance(own.get("seconds"), float):
+        found["timed"] = own["seconds"]
+        found.update({f"timed {part}": seconds for part, seconds in timed.items()})
+    return found
 
 
 def _of_forward(variables, torch, sizes):

@@ -1,7 +1,7 @@
 """The sampler: where the threads of this process are, some hundred times a second, written to a spool file.
 
-The main thread samples itself, see ticker. A thread of ours, known to nobody, samples the others and writes: a quarter
-of a second at most is lost when the process is killed.
+The main thread samples itself, see ticker. A thread of ours, known to nobody, samples the others and writes: half a
+second at most is lost when the process is killed.
 """
 
 import _thread
@@ -13,13 +13,15 @@ import threading
 import time
 
 from . import facts
+from .kernels import KernelWatch
 from .stacks import Stacks
 from .ticker import Ticker
 
-WRITE_EVERY = 0.25  # s
+WRITE_EVERY = 0.5  # s
 THREAD_PERIOD = 0.01  # s between samples of threads other than the main one
 STUCK = 0.5  # s without a sample of the main thread, after which the writing thread has a look at it
 LOOK_EVERY = 1.0  # s between looks at variables
+KERNELS_FOR = 1.0  # s for which a GPU's kernels are counted
 MOST_COST = 0.015  # share of time that sampling may take; the period is doubled beyond that
 LONGEST_PERIOD = 0.02  # s
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
@@ -28,8 +30,8 @@ STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to i
 class Sampler:
     """Samples one process, from start() until its end; a forked child goes on with a spool file of its own."""
 
-    def __init__(self, folder, period):
-        self._folder, self._shortest = folder, period
+    def __init__(self, folder, period, kernels):
+        self._folder, self._shortest, self._kernels_after = folder, period, kernels
 
     def start(self):
         """Begin a spool file, and sample. Called once in every process, in its main thread."""
@@ -41,6 +43,7 @@ class Sampler:
         self._records = []
         self._told = {}  # the last facts, so that each is told once
         self._sizes = {}
+        self._kernels = KernelWatch(self._began, self._kernels_after, KERNELS_FOR)
         self._period = self._shortest
         self._cost = 0.0  # s of CPU time that sampling took
         self._checked = self._began, self._cost
@@ -49,6 +52,7 @@ class Sampler:
         self._main = threading.get_ident()
         self._inside = False
         self._working = True
+        self._writing = _thread.allocate_lock()
         self._ticker = self._make_ticker()
         self._say("process", self._pid, os.getppid(), self._began, bool(self._ticker), sys.version.split()[0])
         self._write()
@@ -101,6 +105,19 @@ class Sampler:
         if now > self._next_look:
             self._next_look = now + LOOK_EVERY
             self._tell(stack, dict(facts.of_torch(), **facts.of_stack(frame, self._sizes)))
+            self._look_at_kernels(now)
+
+    def _look_at_kernels(self, now):
+        try:
+            figures = self._kernels.look(now)
+        except Exception as error:  # a profiler of the script's own may be at work
+            self._kernels = KernelWatch(now, float("inf"), 0.0)
+            self._say("blind", f"The GPU's kernels were not seen: {type(error).__name__}: {error}")
+            return
+        if figures is not None:
+            self._last = time.monotonic()  # starting and stopping take time that is not the script's
+        if figures:
+            self._say("gpu", figures)
 
     def _tell(self, stack, counters):
         """Note what has changed among counters; a batch goes with its stack, which tells what it was for."""
@@ -202,7 +219,12 @@ class Sampler:
             self._period = max(self._period / 2, self._shortest)
 
     def _write(self):
-        """Append all that has gathered; the file is open no longer than that, as scripts may close what they like."""
+        """Append all that has gathered, and return when it is in the file: at the end, another thread may be at it."""
+        with self._writing:
+            self._append()
+
+    def _append(self):
+        # the file is open no longer than for this: scripts may close what they like
         samples, self._samples = self._samples, []
         records, self._records = self._records, []
         # what describes stacks is taken last and written first: no sample comes before its stack
@@ -237,9 +259,9 @@ def _quietly(kind, error, trace):
 
 
 def start():
-    """Sample this process and those it forks, as HEADRACE_DIAGNOSE says: a JSON object with "folder" and "period"."""
+    """Sample this process and those it forks, as HEADRACE_DIAGNOSE says: a JSON object with Sampler's arguments."""
     settings = json.loads(os.environ["HEADRACE_DIAGNOSE"])
-    sampler = Sampler(settings["folder"], settings["period"])
+    sampler = Sampler(**settings)
     sampler.start()
     atexit.register(sampler.stop)
     os.register_at_fork(after_in_child=sampler.restart)

@@ -1,0 +1,108 @@
+"""The GPU's part, with stand-ins for NVML and for torch's profiler: what they say arrives in the profile."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.diagnose.gpu import GpuWatch
+from headrace.diagnose.injected import kernels
+from headrace.diagnose.launch import measure
+
+PRETENDER = """
+import sys, time, types
+
+class Event:
+    def __init__(self, kind, name, start=0, end=0, metadata=""):
+        self.values = kind, name, start, end, metadata
+    def activity_type(self): return self.values[0]
+    def name(self): return self.values[1]
+    def start_ns(self): return self.values[2]
+    def end_ns(self): return self.values[3]
+    def metadata_json(self): return self.values[4]
+
+began = 0.0
+def enable(settings, activities):
+    global began
+    began = time.monotonic()
+def disable():
+    events = [Event("kernel", "gemm", 0, int(0.25e9 * (time.monotonic() - began)))]
+    return types.SimpleNamespace(events=lambda: events + [Event("cuda_runtime", "cudaLaunchKernel")] * 500)
+
+made = types.SimpleNamespace
+profiler = made(ProfilerConfig=lambda *words: None, ProfilerState=made(KINETO=1), _ExperimentalConfig=lambda: None,
+                ProfilerActivity=made(CUDA=2))
+torch = types.ModuleType("torch")
+torch._C, torch.get_num_threads = made(_profiler=profiler), lambda: 1
+torch.get_num_interop_threads = lambda: 1
+torch.autograd = made(_prepare_profiler=lambda *words: None, _enable_profiler=enable, _disable_profiler=disable)
+cuda = types.ModuleType("torch.cuda")
+cuda._initialized = True
+sys.modules.update({"torch": torch, "torch.cuda": cuda})
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    sum(range(100))
+"""
+
+
+def event(kind: str, name: str, start: int = 0, end: int = 0, metadata: str = "") -> SimpleNamespace:
+    values = {"activity_type": kind, "name": name, "start_ns": start, "end_ns": end, "metadata_json": metadata}
+    return SimpleNamespace(**{key: lambda value=value: value for key, value in values.items()})
+
+
+def test_kernels_that_overlap_count_once():
+    events = [
+        event("kernel", "one", 0, 300_000_000),
+        event("kernel", "two", 200_000_000, 400_000_000),
+        event("kernel", "three", 900_000_000, 1_000_000_000),
+        event("cuda_runtime", "cudaLaunchKernel"),
+        event("cuda_runtime", "cudaStreamSynchronize"),
+        event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", metadata='"bytes": 4000000, "stream": 7'),
+        event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", metadata='"bytes": 9000000'),
+    ]
+    found = kernels.figures(events, 2.0)
+    assert found == {
+        "kernel_busy": pytest.approx(25.0),
+        "kernels_per_second": 1.5,
+        "launches_per_second": 0.5,
+        "synchronisations_per_second": 0.5,
+        "copied_mb_per_second": 2.0,
+    }
+
+
+def test_what_the_profiler_saw_is_in_the_profile(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(PRETENDER)
+    profile = measure([str(script)], seconds=6.0, skip=0.5)
+    assert profile.counters["cuda"] == 1
+    assert profile.gpu["kernel_busy"] == pytest.approx(25.0, rel=0.2)
+    assert profile.gpu["launches_per_second"] == pytest.approx(500.0, rel=0.6)
+
+
+def test_a_profiler_that_is_not_to_be_had_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(PRETENDER.replace("    began = time.monotonic()", "    raise RuntimeError('already profiling')"))
+    profile = measure([str(script)], seconds=4.0, skip=0.5)
+    assert "kernel_busy" not in profile.gpu and profile.driver.total > 1.0
+    assert any("RuntimeError: already profiling" in line for line in profile.blind)
+
+
+def test_nvml_is_read_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = SimpleNamespace(
+        NVMLError=RuntimeError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda handle: b"Some GPU",
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=38),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=6e8),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in)
+    watch, began = GpuWatch(), time.monotonic()
+    watch.look()
+    assert watch.name == "Some GPU"
+    assert watch.summary(began, time.monotonic()) == {"nvml_busy": 38.0, "memory_mb": 600.0}
+    assert [series.name for series in watch.series(began, time.monotonic())] == ["gpu busy", "gpu memory"]
