@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -36,7 +36,8 @@ class DQNConfig:
     batch_size: int = 64  # rows in a gradient step
     update_ratio: float = 0.25  # gradient steps for each step of an env
     gradient_steps: int = 0  # gradient steps of an iteration; 0: by update_ratio
-    learning_rate: float = 5e-4  # of Adam
+    learning_rate: float = 5e-4  # of Adam, at the start
+    schedule: Literal["constant", "linear"] = "linear"  # of the learning rate: linear falls to 0 by the end
     gamma: float = 0.99  # discount of the reward one step later
     n_steps: int = 1  # steps whose rewards are summed before a value is looked up
     target_interval: int = 250  # gradient steps between two moves of the target network
@@ -59,6 +60,8 @@ class DQNConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
         check_exploration(self)
+        if self.schedule not in ("constant", "linear"):
+            raise ValueError(f"schedule must be 'constant' or 'linear', got {self.schedule!r}")
         for name in ("n_steps", "target_interval"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
@@ -111,12 +114,18 @@ class DQN(OffPolicy):
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Append a rollout, and learn from the replay. Gives metrics under SB3's names: loss and q_value, means over
-        all gradient steps, exploration_rate of the rollout, n_updates; before learning_starts the last two alone."""
+        all gradient steps and not before learning_starts; learning_rate, n_updates; exploration_rate of the rollout.
+        """
         self.progress = progress
+        if self.config.schedule == "linear":
+            self.optimizer.learning_rate.fill_(self.config.learning_rate * (1 - progress))
         if isinstance(self.replay, PrioritizedReplay):
             self.replay.beta = self.config.priority_beta + progress * (1 - self.config.priority_beta)
-        rate = self.policy.exploration.mean()
-        return super().update(rollout, progress) | {"exploration_rate": rate}
+        rates = {
+            "learning_rate": self.optimizer.learning_rate.clone(),
+            "exploration_rate": self.policy.exploration.mean(),
+        }
+        return super().update(rollout, progress) | rates
 
     def explore(self) -> None:
         """Over the envs as Horgan et al. 2018, arXiv:1803.00933, section 4.1."""
