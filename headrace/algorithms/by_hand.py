@@ -53,13 +53,12 @@ class Tower:
         number = len(weights[0])
         empty = [torch.empty(number, rows, weight.shape[2], device=weight.device) for weight in weights]
         self.values, self.slopes = empty, [torch.empty_like(value) for value in empty[:-1]]
-        self.inputs = torch.empty(rows, weights[0].shape[1], device=weights[0].device)
-        self.entry = self.inputs.expand(number, -1, -1)
+        self._entry = torch.empty(0)
         self._turned = [weight.transpose(1, 2) for weight in weights]
 
-    def forward(self) -> Tensor:
-        """What comes out, [C, R, outputs], for what stands in `inputs`; kept until the next call."""
-        features = self.entry
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What comes out, [C, R, outputs], for inputs [R, inputs]; kept until the next call."""
+        features = self._entry = inputs.expand(len(self.weights[0]), *inputs.shape)
         for weight, bias, value in zip(self.weights, self.biases, self.values, strict=True):
             torch.baddbmm(bias, features, weight, out=value)
             features = value if value is self.values[-1] else self._activate(value)
@@ -70,8 +69,12 @@ class Tower:
         on: rows before it are not learned from."""
         assert self.gradients is not None
         for layer in reversed(range(len(self.weights))):
-            features = (self.values[layer - 1] if layer else self.entry)[:, first:]
-            torch.bmm(features.transpose(1, 2), slope, out=self.gradients[0][layer])
+            features = (self.values[layer - 1] if layer else self._entry)[:, first:]
+            gradient = self.gradients[0][layer]
+            if slope.shape[2] == 1:  # a row times a matrix is four times as fast as a matrix times a column
+                torch.bmm(slope.transpose(1, 2), features, out=gradient.transpose(1, 2))
+            else:
+                torch.bmm(features.transpose(1, 2), slope, out=gradient)
             torch.sum(slope, 1, True, out=self.gradients[1][layer])
             if layer:
                 slope = self._through(layer, slope, first)
@@ -142,27 +145,30 @@ def adam_step(optimizer: Adam) -> None:
 
 
 class Inputs(NamedTuple):
-    """G batches as the networks see them, all made at once."""
+    """A batch as the networks see it: of G batches all made at once, then taken one by one."""
 
-    observation: Tensor  # [G, B, F]
-    action: Tensor  # [G, B, K], normalised
-    reward: Tensor  # [G, B, 1]
-    discount: Tensor  # [G, B, 1]
-    next_observation: Tensor  # [G, B, F]
-    share: Tensor  # [G, B, 1]: 1 / number of rows that count, 0 for those that do not
+    seen: Tensor  # [2 B, F]: encoded observations, first the next ones, then those of now
+    chosen: Tensor  # [2 B, F + K]: the same, and room for the actions that the actor chooses there
+    taken: Tensor  # [B, F + K]: observations of now, and the actions that were taken
+    reward: Tensor  # [B, 1]
+    discount: Tensor  # [B, 1]
+    share: Tensor  # [B, 1]: 1 / number of rows that count, 0 for those that do not
 
 
-def inputs(policy: ActorQ, batches: Batch) -> Inputs:
-    """Encoded observations and normalised actions of G batches."""
+def inputs(policy: ActorQ, batches: Batch) -> list[Inputs]:
+    """G batches [G, B], encoded and with actions normalised."""
     steps, rows = batches.reward.shape
-    encoded = [
+    following, now = (
         policy.encoder(tree_map(lambda x: x.flatten(0, 1), part)).view(steps, rows, -1)
-        for part in (batches.observation, batches.next_observation)
-    ]
-    columns = (x.unsqueeze(2) for x in (batches.reward, batches.discount, batches.weight))
-    reward, discount, weight = columns
+        for part in (batches.next_observation, batches.observation)
+    )
+    seen = torch.cat((following, now), 1)
+    taken = torch.cat((now, policy.normalized(batches.action)), 2)
+    chosen = torch.cat((seen, seen.new_empty(steps, 2 * rows, policy.action_size)), 2)
+    reward, discount, weight = (x.unsqueeze(2) for x in (batches.reward, batches.discount, batches.weight))
     share = weight / weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
-    return Inputs(encoded[0], policy.normalized(batches.action), reward, discount, encoded[1], share)
+    split = (x.unbind() for x in (seen, chosen, taken, reward, discount, share))
+    return [Inputs(*parts) for parts in zip(*split, strict=True)]
 
 
 def why_not(policy: ActorQ, *optimizers: Adam) -> str | None:

@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.by_hand import Inputs, actor_tower, adam_step, critic_tower, inputs, why_not
@@ -40,49 +39,46 @@ class _Learner:
         self.critics = critic_tower(policy.critics, rows, policy.activation)
         self.target = critic_tower(target, rows, policy.activation)
         self.slope = torch.empty(1, rows, 2 * self.size)
+        self.lowest = torch.empty(policy.critics.number, rows, 1)  # 1 for the lowest critic of a row
 
     def act(self, batch: Inputs, normal: Tensor, constant: Tensor) -> tuple[Tensor, ...]:
-        """Actions [2 B, K] and their log-density [2 B, 1]; what their slopes are made of."""
-        rows, size = self.rows, self.size
-        self.actor.inputs[:rows] = batch.next_observation
-        self.actor.inputs[rows:] = batch.observation
-        mean, raw = self.actor.forward()[0].split(size, 1)
-        log_std = raw.clamp(squashed.LOG_STD_MIN, squashed.LOG_STD_MAX)
-        spread = log_std.exp() * normal
-        x = mean + spread
-        # -log_std - log of tanh's slope, but for what does not depend on the actor
-        log_prob = torch.add(softplus(-2 * x).add_(x), log_std, alpha=-0.5).mul_(2).add_(constant).sum(1, True)
-        return x.tanh_(), log_prob, spread[rows:], (raw == log_std)[rows:]
+        """Actions [2 B, K] and their log-density [2 B, 1]; what the slopes of those of now are made of.
 
-    def learn_critics(self, batch: Inputs, action: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
+        constant: what of the log-density does not depend on the actor."""
+        mean, raw = self.actor.forward(batch.seen)[0].split(self.size, 1)
+        log_std = raw.clamp(squashed.LOG_STD_MIN, squashed.LOG_STD_MAX)
+        spread = log_std.exp().mul_(normal)
+        x = mean + spread
+        # the log of tanh's slope is 2 (log 2 - log(e^x + e^-x))
+        log_prob = torch.sub(constant, log_std).add_(torch.logaddexp(x, -x), alpha=2).sum(1, True)
+        action = x.tanh_()
+        batch.chosen[:, self.encoded :] = action
+        return action, log_prob, spread[self.rows :], (raw == log_std)[self.rows :]
+
+    def learn_critics(self, batch: Inputs, log_prob: Tensor, temperature: Tensor) -> Tensor:
         """Write the critics' gradients; gives their loss."""
-        self.target.inputs[:, : self.encoded] = batch.next_observation
-        self.target.inputs[:, self.encoded :] = action
-        next_value = self.target.forward().amin(0).addcmul_(log_prob, temperature, value=-1)
+        next_value = self.target.forward(batch.chosen[: self.rows]).amin(0).addcmul_(log_prob, temperature, value=-1)
         aim = torch.addcmul(batch.reward, batch.discount, next_value)
-        self.critics.inputs[:, : self.encoded] = batch.observation
-        self.critics.inputs[:, self.encoded :] = batch.action
-        error = self.critics.forward() - aim
+        error = self.critics.forward(batch.taken) - aim
         slope = error * batch.share
         self.critics.backward(slope)
-        return 0.5 * torch.dot(error.view(-1), slope.view(-1))
+        return torch.dot(error.view(-1), slope.view(-1)).mul_(0.5)
 
     def learn_actor(
         self, batch: Inputs, action: Tensor, log_prob: Tensor, spread: Tensor, free: Tensor, temperature: Tensor
     ) -> Tensor:
         """Write the actor's gradients; gives its loss. free: where log_std was not clipped."""
-        self.critics.inputs[:, self.encoded :] = action
-        values = self.critics.forward()
+        values = self.critics.forward(batch.chosen[self.rows :])
         lowest = values.amin(0)
-        chosen = values == lowest
-        of_value = self.critics.slope_of_inputs(chosen * (batch.share / -chosen.sum(0)))[:, self.encoded :]
+        torch.eq(values, lowest, out=self.lowest)
+        of_value = self.critics.slope_of_inputs(self.lowest * (batch.share / self.lowest.sum(0)))[:, self.encoded :]
         weight = temperature * batch.share
         # of tanh(x), and of the density of what tanh squashes
-        of_x = torch.addcmul(2 * weight * action, of_value, 1 - action.square())
+        of_x = torch.addcmul(2 * weight * action, of_value, action.square().sub_(1))
         self.slope[0, :, : self.size] = of_x
-        self.slope[0, :, self.size :] = torch.addcmul(-weight, of_x, spread) * free
+        self.slope[0, :, self.size :] = of_x.mul_(spread).sub_(weight).mul_(free)
         self.actor.backward(self.slope, self.rows)
-        return torch.dot((temperature * log_prob - lowest).view(-1), batch.share.view(-1))
+        return torch.dot((temperature * log_prob).sub_(lowest).view(-1), batch.share.view(-1))
 
 
 _learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
@@ -122,15 +118,14 @@ def learn(
     size = policy.action_size
     target_entropy = -size if config.target_entropy is None else config.target_entropy
     log_temperature, noted = optimizers.temperature.flat, []
-    all_inputs = inputs(policy, batches)
     # [G, B, 2 D] -> [G, 2 B, K]: for the next actions, then for those of now
     uniform = noise.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
     normals = box_muller(uniform.t(), size).t().reshape(steps, 2 * rows, size)
-    constants = -0.5 * normals.square() - 0.5 * math.log(2 * math.pi) - 2 * math.log(2)
-    for g in range(steps):
-        batch, temperature = Inputs(*(x[g] for x in all_inputs)), log_temperature.exp()
-        action, log_prob, spread, free = learner.act(batch, normals[g], constants[g])
-        critic_loss = learner.learn_critics(batch, action[:rows], log_prob[:rows], temperature)
+    constants = -0.5 * normals.square() - (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
+    for batch, normal, constant in zip(inputs(policy, batches), normals.unbind(), constants.unbind(), strict=True):
+        temperature = log_temperature.exp()
+        action, log_prob, spread, free = learner.act(batch, normal, constant)
+        critic_loss = learner.learn_critics(batch, log_prob[:rows], temperature)
         adam_step(optimizers.critics)
         now = (action[rows:], log_prob[rows:])
         actor_loss = learner.learn_actor(batch, *now, spread, free, temperature)

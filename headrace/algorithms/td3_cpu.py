@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -42,27 +43,23 @@ class _Learner:
 
     def learn_critics(self, batch: Inputs, smoothing: Tensor | float) -> Tensor:
         """Write the critics' gradients; gives the sum of their losses."""
-        encoded = self.encoded
-        self.next_actor.inputs.copy_(batch.next_observation)
-        self.target.inputs[:, :encoded] = batch.next_observation
-        self.target.inputs[:, encoded:] = (self.next_actor.forward()[0].tanh() + smoothing).clamp_(-1, 1)
-        aim = torch.addcmul(batch.reward, batch.discount, self.target.forward().amin(0))
-        self.critics.inputs[:, :encoded] = batch.observation
-        self.critics.inputs[:, encoded:] = batch.action
-        error = self.critics.forward() - aim
+        rows = self.rows
+        next_action = self.next_actor.forward(batch.seen[:rows])[0].tanh()
+        batch.chosen[:rows, self.encoded :] = next_action.add_(smoothing).clamp_(-1, 1)
+        aim = torch.addcmul(batch.reward, batch.discount, self.target.forward(batch.chosen[:rows]).amin(0))
+        error = self.critics.forward(batch.taken) - aim
         slope = error * batch.share
         self.critics.backward(2 * slope)
         return torch.dot(error.view(-1), slope.view(-1))
 
     def learn_actor(self, batch: Inputs) -> Tensor:
         """Write the actor's gradients; gives its loss."""
-        self.actor.inputs.copy_(batch.observation)
-        action = self.actor.forward().tanh()
-        self.first.inputs[:, : self.encoded] = batch.observation
-        self.first.inputs[:, self.encoded :] = action[0]
-        value = self.first.forward()[0]
-        of_action = self.first.slope_of_inputs(-batch.share.unsqueeze(0))[:, self.encoded :]
-        self.actor.backward(of_action * (1 - action.square()))
+        rows = self.rows
+        action = self.actor.forward(batch.seen[rows:]).tanh()
+        batch.chosen[rows:, self.encoded :] = action[0]
+        value = self.first.forward(batch.chosen[rows:])[0]
+        of_action = self.first.slope_of_inputs(batch.share.unsqueeze(0))[:, self.encoded :]
+        self.actor.backward(of_action * action.square().sub_(1))
         return -torch.dot(value.view(-1), batch.share.view(-1))
 
 
@@ -83,13 +80,12 @@ def _learn(
     steps, rows = batches.reward.shape
     learner, noted = _learner(networks, rows), []
     _, _, actor, critics, slow_actor, slow_critics = networks
-    columns = inputs(networks.policy, batches)
     actor_loss = torch.zeros(())
-    for g in range(steps):
-        batch = Inputs(*(x[g] for x in columns))
-        critic_loss = learner.learn_critics(batch, 0.0 if smoothing is None else smoothing[g])
+    noises: Sequence[Tensor | float] = [0.0] * steps if smoothing is None else smoothing.unbind()
+    for step, (batch, noise) in enumerate(zip(inputs(networks.policy, batches), noises, strict=True), since + 1):
+        critic_loss = learner.learn_critics(batch, noise)
         adam_step(critics)
-        if (since + g + 1) % delay == 0:
+        if step % delay == 0:
             actor_loss = learner.learn_actor(batch)
             adam_step(actor)
             polyak(slow_actor, actor.flat, tau)
