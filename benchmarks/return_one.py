@@ -10,7 +10,7 @@ from typing import Any
 
 from common import Neighbours, versions
 from judge import TASKS, Evaluation
-from peers import ENV, WORKS
+from peers import ENV, WORKS, scheduled
 
 EPISODES = 20
 SOONEST, NEXT = 0.03, 1.12  # s before the first look, and the factor from one look's time to the next
@@ -63,7 +63,7 @@ def train(options: argparse.Namespace) -> Curve:
         own(options, curve)
         return curve
     others = {"backend": options.backend} if options.library == "headrace" else {}
-    peer.train(WORKS[options.config], options.seed, 1, curve.over, **others)
+    peer.train(scheduled(options.config), options.seed, 1, curve.over, **others)
     return curve
 
 

@@ -49,6 +49,7 @@ def main() -> None:
     flags.add_argument("--seeds", type=int, default=5)
     flags.add_argument("--seconds", type=float, default=8.0, help="of training")
     flags.add_argument("--lines", nargs="+", default=[line.label for line in LINES], help="labels of those wanted")
+    flags.add_argument("--peer-threads", type=int, help="of other libraries; by default as many as they like")
     options = flags.parse_args()
     if options.quick:
         options.seeds, options.seconds = 1, 0.3
@@ -71,9 +72,11 @@ def measure(wanted: Line, options: Any) -> list[Row]:
     flags = [wanted.library, "--config", wanted.config, "--backend", wanted.backend]
     if wanted.library == "headrace":  # fill the cache, untimed
         run_program(python, "return_one.py", *flags, "--seed", 999, "--seconds", 0, timeout=300)
+    threads = {"OMP_NUM_THREADS": str(options.peer_threads)} if peer.home and options.peer_threads else {}
     rows = []
     for seed in range(options.seeds):
-        one = run_program(python, "return_one.py", *flags, "--seed", seed, "--seconds", options.seconds, timeout=900)
+        limit = ["--seed", seed, "--seconds", options.seconds]
+        one = run_program(python, "return_one.py", *flags, *limit, timeout=900, env=threads)
         about = {"library": wanted.library, "config": wanted.label, "settings": wanted.config}
         rows.append({**about, "backend": wanted.backend, **one})
         print(f"{wanted.label}, seed {seed}: {one['points'][-1]['mean_return']:.0f} at the end", flush=True)

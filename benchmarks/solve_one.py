@@ -10,10 +10,9 @@ from typing import Any
 
 from common import process_start, versions
 from judge import TASKS, Judge
-from peers import ENV, PEERS, WORKS, Work
+from peers import ENV, PEERS, WORKS, scheduled
 
 START = process_start()
-BUDGET = 100_000  # steps over which the zoo's schedules fall to 0
 
 
 def headrace(options: argparse.Namespace) -> Judge:
@@ -45,14 +44,8 @@ def equal_work(options: argparse.Namespace) -> Judge:
         raise SystemExit(f"the settings {options.config!r} are for {ENV}, not for {options.env}")
     peer = import_module(f"peers.ppo_{options.library}")
     judge = Judge(options.env, START, options.max_steps)
-    peer.train(work(options.config), options.seed, TASKS[ENV].check_every, judge.check)
+    peer.train(scheduled(options.config), options.seed, TASKS[ENV].check_every, judge.check)
     return judge
-
-
-def work(config: str) -> Work:
-    """As the zoo tuned its settings: learning rate and clip fall to 0 over a budget (rejax has no such schedules, and
-    Headrace's clip does not fall)."""
-    return WORKS[config]._replace(falling_over=BUDGET) if config == "zoo" else WORKS[config]
 
 
 def main() -> None:

@@ -45,6 +45,13 @@ WORKS = {
     "large": Work(256, 32, 2048, 4, gamma=0.99, gae_lambda=0.95, entropy_coef=0.01),
     "zoo": Work(8, 32, 256, 20, gamma=0.98, gae_lambda=0.8, entropy_coef=0.0),  # SB3's zoo, without its schedule
 }
+BUDGET = 100_000  # steps over which the zoo's learning rate and clip fall to 0
+
+
+def scheduled(config: str) -> Work:
+    """A work with the schedules it was tuned with: the zoo's (rejax has no such schedules, and Headrace's clip does not
+    fall)."""
+    return WORKS[config]._replace(falling_over=BUDGET) if config == "zoo" else WORKS[config]
 
 
 class Peer(NamedTuple):

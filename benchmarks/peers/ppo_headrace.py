@@ -14,10 +14,11 @@ from peers import ENV, After, Work, facts
 def train(work: Work, seed: int, every: int, after: After, **others: Any) -> dict[str, Any]:
     """See peers. others: more of Trainer's settings."""
     trainer = Trainer("ppo", ENV, seed=seed, **(settings(work) | others))
-    while True:
+    over = False
+    while not over:
         trainer.iterate()
-        if after(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True)):
-            break
+        over = after(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True))
+        over |= bool(work.falling_over) and trainer.steps >= work.falling_over
     config = trainer.algorithm.config
     parameters = sum(parameter.numel() for parameter in trainer.policy.parameters())
     amounts = (trainer.env.num_envs, config.num_steps, config.minibatch_size, config.epochs)
