@@ -62,8 +62,9 @@ def turning_points(rows: list[Row]) -> dict[str, int | None]:
 
 
 def draw(rows: list[Row], folder: Path) -> Path:
-    figure, panel = canvas(COLUMN, 2.9)
-    for way in stepping.ways():
+    ways = stepping.ways()
+    figure, panel = canvas(COLUMN, 2.55 + 0.08 * len(ways))
+    for way in ways:
         mine = [row for row in rows if row["config"] == way.name]
         line(panel, way.name, [row["num_envs"] for row in mine], [row["step_s"] for row in mine], way.label)
     panel.set_xscale("log", base=2)
