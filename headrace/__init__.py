@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace.plot import plot as plot
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
     from headrace.policies.base import Policy as Policy
+    from headrace.policies.fused_mlp import FusedMLP as FusedMLP
     from headrace.rollout import Rollout as Rollout
     from headrace.run import Run as Run
     from headrace.run import load as load
@@ -50,6 +51,7 @@ _HOMES = {  # name -> the module it lives in
     "play": "play",
     "plot": "plot",
     "ActorCritic": "policies.actor_critic",
+    "FusedMLP": "policies.fused_mlp",
     "Policy": "policies.base",
     "Rollout": "rollout",
     "Run": "run",

@@ -1,0 +1,174 @@
+"""A stack of linear layers that runs as one compiled call on the CPU, forward and backward; plain torch elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.kernels.tables import OBSERVATION, Layer
+from headrace.policies.stacked import Batch, Form
+
+WIDEST = 512  # layers wider than this are faster in plain torch: see benchmarks/fused_mlp.py
+
+
+class FusedMLP(nn.Sequential):
+    """nn.Sequential, with its parameters and state dict, for stacks of Linear, LayerNorm and activations.
+
+        critic = FusedMLP(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+
+    On the CPU in float32 it runs as one compiled call forward and one backward, whose outputs and gradients are torch's
+    within rounding and do not depend on the number of threads. It is plain torch wherever that does not apply: with
+    other layers, dtypes or devices, layers wider than 512, hooks, second derivatives (create_graph=True), autocast,
+    functorch's transforms, torch.compile, export and tracing, and where `fused` is False.
+    """
+
+    fused = True
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.fused or not _ordinary(input):
+            return super().forward(input)
+        modules = list(self._modules.values())
+        form = _form(tuple([_kind(module) for module in modules if module is not None]))
+        parameters = [p for module in modules for p in module._parameters.values()]  # type: ignore[union-attr]
+        if form is None or input.shape[-1] != form.inputs or not all([_served(p) for p in parameters]):
+            return super().forward(input)
+        samples = input if input.dim() == 2 else input.reshape(-1, form.inputs)
+        if torch.is_grad_enabled() and any([x.requires_grad for x in (samples, *parameters)]):  # type: ignore[union-attr]
+            output: Any = _Differentiable.apply(samples, modules, form, *parameters)
+        else:
+            batch = form.batch(len(samples), keep=False, input_delta=False)
+            output = batch.evaluate(_flat(parameters), samples)  # type: ignore[arg-type]
+            form.give_back(batch)
+        return output if input.dim() == 2 else output.view(*input.shape[:-1], form.outputs)
+
+
+_KINDS = (nn.Parameter, Tensor)
+_ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.Identity: "identity"}
+
+
+def _activation(module: nn.Module) -> str | None:
+    """Its name, where it is one of the kernels' and has its usual settings."""
+    if type(module) is nn.ELU and module.alpha == 1:
+        return "elu"
+    if type(module) is nn.GELU and module.approximate == "none":
+        return "gelu"
+    if type(module) is nn.LeakyReLU and module.negative_slope == 0.01:
+        return "leaky_relu"
+    return _ACTIVATIONS.get(type(module))
+
+
+def _kind(module: nn.Module) -> tuple[Any, ...]:
+    """All that decides what a module does, but for the values of its parameters; () where the kernels have no such."""
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return ()
+    if type(module) is nn.Linear and module.bias is not None:
+        return ("linear", module.in_features, module.out_features)
+    if type(module) is nn.LayerNorm and module.bias is not None:
+        return ("norm", *module.normalized_shape, module.eps)
+    return ("activation", _activation(module))
+
+
+@lru_cache(64)
+def _form(kinds: tuple[tuple[Any, ...], ...]) -> Form | None:
+    """None where the kernels have no such stack."""
+    layers: list[Layer] = []
+    place, rest = 0, list(kinds)
+    while rest:
+        if rest[0][:1] != ("linear",):
+            return None
+        _, inputs, outputs = rest.pop(0)
+        weight, place = place, place + (inputs + 1) * outputs
+        norm, activation = None, "identity"
+        if rest and rest[0] == ("norm", outputs, 1e-5):
+            rest.pop(0)
+            norm, place = (place, place + outputs), place + 2 * outputs
+        if rest and rest[0][:1] == ("activation",) and rest[0][1] is not None:
+            activation = rest.pop(0)[1]
+        source = len(layers) - 1 if layers else OBSERVATION
+        layers.append(Layer(source, inputs, outputs, weight, weight + inputs * outputs, activation, norm))
+    if not layers or any(a.outputs != b.inputs for a, b in pairwise(layers)):
+        return None
+    if max(layer.outputs for layer in layers) > WIDEST:
+        return None
+    return Form(layers)
+
+
+def _ordinary(input: Any) -> bool:
+    """Whether this is a plain call on plain numbers."""
+    return (
+        type(input) is Tensor
+        and not torch.jit.is_tracing()
+        and not torch.compiler.is_compiling()
+        and _served(input)
+        and input.dim() > 0
+        and input.numel() > 0
+        and not torch.is_autocast_enabled("cpu")
+        and not torch._C._are_functorch_transforms_active()
+        and torch.autograd.forward_ad._current_level < 0
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
+
+
+def _served(x: Tensor | None) -> bool:
+    return x is not None and type(x) in _KINDS and x.dtype is torch.float32 and x.is_cpu and not x.is_sparse
+
+
+def _flat(parameters: Sequence[Tensor]) -> Tensor:
+    """All parameters, one after another: the memory where they lie so, else a copy."""
+    end = start = parameters[0].data_ptr()
+    for parameter in parameters:
+        if parameter.data_ptr() != end or not parameter.is_contiguous():
+            return torch.cat([p.detach().flatten() for p in parameters])
+        end += 4 * parameter.numel()
+    first = parameters[0].detach()
+    if first.untyped_storage().nbytes() < 4 * first.storage_offset() + end - start:  # neighbours by chance
+        return torch.cat([p.detach().flatten() for p in parameters])
+    return first.as_strided(((end - start) // 4,), (1,))
+
+
+class _Lease:
+    """A batch for as long as this lives."""
+
+    def __init__(self, form: Form, batch: Batch) -> None:
+        self.form, self.batch = form, batch
+
+    def __del__(self) -> None:
+        self.form.give_back(self.batch)
+
+
+class _Differentiable(torch.autograd.Function):
+    """The stack as one function of samples and parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, samples: Tensor, modules: list[nn.Module], form: Form, *parameters: Tensor) -> Tensor:
+        ctx.lease = _Lease(form, form.batch(len(samples), keep=True, input_delta=ctx.needs_input_grad[0]))
+        ctx.modules, ctx.flat = modules, _flat(parameters)
+        ctx.save_for_backward(samples, *parameters)
+        return ctx.lease.batch.evaluate(ctx.flat, samples)
+
+    @staticmethod
+    def backward(ctx: Any, *deltas: Tensor) -> Any:
+        samples, *parameters = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: what comes back must be differentiable itself
+            return _differentiable_gradients(ctx.modules, samples, parameters, deltas[0], ctx.needs_input_grad)
+        gradient, d_samples = ctx.lease.batch.differentiate(ctx.flat, deltas[0])
+        slopes = gradient.split([p.numel() for p in parameters])
+        return d_samples, None, None, *(s.view(p.shape) for s, p in zip(slopes, parameters, strict=True))
+
+
+def _differentiable_gradients(
+    modules: list[nn.Module], samples: Tensor, parameters: list[Tensor], delta: Tensor, wanted: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """As _Differentiable.backward gives them, by plain torch."""
+    output = samples
+    for module in modules:
+        output = module(output)
+    inputs = (samples, None, None, *parameters)
+    chosen = [x for x, want in zip(inputs, wanted, strict=True) if want and x is not None]
+    slopes = iter(torch.autograd.grad(output, chosen, delta, create_graph=True))
+    return tuple(next(slopes) if want else None for want in wanted)

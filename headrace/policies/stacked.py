@@ -1,0 +1,138 @@
+"""Stacks of layers and batches bound to compiled calls, so that calling one again costs microseconds."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.device import kernel_threads
+from headrace.kernels.compiled import entry
+from headrace.kernels.native import Call, Native
+from headrace.kernels.tables import (
+    BLOCK,
+    DELTA,
+    NOWHERE,
+    OUTPUT,
+    OUTPUTS,
+    WORKERS,
+    Layer,
+    Network,
+    Stack,
+    aligned,
+    network,
+    rounded,
+)
+from headrace.kernels.teamwork import Team, state
+
+PARTS, PART = 8, 128  # parts of a batch at most, and samples a part is worth
+WORTH_HELP = 2e7  # floating-point operations below which waking another thread costs more than it saves
+ANNOUNCEMENT = "compiling stacks of layers (once, about 5 s) ..."
+SIZES, SPARE = 32, 4  # sizes of batches to keep buffers for, and how many for each
+_ADDRESS = 4  # of an array's words, the one that says where it lies
+_ROOM = np.empty(0, np.float32)  # stands for an array whose place is filled in before each call
+
+
+class Form:
+    """A stack of layers, and free batches for it."""
+
+    def __init__(self, layers: list[Layer]) -> None:
+        self.inputs, self.outputs = layers[0].inputs, layers[-1].outputs
+        self.plain, self.with_input = network(layers), network(layers, input_delta=True)
+        self.spare: dict[tuple[int, bool, bool], list[Batch]] = {}
+
+    def batch(self, count: int, keep: bool, input_delta: bool) -> Batch:
+        """A batch for `count` samples, which is the caller's until given back. keep: differentiate() is to follow;
+        input_delta: it is to give the samples' gradient too."""
+        spare = self.spare.get((count, keep, input_delta))
+        if spare:
+            return spare.pop()
+        return Batch(self.with_input if input_delta else self.plain, count, keep, input_delta)
+
+    def give_back(self, batch: Batch) -> None:
+        """Let others have a batch."""
+        if len(self.spare) > SIZES:
+            self.spare.clear()
+        spare = self.spare.setdefault((batch.count, batch.keep, batch.input_delta), [])
+        if len(spare) < SPARE:
+            spare.append(batch)
+
+
+class Batch:
+    """Buffers for samples of a number, and calls that are bound to them."""
+
+    def __init__(self, net: Network, count: int, keep: bool, input_delta: bool) -> None:
+        self.net, self.count, self.keep, self.input_delta = net, count, keep, input_delta
+        last, blocks = net.layers[-1], -(-count // int(BLOCK))
+        self.outputs, self.parts = int(last[OUTPUTS]), min(PARTS, -(-count // PART))
+        places = (last[OUTPUT], last[DELTA], net.inputs * int(BLOCK) if input_delta else NOWHERE, net.transposed)
+        numbers = (net.inputs, self.outputs, *places, count, self.parts, keep)
+        self.stack = Stack(net.layers, *map(np.uint64, numbers))
+        self.scratch = aligned(blocks if keep else WORKERS, rounded(net.scratch))
+        rows = (_ROOM, np.uint64(0), np.uint64(0))
+        self._forward = Call(*_bound("evaluate", (0, state(), self.stack, _ROOM, rows, _ROOM, self.scratch)))
+        self._places = [self._forward.place(k) + _ADDRESS for k in (3, 4, 5)]
+        self._backward: Call | None = None
+
+    def evaluate(self, parameters: Tensor, samples: Tensor) -> Tensor:
+        """Outputs [B, outputs] of samples [B, inputs], with parameters [P]."""
+        output = torch.empty(self.count, self.outputs)
+        words, (at_parameters, at_samples, at_output) = self._forward.words, self._places
+        samples = _put_rows(words, at_samples, samples)
+        words[at_parameters], words[at_output] = parameters.data_ptr(), output.data_ptr()
+        _team().run(self._forward, self._threads(2 * len(parameters)))
+        return output
+
+    def differentiate(self, parameters: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
+        """After evaluate() and from a loss's gradient at its outputs: that of the parameters [P], and of the samples
+        [B, inputs] or None."""
+        if self._backward is None:
+            gradient = aligned(self.parts, self.net.gradient)
+            rows = (_ROOM, np.uint64(0), np.uint64(0))
+            arguments = (0, state(), self.stack, _ROOM, rows, self.scratch, gradient, _ROOM, _ROOM)
+            self._backward = Call(*_bound("differentiate", arguments))
+            self._backward_places = [self._backward.place(k) + _ADDRESS for k in (3, 4, 7, 8)]
+        gradient = torch.empty_like(parameters)
+        d_samples = torch.empty(self.count, self.net.inputs) if self.input_delta else None
+        words, (at_parameters, at_delta, at_gradient, at_samples) = self._backward.words, self._backward_places
+        delta = _put_rows(words, at_delta, delta)
+        words[at_parameters], words[at_gradient] = parameters.data_ptr(), gradient.data_ptr()
+        if d_samples is not None:
+            words[at_samples] = d_samples.data_ptr()
+        _team().run(self._backward, self._threads(4 * len(parameters)))
+        return gradient, d_samples
+
+    def _threads(self, operations: int) -> int:
+        """As many as there are cores and parts; one for little work. operations: on each sample."""
+        return min(kernel_threads(), self.parts) if operations * self.count > WORTH_HELP else 1
+
+
+def _put_rows(words: np.ndarray, at: int, rows: Tensor) -> Tensor:
+    """Fill in where rows [B, F] lie, and their strides; gives them, to be kept until the call is over."""
+    sample, feature = rows.stride()
+    if sample == 0 or feature == 0:
+        rows = rows.contiguous()
+        sample, feature = rows.stride()
+    words[at], words[at + 3], words[at + 4] = rows.data_ptr(), sample, feature
+    return rows
+
+
+def _bound(function: str, arguments: tuple[Any, ...]) -> tuple[Native, tuple[Any, ...]]:
+    return _native(function, arguments), arguments
+
+
+_natives: dict[str, Native] = {}
+
+
+def _native(function: str, arguments: tuple[Any, ...]) -> Native:
+    if function not in _natives:
+        _natives[function] = entry("stack_cpu", function, arguments, ANNOUNCEMENT)
+    return _natives[function]
+
+
+@cache
+def _team() -> Team:
+    return Team()
