@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,8 @@ import torch
 
 from headrace.rollout import Group, Rollout
 from headrace.spaces import Box, Space, action_column, observation_column
+
+TRIES = 5  # how often in a row an environment may fail before it is given up
 
 
 class InlineEnv:
@@ -22,13 +25,30 @@ class InlineEnv:
 
     An exception inside an environment goes up as it is, with a note of which environment it was, in which episode, at
     which step. Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode.
+
+    first_env, of: where these are part of more, the index of their first, and how many there are in all.
+    restart: an exception does not go up: the environment is made anew and its episode ends as truncated; `restarts`
+    counts these. One that fails TRIES times without a step between is given up, and its exception goes up.
     """
 
     backend = "inline"
     device = torch.device("cpu")
 
-    def __init__(self, factory: Callable[[], gymnasium.Env], num_envs: int, name: str) -> None:
+    def __init__(
+        self,
+        factory: Callable[[], gymnasium.Env],
+        num_envs: int,
+        name: str,
+        first_env: int = 0,
+        of: int | None = None,
+        restart: bool = False,
+    ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
+        self.first_env, self.of, self.restart = first_env, of or num_envs, restart
+        self.restarts = 0
+        self._failures = [0] * num_envs  # since the last step that went well
+        self._made_anew = [0] * num_envs  # so often, which gives the next one another seed
+        self._unseeded: set[int] = set()  # those that were made anew and not yet reset
         self.worlds = [factory()]
         self.max_steps = getattr(self.worlds[0].spec, "max_episode_steps", None)
         self.observation_space: Space = self.worlds[0].observation_space
@@ -52,12 +72,9 @@ class InlineEnv:
         self._seed, self._begin_anew = seed, False
         self._returns, self._lengths = [0.0] * self.num_envs, [0] * self.num_envs
         self._episodes = [0] * self.num_envs
-        for index, world in enumerate(self.worlds):
-            try:
-                self._observe(0, index, _observation_of(world.reset(seed=env_seed(seed, index))))
-            except Exception as error:
-                self._annotate(error, index)
-                raise
+        for index in range(self.num_envs):
+            while not self._attempt(self._begin_one, index, 0):
+                pass
         self._valid[0] = True
 
     def step(self, rollout: Rollout, t: int) -> None:
@@ -68,18 +85,51 @@ class InlineEnv:
             self._valid[t] = self._begin_anew = False
         actions = self._actions(self._action[t])
         valid = self._valid[t].tolist()
-        for index, world in enumerate(self.worlds):
-            try:
-                if valid[index]:
-                    self._step_one(world, index, t, actions[index])
-                else:
-                    self._reset_one(world, index, t)
-            except Exception as error:
-                self._annotate(error, index)
-                raise
+        for index in range(self.num_envs):
+            if valid[index]:
+                if not self._attempt(self._step_one, index, t, actions[index]):
+                    self._cut_off(index, t)
+            else:
+                while not self._attempt(self._reset_one, index, t):
+                    pass
 
-    def _step_one(self, world: gymnasium.Env, index: int, t: int, action: Any) -> None:
-        outcome: Any = world.step(action)
+    def _attempt(self, do: Callable[..., None], index: int, *arguments: Any) -> bool:
+        """Whether it went well; if not, the environment has been made anew, or the exception goes up."""
+        try:
+            do(index, *arguments)
+        except Exception as error:
+            self._annotate(error, index)
+            self._failures[index] += 1
+            if not self.restart or self._failures[index] == TRIES:
+                raise
+            self._make_anew(index)
+            return False
+        return True
+
+    def _make_anew(self, index: int) -> None:
+        with suppress(Exception):  # it is broken already
+            self.worlds[index].close()
+        self.worlds[index] = self.factory()
+        self.restarts += 1
+        self._made_anew[index] += 1
+        self._unseeded.add(index)
+
+    def _cut_off(self, index: int, t: int) -> None:
+        """End an episode that nobody can go on with, as if its last step had not been taken."""
+        _copy(self._observation, t, t + 1, index)
+        self._reward[t, index] = 0.0
+        self._terminated[t, index], self._truncated[t, index] = False, True
+        self._valid[t + 1, index] = False
+
+    def _seed_of(self, index: int) -> int:
+        return env_seed(self._seed, self.first_env + index, self._made_anew[index])
+
+    def _begin_one(self, index: int, row: int) -> None:
+        self._unseeded.discard(index)
+        self._observe(row, index, _observation_of(self.worlds[index].reset(seed=self._seed_of(index))))
+
+    def _step_one(self, index: int, t: int, action: Any) -> None:
+        outcome: Any = self.worlds[index].step(action)
         try:
             observation, reward, terminated, truncated, _ = outcome
             self._reward[t, index] = reward
@@ -94,9 +144,13 @@ class InlineEnv:
             ) from error
         self._observe(t + 1, index, observation)
         self._lengths[index] += 1
+        self._failures[index] = 0
 
-    def _reset_one(self, world: gymnasium.Env, index: int, t: int) -> None:
-        self._observe(t + 1, index, _observation_of(world.reset()))
+    def _reset_one(self, index: int, t: int) -> None:
+        if index in self._unseeded:
+            self._begin_one(index, t + 1)
+        else:
+            self._observe(t + 1, index, _observation_of(self.worlds[index].reset()))
         self._reward[t, index] = 0.0
         self._terminated[t, index] = self._truncated[t, index] = False
         self._valid[t + 1, index] = True
@@ -125,8 +179,8 @@ class InlineEnv:
 
     def _annotate(self, error: Exception, index: int) -> None:
         error.add_note(
-            f"in env {index} of {self.num_envs} of {self.name}, episode {self._episodes[index]}, "
-            f"step {self._lengths[index]}; its seed was {env_seed(self._seed, index)}, the run's {self._seed}"
+            f"in env {self.first_env + index} of {self.of} of {self.name}, episode {self._episodes[index]}, "
+            f"step {self._lengths[index]}; its seed was {self._seed_of(index)}, the run's {self._seed}"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -137,15 +191,26 @@ class InlineEnv:
         """Begin a new episode everywhere: the next row is dead, and ends an episode of length 0 where none was run."""
         self._begin_anew = True
 
+    def adopt(self, seed: int, made_anew: int) -> None:
+        """Stand in for environments that are lost: each begins when it is next reset, seeded as one that has been made
+        anew so often."""
+        self._seed = seed
+        self._made_anew = [made_anew] * self.num_envs
+        self._unseeded = set(range(self.num_envs))
+
     def close(self) -> None:
         """Close every environment."""
         while self.worlds:
             self.worlds.pop().close()
 
 
-def env_seed(seed: int, index: int) -> int:
-    """Seed of environment `index` in a run: 32 bits, far apart for neighbouring seeds."""
-    return int(np.random.SeedSequence((seed % 2**64, index)).generate_state(1)[0])
+def env_seed(seed: int, index: int, made_anew: int = 0) -> int:
+    """Seed of environment `index` in a run: 32 bits, far apart for neighbouring seeds.
+
+    made_anew: how often the environment had to be made anew.
+    """
+    words = (seed % 2**64, index, made_anew) if made_anew else (seed % 2**64, index)
+    return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
 def _observation_of(outcome: Any) -> Any:
@@ -167,6 +232,15 @@ def _write(column: Any, row: int, index: int, observation: Any) -> None:
             _write(member, row, index, observation[name])
     else:
         column[row, index] = observation
+
+
+def _copy(column: Any, source: int, target: int, index: int) -> None:
+    """column[target, index] = column[source, index], member by member for a Dict."""
+    if isinstance(column, dict):
+        for member in column.values():
+            _copy(member, source, target, index)
+    else:
+        column[target, index] = column[source, index]
 
 
 def _action_caster(space: Space) -> Callable[[np.ndarray], Any]:

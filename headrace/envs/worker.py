@@ -1,0 +1,153 @@
+"""What runs in a worker process: some of the environments, on their part of the shared rollouts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import struct
+import threading
+import traceback
+from contextlib import suppress
+from multiprocessing import connection, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any, NamedTuple
+
+ORDER = struct.Struct("<iq")  # what to do, and with which rollout and row
+ANSWER = struct.Struct("<ii")  # who is done, and how many environments it has made anew
+BIND, RESET, STEP, BEGIN_ANEW, ADOPT, CLOSE = range(6)
+ROWS = 2**32  # a rollout's number is written above its row
+
+
+class Task(NamedTuple):
+    """What a worker is told when it starts. Functions are pickled by cloudpickle."""
+
+    factory: bytes  # gives an environment
+    set_up: bytes | None  # called with the worker's place before anything else
+    clean_up: bytes | None  # likewise at the end
+    name: str
+    place: int  # which worker it is
+    first: int  # its environments among all
+    size: int
+    of: int
+    restart: bool
+
+    def envs(self) -> slice:
+        """Its environments among all."""
+        return slice(self.first, self.first + self.size)
+
+
+class Facts(NamedTuple):
+    """What a worker says once its environments are made."""
+
+    observation_space: Any
+    action_space: Any
+    max_steps: int | None
+
+
+class Failure(NamedTuple):
+    """An exception, as the parent can raise it again."""
+
+    error: bytes | None  # pickled, where it can be
+    text: str  # its traceback
+
+
+def run(number: int, orders: Connection, answers: Connection, task: Task) -> None:
+    """Do as told, until told to close or the parent is gone. number: its own, of all processes there ever were."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then tells
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    worker: _Worker | None = None
+    try:
+        if task.set_up is not None:
+            pickle.loads(task.set_up)(task.place)
+        worker = _Worker(task, orders)
+        orders.send(Facts(*worker.facts()))
+        while (answered := worker.obey()) is not None:
+            if answered:
+                os.write(answers.fileno(), ANSWER.pack(number, worker.env.restarts))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone
+    except BaseException as error:
+        _report(orders, error)
+    finally:
+        if worker is not None:
+            worker.env.close()
+        if task.clean_up is not None:
+            pickle.loads(task.clean_up)(task.place)
+
+
+class _Worker:
+    """Environments and the rollouts they write into."""
+
+    def __init__(self, task: Task, orders: Connection) -> None:
+        from headrace.envs.inline import InlineEnv
+
+        factory = pickle.loads(task.factory)
+        self.task, self.orders = task, orders
+        self.env = InlineEnv(factory, task.size, task.name, task.first, task.of, task.restart)
+        self.rollouts: list[Any] = []
+
+    def facts(self) -> tuple[Any, ...]:
+        return self.env.observation_space, self.env.action_space, self.env.max_steps
+
+    def obey(self) -> bool | None:
+        """Carry out one order: whether it wants an answer; None after the last."""
+        what, where = ORDER.unpack(_read(self.orders.fileno(), ORDER.size))
+        rollout, t = divmod(where, ROWS)
+        if what == STEP:
+            self.env.step(self.rollouts[rollout], t)
+        elif what == RESET:
+            self.env.reset(self.rollouts[rollout], self.orders.recv())
+        elif what == BIND:
+            self._bind()
+        elif what == BEGIN_ANEW:
+            self.env.load_state_dict({})
+        elif what == ADOPT:
+            self.env.adopt(*self.orders.recv())
+        else:
+            return None
+        return what in (STEP, RESET)
+
+    def _bind(self) -> None:
+        from headrace.shared_memory import Memory, shared_rollout
+
+        num_steps, num_envs, columns, size = self.orders.recv()
+        memory = Memory(size, recv_handle(self.orders))
+        rollout = shared_rollout(num_steps, num_envs, columns, memory)
+        memory.close()
+        self.rollouts.append(rollout[:, self.task.envs()])
+
+
+def _report(orders: Connection, error: BaseException) -> None:
+    """Send an exception to the parent, with its notes and traceback."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception:  # some cannot be sent, or not be made again
+        pickled = None
+    with suppress(BrokenPipeError, ConnectionResetError):
+        orders.send(Failure(pickled, text))
+
+
+def _end_with_the_parent() -> None:
+    """A step that hangs must not outlive those who wait for it."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """Exactly so many bytes. Raises EOFError where the other end is closed."""
+    content = b""
+    while len(content) < size:
+        more = os.read(descriptor, size - len(content))
+        if not more:
+            raise EOFError
+        content += more
+    return content

@@ -1,0 +1,174 @@
+"""Any gymnasium.Env, in worker processes, on rollouts in shared memory.
+
+A worker runs its environments one after another, as InlineEnv does, and writes what happens straight into the rollout's
+columns. Between processes go a dozen bytes a step and worker: which row, and that it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Literal
+
+import gymnasium
+import torch
+
+from headrace.envs.worker import BEGIN_ANEW, RESET, ROWS, STEP, Task
+from headrace.envs.worker_pool import WorkerPool
+from headrace.rollout import Columns, Rollout, tree_map
+from headrace.shared_memory import SharedRollout, shared_rollout
+from headrace.spaces import Space, action_column, env_columns
+
+OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_length")
+
+
+class WorkerEnv:
+    """N Gymnasium environments in worker processes behind headrace.envs.base.Env.
+
+    factory() makes one of them; it goes to the workers by cloudpickle, and the script that defines it needs no
+    `if __name__ == "__main__"`. workers: how many processes; None for as many as there are cores, but one for the
+    learner. step_timeout: seconds after which a worker that has not answered counts as dead.
+    on_error: "raise" an environment's exception, with its traceback and which it was; or "restart": make it anew, end
+    its episode as truncated, go on, and count it in `restarts`. A worker that dies or hangs is treated alike.
+    set_up, clean_up: called in each worker with its number, first and last of all.
+    Raises TypeError for a function that cannot be sent, and for spaces that are not supported.
+    """
+
+    backend = "workers"
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        factory: Callable[[], gymnasium.Env],
+        num_envs: int,
+        name: str,
+        workers: int | None = None,
+        *,
+        step_timeout: float = 60.0,
+        on_error: Literal["raise", "restart"] = "raise",
+        set_up: Callable[[int], None] | None = None,
+        clean_up: Callable[[int], None] | None = None,
+    ) -> None:
+        if workers is not None and not 1 <= workers <= num_envs:
+            raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
+        if on_error not in ("raise", "restart"):
+            raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
+        self.name, self.num_envs, self.factory = name, num_envs, factory
+        self.step_timeout, self.restart = step_timeout, on_error == "restart"
+        functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
+        number = workers or min(num_envs, max(1, _cores() - 1))
+        bounds = pairwise(num_envs * k // number for k in range(number + 1))
+        self._pool = WorkerPool(
+            [
+                Task(*functions, name, place, first, last - first, num_envs, self.restart)
+                for place, (first, last) in enumerate(bounds)
+            ]
+        )
+        self.close = weakref.finalize(self, self._pool.close)
+        self.observation_space: Space = self._pool.facts.observation_space
+        self.action_space: Space = self._pool.facts.action_space
+        self.max_steps = self._pool.facts.max_steps
+        self._seed = 0
+        self._rollouts: list[SharedRollout] = []
+        columns = env_columns(self.observation_space) | {"action": action_column(self.action_space)}
+        self._row = self.rollout(1, columns)  # one step, by which others than the workers' rollouts are filled
+
+    def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
+        """A rollout that the workers write into: into any other, what they do is copied step by step."""
+        rollout = shared_rollout(num_steps, self.num_envs, columns)
+        self._rollouts.append(rollout)
+        for worker in self._pool.workers:
+            worker.bind(rollout)
+        return rollout
+
+    @property
+    def restarts(self) -> int:
+        """How many environments had to be made anew so far."""
+        return self._pool.restarts()
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Seed every environment and begin its first episode."""
+        self._seed = seed
+        number, shared = self._place(rollout)
+        self._do(RESET, number, 0, seed)
+        if shared is not rollout:
+            _copy(shared, 0, rollout, 0)
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Step every environment, or reset it where valid[t] is false."""
+        number, shared = self._place(rollout)
+        if shared is rollout:
+            self._do(STEP, number, t)
+            return
+        _copy(rollout, t, shared, 0)
+        shared.action[0].copy_(rollout.action[t])
+        self._do(STEP, number, 0)
+        _copy(shared, 1, rollout, t + 1)
+        for name in OUTCOME:
+            getattr(rollout, name)[t].copy_(getattr(shared, name)[0])
+
+    def _do(self, what: int, number: int, t: int, message: Any = None) -> None:
+        """Have all workers do something with row t of a rollout, and wait for them."""
+        try:
+            self._pool.tell(what, number * ROWS + t, message)
+            lost = self._pool.wait(self.step_timeout)
+            if lost and not self.restart:
+                raise lost[0].failure(self.step_timeout)
+            for worker in lost:
+                worker.replace(self._rollouts, self._seed)
+                _cut_off(self._rollouts[number][:, worker.task.envs()], t, what == RESET)
+        except BaseException:
+            self.close()  # the others may be anywhere in their step
+            raise
+
+    def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
+        """The number of a rollout among the workers', and itself; of one that is not theirs their row's."""
+        for number, shared in enumerate(self._rollouts):
+            if shared is rollout:
+                return number, shared
+        return 0, self._row
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: Gymnasium has no way to save an environment."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin a new episode everywhere: the next row is dead."""
+        self._pool.tell(BEGIN_ANEW)
+
+
+def _copy(source: Rollout, row: int, target: Rollout, to: int) -> None:
+    """What is seen in a row of one rollout to a row of another."""
+    tree_map(lambda theirs, ours: theirs[to].copy_(ours[row]), target.observation, source.observation)
+    target.valid[to].copy_(source.valid[row])
+
+
+def _cut_off(part: Rollout, t: int, at_once: bool) -> None:
+    """End the episodes of environments whose process is gone. at_once: they had not begun."""
+    if at_once:
+        part.valid[0] = False
+        return
+    tree_map(lambda x: x[t + 1].copy_(x[t]), part.observation)
+    part.truncated[t] = part.valid[t]
+    part.reward[t], part.terminated[t], part.valid[t + 1] = 0.0, False, False
+    part.episode_return[t], part.episode_length[t] = 0.0, 0
+
+
+def _sendable(function: Callable[..., Any]) -> bytes:
+    """A function as bytes. Raises TypeError, saying what cannot be sent."""
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(function)
+    except Exception as error:
+        raise TypeError(
+            f"{function!r} cannot be sent to a worker process: {error}. Make what it needs (files, locks, sockets, "
+            "models on a GPU) inside the function, rather than before"
+        ) from error
+    return data
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
