@@ -133,6 +133,7 @@ def vtrace(
     return target, advantage
 
 
+@fused("returns.explained_variance")
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """1 - Var(target - prediction) / Var(target) over valid entries: 1 is perfect, 0 no better than a constant.
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace import fused
 from headrace.kernels import returns_cpu
 from headrace.returns import discounted_returns, explained_variance, gae, lambda_returns, n_step_returns, vtrace
 
@@ -221,3 +222,19 @@ def test_vtrace_of_the_policy_itself_is_gae_with_lambda_one():
 def test_returns_ahead_of_no_step_are_refused():
     with pytest.raises(ValueError, match="1 step ahead or more, got 0"):
         n_step_returns(NO.float(), NO.float(), NO, NO, 0.9, 0)
+
+
+@pytest.mark.parametrize("varies", [True, False])
+def test_explained_variance_by_the_kernel_is_the_plain_one(varies):
+    generator = torch.Generator().manual_seed(4)
+    prediction, noise = torch.randn(9, 70, generator=generator), torch.randn(9, 70, generator=generator)
+    valid = torch.rand(9, 70, generator=generator) > 0.2
+    target = 3 + 0.5 * prediction + noise if varies else torch.full((9, 70), 0.1)
+    plain = explained_variance.plain(prediction, target, valid)
+    kernel = returns_cpu.explained_variance(prediction, target, valid)
+    assert fused.kernel_of(explained_variance, prediction, target, valid) is returns_cpu.explained_variance
+    assert kernel == 0 if not varies else 0.05 < kernel < 0.9
+    if varies:
+        torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=1e-6)
+    nothing = torch.zeros_like(valid)
+    assert returns_cpu.explained_variance(prediction, target, nothing) == 0

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
-from headrace.algorithms.on_policy import normalized
 from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.device import kernel_threads
 from headrace.fused import register
@@ -39,6 +38,7 @@ SOURCES = (
     *((head, "forward") for head in (CategoricalHead, MultiCategoricalHead, GaussianHead)),
 )
 WORTH_HELP = 1e8  # floating-point operations below which waking another thread costs more than it saves
+NO_CHOICE, NO_NUMBER = np.empty(0, np.int32), np.empty(0, np.float32)
 ANNOUNCEMENT = "compiling PPO's learning call (once, about 4 s) ..."
 
 
@@ -71,13 +71,15 @@ class _Learner:
         config: PPOConfig,
     ) -> Tensor:
         """Sums over each minibatch, float32 [minibatches, SUMS]."""
-        number, rows = count(order.shape[1], config.minibatch_size), rollout.num_steps * rollout.num_envs
+        number = count(order.shape[1], config.minibatch_size)
         observation, stride, normalizer = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
-        seen = (observation.ctypes.data, len(observation), stride)
-        if self.bound != (*seen, rows, *order.shape, number):
-            self._bind(policy, (observation, np.uint64(stride)), normalizer, rows, order, number, config)
-            self.bound = (*seen, rows, *order.shape, number)
-        self._fill(rollout, advantage, returns, config)
+        columns = (rollout.action, rollout.log_prob, rollout.value, rollout.valid)
+        places = (observation.ctypes.data, *(column.data_ptr() for column in columns))
+        bound = (*places, len(observation), stride, *rollout.reward.shape, *order.shape, number)
+        if self.bound != bound:
+            self._bind(policy, (observation, np.uint64(stride)), normalizer, rollout, order, number, config)
+            self.bound = bound
+        self._take(advantage.contiguous(), returns.contiguous(), config)
         self.order.copy_(order)
         self.batch[:] = 0
         self.call.put(self.loss_place, self._loss(policy, config))
@@ -91,36 +93,46 @@ class _Learner:
         policy: ActorCritic,
         observation: tuple[np.ndarray, np.uint64],
         normalizer: Normalizer,
-        rows: int,
+        rollout: Rollout,
         order: Tensor,
         number: int,
         config: PPOConfig,
     ) -> None:
-        """Make buffers for so many rows and minibatches, and the call that works on them."""
-        tables = self.tables
-        self.action = torch.zeros(len(tables.start), rows)
-        self.columns = torch.zeros(len(Columns._fields) - 3, rows)
+        """Make buffers for the columns and minibatches of a rollout, and the calls that work on them."""
+        tables, steps, rows = self.tables, rollout.num_steps, rollout.reward.numel()
+        rest = torch.zeros(len(Columns._fields) - 3, rows)
+        columns = Columns(*observation, np.zeros((len(tables.start), rows), np.float32), *rest.numpy())
         self.order = torch.zeros(order.shape, dtype=torch.int64)
         self.sums = torch.zeros(len(order) * number, SUMS)
         job = Job(
             *(tables.network.layers, tables.trees, tables.ranges, tables.head, tables.places),
             *(self._loss(policy, config), normalizer),
-            Columns(*observation, self.action.numpy(), *self.columns.numpy()),
+            columns,
             *(self.order.numpy(), *self.arrays, self.batch),
         )
         arguments = (0, state(), job, number, (0.0,) * 5, self.sums.view(-1).numpy())
         self.call = Call(entry("ppo_cpu", "learn", arguments, ANNOUNCEMENT), arguments)
-        self.loss_place = self.call.place(2, Job._fields.index("loss"))
-        self.settings_place = self.call.place(4)
+        self.loss_place, self.settings_place = self.call.place(2, Job._fields.index("loss")), self.call.place(4)
 
-    def _fill(self, rollout: Rollout, advantage: Tensor, returns: Tensor, config: PPOConfig) -> None:
-        """Copy the rollout's columns to where the call reads them."""
-        torch.sub(flatten(rollout.action).view(self.action.shape[1], -1).t(), self.tables.start, out=self.action)
-        valid = rollout.valid[: rollout.num_steps].flatten()
-        chosen = normalized(advantage.flatten(), valid) if config.normalize_advantage else advantage.flatten()
-        value = rollout.value[: rollout.num_steps]
-        for column, source in zip(self.columns, (rollout.log_prob, value, chosen, returns, valid), strict=True):
-            column.copy_(source.flatten())
+        action = flatten(rollout.action).view(rows, -1).t().reshape(-1).numpy()
+        chosen = (action, NO_NUMBER) if action.dtype == np.int32 else (NO_CHOICE, action)
+        collected = (rollout.log_prob, rollout.value[:steps], rollout.valid[:steps])
+        raw = (
+            (*chosen, np.uint64(rows)),
+            tables.start[:, 0].numpy(),
+            *(column.flatten().numpy() for column in collected),
+            *(np.zeros(rows, np.float32), np.zeros(rows, np.float32), 0, columns),
+        )
+        self.taking = Call(entry("ppo_rows", "take", raw, ANNOUNCEMENT), raw)
+        self.given_places = self.taking.place(5), self.taking.place(6), self.taking.place(7)
+
+    def _take(self, advantage: Tensor, returns: Tensor, config: PPOConfig) -> None:
+        """Copy the rollout's columns, and these two, to where the call reads them."""
+        first, second, normalize = self.given_places
+        self.taking.point(first, advantage.data_ptr())
+        self.taking.point(second, returns.data_ptr())
+        self.taking.put(normalize, int(config.normalize_advantage))
+        self.taking()
 
     def _threads(self, samples: int, size: int) -> int:
         """As many as there are cores, and parts in a minibatch of this size; one for little work."""
@@ -184,8 +196,9 @@ def learn(
 
 def _metrics(sums: Tensor, number: int, config: PPOConfig) -> dict[str, Tensor]:
     """As the plain function's, from sums over each minibatch."""
-    policy_loss, value_loss, entropy, _, clip_fraction = sums.mean(0)[:5].tolist()
+    of_minibatches = sums.numpy()
+    policy_loss, value_loss, entropy, _, clip_fraction = (np.add.reduce(of_minibatches) / len(sums))[:5].tolist()
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-    kl = sums[-number:, 3].mean().item()
-    means = torch.tensor((policy_loss, value_loss, -entropy, loss, clip_fraction, kl))
+    kl = float(np.add.reduce(of_minibatches[-number:, 3]) / len(of_minibatches[-number:]))
+    means = torch.tensor((policy_loss, value_loss, -entropy, loss, clip_fraction, kl)).unbind()
     return dict(zip((*METRICS, "clip_fraction", "approx_kl"), means, strict=True))

@@ -18,6 +18,7 @@ ENTRY = "entry"  # the symbol under which a file of machine code has its functio
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)  # releases the GIL
 _64_BITS = (1 << 64) - 1
 _DOUBLE = struct.Struct("<d")
+_ADDRESS = 4  # which of an array's words is its address
 
 
 class Native:
@@ -65,6 +66,10 @@ class Call:
         """Change numbers among the arguments, in all their parts, from a place on."""
         new = words(argument)
         self.words[place : place + len(new)] = new
+
+    def point(self, place: int, address: int) -> None:
+        """Let the array whose words begin at a place lie elsewhere. The caller keeps it until the call is over."""
+        self.words[place + _ADDRESS] = address
 
     def for_worker(self, worker: int) -> Call:
         """The same call with another number as its first argument."""

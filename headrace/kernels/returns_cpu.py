@@ -1,4 +1,4 @@
-"""returns.gae by the CPU's kernel (headrace.kernels.advantage)."""
+"""returns.gae and returns.explained_variance by the CPU's kernels (headrace.kernels.advantage)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torch import Tensor
 from headrace.fused import register
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Native
+
+ANNOUNCEMENT = "compiling the advantage (once, about 1 s) ..."
 
 
 def _serves(reward: Tensor, value: Tensor, next_value: Tensor, *rest: Any, **named: Any) -> bool:
@@ -37,11 +39,29 @@ def gae(
     advantage = torch.empty(reward.shape)
     columns = (reward, value, next_value, terminated, truncated)
     arguments = (*(x.contiguous().numpy() for x in columns), advantage.numpy(), float(gamma), float(gae_lambda))
-    _entry()(*arguments)
+    _gae()(*arguments)
     return advantage
 
 
+def _explains(prediction: Tensor, target: Tensor, valid: Tensor) -> bool:
+    return valid.dim() == 2 and _serves(prediction, target, target) and valid.shape == target.shape
+
+
+@register("returns.explained_variance", _explains)
+def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """headrace.returns.explained_variance of float32 columns on the CPU, within rounding."""
+    share = torch.empty(1)
+    _explained()(*(x.contiguous().numpy() for x in (prediction, target, valid)), share.numpy())
+    return share[0]
+
+
 @functools.cache
-def _entry() -> Native:
+def _gae() -> Native:
     columns = (np.zeros((1, 1), kind) for kind in (*(np.float32,) * 3, *(np.bool_,) * 2, np.float32))
-    return entry("advantage", "gae", (*columns, 0.0, 0.0), "compiling the advantage (once, about 1 s) ...")
+    return entry("advantage", "gae", (*columns, 0.0, 0.0), ANNOUNCEMENT)
+
+
+@functools.cache
+def _explained() -> Native:
+    columns = (np.zeros((1, 1), kind) for kind in (np.float32, np.float32, np.bool_))
+    return entry("advantage", "explained", (*columns, np.zeros(1, np.float32)), ANNOUNCEMENT)
