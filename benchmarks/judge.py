@@ -38,7 +38,7 @@ TASKS = {
 
 
 class Evaluation:
-    """Episodes of a Gymnasium environment, side by side, one call of the policy for all that still run."""
+    """Episodes of a Gymnasium environment, side by side, one call of the policy for all."""
 
     def __init__(self, env_id: str, task: Task, episodes: int = EPISODES) -> None:
         self.task = task
@@ -54,10 +54,10 @@ class Evaluation:
         total, steps = np.zeros(len(self.worlds)), 0
         running = np.arange(len(self.worlds))
         while len(running):
-            actions = act(observation[running].astype(np.float32))
+            actions = act(observation.astype(np.float32))  # of all, since another shape is compiled anew by some
             over = np.zeros(len(running), bool)
             for k, i in enumerate(running):
-                observation[i], reward, terminated, truncated, _ = self.worlds[i].step(actions[k])
+                observation[i], reward, terminated, truncated, _ = self.worlds[i].step(actions[i])
                 total[i] += float(reward)
                 over[k] = terminated or truncated
             steps += 1
