@@ -9,6 +9,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 TORCH ?= torch
 RUNS ?= runs/demo
+BENCHMARKS := env_throughput ppo_throughput solve step_time work_per_step return_over_time profile_steps learn_cpu
 
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -42,8 +43,7 @@ test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 1800
 
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/env_throughput.py --quick
-	$(BIN)/python benchmarks/solve.py --quick
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --quick; done
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
