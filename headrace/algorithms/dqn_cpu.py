@@ -7,7 +7,7 @@ the target network says is computed for all gradient steps up to its next move a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -37,78 +37,107 @@ TOGETHER = 8  # minibatches for which the target network is asked at once: their
 ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu_, "tanh": torch.tanh_}
 
 
+class _Layer(NamedTuple):
+    """A dense layer and where it writes; all views are made once, since making one costs as much as a small operation.
+
+    Of R rows the first B are learned from.
+    """
+
+    weight: Tensor
+    turned: Tensor  # the weight, [inputs, outputs]
+    bias: Tensor
+    weight_gradient: Tensor
+    bias_gradient: Tensor
+    given: Tensor  # [R, outputs]: what comes out of its activation
+    learned: Tensor  # the first B of these
+    delta: Tensor  # [B, outputs]: the gradient of the loss by that
+    delta_turned: Tensor
+    last: bool  # it has no activation
+
+
 class _Chain:
-    """Dense layers one after another, the last one without an activation where it is a Readout; for R rows, of which
-    the first B are learned from."""
+    """Dense layers one after another, for R rows, of which the first B are learned from."""
 
     def __init__(self, layers: list[Any], activation: str, rows: int, learned: int) -> None:
-        self.activation, self.learned = activation, learned
-        self.layers = [(layer.weight, layer.bias, isinstance(layer, Readout)) for layer in layers]
-        self.transposed = [layer.weight.t() for layer in layers]
-        self.given = [torch.empty(rows, len(layer.bias)) for layer in layers]
-        self.delta = [torch.empty(learned, layer.weight.shape[1]) for layer in layers]
+        self.activate, self.slope, self.learned = ACTIVATE[activation], SLOPES[activation], learned
+        self.layers = []
+        for layer in layers:
+            weight, bias = layer.weight, layer.bias
+            given, delta = torch.empty(rows, len(bias)), torch.empty(learned, len(bias))
+            views = (given, given[:learned], delta, delta.t(), isinstance(layer, Readout))
+            self.layers.append(_Layer(weight, weight.t(), bias, weight.grad, bias.grad, *views))
+        self.delta = self.layers[-1].delta
+        self.input_delta = torch.empty(learned, layers[0].weight.shape[1])
 
     def forward(self, features: Tensor) -> Tensor:
         """[R, inputs] -> [R, outputs]."""
-        activate = ACTIVATE[self.activation]
         self.inputs = features
-        for (_, bias, last), weight, given in zip(self.layers, self.transposed, self.given, strict=True):
-            features = torch.addmm(bias, features, weight, out=given)
-            if not last:
-                activate(features)
+        for layer in self.layers:
+            features = torch.addmm(layer.bias, features, layer.turned, out=layer.given)
+            if not layer.last:
+                self.activate(features)
         return features
 
-    def backward(self, delta: Tensor, further: bool) -> Tensor:
-        """Write the gradients of weights and biases; delta: [B, outputs]. Gives the one at the inputs, where asked."""
-        sources = [self.inputs, *self.given[:-1]]
-        for n in reversed(range(len(self.layers))):
-            weight, bias, last = self.layers[n]
-            if not last:
-                SLOPES[self.activation](delta, self.given[n][: self.learned], delta)
-            torch.mm(delta.t(), sources[n][: self.learned], out=weight.grad)
-            torch.sum(delta, 0, out=bias.grad)
-            if n or further:
-                delta = torch.mm(delta, weight, out=self.delta[n])
-        return delta
+    def backward(self, further: bool) -> Tensor:
+        """Write the gradients, given that by what came out, in self.delta. Gives the one by what went in, if asked."""
+        below = [None, *self.layers]
+        for layer, lower in zip(reversed(self.layers), reversed(below[:-1]), strict=True):
+            if not layer.last:
+                self.slope(layer.delta, layer.learned, layer.delta)
+            inputs = self.inputs[: self.learned] if lower is None else lower.learned
+            torch.mm(layer.delta_turned, inputs, out=layer.weight_gradient)
+            torch.sum(layer.delta, 0, out=layer.bias_gradient)
+            if lower is not None or further:
+                torch.mm(layer.delta, layer.weight, out=self.input_delta if lower is None else lower.delta)
+        return self.input_delta
 
 
-class _Learner:
-    """Buffers for one policy, as long as its parameters lie where they lay, and batches have their size."""
+class _Network:
+    """A Q-network on R rows, of which the first B are learned from, as long as its parameters lie where they lay."""
 
-    def __init__(self, policy: QNetwork, optimizer: Adam, rows: int, learned: int) -> None:
-        self.key = (optimizer.flat.data_ptr(), rows, learned)
+    def __init__(self, policy: QNetwork, rows: int, learned: int) -> None:
+        self.key = (policy.out.weight.data_ptr(), rows, learned)
 
-        def chain(*layers: Any) -> _Chain:
-            return _Chain(
-                [x for layer in layers for x in getattr(layer, "layers", [layer])], policy.activation, rows, learned
-            )
+        def chain(*parts: Any) -> _Chain:
+            layers = [layer for part in parts for layer in getattr(part, "layers", [part])]
+            return _Chain(layers, policy.activation, rows, learned)
 
         self.duelling = policy.duelling
         if policy.duelling:
             self.trunk = chain(policy.trunk)
-            self.branch = chain(policy.branch, policy.out)
-            self.value_branch = chain(policy.value_branch, policy.value_out)
+            self.branch, self.value_branch = (
+                chain(policy.branch, policy.out),
+                chain(policy.value_branch, policy.value_out),
+            )
         else:
             self.trunk = chain(policy.trunk, policy.out)
+        self.delta = self.branch.delta if policy.duelling else self.trunk.delta  # [B, actions]: by the values
 
     def forward(self, features: Tensor) -> Tensor:
-        """Values [R, A] of encoded observations [R, inputs]."""
+        """Values [R, actions] of encoded observations [R, inputs]."""
         features = self.trunk.forward(features)
         if not self.duelling:
             return features
         advantage = self.branch.forward(features)
         return self.value_branch.forward(features) + advantage - advantage.mean(1, keepdim=True)
 
-    def backward(self, delta: Tensor) -> None:
-        """Write the gradient of the loss, from that by the values of the first B rows, [B, A]."""
+    def backward(self) -> None:
+        """Write the gradient of the loss, given that by the values of the first B rows, in self.delta."""
         if self.duelling:
-            total = delta.sum(1, keepdim=True)
-            advantage = self.branch.backward(delta - total / delta.shape[1], True)
-            delta = self.value_branch.backward(total, True).add_(advantage)
-        self.trunk.backward(delta, False)
+            torch.sum(self.delta, 1, True, out=self.value_branch.delta)
+            self.delta.sub_(self.delta.mean(1, keepdim=True))
+            torch.add(self.branch.backward(True), self.value_branch.backward(True), out=self.trunk.delta)
+        self.trunk.backward(False)
 
 
-_learners: WeakKeyDictionary[QNetwork, _Learner] = WeakKeyDictionary()
+_networks: WeakKeyDictionary[QNetwork, _Network] = WeakKeyDictionary()
+
+
+def _network(policy: QNetwork, rows: int, learned: int) -> _Network:
+    network = _networks.get(policy)
+    if network is None or network.key != (policy.out.weight.data_ptr(), rows, learned):
+        network = _networks[policy] = _Network(policy, rows, learned)
+    return network
 
 
 def serves(
@@ -123,6 +152,8 @@ def serves(
         )
     if policy.layer_norm or policy.activation not in SLOPES:
         return "its backward pass is written for relu and tanh, without layer normalisation"
+    if len(policy.hidden) <= policy.duelling:
+        return "it has no hidden layer, or (duelling) none that both branches read"
     if any(True for _ in policy.encoder.parameters()):
         return "its encoder learns"
     flat = flat_parameters(policy)
@@ -144,29 +175,32 @@ def learn(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.dqn.learn, with the same results within rounding."""
     steps, size = batches.rows.shape
-    rows = 2 * size if config.double else size
-    learner = _learners.get(policy)
-    if learner is None or learner.key != (optimizer.flat.data_ptr(), rows, size):
-        learner = _learners[policy] = _Learner(policy, optimizer, rows, size)
-    features = _encoded(policy, batches.observation, (steps, size))
-    if config.double:
-        features = torch.cat((features, _encoded(policy, batches.next_observation, (steps, size))), 1)
+    network = _network(policy, 2 * size if config.double else size, size)
+    now, later = (_encoded(policy, x, (steps, size)) for x in (batches.observation, batches.next_observation))
+    features = (torch.cat((now, later), 1) if config.double else now).unbind()
     action = (batches.action - policy.start).long().unsqueeze(2)
-    taken = torch.zeros(steps, size, int(policy.action_space.n)).scatter_(2, action, 1.0)  # type: ignore[attr-defined]
+    taken = torch.zeros(steps, size, network.delta.shape[1]).scatter_(2, action, 1.0)
     weight = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
     values, errors = torch.empty(2, steps, size)
+    rows = zip(action, taken, (-weight).unbind(), values.unsqueeze(2), errors, strict=True)
+    slope = torch.empty(size)
+    upright = slope.unsqueeze(1)
     for first, end in _parts(follow):
         coming = target(flatten(batches.next_observation[first:end])).t().view(end - first, size, -1)
-        best = coming.amax(2)
+        aims = torch.addcmul(batches.reward[first:end], batches.discount[first:end], coming.amax(2))
         for g in range(first, end):
-            value = learner.forward(features[g])
+            chosen, mask, negative, value, error = next(rows)
+            q = network.forward(features[g])
+            aim = aims[g - first]
             if config.double:
-                choice = value[size:].argmax(1, keepdim=True)
-                best[g - first] = coming[g - first].gather(1, choice).squeeze(1)
-            torch.sum(value[:size] * taken[g], 1, out=values[g])
-            error = torch.sub(torch.addcmul(batches.reward[g], batches.discount[g], best[g - first]), values[g])
-            errors[g] = error
-            learner.backward(taken[g] * (error.clamp_(-1, 1) * weight[g]).neg_().unsqueeze(1))
+                best = coming[g - first].gather(1, q[size:].argmax(1, keepdim=True)).squeeze(1)
+                aim = torch.addcmul(batches.reward[g], batches.discount[g], best)
+            torch.gather(q[:size], 1, chosen, out=value)
+            torch.sub(aim, value.squeeze(1), out=error)
+            torch.clamp(error, -1, 1, out=slope)
+            slope.mul_(negative)
+            torch.mul(mask, upright, out=network.delta)
+            network.backward()
             optimizer.step(config.max_grad_norm)
         if follow[end - 1]:
             polyak(slow, optimizer.flat, follow[end - 1])

@@ -31,7 +31,7 @@ def made_up(actions: int, start: int) -> Batch:
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("duelling", [False, True])
-@pytest.mark.parametrize(("hidden", "interval", "tau"), [((16,), 4, 1.0), ((16, 24), 100, 1.0), ((8, 8, 8), 1, 0.1)])
+@pytest.mark.parametrize(("hidden", "interval", "tau"), [((16, 9), 4, 1.0), ((16, 24), 100, 1.0), ((8, 8, 8), 1, 0.1)])
 def test_it_learns_what_the_plain_call_learns(activation, double, duelling, hidden, interval, tau):
     config = DQNConfig(
         double=double,
@@ -59,7 +59,11 @@ def test_it_learns_what_the_plain_call_learns(activation, double, duelling, hidd
 
 def test_what_it_was_not_written_for_goes_to_the_plain_call():
     spaces = Box(-9, 9, (3,)), Discrete(3)
-    for settings, reason in (({"layer_norm": True}, "layer normalisation"), ({"activation": "elu"}, "relu and tanh")):
+    for settings, reason in (
+        ({"layer_norm": True}, "layer normalisation"),
+        ({"activation": "elu"}, "relu and tanh"),
+        ({"duelling": True}, "no hidden layer"),
+    ):
         config = DQNConfig(hidden=(4,), **settings)
         dqn = DQN.build(config, *spaces, 0, "cpu")
         answer = dqn_cpu.serves(dqn.policy, dqn.target, dqn.slow, dqn.optimizer, None, torch.zeros(1), config)
