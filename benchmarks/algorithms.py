@@ -1,0 +1,77 @@
+"""Every algorithm on the tasks it must master: return on the original environment after training with the defaults.
+
+A seed has a process of its own. Training ends where the environment's defaults say; the return is the mean of 100
+deterministic episodes afterwards. Seconds are those of training, compiling left out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from typing import NamedTuple
+
+from common import Neighbours, Row, finish, parser, run_program, table
+
+
+class Task(NamedTuple):
+    """What an algorithm must reach, as the mean over seeds."""
+
+    algorithm: str
+    env: str
+    threshold: float
+
+
+TASKS = [
+    *(Task(name, "CartPole-v1", 475.0) for name in ("reinforce", "a2c", "ppo", "trpo", "dqn", "pqn")),
+    *(Task(name, "Acrobot-v1", -100.0) for name in ("a2c", "ppo", "trpo", "dqn")),
+    *(Task(name, "Pendulum-v1", -200.0) for name in ("ddpg", "td3", "sac")),
+]
+COLUMNS = ("algorithm", "env", "threshold", "return", "spread", "lowest", "reached", "seeds", "steps", "seconds")
+
+
+def main() -> None:
+    flags = parser(__doc__ or "")
+    flags.add_argument("--only", default="", help="algorithms, separated by commas; all of them where empty")
+    flags.add_argument("--env", default="", help="environments, separated by commas; all of them where empty")
+    flags.add_argument("--seeds", type=int, default=5)
+    options = flags.parse_args()
+    neighbours = Neighbours()
+    algorithms, envs = (set(filter(None, text.split(","))) for text in (options.only, options.env))
+    chosen = [t for t in TASKS if (not algorithms or t.algorithm in algorithms) and (not envs or t.env in envs)]
+    if not chosen:
+        sys.exit(f"no task of {options.only or 'any algorithm'} on {options.env or 'any environment'}")
+    rows = [summary(task, seeds(task, options.seeds, options.quick)) for task in chosen]
+    print(table(rows, COLUMNS))
+    finish("algorithms", rows, options, neighbours)
+
+
+def seeds(task: Task, number: int, quick: bool) -> list[Row]:
+    """One training for each seed. quick: one short one, whose return means nothing."""
+    limits = ["--total-steps", 2_000] if quick else []
+    episodes = 5 if quick else 100
+    rows = []
+    for seed in range(1 if quick else number):
+        arguments = (task.algorithm, task.env, "--seed", seed, "--episodes", episodes, *limits)
+        rows.append(run_program(sys.executable, "algorithms_one.py", *arguments, timeout=3600))
+        print(*arguments, f"return {rows[-1]['return']:.1f}, {rows[-1]['seconds']:.1f} s", file=sys.stderr, flush=True)
+    return rows
+
+
+def summary(task: Task, rows: list[Row]) -> Row:
+    """Mean and spread (standard deviation) over seeds; `reached`: how many seeds did."""
+    returns = [row["return"] for row in rows]
+    return {
+        **task._asdict(),
+        "return": statistics.mean(returns),
+        "spread": statistics.stdev(returns) if len(returns) > 1 else 0.0,
+        "lowest": min(returns),
+        "reached": sum(value >= task.threshold for value in returns),
+        "seeds": len(returns),
+        "steps": statistics.mean(row["steps"] for row in rows),
+        "seconds": statistics.mean(row["seconds"] for row in rows),
+        "runs": rows,
+    }
+
+
+if __name__ == "__main__":
+    main()
