@@ -1,4 +1,4 @@
-"""The benchmarks of the algorithms and of gradient steps run, quickly, and keep what they promise: so they never rot."""
+"""The benchmarks of algorithms and of gradient steps run, quickly, and keep what they promise: so they never rot."""
 
 from __future__ import annotations
 
