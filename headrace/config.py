@@ -29,6 +29,9 @@ class TrainConfig:
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of hidden layers; tf32 is for CUDA
     graphs: bool = True  # on CUDA: whole iterations as one CUDA graph, where they can be captured
     backend: str = "auto"  # how worlds are run: auto, or one that `headrace envs` lists
+    workers: int | None = None  # processes that worlds are run in, uncompiled; None for none
+    on_error: Literal["raise", "restart"] = "raise"  # of a world in a worker: stop, or make it anew and count it
+    step_timeout: float = 60.0  # seconds after which a worker that has not stepped counts as dead
     total_steps: int | None = 1_000_000  # stop after this many steps; None for no such limit
     max_seconds: float | None = None  # stop after this much training time, s (evaluation and saving excluded)
     max_episodes: int | None = None  # stop after this many finished episodes

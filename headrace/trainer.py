@@ -37,15 +37,22 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <
     "td3": "TD3",
     "sac": "SAC",
     "dqn": "DQN",
+    "pqn": "PQN",
 }
-CPU_KERNELS = (  # importing one registers it
+LEARNING_KERNELS = {  # name of an algorithm -> its kernel; importing one registers it
+    "ppo": "headrace.algorithms.ppo_cpu",
+    "sac": "headrace.algorithms.sac_cpu",
+    "td3": "headrace.algorithms.td3_cpu",
+    "ddpg": "headrace.algorithms.td3_cpu",
+    "dqn": "headrace.algorithms.dqn_cpu",
+}
+COMMON_KERNELS = (
     "headrace.kernels.random_cpu",
     "headrace.kernels.returns_cpu",
     "headrace.policies.acting_cpu",
     "headrace.parallel.collector_cpu",
-    "headrace.algorithms.ppo_cpu",
-    "headrace.algorithms.dqn_cpu",
 )
+CPU_KERNELS = (*COMMON_KERNELS, *LEARNING_KERNELS.values())
 REHEARSAL_STEPS = 2
 
 
@@ -74,12 +81,14 @@ class Trainer:
         self.config, algorithm_config, self.derived = _settings(algorithm, self.source, file, options)
         self.placement = Placement.on(self.config.device, _weights(algorithm, algorithm_config))
         if self.placement.learn.type == "cpu":
-            for name in CPU_KERNELS:
-                import_module(name)
+            own = LEARNING_KERNELS.get(algorithm if isinstance(algorithm, str) else algorithm.name)
+            for kernels in (*COMMON_KERNELS, *([own] if own else [])):
+                import_module(kernels)
         self.env = self._make_env(options.get("num_envs"))
         if isinstance(algorithm, str):
             spaces = self.env.observation_space, self.env.action_space
             kind = algorithm_classes(algorithm)[0]
+            _check_actions(algorithm, self.env)
             with torch_threads(1):  # several take longer over such small matrices, and give other bits
                 self.algorithm: Algorithm = kind.build(algorithm_config, *spaces, self.config.seed, self.env.device)
         else:
@@ -194,6 +203,7 @@ class Trainer:
             "steps_per_second": round(self.steps_per_second(), 1),
             "return": self.episodes.mean_return(),
             "length": self.episodes.mean_length(),
+            **({"restarts": self.env.restarts} if getattr(self.env, "restarts", 0) else {}),
             **metrics,
         }
 
@@ -270,12 +280,11 @@ class Trainer:
         return self.source
 
 
-def _settings(
-    algorithm: Any, source: Any, file: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[TrainConfig, Any, dict[str, Any]]:
     def _made(self, backend: str) -> Any:
         """The environments by a backend; as plain torch, where this machine's CUDA kernel cannot be trusted."""
-        env = envs.make(self.source, self.config.num_envs, backend=backend, device=self.placement.collect)
+        config, device = self.config, self.placement.collect
+        processes: Any = {name: getattr(config, name) for name in ("workers", "on_error", "step_timeout")}
+        env = envs.make(self.source, config.num_envs, backend=backend, device=device, **processes)
         if env.backend != "cuda":
             return env
         from headrace import parity
@@ -293,6 +302,9 @@ def _settings(
         return GraphedIteration(self.collector, self.algorithm) if parity.graphs_trusted(self.env.device) else None
 
 
+def _settings(
+    algorithm: Any, source: Any, file: Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[TrainConfig, Any, dict[str, Any]]:
     """TrainConfig; the algorithm's config, None for an algorithm that brings its own; and what of them follows from
     num_envs."""
     if isinstance(algorithm, type):
@@ -301,9 +313,9 @@ def _settings(
     ready = not isinstance(algorithm, str)
     name = algorithm.name if ready else algorithm
     defaults = {} if _is_ready(source) else envs.spec(source).defaults.get(name, {})
-    kind = None if ready else algorithm_classes(name)[1]
-    follows = derived(kind, defaults, {**file, **options})
-    return *settle(kind, {**defaults, **follows}, file, options), follows
+    config_class = None if ready else algorithm_classes(name)[1]
+    follows = derived(config_class, defaults, {**file, **options})
+    return *settle(config_class, {**defaults, **follows}, file, options), follows
 
 
 def algorithm_classes(name: str) -> tuple[Any, type]:
@@ -321,6 +333,17 @@ def _weights(algorithm: Any, config: Any) -> int:
     if not isinstance(algorithm, str):
         return sum(parameter.numel() for parameter in algorithm.policy.parameters())
     return hidden_weights(getattr(config, "hidden", ()))
+
+
+def _check_actions(name: str, env: Any) -> None:
+    """Raise ValueError, naming the algorithms that fit, where this one cannot act in an environment."""
+    kinds = algorithm_classes(name)[0].actions
+    if not isinstance(env.action_space, kinds):
+        fit = [other for other in ALGORITHMS if isinstance(env.action_space, algorithm_classes(other)[0].actions)]
+        raise ValueError(
+            f"{name} chooses among {' or '.join(kind.__name__ for kind in kinds)} actions, and those of {env.name} are "
+            f"{env.action_space}: use {', '.join(fit)}"
+        )
 
 
 def _check_spaces(policy: Any, env: Any) -> None:

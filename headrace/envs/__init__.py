@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import torch
@@ -17,7 +18,7 @@ from headrace.envs.registry import Source, Spec, names, nearest, register, spec
 
 __all__ = ["Env", "KernelEnv", "Listing", "Source", "Spec", "factory", "listing", "make", "register", "spec"]
 
-BACKENDS = ("auto", "cpu", "cuda", "torch", "inline")
+BACKENDS = ("auto", "cpu", "cuda", "torch", "inline", "workers")
 
 
 def make(
@@ -29,6 +30,9 @@ def make(
     threads: int | None = None,
     params: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    workers: int | None = None,
+    on_error: Literal["raise", "restart"] = "raise",
+    step_timeout: float = 60.0,
     **kwargs: Any,
 ) -> Env:
     """N environments behind one Env.
@@ -37,9 +41,11 @@ def make(
     "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
     gives a gymnasium.Env.
     backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another, the
-    originals where a KernelEnv is a port; "auto" compiles what can be compiled, for `device`.
+    originals where a KernelEnv is a port; "workers" steps them in processes; "auto" compiles what can be compiled, for
+    `device`, and takes workers where they are asked for.
+    workers (how many processes), on_error and step_timeout: see headrace.envs.workers.WorkerEnv.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
-    wrappers and kwargs for inline ones: kwargs go to gymnasium.make, the class or the function.
+    wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function.
 
     Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a file, module or
     extra that is missing; TypeError for spaces that are not supported.
@@ -50,6 +56,14 @@ def make(
         raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
     known = spec(source)
     entry = _entry(known)
+    if workers is not None and backend not in ("auto", "workers"):
+        raise ValueError(f"workers={workers} is for the workers backend; the backend is {backend!r}: leave one out")
+    if workers is not None or backend == "workers":
+        _refuse_compiled_options(known.name, "workers", device, threads, params)
+        from headrace.envs.workers import WorkerEnv
+
+        build = _factory_elsewhere(known, wrappers, kwargs)
+        return WorkerEnv(build, num_envs, known.name, workers, on_error=on_error, step_timeout=step_timeout)
     if sources.is_kernel(entry) and backend != "inline":
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
@@ -149,13 +163,13 @@ def _on_cpu(device: str | torch.device) -> bool:
 
 def _refuse_compiled_options(name: str, backend: str, device: Any, threads: Any, params: Any) -> None:
     """Raise ValueError where an inline environment is asked for what only a compiled one can do."""
-    if backend not in ("auto", "inline"):
+    if backend not in ("auto", "inline", "workers"):
         raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
     if not _on_cpu(device):
-        raise ValueError(f"{name} runs inline on the CPU, not on {str(device)!r}: leave device out")
+        raise ValueError(f"{name} runs uncompiled on the CPU, not on {str(device)!r}: leave device out")
     for option, value in (("threads", threads), ("params", params)):
         if value is not None:
-            raise ValueError(f"{name} runs inline, where {option}={value!r} has no meaning: leave {option} out")
+            raise ValueError(f"{name} runs uncompiled, where {option}={value!r} has no meaning: leave {option} out")
 
 
 def _factory(
@@ -166,5 +180,21 @@ def _factory(
         for wrapper in wrappers:
             env = wrapper(env)
         return env
+
+    return build
+
+
+def _factory_elsewhere(
+    known: Spec, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]], kwargs: dict[str, Any]
+) -> Callable[[], gymnasium.Env]:
+    """As _factory(), for another process: what lies in a file of its own is found there anew."""
+    name, entry = known.name, known.entry
+    if not (isinstance(entry, str) and ".py" in entry):
+        return _factory(name, _entry(known), wrappers, kwargs)
+    path, colon, member = entry.rpartition(":")
+    place = f"{Path(path).resolve()}:{member}" if colon else str(Path(entry).resolve())
+
+    def build() -> gymnasium.Env:
+        return _factory(name, sources.find(place), wrappers, kwargs)()
 
     return build

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from gymnasium.spaces import Space
 
-from headrace.rollout import Rollout
+from headrace.rollout import Columns, Rollout
 
 
 class Env(Protocol):
@@ -41,3 +41,11 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free what the worlds hold. Twice does no harm."""
+
+
+def rollout_for(env: Any, num_steps: int, columns: Columns) -> Rollout:
+    """A rollout for an env to fill: in memory of the env's choice where it has a say, as where workers share it."""
+    if hasattr(env, "rollout"):
+        rollout: Rollout = env.rollout(num_steps, columns)
+        return rollout
+    return Rollout(num_steps, env.num_envs, columns, env.device)

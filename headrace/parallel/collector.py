@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace import rng
-from headrace.envs.base import Env
+from headrace.envs.base import Env, rollout_for
 from headrace.fused import fused
 from headrace.policies.base import Decision, Policy
 from headrace.rollout import Column, Columns, Rollout, tree_map
@@ -45,7 +45,7 @@ class Collector:
         self.env, self.policy, self.seed = env, policy, seed
         self.timer = timer or Timer()
         declared = env_columns(env.observation_space) | {"action": action_column(env.action_space)} | columns
-        self.rollout = Rollout(num_steps, env.num_envs, declared, env.device)
+        self.rollout = rollout_for(env, num_steps, declared)
         self.memory = policy.initial_memory(env.num_envs)
         self.steps = 0
         env.reset(self.rollout, seed)

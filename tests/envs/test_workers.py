@@ -16,12 +16,14 @@ import torch
 from faulty import Counter
 from gymnasium.spaces import Box, Dict, Discrete
 
+from headrace import envs
 from headrace.envs.inline import InlineEnv
 from headrace.envs.worker_pool import WorkerError
 from headrace.envs.workers import WorkerEnv
 from headrace.rollout import Rollout, tree_map
 from headrace.shared_memory import shared_rollout
 from headrace.spaces import action_column, env_columns
+from headrace.trainer import Trainer
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
 
@@ -222,3 +224,28 @@ def test_no_process_and_no_memory_outlive_the_script(ending, tmp_path):
         time.sleep(0.05)
     assert not any(map(alive, pids))
     assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_training_takes_workers_and_equals_training_inline(tmp_path):
+    options = {"num_envs": 4, "num_steps": 8, "total_steps": 96, "hidden": (8,), "seed": 3, "scale": False}
+    with_workers = Trainer("ppo", CARTPOLE, workers=2, **options)
+    inline = Trainer("ppo", CARTPOLE, backend="inline", **options)
+    assert with_workers.env.backend == "workers"
+    for _ in range(3):
+        assert with_workers.iterate() == inline.iterate()
+    assert torch.equal(with_workers.collector.rollout.observation, inline.collector.rollout.observation)
+    with_workers.close()
+    with pytest.raises(ValueError, match="workers=2 is for the workers backend; the backend is 'cpu'"):
+        Trainer("ppo", "CartPole-v1", workers=2, backend="cpu")
+
+
+def test_what_lies_in_a_file_is_found_there_by_the_workers(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium\nclass Mine(gymnasium.Wrapper):\n    def __init__(self):\n"
+        "        super().__init__(gymnasium.make('CartPole-v1'))\n"
+    )
+    env = envs.make(f"{tmp_path}/mine.py:Mine", 3, workers=1)
+    rollout = env.rollout(4, columns(env))
+    env.reset(rollout, 0)
+    assert rollout.observation[0].any() and rollout.valid[0].all()
+    env.close()
