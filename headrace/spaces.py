@@ -5,7 +5,7 @@ The spaces themselves are Gymnasium's, because they are what users know.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ def observation_column(space: Space) -> Column | Columns:
     raise TypeError(f"observations of {space} are not supported: use Box, Discrete, MultiDiscrete or a Dict of these")
 
 
-def is_image(space: Space) -> bool:
+def is_image(space: Space) -> TypeGuard[Box]:
     """Whether observations are images: a Box of uint8 with two dimensions or more."""
     return isinstance(space, Box) and len(space.shape) >= 2 and space.dtype == np.uint8
 
