@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace import checkpoint
@@ -17,7 +18,8 @@ from headrace.run import BEST, LAST, Run, describe, identity, lock, save_policy
 if TYPE_CHECKING:
     from headrace.trainer import Trainer
 
-SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most
+SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
+SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a large replay takes longer
 
 
 class Recorder:
@@ -39,7 +41,7 @@ class Recorder:
         self._evaluation: dict[str, float] = {}
         self._metrics: Mapping[str, float] = {}
         self._row: dict[str, Any] = {}
-        self._steps, self._saved_at = trainer.steps, trainer.seconds
+        self._steps, self._saved_at, self._save_seconds = trainer.steps, trainer.seconds, 0.0
         settings = trainer.settings()
         describe(folder, to_toml(**settings))
         if trainer.plan:
@@ -79,7 +81,7 @@ class Recorder:
         keep = self._passed(config.save_freq)
         if keep:
             self._save(self.folder / f"step_{trainer.steps}")
-        if keep or trainer.seconds - self._saved_at > SAVE_EVERY:
+        if keep or trainer.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
         self._steps = trainer.steps
         self.progress.show(metrics)
@@ -140,12 +142,13 @@ class Recorder:
         self.logs.row(self._row)
 
     def _save_last(self) -> None:
+        started = perf_counter()
         self._save(self.folder / LAST)
         if self._best is not None:
             weights, facts = self._best
             save_policy(self.folder / BEST, self.trainer.policy, weights, **facts)
             self._best = None
-        self._saved_at = self.trainer.seconds
+        self._saved_at, self._save_seconds = self.trainer.seconds, perf_counter() - started
 
     def _save(self, folder: Path) -> None:
         trainer = self.trainer

@@ -125,9 +125,12 @@ class Replay:
         return tree_map(lambda column: column.flatten(0, 1).index_select(0, rows), getattr(self.ring, name))
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the rows that have been written, and the head. Waits for the device."""
+        """The rows that have been written, and the head. Waits for the device.
+
+        Rows are views, because a copy might not fit: they say what is there until the next append().
+        """
         rows = min(int(self.written) + 1, self.length)
-        columns = {name: tree_map(lambda x: x[:rows].clone(), getattr(self.ring, name)) for name in self.columns}
+        columns = {name: tree_map(lambda x: x[:rows], getattr(self.ring, name)) for name in self.columns}
         return {"written": self.written.clone(), **columns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
