@@ -28,6 +28,7 @@ TITLES = {
     Role.OTHER: "other",
 }
 IN_PROCESSES = ("SubprocVecEnv", "subproc_vec_env", "AsyncVectorEnv", "async_vector_env")
+UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # what Headrace steps Gymnasium's environments with
 BUILT_IN = {  # classes of Gymnasium that Headrace has as compiled worlds -> their names
     "CartPoleEnv": "CartPole-v1",
     "PendulumEnv": "Pendulum-v1",
@@ -200,9 +201,10 @@ class Facts:
         return sum(lane.queued_seconds for lane in lanes) / max(sum(lane.total for lane in lanes), 1e-9)
 
     @cached_property
-    def foreign_world(self) -> bool:
-        """Whether Headrace steps an environment that is not compiled."""
-        return any(span.detail.startswith("InlineEnv.") for span in self.profile.driver.spans)
+    def compiled_world(self) -> bool:
+        """Whether Headrace steps an environment that is a kernel: there is nothing faster to be had."""
+        foreign = any(span.detail.startswith(UNCOMPILED) for span in self.profile.driver.spans)
+        return self.uses("headrace") and not foreign
 
     @property
     def timed(self) -> dict[str, float]:

@@ -33,8 +33,15 @@ def processes(facts: Facts, envs: int) -> str:
     )
 
 
+def workers(number: int) -> str:
+    """Several of Headrace's own processes."""
+    return f"headrace train ... --workers {number}   # or headrace.train(..., workers={number})"
+
+
 def one_process(facts: Facts) -> str:
     """No processes."""
+    if facts.uses("headrace"):
+        return "- headrace train ... --workers N\n+ headrace train ..."
     if facts.uses(SB3):
         return "- vec_env_cls=SubprocVecEnv\n+ vec_env_cls=DummyVecEnv"
     return "- gymnasium.vector.AsyncVectorEnv(...)\n+ gymnasium.vector.SyncVectorEnv(...)"

@@ -21,7 +21,7 @@ def processes(facts: Facts) -> Remedy | None:
     """Environments that one core steps one after another, in several processes."""
     envs, spent = facts.num_envs or 1, facts.spent(Role.ENVIRONMENT)
     elsewhere = facts.stepping or facts.unseen_processes
-    if spent < 0.1 * facts.base or elsewhere or facts.uses("headrace"):
+    if spent < 0.1 * facts.base or elsewhere or facts.compiled_world:
         return None
     if envs < 2:
         return _more_envs_in_processes(facts)
@@ -31,7 +31,9 @@ def processes(facts: Facts) -> Remedy | None:
     why = f"One core steps {envs} environments one after another, {percent(spent / facts.base)} of the time."
     handing_over = None
     if facts.step_seconds and facts.env_steps:
-        handing_over = facts.env_steps * facts.round_trip
+        # Headrace's workers take a step of all their environments at a time, others one each
+        messages = facts.env_steps * at_once / envs if facts.uses("headrace") else facts.env_steps
+        handing_over = messages * facts.round_trip
         why += (
             f" A step takes {duration(facts.step_seconds)}; to hand one to another process and back takes "
             f"{duration(facts.round_trip)} here, which the prediction takes into account."
@@ -40,13 +42,13 @@ def processes(facts: Facts) -> Remedy | None:
         why += f" It pays where a step takes much longer than the {duration(facts.round_trip)} of handing it over."
     likely = None if handing_over is None else spent * (1 - 1 / at_once) - handing_over
     title = f"Step the environments in {at_once} processes"
-    change = snippets.processes(facts, envs)
+    change = snippets.workers(at_once) if facts.uses("headrace") else snippets.processes(facts, envs)
     return remedy(facts, title, why, MINUTES, change, most=spent * (1 - 1 / at_once), likely=likely)
 
 
 def _more_envs_in_processes(facts: Facts) -> Remedy | None:
     cores = facts.cores
-    if cores < 2 or facts.on_gpu or (facts.step_seconds or 1.0) < 4 * facts.round_trip:
+    if cores < 2 or facts.on_gpu or facts.uses("headrace") or (facts.step_seconds or 1.0) < 4 * facts.round_trip:
         return None
     why = (
         f"One core steps one environment, {percent(facts.share(Role.ENVIRONMENT))} of the time. {cores} of them in "
@@ -129,12 +131,12 @@ def batched_inference(facts: Facts) -> Remedy | None:
 
 def kernel(facts: Facts) -> Remedy | None:
     """The environment compiled."""
-    if facts.environment < 0.15 * facts.base or (facts.uses("headrace") and not facts.foreign_world):
+    if facts.environment < 0.15 * facts.base or facts.compiled_world:
         return None
     why = (
         f"{percent(facts.environment / facts.base)} of the time is environment. Compiled, a step costs next to nothing."
     )
-    name = "" if facts.foreign_world else facts.built_in
+    name = "" if facts.uses("headrace") else facts.built_in
     if name:
         why += f" Headrace has {name} already, and replaces the training loop too, which this bound leaves as it is."
         title, cost = f"Train {name} in Headrace", HALF_AN_HOUR

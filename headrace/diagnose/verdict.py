@@ -14,7 +14,7 @@ from headrace.diagnose.stepping import slowest
 from headrace.diagnose.words import capital, count, duration, percent, place, sentence, times
 
 NOTHING = 1.15  # where no remedy can gain more, there is nothing to gain
-ENOUGH_SAMPLES = 300  # below, shares are too rough for a verdict
+ENOUGH_SAMPLES = 150  # below, shares are too rough for a verdict
 FEW_TURNS = 5  # of collecting and learning; with fewer, it matters where the window began
 UNBOUNDED = 50.0  # a bound as high as this says nothing
 UNNAMED = 0.25  # of the time in code without a role: the verdict says so before anything else
@@ -211,7 +211,7 @@ def _ratio(facts: Facts, ratio: float) -> str:
 
 def _workers(facts: Facts) -> str:
     """Whether processes that step environments help, as the ratio R says."""
-    if facts.uses("headrace"):
+    if facts.compiled_world:
         return ""
     if facts.stepping or facts.unseen_processes:
         return "Worker processes step them already."

@@ -218,9 +218,10 @@ FRESH = {  # written when the remedies' constants had been chosen, and none has 
 player, lines = Player(Place(40)), open(output + ".log", "w")
 def turn(n):
     player.move()
-    loss = player.improve()
+    if n % 4 == 0:
+        player.improve()
     if n % 10 == 0 or not better:
-        for each in range(60):
+        for each in range(150):
             print(json.dumps({"n": n, "each": each, "now": time.time()}), file=lines, flush=True)
 repeat(turn)
 """,
@@ -244,8 +245,8 @@ def quality(net, rounds):
 def turn(n):
     player.move()
     player.improve()
-    if n % (200 if better else 20) == 0:
-        quality(player.net, 1)
+    if n % (100 if better else 10) == 0:
+        quality(player.net, 2)
 repeat(turn)
 """,
     ),

@@ -50,7 +50,7 @@ def test_flags_before_the_script_are_the_diagnosis_s_and_the_rest_is_the_script_
 def test_an_unmodified_script_gets_its_report(tmp_path, capfd):
     (tmp_path / "loop.py").write_text(LOOP)
     output = tmp_path / "out"
-    words = ["--seconds", "3", "--skip", "0.5", "--output", str(output), str(tmp_path / "loop.py"), "--seconds", "7"]
+    words = ["--seconds", "6", "--skip", "0.5", "--output", str(output), str(tmp_path / "loop.py"), "--seconds", "7"]
     assert cli.main(["diagnose", *words]) == 0
     said = capfd.readouterr().out
     assert "arguments ['--seconds', '7']" in said

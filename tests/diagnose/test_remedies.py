@@ -187,3 +187,43 @@ def test_a_thread_that_waits_for_its_pool_may_be_better_alone():
     for span in made.driver.spans:
         span.on_cpu = 0.5
     assert "on a core 50 % of the time" in named(remedies(Facts(made)), "Let torch use one thread").why
+
+
+def test_sleeping_inside_an_environment_is_as_easily_taken_out():
+    made = profile(ENVIRONMENT=0.6, FORWARD=0.4)
+    asleep = site(Role.ENVIRONMENT, 20.0, "time.sleep(0.002)")
+    asleep.call = "sleep"
+    made.driver.sites = [asleep, site(Role.ENVIRONMENT, 10.0, "self.board.move(action)")]
+    first = remedies(Facts(made))[0]
+    assert first.title == "Take the sleeping out" and "40 % of the time the script sleeps" in first.why
+    assert first.gain == pytest.approx(1 / 0.6)
+
+
+def of_headrace(detail: str, **shares: float) -> Facts:
+    made = profile(counters={"num_envs": 64, "env_rate": 6400.0}, cores=4, **shares)
+    made.machine.versions["headrace"] = ""
+    for span in made.driver.spans:
+        span.detail = detail if span.role is Role.ENVIRONMENT else span.detail
+    return Facts(made, round_trip=50e-6)
+
+
+def test_headraces_own_worlds_are_as_fast_as_they_get():
+    made = of_headrace("KernelEnv.step", ENVIRONMENT=0.7, FORWARD=0.3)
+    assert made.compiled_world and remedies(made) == []
+
+
+def test_other_worlds_in_headrace_go_into_its_workers_or_become_kernels():
+    found = remedies(of_headrace("InlineEnv.step", ENVIRONMENT=0.7, FORWARD=0.3))
+    assert titles(found) == ["Step the environments in 4 processes", "Write the environment as a Headrace kernel"]
+    assert "--workers 4" in found[0].change
+    # 400 messages a second for 6,400 steps: 4 workers, each with 16 environments
+    assert found[0].gain == pytest.approx(1 / (1 - 0.7 * 0.75 + 400 * 50e-6), rel=0.01)
+
+
+def test_waiting_for_a_core_is_not_sleeping():
+    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8})
+    for span in made.driver.spans:
+        span.on_cpu = 0.3
+    assert "in 8 processes" in titles(remedies(Facts(made)))[0]
+    made.driver.queued_seconds = 0.6 * SECONDS  # on a busy machine
+    assert "in 2 processes" in titles(remedies(Facts(made)))[0]

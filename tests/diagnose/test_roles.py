@@ -127,3 +127,14 @@ def test_hints_are_of_known_roles_and_match_themselves() -> None:
         for pattern in patterns:
             assert hints.role((pattern.replace("*", "x"),)) is not None
     assert hints.role(("some_script.train_step",)) is None
+
+
+def test_what_is_made_to_be_printed_is_logging(tmp_path: Path) -> None:
+    line = "    print(json.dumps({'n': 1}), flush=True)\n    kept(json.dumps({'n': 2}))\n"
+    path = tmp_path / "run.py"
+    path.write_text("def go(kept):\n" + line)
+    code, encoder = Code(str(path), "go", "__main__", 1, ()), Code("/lib/json/encoder.py", "encode", "json", 1, ())
+    printed = Place(code, 2, 2, 10, 10 + len("json.dumps({'n': 1})"))
+    assert source.calls_around(printed) == ("print",)
+    assert role(encoder, printed) is Role.LOGGING
+    assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.OTHER

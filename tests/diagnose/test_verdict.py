@@ -142,3 +142,24 @@ def test_handing_steps_over_is_no_part_of_what_a_step_takes():
     made = facts(worker(1, 0.1), worker(2, 0.1), ENVIRONMENT=0.3, WAIT=0.2, FORWARD=0.5, counters={"env_rate": 1000.0})
     assert abs(made.step_seconds - 10.0 / 50_000) < 1e-9
     assert abs(made.ratio - 10.0 / 25.0) < 1e-9
+
+
+def test_headraces_own_timers_stand_beside_the_samples():
+    made = profile(FORWARD=0.9, INFERENCE=0.1, counters={"timed": 10.0, "timed env": 0.5, "timed learning": 9.0})
+    made.machine.versions["headrace"] = ""
+    verdict = judge(Facts(made))
+    assert "By Headrace's own timers" in " ".join(verdict.notes)
+    assert "environments 5 % and learning 90 %" in " ".join(verdict.notes)
+    assert "forward" not in verdict.where  # one call learns: it has no parts that a sampler could see
+
+
+def test_start_up_that_fills_the_window_gives_no_verdict():
+    made = profile(START_UP=0.999, FORWARD=0.001)
+    verdict = judge(Facts(made))
+    assert "Start-up took nearly all of the window" in verdict.headline and verdict.remedies == []
+
+
+def test_a_busy_machine_is_said_to_be_one():
+    made = profile()
+    made.driver.queued_seconds = 0.4 * made.driver.total
+    assert "had no core 40 % of the time" in " ".join(judge(Facts(made)).notes)
