@@ -1,0 +1,220 @@
+"""Everything that needs a GPU, in one call of under ten minutes: tests, throughput, iterations with and without graphs.
+
+    python benchmarks/gpu.py --output results.json
+
+Each part is tried by itself: one that fails is reported, with its error, and the others go on. Worlds are counted in
+valid steps. Iterations are counted in steps of all worlds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from common import HERE, Row, interpreter_with, machine, run_program, table
+
+from headrace import envs
+from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.parallel.collector import Collector
+from headrace.parallel.graphs import GraphedIteration
+from headrace.precision import PRECISIONS, computing
+from headrace.rollout import Rollout
+from headrace.spaces import action_column, env_columns
+
+CUDA = torch.device("cuda")
+WORLDS = (1024, 16_384, 131_072, 1_048_576)
+LARGE = {"num_steps": 32, "epochs": 4, "hidden": (64, 64)}  # of PPO, as in ppo_throughput.py
+ITERATIONS = [(256, 2048), (4096, 32_768), (16_384, 131_072)]  # worlds, minibatch
+COLUMNS = {
+    "worlds": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
+    "iterations": ("num_envs", "minibatch_size", "backend", "precision", "way", "ms", "sps"),
+}
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ.get("OUT", HERE / "results")) / "gpu.json"
+    flags.add_argument("--output", type=Path, default=default, help="a JSON file; by default in $OUT, if that is set")
+    flags.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
+    flags.add_argument("--without", nargs="+", default=[], help="parts to leave out: tests, check, worlds, ...")
+    flags.add_argument("--peers-home", type=Path, default=HERE.parent / ".peers")
+    options = flags.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("benchmarks/gpu.py needs an NVIDIA GPU that torch can use, and there is none here")
+    parts: dict[str, Callable[[], object]] = {
+        "check": check,
+        "worlds": lambda: worlds(options.seconds),
+        "iterations": lambda: iterations(options.seconds),
+        "crossover": lambda: program("cpu_or_gpu.py", "--seconds", "0.2"),
+        "peers": lambda: peers(options.peers_home, options.seconds),
+        "tests": tests,
+    }
+    result: Row = {"benchmark": "gpu", "machine": machine(), "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    for name, part in parts.items():
+        if name not in options.without:
+            result[name] = tried(name, part)
+            # written after each part: of a call that is cut short, what was measured stays
+            options.output.write_text(json.dumps(result, indent=1))
+    print(f"wrote {options.output}")
+
+
+def tried(name: str, part: Callable[[], object]) -> object:
+    """What a part gives, or its error."""
+    print(f"--- {name}", flush=True)
+    began = time.perf_counter()
+    try:
+        found = part()
+    except Exception:
+        found = {"error": traceback.format_exc()[-2000:]}
+        print(found["error"])
+    if isinstance(found, list):
+        print(table(found, COLUMNS[name]))
+    print(f"({time.perf_counter() - began:.0f} s)", flush=True)
+    return found
+
+
+def tests() -> Row:
+    """Tests marked gpu."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=240)
+    print(done.stdout[-3000:])
+    return {"exit_code": done.returncode, "output": done.stdout[-8000:]}
+
+
+def check() -> Row:
+    """`headrace check --device cuda`."""
+    command = [sys.executable, "-m", "headrace", "check", "--device", "cuda", "--json"]
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, timeout=120)
+    print(done.stderr[-2000:])
+    outcome: Row = json.loads(done.stdout)
+    for one in outcome["checks"]:
+        print(f"{one['name']:<34} {'agrees' if one['passed'] else 'DIFFERS'}  {one['worst']}  {one['note'][:200]}")
+    return outcome
+
+
+def program(name: str, *arguments: str) -> Row:
+    """Another benchmark's result."""
+    done = subprocess.run(
+        [sys.executable, str(HERE / name), *arguments], cwd=HERE, capture_output=True, text=True, timeout=240
+    )
+    print(done.stdout[-3000:] if done.returncode == 0 else done.stderr[-3000:])
+    found: Row = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def worlds(seconds: float) -> list[Row]:
+    """Valid steps a second of worlds alone: launched one by one, as a graph, and many steps in one launch."""
+    rows = []
+    for name in ("CartPole-v1", "Pendulum-v1", "GridWorld"):
+        for num_envs in WORLDS:
+            for backend in ("cuda", "torch") if name != "GridWorld" else ("cuda",):
+                rows += _ways(name, num_envs, backend, seconds)
+    return rows
+
+
+def _ways(name: str, num_envs: int, backend: str, seconds: float) -> list[Row]:
+    env = envs.make(name, num_envs, backend=backend, device=CUDA)
+    steps = max(8, min(128, 2**24 // num_envs))
+    columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
+    rollout = Rollout(steps, num_envs, columns, CUDA)
+    env.reset(rollout, 0)
+    env.run_random(rollout, 0)  # type: ignore[attr-defined]
+
+    def one_by_one() -> None:
+        for t in range(steps):
+            env.step(rollout, t)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        one_by_one()
+    ways: dict[str, Callable[[], None]] = {"one by one": one_by_one, "graph": graph.replay}
+    if backend == "cuda":
+        ways["one launch"] = lambda: env.run(rollout)  # type: ignore[attr-defined]
+        ways["one launch, random"] = lambda: env.run_random(rollout, 0)  # type: ignore[attr-defined]
+    share = float(rollout.valid_steps()) / (steps * num_envs)
+    moved = sum(x.numel() * x.element_size() for x in _tensors(rollout)) / (steps * num_envs)  # bytes a step
+    rows = []
+    for way, call in ways.items():
+        rate = steps * num_envs / timed(call, seconds)
+        block = getattr(env.worlds, "_block", None)  # type: ignore[attr-defined]
+        facts = {"env": name, "backend": backend, "way": way, "num_envs": num_envs, "block": block}
+        rows.append({**facts, "sps": rate * share, "gb_s": rate * moved / 1e9})
+    return rows
+
+
+def _tensors(rollout: Rollout) -> list[torch.Tensor]:
+    return [getattr(rollout, name) for name in rollout.columns]
+
+
+def iterations(seconds: float) -> list[Row]:
+    """Milliseconds of a whole PPO iteration on CartPole: step by step, and replayed from a graph."""
+    rows = []
+    for num_envs, minibatch_size in ITERATIONS:
+        for backend in ("cuda", "torch"):
+            for precision in PRECISIONS if backend == "cuda" else PRECISIONS[:1]:
+                for graph in (False, True):
+                    milliseconds, way = iteration(num_envs, minibatch_size, backend, precision, graph, seconds)
+                    facts = {"num_envs": num_envs, "minibatch_size": minibatch_size, "backend": backend}
+                    rate = num_envs * LARGE["num_steps"] / milliseconds * 1000  # type: ignore[operator]
+                    rows.append({**facts, "precision": precision, "way": way, "ms": milliseconds, "sps": rate})
+    return rows
+
+
+def iteration(
+    num_envs: int, minibatch_size: int, backend: str, precision: str, graph: bool, seconds: float
+) -> tuple[float, str]:
+    """Milliseconds, and how it ran."""
+    env = envs.make("CartPole-v1", num_envs, backend=backend, device=CUDA)
+    config = PPOConfig(minibatch_size=minibatch_size, **LARGE)  # type: ignore[arg-type]
+    learner = PPO.build(config, env.observation_space, env.action_space, 0, CUDA)
+    collector = Collector(env, learner.policy, config.num_steps, learner.columns(), 0)
+    graphed = GraphedIteration(collector, learner)
+
+    def iterate() -> None:
+        metrics = graphed.iterate(0.0) if graph else None
+        if metrics is None:
+            metrics = learner.update(collector.collect(), 0.0)
+        metrics["loss"].item()
+
+    with computing(precision, CUDA):
+        iterate()
+        iterate()
+        milliseconds = timed(iterate, seconds) * 1000
+    return milliseconds, f"refused: {graphed.refused}" if graphed.refused else "graph" if graph else "step by step"
+
+
+def timed(call: Callable[[], object], seconds: float) -> float:
+    """Seconds of a call: the median of three windows, each waited for."""
+    windows = []
+    for _ in range(4):  # the first is for warming up
+        torch.cuda.synchronize()
+        began, calls = time.perf_counter(), 0
+        while time.perf_counter() - began < seconds:
+            call()
+            torch.cuda.synchronize()
+            calls += 1
+        windows.append((time.perf_counter() - began) / calls)
+    return sorted(windows[1:])[1]
+
+
+def peers(home: Path, seconds: float) -> Row:
+    """gymnax on the GPU, where a Python with it and a CUDA build of JAX is found."""
+    python = interpreter_with("gymnax", home)
+    if python is None:
+        print(f"gymnax is not installed, here or in {home}: left out")
+        return {"left_out": "gymnax is not installed"}
+    flags = ("gymnax", "scan", "--env", "CartPole-v1", "--seconds", seconds, "--num-envs", *WORLDS)
+    return run_program(python, "env_steppers.py", *flags, timeout=150, env={"JAX_PLATFORMS": "cuda,cpu"})
+
+
+if __name__ == "__main__":
+    main()
