@@ -1,7 +1,7 @@
-"""The figures of docs/my-gpu-is-at-2-percent.md: one script of Stable-Baselines3 from slow to fast, each step diagnosed.
+"""The figures of docs/my-gpu-is-at-2-percent.md: a script of Stable-Baselines3 from slow to fast, each step diagnosed.
 
-Prints the guide's table in Markdown, with each step's speed beside what the report of the step before had predicted, and
-keeps the reports in --output. Needs Stable-Baselines3, here or in the interpreter of --peer-python.
+Prints the guide's table in Markdown, and keeps the scripts and reports in --output. Needs Stable-Baselines3, here or in
+the interpreter of --peer-python.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common import Neighbours, Row, finish, interpreter_with, parser
+
 from headrace.diagnose import html, launch, round_trip
 from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import LEARNING, Role

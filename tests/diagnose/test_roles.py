@@ -133,7 +133,10 @@ def test_what_is_made_to_be_printed_is_logging(tmp_path: Path) -> None:
     line = "    print(json.dumps({'n': 1}), flush=True)\n    kept(json.dumps({'n': 2}))\n"
     path = tmp_path / "run.py"
     path.write_text("def go(kept):\n" + line)
-    code, encoder = Code(str(path), "go", "__main__", 1, ()), Code("/lib/json/encoder.py", "encode", "json", 1, ())
+    code, encoder = (
+        Code(str(path), "go", "__main__", 1, ()),
+        Code("/lib/python3/json/encoder.py", "encode", "json", 1, ()),
+    )
     printed = Place(code, 2, 2, 10, 10 + len("json.dumps({'n': 1})"))
     assert source.calls_around(printed) == ("print",)
     assert role(encoder, printed) is Role.LOGGING
