@@ -34,9 +34,28 @@ class OffPolicy:
         self.optimizers: dict[str, Adam] = {}
         self.buffers: dict[str, Tensor] = {}  # what is saved beside: target networks, each in one buffer [P]
         self.replay: Replay | None = None
-        self.iteration = 0
-        self.rows = 0  # appended so far, dead ones included
-        self.updates = 0  # gradient steps so far
+        self.iteration: Any = 0  # in a graph a tensor: all other counts follow from it
+        self.each = 0  # rows of an iteration, of all envs together; 0 before prepare()
+
+    @property
+    def rows(self) -> Any:
+        """Rows appended so far, dead ones included."""
+        return self.iteration * self.each
+
+    @property
+    def updates(self) -> Any:
+        """Gradient steps so far."""
+        return (self.iteration - self._waits()) * self.gradient_steps(self.each) if self.each and self.steady() else 0
+
+    def steady(self) -> bool:
+        """Whether the next iteration learns: from then on all are alike, and one may be captured in a graph."""
+        return isinstance(self.iteration, Tensor) or self.iteration >= self._waits()
+
+    def _waits(self) -> int:
+        """Iterations before the first that learns."""
+        # one row at least must have its successor
+        successor = getattr(self.config, "n_steps", 1) * (self.each // self.num_steps)
+        return -(-max(self.config.learning_starts, successor, 1) // self.each) - 1
 
     def columns(self) -> dict[str, Column | Columns]:
         """Nothing but what every environment writes, and the action."""
@@ -51,11 +70,12 @@ class OffPolicy:
         return 0
 
     def explore(self) -> None:
-        """Write into the policy how it is to explore from now on; self.rows tells how far the training is."""
+        """Write into the policy how it is to explore from now on; self.rows tells how much was collected."""
 
     def prepare(self, rollout: Rollout) -> str:
         """Make the ring. Gives the memory it takes, for people. Raises MemoryError where there is not as much."""
         words = plan(rollout, self.config.buffer_size, beside=self.bytes_beside())
+        self.each = rollout.num_steps * rollout.num_envs
         self.replay = self.make_replay(rollout, self.config.buffer_size)
         return words
 
@@ -81,16 +101,12 @@ class OffPolicy:
         """Append a rollout, and learn from the replay. Gives metrics under SB3's names; n_updates alone before
         learning_starts. progress is not looked at."""
         assert self.replay is not None, "prepare() comes before the first update()"
-        rows = rollout.num_steps * rollout.num_envs
         self.replay.append(rollout)
-        self.rows += rows
-        # one row at least must have its successor
-        least = max(self.config.learning_starts, getattr(self.config, "n_steps", 1) * rollout.num_envs)
-        metrics = self._learn(self.gradient_steps(rows)) if self.rows >= least else {}
+        metrics = self._learn(self.gradient_steps(self.each)) if self.steady() else {}
         self.policy.update_statistics(rollout, rollout.reward)
         self.iteration += 1
         self.explore()
-        return metrics | {"n_updates": torch.full((), float(self.updates), device=rollout.device)}
+        return metrics | {"n_updates": torch.zeros((), device=rollout.device) + self.updates}
 
     def gradient_steps(self, rows: int) -> int:
         """Of an iteration that collects so many rows."""
@@ -103,18 +119,16 @@ class OffPolicy:
         shape = (number, self.config.batch_size, draws)
         noise = rng.uniform(self.seed, rng.Purpose.SHUFFLE, self.updates, *shape, self.replay.ring.device)
         batches = self.replay.gather(self.replay.draw(noise[..., :DRAWS]), self.config.gamma)
-        metrics = self.learn(batches, noise[..., DRAWS:])
-        self.updates += number
-        return metrics
+        return self.learn(batches, noise[..., DRAWS:])
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the policy's tensors, the optimizers', the buffers and the replay, and the counters."""
+        """Copies of the policy's tensors, the optimizers', the buffers and the replay, and the count of iterations."""
         return {
             "policy": {name: tensor.clone() for name, tensor in self.policy.state_dict().items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "buffers": {name: tensor.clone() for name, tensor in self.buffers.items()},
             "replay": None if self.replay is None else self.replay.state_dict(),
-            "counters": [self.iteration, self.rows, self.updates],
+            "iteration": self.iteration,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -127,7 +141,7 @@ class OffPolicy:
         if state["replay"] is not None:
             assert self.replay is not None, "prepare() comes before load_state_dict()"
             self.replay.load_state_dict(state["replay"])
-        self.iteration, self.rows, self.updates = state["counters"]
+        self.iteration = int(state["iteration"])
 
 
 def shares(weight: Tensor) -> Tensor:

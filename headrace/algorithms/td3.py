@@ -83,7 +83,9 @@ class TD3(OffPolicy):
         self.policy.exploration.fill_(self.config.exploration)
 
     def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
-        return learn(self.networks, batches, noise, self.updates % self.config.policy_delay, self.config)
+        delay = self.config.policy_delay
+        since = self.updates % delay if len(noise) % delay else 0
+        return learn(self.networks, batches, noise, since, self.config)
 
 
 @fused("td3.learn")

@@ -46,7 +46,7 @@ class GraphedIteration:
 
         None where that is still to be done step by step: at first, and where there is no graph.
         """
-        if self.refused or not self.collector.steps:
+        if self.refused or not self.collector.steps or not getattr(self.algorithm, "steady", _always)():
             return None
         if self._replay is None:
             self._make()
@@ -107,6 +107,11 @@ class GraphedIteration:
                 f"an iteration leaves {left:,} bytes of new tensors behind, which a graph would overwrite: copy what "
                 "is to stay into tensors made before"
             )
+
+
+def _always() -> bool:
+    """Algorithms without a beginning of their own are steady from the first iteration on."""
+    return True
 
 
 def cuda_graph(body: Callable[[], None]) -> Callable[[], None]:

@@ -36,11 +36,14 @@ def _one_thread():
 def build(name, **options):
     """An algorithm whose actor, critics and targets differ, with statistics of what was seen."""
     kind, config = ALGORITHMS[name]
-    algorithm = kind.build(config(**{"hidden": (20, 13), **options}), OBSERVATIONS, ACTIONS, 0, "cpu")
+    algorithm = kind.build(
+        config(**{"hidden": (20, 13), "learning_starts": 0, **options}), OBSERVATIONS, ACTIONS, 0, "cpu"
+    )
     with torch.no_grad():
         algorithm.policy.actor_out.weight.mul_(50)
         for buffer in algorithm.buffers.values():
             buffer += 0.02
+    algorithm.each = STEPS  # as prepare() finds out: an iteration of so many rows, and gradient steps
     algorithm.policy.encoder.update_statistics(torch.rand(50, 3) * 3, torch.ones(50, dtype=torch.bool))
     return algorithm
 
@@ -56,7 +59,7 @@ def learned(algorithm, calls=2):
     noise = torch.rand(STEPS, ROWS, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(5))
     for call in range(calls):
         metrics = algorithm.learn(made_up(STEPS, ROWS, seed=call), noise)
-        algorithm.updates += STEPS
+        algorithm.iteration += 1
     return metrics
 
 
