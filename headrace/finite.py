@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,12 +29,12 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
     """Raise NotFinite, naming column, env and step, where any float of a rollout is NaN or infinite.
 
     first_step: steps each env had taken before the rollout, dead rows included. steps: valid ones, of all envs.
-    A column's sum is finite only if all of it is: one reduction each and one wait for the device; a closer look follows
-    only where a sum is not.
+    A sum is finite only if all of it is: one reduction of each column and one wait for the device. A closer look
+    follows only where the sum of all is not.
     """
     columns = [(name, column) for name, column in _floats(rollout) if column.numel()]
-    sums = torch.stack([column.sum() for _, column in columns])
-    if bool(torch.isfinite(sums).all()):
+    total = torch.stack([column.sum() for _, column in columns]).sum()
+    if math.isfinite(total.item()):
         return
     for name, column in columns:
         bad = (~torch.isfinite(column)).nonzero()

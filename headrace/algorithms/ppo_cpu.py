@@ -123,7 +123,7 @@ class _Learner:
             *(column.flatten().numpy() for column in collected),
             *(np.zeros(rows, np.float32), np.zeros(rows, np.float32), 0, columns),
         )
-        self.taking = Call(entry("ppo_rows", "take", raw, ANNOUNCEMENT), raw)
+        self.taking = Call(entry("ppo_rows", "take", raw, "compiling PPO's columns (once, about 1 s) ..."), raw)
         self.given_places = self.taking.place(5), self.taking.place(6), self.taking.place(7)
 
     def _take(self, advantage: Tensor, returns: Tensor, config: PPOConfig) -> None:
