@@ -124,6 +124,8 @@ def _lanes(process: Process, classifier: Classifier, watch: Watch, window: Windo
         name = "main" if main else process.names.get(thread) or f"thread {thread}"
         clock = watch.threads.get((process.pid, thread))
         spans = _spans(kept, classifier, clock, window)
+        if kind is Kind.THREAD:
+            _call_it_waiting(spans)
         lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans), samples=len(kept))
         lane.cpu_seconds = _cpu(clock, window.begin, window.ended)
         lane.queued_seconds = _queued(clock, window.begin, window.ended)
@@ -147,6 +149,13 @@ def _spans(samples: list[Sample], classifier: Classifier, clock: Thread | None, 
         busy = _cpu(clock, span.start + window.begin, span.end + window.begin) / max(span.end - span.start, 1e-9)
         span.on_cpu = round(min(busy, 1.0), 3)
     return spans
+
+
+def _call_it_waiting(spans: list[Span]) -> None:
+    """A thread that does nothing known, and does not use a core for it, waits in a call of C."""
+    for span in spans:
+        if span.role is Role.OTHER and span.on_cpu < BUSY:
+            span.role = Role.WAIT
 
 
 def _cpu(clock: Thread | None, begin: float, end: float) -> float:

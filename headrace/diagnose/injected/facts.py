@@ -70,7 +70,7 @@ def _of_learner(learner, sizes):
     found = {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
     timed = getattr(own.get("timer"), "__dict__", {}).get("seconds")
     if isinstance(timed, dict) and isinstance(own.get("seconds"), float):
-        found["timed"] = own["seconds"]
+        found["timed"] = max(own["seconds"], sum(timed.values()))  # parts of an iteration under way are in the latter
         found.update({f"timed {part}": seconds for part, seconds in timed.items()})
     return found
 
