@@ -9,13 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.kernels.dense import add, clear
-from headrace.kernels.jit import ENTRY, MERGED, njit
+from headrace.kernels.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.mlp_cpu import backward, flatten_gradient, forward
-from headrace.kernels.tables import BLOCK, NOWHERE, WIDTH
+from headrace.kernels.simd import load, store
+from headrace.kernels.tables import ACTIVATION, BLOCK, CODES, NORM, NORMAL, NOWHERE, OUTPUT, OUTPUTS, SLOPE, WIDTH
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
+SILU, GELU = U(CODES["silu"]), U(CODES["gelu"])
 
 
 @njit(**MERGED)
@@ -35,47 +37,75 @@ def _write(scratch, at, first, count, features, rows):
             rows[(first + e) * features + f] = scratch[at + f * BLOCK + e]
 
 
+@njit(**INNER)
+def _copy(scratch, place, kept, at, count, saving):
+    """Between scratch[place] and kept[at] on; gives where the next ones are kept. count: a multiple of 16."""
+    for i in range(_0, count, WIDTH):
+        if saving:
+            store(kept, at + i, load(scratch, place + i))
+        else:
+            store(scratch, place + i, load(kept, at + i))
+    return at + count
+
+
+@njit(**INNER)
+def _keep(stack, scratch, kept, saving):
+    """What backward() reads of forward(): from a worker's scratch, which stays in its core's cache, to a block's own
+    memory, a third as large, or back."""
+    at = _copy(scratch, _0, kept, _0, stack.inputs * BLOCK, saving)
+    for n in range(_0, U(len(stack.layers))):
+        size = stack.layers[n, OUTPUTS] * BLOCK
+        at = _copy(scratch, stack.layers[n, OUTPUT], kept, at, size, saving)
+        if stack.layers[n, ACTIVATION] == SILU or stack.layers[n, ACTIVATION] == GELU:
+            at = _copy(scratch, stack.layers[n, SLOPE], kept, at, size, saving)
+        if stack.layers[n, NORM] != NOWHERE:
+            at = _copy(scratch, stack.layers[n, NORMAL], kept, at, size + BLOCK, saving)
+
+
 @njit(**MERGED)
-def _forward(stack, parameters, samples, outputs, scratch, worker, part):
+def _forward(stack, parameters, samples, outputs, mine, kept, part):
     count, keep, parts = stack.count, stack.keep, stack.parts
     blocks = (count + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
-        first, mine = block * BLOCK, scratch[block if keep else worker]
+        first = block * BLOCK
         size = min(BLOCK, count - first)
         lanes = BLOCK if keep else (size + WIDTH - _1) // WIDTH * WIDTH
         _read(samples, first, size, stack.inputs, mine, _0)
         forward(stack.layers, parameters, mine, lanes)
         _write(mine, stack.output, first, size, stack.outputs, outputs)
+        if keep:
+            _keep(stack, mine, kept[block], True)
 
 
 @njit(**MERGED)
-def _backward(stack, parameters, deltas, scratch, gradient, d_samples, part):
-    count, parts, mine = stack.count, stack.parts, gradient[part]
+def _backward(stack, parameters, deltas, mine, kept, gradient, d_samples, part):
+    count, parts = stack.count, stack.parts
     blocks = (count + BLOCK - _1) // BLOCK
-    clear(mine, _0, U(len(mine)))
+    clear(gradient, _0, U(len(gradient)))
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
         size = min(BLOCK, count - first)
-        _read(deltas, first, size, stack.outputs, scratch[block], stack.delta)
-        backward(stack.layers, stack.transposed, parameters, scratch[block], mine)
+        _keep(stack, mine, kept[block], False)
+        _read(deltas, first, size, stack.outputs, mine, stack.delta)
+        backward(stack.layers, stack.transposed, parameters, mine, gradient)
         if stack.input_delta != NOWHERE:
-            _write(scratch[block], stack.input_delta, first, size, stack.inputs, d_samples)
+            _write(mine, stack.input_delta, first, size, stack.inputs, d_samples)
 
 
 @njit(**ENTRY)
-def evaluate(worker, state, stack, parameters, samples, outputs, scratch):
+def evaluate(worker, state, stack, parameters, samples, outputs, scratch, kept):
     """Outputs float32 [B * outputs] of a batch.
 
     worker, state: as in headrace.kernels.ppo_cpu.learn. stack: tables.Stack. parameters: float32 [P]. samples:
-    (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row for each block to
-    keep for differentiate(), or, where stack.keep is 0, one a worker.
+    (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row a worker.
+    kept: float32, where stack.keep a row for each block, which differentiate() is to read.
     """
     if worker == 0:
         publish(state, stack.parts)
     while True:
         part = claim(state, worker)
         while part >= 0:
-            _forward(stack, parameters, samples, outputs, scratch, U(worker), U(part))
+            _forward(stack, parameters, samples, outputs, scratch[U(worker)], kept, U(part))
             finished(state)
             part = claim(state, worker)
         if worker == 0 or dismissed(state):
@@ -87,18 +117,18 @@ def evaluate(worker, state, stack, parameters, samples, outputs, scratch):
 
 
 @njit(**ENTRY)
-def differentiate(worker, state, stack, parameters, deltas, scratch, gradient, flat, d_samples):
+def differentiate(worker, state, stack, parameters, deltas, scratch, kept, gradient, flat, d_samples):
     """Gradients of a loss, from those at the outputs of evaluate(): of the parameters, float32 [P], and of the samples,
     float32 [B * inputs], where stack.input_delta says that they are wanted.
 
-    deltas: as samples in evaluate(). scratch: as evaluate() left it. gradient: float32, room for one a part.
+    deltas: as samples in evaluate(). kept: as evaluate() left it. gradient: float32, room for one a part.
     """
     if worker == 0:
         publish(state, stack.parts)
     while True:
         part = claim(state, worker)
         while part >= 0:
-            _backward(stack, parameters, deltas, scratch, gradient, d_samples, U(part))
+            _backward(stack, parameters, deltas, scratch[U(worker)], kept, gradient[U(part)], d_samples, U(part))
             finished(state)
             part = claim(state, worker)
         if worker == 0 or dismissed(state):

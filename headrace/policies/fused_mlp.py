@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from headrace.kernels.tables import OBSERVATION, Layer
 from headrace.policies.stacked import Batch, Form
-
-WIDEST = 512  # layers wider than this are faster in plain torch: see benchmarks/fused_mlp.py
 
 
 class FusedMLP(nn.Sequential):
@@ -23,8 +22,8 @@ class FusedMLP(nn.Sequential):
 
     On the CPU in float32 it runs as one compiled call forward and one backward, whose outputs and gradients are torch's
     within rounding and do not depend on the number of threads. It is plain torch wherever that does not apply: with
-    other layers, dtypes or devices, layers wider than 512, hooks, second derivatives (create_graph=True), autocast,
-    functorch's transforms, torch.compile, export and tracing, and where `fused` is False.
+    other layers, dtypes or devices, hooks, second derivatives (create_graph=True), autocast, functorch's transforms,
+    torch.compile, export and tracing, where torch is faster (see pays), and where `fused` is False.
     """
 
     fused = True
@@ -38,13 +37,29 @@ class FusedMLP(nn.Sequential):
         if form is None or input.shape[-1] != form.inputs or not all([_served(p) for p in parameters]):
             return super().forward(input)
         samples = input if input.dim() == 2 else input.reshape(-1, form.inputs)
-        if torch.is_grad_enabled() and any([x.requires_grad for x in (samples, *parameters)]):  # type: ignore[union-attr]
+        wanted = torch.is_grad_enabled() and any([x.requires_grad for x in (samples, *parameters)])  # type: ignore[union-attr]
+        if not pays(form.widest, len(samples), wanted):
+            return super().forward(input)
+        if wanted:
             output: Any = _Differentiable.apply(samples, modules, form, *parameters)
         else:
             batch = form.batch(len(samples), keep=False, input_delta=False)
             output = batch.evaluate(_flat(parameters), samples)  # type: ignore[arg-type]
             form.give_back(batch)
         return output if input.dim() == 2 else output.view(*input.shape[:-1], form.outputs)
+
+
+def pays(widest: int, batch: int, differentiable: bool) -> bool:
+    """Whether the compiled stack is as fast as torch or faster: by its widest layer and the samples in a batch.
+
+    From benchmarks/fused_mlp.py. Small batches do not fill a block of 64; wide layers with few samples spend their time
+    on weights and their gradients, where BLAS is better.
+    """
+    if batch < 64:
+        return widest <= 64
+    if not differentiable:
+        return widest <= 512
+    return widest <= (128 if batch < 512 else 256)
 
 
 _KINDS = (nn.Parameter, Tensor)
@@ -93,8 +108,6 @@ def _form(kinds: tuple[tuple[Any, ...], ...]) -> Form | None:
         layers.append(Layer(source, inputs, outputs, weight, weight + inputs * outputs, activation, norm))
     if not layers or any(a.outputs != b.inputs for a, b in pairwise(layers)):
         return None
-    if max(layer.outputs for layer in layers) > WIDEST:
-        return None
     return Form(layers)
 
 
@@ -123,11 +136,11 @@ def _flat(parameters: Sequence[Tensor]) -> Tensor:
     end = start = parameters[0].data_ptr()
     for parameter in parameters:
         if parameter.data_ptr() != end or not parameter.is_contiguous():
-            return torch.cat([p.detach().flatten() for p in parameters])
+            return _flatten_dense_tensors(parameters).detach()
         end += 4 * parameter.numel()
     first = parameters[0].detach()
     if first.untyped_storage().nbytes() < 4 * first.storage_offset() + end - start:  # neighbours by chance
-        return torch.cat([p.detach().flatten() for p in parameters])
+        return _flatten_dense_tensors(parameters).detach()
     return first.as_strided(((end - start) // 4,), (1,))
 
 
@@ -157,8 +170,7 @@ class _Differentiable(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: what comes back must be differentiable itself
             return _differentiable_gradients(ctx.modules, samples, parameters, deltas[0], ctx.needs_input_grad)
         gradient, d_samples = ctx.lease.batch.differentiate(ctx.flat, deltas[0])
-        slopes = gradient.split([p.numel() for p in parameters])
-        return d_samples, None, None, *(s.view(p.shape) for s, p in zip(slopes, parameters, strict=True))
+        return d_samples, None, None, *_unflatten_dense_tensors(gradient, parameters)
 
 
 def _differentiable_gradients(

@@ -15,6 +15,7 @@ from headrace.kernels.native import Call, Native
 from headrace.kernels.tables import (
     BLOCK,
     DELTA,
+    NORM,
     NOWHERE,
     OUTPUT,
     OUTPUTS,
@@ -28,7 +29,7 @@ from headrace.kernels.tables import (
 )
 from headrace.kernels.teamwork import Team, state
 
-PARTS, PART = 8, 128  # parts of a batch at most, and samples a part is worth
+PARTS, PART = 8, 256  # parts of a batch at most, and samples a part is worth: each has a gradient of its own
 WORTH_HELP = 2e7  # floating-point operations below which waking another thread costs more than it saves
 ANNOUNCEMENT = "compiling stacks of layers (once, about 5 s) ..."
 SIZES, SPARE = 32, 4  # sizes of batches to keep buffers for, and how many for each
@@ -41,6 +42,7 @@ class Form:
 
     def __init__(self, layers: list[Layer]) -> None:
         self.inputs, self.outputs = layers[0].inputs, layers[-1].outputs
+        self.widest = max(layer.outputs for layer in layers)
         self.plain, self.with_input = network(layers), network(layers, input_delta=True)
         self.spare: dict[tuple[int, bool, bool], list[Batch]] = {}
 
@@ -67,13 +69,14 @@ class Batch:
     def __init__(self, net: Network, count: int, keep: bool, input_delta: bool) -> None:
         self.net, self.count, self.keep, self.input_delta = net, count, keep, input_delta
         last, blocks = net.layers[-1], -(-count // int(BLOCK))
-        self.outputs, self.parts = int(last[OUTPUTS]), min(PARTS, -(-count // PART))
+        self.outputs = int(last[OUTPUTS])
+        self.parts = min(PARTS, max(-(-count // PART), min(blocks, 2)))
         places = (last[OUTPUT], last[DELTA], net.inputs * int(BLOCK) if input_delta else NOWHERE, net.transposed)
         numbers = (net.inputs, self.outputs, *places, count, self.parts, keep)
         self.stack = Stack(net.layers, *map(np.uint64, numbers))
-        self.scratch = aligned(blocks if keep else WORKERS, rounded(net.scratch))
+        self.memory = aligned(WORKERS, rounded(net.scratch)), aligned(blocks if keep else 1, _kept(net))
         rows = (_ROOM, np.uint64(0), np.uint64(0))
-        self._forward = Call(*_bound("evaluate", (0, state(), self.stack, _ROOM, rows, _ROOM, self.scratch)))
+        self._forward = Call(*_bound("evaluate", (0, state(), self.stack, _ROOM, rows, _ROOM, *self.memory)))
         self._places = [self._forward.place(k) + _ADDRESS for k in (3, 4, 5)]
         self._backward: Call | None = None
 
@@ -90,11 +93,11 @@ class Batch:
         """After evaluate() and from a loss's gradient at its outputs: that of the parameters [P], and of the samples
         [B, inputs] or None."""
         if self._backward is None:
-            gradient = aligned(self.parts, self.net.gradient)
+            room = aligned(self.parts, self.net.gradient)
             rows = (_ROOM, np.uint64(0), np.uint64(0))
-            arguments = (0, state(), self.stack, _ROOM, rows, self.scratch, gradient, _ROOM, _ROOM)
+            arguments = (0, state(), self.stack, _ROOM, rows, *self.memory, room, _ROOM, _ROOM)
             self._backward = Call(*_bound("differentiate", arguments))
-            self._backward_places = [self._backward.place(k) + _ADDRESS for k in (3, 4, 7, 8)]
+            self._backward_places = [self._backward.place(k) + _ADDRESS for k in (3, 4, 8, 9)]
         gradient = torch.empty_like(parameters)
         d_samples = torch.empty(self.count, self.net.inputs) if self.input_delta else None
         words, (at_parameters, at_delta, at_gradient, at_samples) = self._backward.words, self._backward_places
@@ -108,6 +111,13 @@ class Batch:
     def _threads(self, operations: int) -> int:
         """As many as there are cores and parts; one for little work. operations: on each sample."""
         return min(kernel_threads(), self.parts) if operations * self.count > WORTH_HELP else 1
+
+
+def _kept(net: Network) -> int:
+    """float32 of a block that differentiate() reads again, at most."""
+    normed = net.layers[:, NORM] != NOWHERE
+    rows = int(net.layers[:, OUTPUTS].sum()) * 2 + int(((net.layers[:, OUTPUTS] + np.uint64(1)) * normed).sum())
+    return (net.inputs + rows) * int(BLOCK)
 
 
 def _put_rows(words: np.ndarray, at: int, rows: Tensor) -> Tensor:

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from headrace.policies import stacked
+from headrace.policies import fused_mlp, stacked
 from headrace.policies.fused_mlp import FusedMLP
 
+PAYS = fused_mlp.pays
 ACTIVATIONS = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -20,6 +21,14 @@ ACTIVATIONS = {
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def always():
+    """The compiled stack also where torch is faster, but for a test that says otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_mlp, "pays", lambda *_: True)
+        yield
 
 
 def stack(sizes, activation="relu", layer_norm=False, seed=0):
@@ -211,3 +220,16 @@ def test_transforms_autocast_and_tracing_are_plain_torchs(calls):
     with torch.device("meta"):
         assert copy.deepcopy(network).to("meta")(torch.empty(5, 4)).shape == (5, 3)
     assert calls == []
+
+
+def test_torch_where_that_is_faster(calls, monkeypatch):
+    monkeypatch.setattr(fused_mlp, "pays", PAYS)
+    network, wide = stack([4, 64, 3]), stack([4, 200, 3])
+    wide(torch.randn(8, 4))
+    wide(torch.randn(256, 4))
+    assert calls == []
+    network(torch.randn(8, 4))
+    wide(torch.randn(512, 4))
+    with torch.no_grad():
+        wide(torch.randn(256, 4))
+    assert calls == ["evaluate"] * 3
