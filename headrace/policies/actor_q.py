@@ -57,6 +57,8 @@ class ActorQ(Policy):
         self.num_draws = self.action_size + self.action_size % 2
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         self.encoder = make_encoder(observation_space, normalize_observation, generator)
+        if any(True for _ in self.encoder.parameters()):
+            raise TypeError(f"no actor and critics for images yet, and observations are {observation_space}: use PPO")
         self.actor = MLP(self.encoder.size, hidden, activation, generator)
         self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
         self.critics = Critics(critics, self.encoder.size, self.action_size, hidden, activation, generator)
