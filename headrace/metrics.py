@@ -12,6 +12,7 @@ from headrace.rollout import Rollout
 TENSORBOARD = {
     "return": "rollout/ep_rew_mean",
     "length": "rollout/ep_len_mean",
+    "exploration_rate": "rollout/exploration_rate",
     "eval_return": "eval/mean_reward",
     "eval_length": "eval/mean_ep_length",
     "steps_per_second": "time/fps",

@@ -13,7 +13,20 @@ if TYPE_CHECKING:
 LIVE_AFTER = 1.0  # s: shorter runs end without a table, and without importing rich
 LIVE_EVERY = 0.25  # s between two tables
 LINE_AFTER, LINE_EVERY = 2.0, 5.0  # s until the first line, and between two
-LOSSES = ("policy_gradient_loss", "value_loss", "entropy_loss", "approx_kl", "explained_variance", "learning_rate")
+LOSSES = (  # shown where an algorithm gives them
+    "policy_gradient_loss",
+    "value_loss",
+    "entropy_loss",
+    "approx_kl",
+    "actor_loss",
+    "critic_loss",
+    "ent_coef",
+    "q_value",
+    "exploration_rate",
+    "explained_variance",
+    "learning_rate",
+    "n_updates",
+)
 
 
 class Progress:

@@ -12,6 +12,7 @@ from tiny import Walk
 import headrace as hr
 from headrace import checkpoint
 from headrace.algorithms.dqn import DQN, DQNConfig, learn
+from headrace.metrics import tensorboard_tags
 from headrace.priorities import SMALLEST
 from headrace.replay import Batch, Replay
 from headrace.spaces import Box, Discrete
@@ -185,6 +186,8 @@ def test_a_run_says_what_it_needs_and_writes_sb3s_names(tmp_path, capsys):
     row = json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])
     assert {"loss", "q_value", "n_updates", "exploration_rate"} <= row.keys()
     assert row["n_updates"] == 3 * (row["iteration"] - 1) and row["exploration_rate"] == pytest.approx(0.05)
+    tags = tensorboard_tags(row)
+    assert {"train/loss", "train/n_updates", "train/learning_rate", "rollout/exploration_rate"} <= tags.keys()
     assert hr.load(run.path).act([0.0, 0.0]) in (0, 1)
 
 
