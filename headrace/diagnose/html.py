@@ -88,9 +88,9 @@ def _remedies(remedies: list[Remedy]) -> str:
 
 def _timeline(facts: Facts) -> str:
     profile = facts.profile
-    lanes = profile.lanes[:1] + sorted(profile.lanes[1:], key=lambda lane: -lane.cpu_seconds)
-    hidden = len(lanes) - MOST_LANES
-    lanes = lanes[:MOST_LANES]
+    busiest = profile.lanes[:1] + sorted(profile.lanes[1:], key=lambda lane: -lane.cpu_seconds)
+    hidden = len(busiest) - MOST_LANES
+    lanes = [lane for lane in profile.lanes if any(lane is shown for shown in busiest[:MOST_LANES])]
     middle = max(profile.seconds / 2 - CLOSER / 2, 0.0)
     whole = _figure(lanes, 0.0, profile.seconds, "The whole window. Each column shows the shares of its moment.")
     said = f"A closer look: {CLOSER:g} s out of the middle."
