@@ -20,7 +20,7 @@ from .ticker import Ticker
 WRITE_EVERY = 0.5  # s
 THREAD_PERIOD = 0.01  # s between samples of threads other than the main one
 STUCK = 0.5  # s without a sample of the main thread, after which the writing thread has a look at it
-LOOK_EVERY = 1.0  # s between looks at variables
+LOOK_EVERY = 0.25  # s between looks at variables
 KERNELS_FOR = 1.0  # s for which a GPU's kernels are counted
 MOST_COST = 0.015  # share of time that sampling may take; the period is doubled beyond that
 LONGEST_PERIOD = 0.02  # s
