@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import LEARNING, Profile, Role
 
 LEARN = (*LEARNING, Role.DATA)  # the clocks of SB3's scripts go around the whole of train()
@@ -34,8 +35,8 @@ def truth(path: Path, begin: float, end: float) -> dict[str, float]:
 
 
 def seen(profile: Profile, part: str) -> float:
-    """The share of a part in the driving thread's time."""
-    return profile.driver.share(*PARTS[part])
+    """The share of a part in the driving thread's time without start-up, which on a busy machine outlasts `skip`."""
+    return Facts(profile).share(*PARTS[part])
 
 
 def differences(profile: Profile, path: Path) -> Mapping[str, tuple[float, float]]:
