@@ -20,14 +20,15 @@ class Work(NamedTuple):
     env: str
     hidden: tuple[int, ...]  # of relu layers, in actor and critics
     batch_size: int
-    more: tuple[tuple[str, Any], ...] = ()  # settings whose defaults differ between libraries
+    more: tuple[tuple[str, Any], ...] = ()  # settings of Headrace whose defaults are not SB3's
 
 
 WORKS = {
     "sac": Work("Pendulum-v1", (256, 256), 256),
     "td3": Work("Pendulum-v1", (256, 256), 256),
     "ddpg": Work("Pendulum-v1", (256, 256), 256),
-    "dqn": Work("CartPole-v1", (64, 64), 32),
+    # layers and batch of RL Baselines3 Zoo
+    "dqn": Work("CartPole-v1", (256, 256), 64, (("double", False), ("normalize_observation", False))),
 }
 FILLED = 2_000  # steps in the replay before the clock starts
 CHECK_EVERY = 500  # environment steps between two checks of a training
@@ -37,7 +38,7 @@ MOST_STEPS = 20_000
 def headrace_rate(name: str, seconds: float, steps: int) -> dict[str, Any]:
     """Gradient steps a second of Headrace: drawing rows, gathering them and learning, `steps` to a call."""
     from headrace import Trainer
-    from headrace.device import torch_threads
+    from headrace.device import torch_threads, without_denormals
 
     work = WORKS[name]
     threads = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
@@ -51,11 +52,12 @@ def headrace_rate(name: str, seconds: float, steps: int) -> dict[str, Any]:
         batch_size=work.batch_size,
         learning_starts=10**9,
         threads=threads,
+        **dict(work.more),
     )
     while trainer.steps < FILLED:
         trainer.iterate()
     algorithm: Any = trainer.algorithm
-    with torch_threads(threads):
+    with torch_threads(threads), without_denormals():  # as the trainer does
         return throughput(lambda: algorithm._learn(steps), steps, seconds)
 
 
