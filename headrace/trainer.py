@@ -98,6 +98,8 @@ class Trainer:
         self.collector = Collector(
             self.env, self.policy, self.algorithm.num_steps, self.algorithm.columns(), self.config.seed, self.timer
         )
+        if self.config.stagger and "value" not in self.collector.rollout.columns:
+            raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {self.algorithm.name}")
         limit = getattr(self.env, "max_steps", None) if self.config.stagger else None
         self.stagger = Stagger(self.collector.rollout, limit)
         self.episodes = Episodes(self.config.window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tiny import TINY, Walk
 
@@ -72,3 +73,8 @@ def test_what_is_cut_off_depends_on_the_steps_alone():
 def test_rollouts_as_long_as_episodes_have_nothing_to_bring_out_of_step():
     env, _ = collected(num_steps=13, rollouts=2)
     assert len(set(env.length.tolist())) == 1
+
+
+def test_those_who_keep_what_they_saw_refuse_it():
+    with pytest.raises(ValueError, match="stagger is for algorithms that learn from rollouts, not for dqn"):
+        hr.Trainer("dqn", Walk(8), stagger=True)
