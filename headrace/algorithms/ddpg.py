@@ -35,6 +35,7 @@ class DDPGConfig:
     n_steps: int = 1  # steps whose rewards are summed before a value is looked up
     tau: float = 0.005  # share of the way to the networks that their targets go in a gradient step
     exploration: float = 0.1  # deviation of the noise on actions, in half ranges of them
+    noise_memory: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
@@ -64,7 +65,7 @@ class DDPG(OffPolicy):
         cls, config: DDPGConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> DDPG:
         """DDPG with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        layers = (config.hidden, config.activation, 1, True, config.normalize_observation)
+        layers = (config.hidden, config.activation, 1, True, config.normalize_observation, config.noise_memory)
         return cls(ActorQ(observation_space, action_space, *layers, seed).to(device), config, seed)
 
     def explore(self) -> None:

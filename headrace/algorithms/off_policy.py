@@ -175,6 +175,8 @@ def check_ranges(config: Any) -> None:
     for name in ("update_ratio", "learning_rate"):
         if not getattr(config, name) > 0:
             raise ValueError(f"{name} must be above 0, got {getattr(config, name)}")
+    if not 0 <= getattr(config, "noise_memory", 0) < 1:
+        raise ValueError(f"noise_memory must lie in [0, 1), got {config.noise_memory}")
     for name in ("gamma", "tau"):
         if not 0 <= getattr(config, name) <= 1:
             raise ValueError(f"{name} must lie in [0, 1], got {getattr(config, name)}")

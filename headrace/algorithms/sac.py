@@ -39,6 +39,7 @@ class SACConfig:
     temperature: float = 1.0  # weight of the entropy in the reward, at the start
     learn_temperature: bool = True  # so that the entropy comes to target_entropy
     target_entropy: float | None = None  # nats, of actions whose bounds are -1 and 1; None: -1 for each dimension
+    noise_memory: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
@@ -81,7 +82,7 @@ class SAC(OffPolicy):
         cls, config: SACConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> SAC:
         """SAC with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        layers = (config.hidden, config.activation, 2, False, config.normalize_observation)
+        layers = (config.hidden, config.activation, 2, False, config.normalize_observation, config.noise_memory)
         return cls(ActorQ(observation_space, action_space, *layers, seed).to(device), config, seed)
 
     def num_draws(self) -> int:

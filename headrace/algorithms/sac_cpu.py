@@ -22,9 +22,9 @@ from headrace.policies.flat import polyak
 from headrace.replay import Batch
 
 # Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
-DIGEST = "b910c2506d29a605"
+DIGEST = "edadaecb8de9e660"
 SOURCES: Any = (
-    *((ActorQ, name) for name in ("sample", "propose", "normalized")),
+    *((ActorQ, name) for name in ("sample", "_normal", "propose", "normalized")),
     *((squashed, "sample"), (squashed, "split"), (Critics, "forward"), (Adam, "step")),
 )
 

@@ -36,6 +36,7 @@ class TD3Config:
     n_steps: int = 1  # steps whose rewards are summed before a value is looked up
     tau: float = 0.005  # share of the way to the networks that their targets go whenever the actor learns
     exploration: float = 0.1  # deviation of the noise on actions, in half ranges of them
+    noise_memory: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
     target_noise: float = 0.2  # deviation of the noise on the target's actions, in half ranges
     target_noise_clip: float = 0.5  # largest noise on the target's actions, in half ranges
     policy_delay: int = 2  # gradient steps of the critics for one of the actor
@@ -71,7 +72,7 @@ class TD3(OffPolicy):
         cls, config: TD3Config, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> TD3:
         """TD3 with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        layers = (config.hidden, config.activation, 2, True, config.normalize_observation)
+        layers = (config.hidden, config.activation, 2, True, config.normalize_observation, config.noise_memory)
         return cls(ActorQ(observation_space, action_space, *layers, seed).to(device), config, seed)
 
     def num_draws(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ class ActorQ(Policy):
     Inside, actions are normalised: -1 and 1 are the bounds. deterministic: action = tanh(actor), and while exploring
     plus normal noise of deviation `exploration`; else tanh of a normal whose mean and deviation both are the actor's.
     Where `random` is 1, explored actions are drawn alike from the whole Box. Algorithms write both tensors.
+    noise_memory: share of an env's noise that stays from one step to the next; it is the policy's memory. A weak push
+    then lasts, where pushes that come and go would cancel out: Lillicrap et al. 2016, arXiv:1509.02971, section 3.
     Weights are a function of the seed, as ActorCritic's.
     Raises TypeError for spaces it has no network for, ValueError for unknown names.
     """
@@ -46,12 +49,14 @@ class ActorQ(Policy):
         critics: int = 2,
         deterministic: bool = False,
         normalize_observation: bool = False,
+        noise_memory: float = 0.0,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation = tuple(hidden), activation
         self.deterministic, self.normalize_observation = deterministic, normalize_observation
+        self.noise_memory = noise_memory
         center, half_range = _bounds(action_space)
         self.action_size = len(center)
         self.num_draws = self.action_size + self.action_size % 2
@@ -79,8 +84,12 @@ class ActorQ(Policy):
     def sample(self, encoded: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised actions [B, K] of a stochastic actor, drawn with uniform `noise` [B, num_draws], and their
         log-density [B]. Differentiable in the actor: the reparameterisation of Haarnoja et al. 2018, appendix C."""
-        action, log_prob = sample(self.propose(encoded), box_muller(noise.t(), self.action_size))
+        action, log_prob = sample(self.propose(encoded), self._normal(noise))
         return action.t(), log_prob
+
+    def _normal(self, noise: Tensor) -> Tensor:
+        """Standard normals [K, B] from uniform draws [B, num_draws]."""
+        return box_muller(noise.t(), self.action_size)
 
     def best(self, encoded: Tensor) -> Tensor:
         """Normalised actions [B, K] without noise. Differentiable in the actor."""
@@ -93,19 +102,32 @@ class ActorQ(Policy):
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         rows = batch_size(observation)
         if rows % BLOCK:
-            padded = None if noise is None else pad(noise, BLOCK)
-            return Decision(self.decide(pad(observation, BLOCK), memory, padded).action[:rows], None, None, memory)
+            padded = self.decide(*(pad(x, BLOCK) for x in (observation, memory, noise)))
+            return Decision(padded.action[:rows], None, None, None if memory is None else padded.memory[:rows])
         encoded = self.encoder(observation)
-        action = self.best(encoded) if noise is None else self._explore(encoded, noise)
+        if noise is None:
+            action = self.best(encoded)
+        else:
+            action, memory = self._explore(encoded, memory, noise)
         return Decision(torch.addcmul(self.center, action, self.half_range), None, None, memory)
 
-    def _explore(self, encoded: Tensor, noise: Tensor) -> Tensor:
+    def _explore(self, encoded: Tensor, memory: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Normalised actions [N, K] with noise, and the noise to remember, [N, K]."""
+        normal, uniform = self._normal(noise), noise[:, : self.action_size] * 2 - 1
+        if memory is not None:
+            fresh = math.sqrt(1 - self.noise_memory**2)  # so that the variance stays 1
+            normal = self.noise_memory * memory.t() + fresh * normal
+            memory = normal.t()
+            uniform = torch.erf(memory * math.sqrt(0.5))  # uniform, where memory is normal
         if self.deterministic:
-            normal = box_muller(noise.t(), self.action_size).t()
-            action = torch.addcmul(self.best(encoded), normal, self.exploration).clamp(-1, 1)
+            action = torch.addcmul(self.best(encoded), normal.t(), self.exploration).clamp(-1, 1)
         else:
-            action = self.sample(encoded, noise)[0]
-        return torch.where(self.random > 0, noise[:, : self.action_size] * 2 - 1, action)
+            action = sample(self.propose(encoded), normal)[0].t()
+        return torch.where(self.random > 0, uniform, action), memory
+
+    def initial_memory(self, num_envs: int) -> Tensor | None:
+        """No noise yet, [N, K]; None where none is remembered."""
+        return self.center.new_zeros(num_envs, self.action_size) if self.noise_memory else None
 
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         """What the lowest of the critics gives for the actor's best actions, [N]."""
@@ -137,6 +159,7 @@ class ActorQ(Policy):
             "critics": self.critics.number,
             "deterministic": self.deterministic,
             "normalize_observation": self.normalize_observation,
+            "noise_memory": self.noise_memory,
         }
 
     @classmethod

@@ -1,0 +1,122 @@
+"""An actor with critics of its actions: bounds, exploration that may remember, and what a checkpoint needs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.critics import Critics
+from headrace.spaces import Box, Dict, Discrete
+
+OBSERVATIONS = Box(-1, 1, (3,))
+ACTIONS = Box(np.array([-2.0, 0.0], np.float32), np.array([4.0, 1.0], np.float32))
+
+
+def made(deterministic=False, **options):
+    policy = ActorQ(OBSERVATIONS, ACTIONS, (16,), deterministic=deterministic, **options)
+    with torch.no_grad():
+        policy.actor_out.weight.mul_(100)
+    return policy
+
+
+def noise(rows, policy, seed=0):
+    return torch.rand(rows, policy.num_draws, generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_actions_lie_within_the_bounds_and_do_not_depend_on_the_batch(deterministic):
+    policy = made(deterministic)
+    policy.exploration.fill_(2.0)
+    seen, draws = torch.randn(100, 3), noise(100, policy)
+    for given in (None, draws):
+        action = policy.decide(seen, None, given).action
+        assert action.shape == (100, 2) and action.dtype == torch.float32
+        assert (action >= torch.tensor([-2.0, 0.0])).all() and (action <= torch.tensor([4.0, 1.0])).all()
+        assert action.std(0).min() > 0.1
+        part = policy.decide(seen[:7], None, None if given is None else draws[:7]).action
+        assert torch.equal(part, action[:7])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_random_actions_fill_the_box_alike(deterministic):
+    policy = made(deterministic)
+    policy.random.fill_(1)
+    action = policy.decide(torch.randn(6400, 3), None, noise(6400, policy)).action
+    shares = (action - torch.tensor([-2.0, 0.0])) / torch.tensor([6.0, 1.0])
+    counts = torch.stack([torch.histc(column, 8, 0, 1) for column in shares.t()])
+    assert ((counts - 800).abs() < 150).all()
+
+
+@torch.no_grad()
+def test_noise_that_remembers_stays_normal_and_keeps_its_share():
+    """Its variance is 1 once it has forgotten where it began; random actions still fill the box alike."""
+    policy, rows = made(True, noise_memory=0.9), 4096
+    policy.exploration.fill_(1.0)
+    memory, seen = policy.initial_memory(rows), torch.zeros(rows, 3)
+    assert (memory == 0).all()
+    for step in range(40):
+        before, memory = memory, policy.decide(seen, memory, noise(rows, policy, step)).memory
+    assert memory.shape == (rows, 2) and memory.std(0).sub(1).abs().max() < 0.05
+    assert ((before * memory).mean(0) - 0.9).abs().max() < 0.06
+    policy.random.fill_(1)
+    action = policy.decide(seen, memory, noise(rows, policy, 41)).action[:, 1]
+    assert (torch.histc(action, 8, 0, 1) - rows / 8).abs().max() < 120
+    assert torch.equal(policy.decide(seen, memory, None).memory, memory)  # nothing is drawn
+
+
+def test_without_memory_there_is_none():
+    policy = made()
+    assert policy.initial_memory(4) is None
+    decision = policy.decide(torch.zeros(4, 3), None, noise(4, policy))
+    assert decision.memory is None and decision.log_prob is None and decision.value is None
+
+
+def test_its_config_makes_it_again():
+    policy = made(True, critics=1, activation="tanh", noise_memory=0.5, normalize_observation=True)
+    other = ActorQ.from_config(json.loads(json.dumps(policy.config())))
+    other.load_state_dict(policy.state_dict())
+    seen = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    assert (other.act(seen) == policy.act(seen)).all() and other.config() == policy.config()
+    assert other.act(seen[0]).shape == (2,)
+
+
+def test_the_value_is_that_of_the_lowest_critic():
+    policy, seen = made(), torch.randn(5, 3)
+    values = policy.critics(seen, policy.best(seen))
+    assert values.shape == (2, 5) and torch.equal(policy.value(seen), torch.minimum(values[0], values[1]))
+
+
+def test_critics_side_by_side_are_those_one_by_one():
+    critics = Critics(3, 4, 2, (8, 5), "tanh", torch.Generator().manual_seed(0))
+    seen, action = torch.randn(6, 4), torch.randn(6, 2)
+    together = critics(seen, action)
+    for c in range(3):
+        x = torch.cat((seen, action), 1)
+        for weight, bias in zip(critics.weights, critics.biases, strict=True):
+            x = x @ weight[c] + bias[c]
+            x = x if weight.shape[2] == 1 else torch.tanh(x)
+        torch.testing.assert_close(together[c], x[:, 0])
+    assert not torch.equal(critics.weights[0][0], critics.weights[0][1])
+
+
+@pytest.mark.parametrize("space", [Discrete(2), Box(-np.inf, np.inf, (2,)), Box(1.0, 1.0, (2,)), Box(-1, 1, (2, 2))])
+def test_other_actions_are_refused(space):
+    with pytest.raises(TypeError, match=r"Box of one dimension|needs bounds"):
+        ActorQ(OBSERVATIONS, space)
+
+
+def test_several_things_seen_at_once():
+    policy = ActorQ(Dict({"a": OBSERVATIONS, "b": Discrete(3)}), ACTIONS, (8,))
+    assert policy.act({"a": np.zeros(3, np.float32), "b": 2}).shape == (2,)
+
+
+@pytest.mark.parametrize("wrong", [{"activation": "none"}, {"hidden": (0,)}])
+def test_wrong_settings_are_named(wrong):
+    with pytest.raises(ValueError, match=r"unknown activation|hidden sizes"):
+        ActorQ(OBSERVATIONS, ACTIONS, **wrong)
