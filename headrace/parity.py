@@ -14,7 +14,9 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -87,6 +89,18 @@ def trusted(env: Any, plain: Callable[[], Any]) -> Any:
     return plain()
 
 
+def offer_kernels(device: torch.device) -> None:
+    """Let CUDA kernels serve for random numbers and advantages, where numba-cuda is installed and they agree with plain
+    torch on this machine; a line on stderr if they do not."""
+    if find_spec("numba_cuda") is None:
+        return
+    doubt = _remembered(device, "random numbers and advantages", partial(_numbers, device))
+    if doubt:
+        _say(f"CUDA kernels differ from plain torch on this machine ({doubt}): plain torch runs instead")
+    else:
+        import_module("headrace.kernels.fused_cuda")
+
+
 def graphs_trusted(device: torch.device) -> bool:
     """Whether iterations replayed from a CUDA graph agree with plain ones on this machine; a line on stderr if not."""
     doubt = _remembered(device, "graphs", partial(_graphs, device))
@@ -135,18 +149,24 @@ def _driver() -> str:
         return "unknown"
 
 
-def _random_numbers(device: torch.device) -> Deviation:
+def _numbers(device: torch.device) -> Deviation:
+    from headrace.kernels import numbers_cuda
+
+    draws = _random_numbers(device, numbers_cuda.uniform)
+    return draws if not draws.passed else _advantages(device, numbers_cuda.gae)
+
+
+def _random_numbers(device: torch.device, served: Any = rng.uniform) -> Deviation:
     block = (7, rng.Purpose.ACTION, 2**32 - 3, 6, 100, 5)
-    return _share("draws", rng.uniform(*block, device), rng.uniform.plain(*block, "cpu"))  # type: ignore[attr-defined]
+    return _share("draws", served(*block, device), rng.uniform.plain(*block, "cpu"))  # type: ignore[attr-defined]
 
 
-def _advantages(device: torch.device) -> Deviation:
+def _advantages(device: torch.device, served: Any = gae) -> Deviation:
     source = torch.Generator().manual_seed(0)
     columns: Any = [torch.randn(32, 100, generator=source) for _ in range(3)]
     columns += [torch.rand(32, 100, generator=source) < 0.05 for _ in range(2)]
-    served: Any = gae
     found = served(*(x.to(device) for x in columns), 0.99, 0.95)
-    return _apart("advantage", found, served.plain(*columns, 0.99, 0.95), 1e-5)
+    return _apart("advantage", found, gae.plain(*columns, 0.99, 0.95), 1e-5)  # type: ignore[attr-defined]
 
 
 def _decisions(device: torch.device) -> Deviation:

@@ -91,12 +91,8 @@ def permutations(
     if not isinstance(counter, Tensor) and torch.device(device).type == "cpu":
         source = generator(seed, purpose, counter)
         return torch.stack([torch.randperm(size, generator=source) for _ in range(number)])
-    rows = torch.arange(size, device=device).expand(number, size)
-    line = torch.arange(number, device=device).unsqueeze(1).expand(number, size)
-    high, low = counter >> 32, counter & MASK
-    zero = torch.zeros_like(rows)
-    words = philox((seed & MASK, int(purpose)), (rows, line, zero + high, zero + low))
-    return words[0].sub(1 << 31).to(torch.int32).argsort(dim=1, stable=True)
+    keys = uniform(seed, purpose, counter, 1, size, number, device)[0].t()
+    return keys.argsort(dim=1, stable=True)
 
 
 def generator(seed: int, purpose: int, counter: int = 0) -> torch.Generator:

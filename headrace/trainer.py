@@ -84,6 +84,10 @@ class Trainer:
             own = LEARNING_KERNELS.get(algorithm if isinstance(algorithm, str) else algorithm.name)
             for kernels in (*COMMON_KERNELS, *([own] if own else [])):
                 import_module(kernels)
+        elif self.placement.learn.type == "cuda":
+            from headrace import parity
+
+            parity.offer_kernels(self.placement.learn)
         self.env = self._make_env(options.get("num_envs"))
         if isinstance(algorithm, str):
             spaces = self.env.observation_space, self.env.action_space

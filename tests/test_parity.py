@@ -143,6 +143,23 @@ def test_simulated_wrong_kernel_falls_back(monkeypatch, capsys):
     assert "it runs as torch instead" in said
 
 
+@in_simulator
+def test_simulated_kernels_of_numbers_are_offered_once_they_agree(monkeypatch, capsys):
+    from headrace.kernels import numbers_cuda
+
+    offered = []
+    monkeypatch.setattr(parity, "import_module", offered.append)
+    right = numbers_cuda.gae
+    monkeypatch.setattr(numbers_cuda, "gae", lambda *columns: right(*columns) + 1)
+    parity.offer_kernels(torch.device("cpu"))
+    assert not offered
+    assert "CUDA kernels differ from plain torch on this machine (advantage by" in capsys.readouterr().err
+    monkeypatch.setattr(numbers_cuda, "gae", right)
+    monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
+    parity.offer_kernels(torch.device("cpu"))
+    assert offered == ["headrace.kernels.fused_cuda"] and capsys.readouterr().err == ""
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_agrees_with_plain_torch(capsys):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,6 +51,8 @@ def machine(name: str) -> dict[str, Any]:
         raise ValueError(f"there are no kernels for {device}: check cpu or cuda")
     for kernels in CPU_KERNELS:  # importing one registers it
         import_module(kernels)
+    if device.type == "cuda" and find_spec("numba_cuda") is not None:
+        import_module("headrace.kernels.fused_cuda")
     checks = parity.check(device)
     rows = [one._asdict() for one in checks]
     passed = all(one.passed for one in checks)

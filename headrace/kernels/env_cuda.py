@@ -1,19 +1,14 @@
-"""N worlds on a GPU: a generated Numba module, one thread a world, launched on torch's stream without waiting for it.
-
-The one file that imports numba-cuda.
-"""
+"""N worlds on a GPU: a generated Numba module, a thread for each world, launched on torch's stream without waiting."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from headrace.kernels import block_size, cache, kinds
+from headrace.kernels.cuda import array, launch, numba_cuda, on_device, simulated
 from headrace.kernels.env_cpu import pack_params
 from headrace.kernels.generate_cuda import COLUMNS, cuda_module, rows
 from headrace.kernels.numba_errors import explained
@@ -46,8 +41,8 @@ class CudaWorlds(TensorWorlds):
         block: int | None = None,
         first_env: int = 0,
     ) -> None:
-        self._cuda = numba_cuda()
-        self._simulated = bool(self._cuda.config.ENABLE_CUDASIM)
+        numba_cuda()
+        self._simulated = simulated()
         if not self._simulated and not torch.cuda.is_available():
             raise RuntimeError('backend="cuda" needs an NVIDIA GPU that torch can use: use backend="cpu"')
         device = torch.device("cpu" if self._simulated else device)
@@ -116,8 +111,8 @@ class CudaWorlds(TensorWorlds):
         """Keep the columns of a rollout as Numba's arrays, and compile for them: a step then only launches."""
         self.check(rollout)
         columns = [getattr(rollout, name) for name in COLUMNS]
-        with self._on_device():
-            self._arguments = tuple(self._array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
+        with on_device(self.device):
+            self._arguments = tuple(array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
         self._rollout = rollout
         self._compile("reset", "step")
 
@@ -130,7 +125,7 @@ class CudaWorlds(TensorWorlds):
         types = tuple(argument._numba_type_ for argument in self._arguments)
         wanted = {kernel: (*types, *(numba.types.int64,) * NUMBERS[kernel]) for kernel in kernels}
         announcement = f"compiling {self.source.name} for the GPU (once, about 5 s) ..."
-        with self._on_device(), explained(self.source, self._module):
+        with on_device(self.device), explained(self.source, self._module):
             cache.compile_once(self._module, wanted, announcement)
 
     def _key(self) -> str:
@@ -149,35 +144,9 @@ class CudaWorlds(TensorWorlds):
         ended.synchronize()
         return began.elapsed_time(ended) / 1000 / TIMED
 
-    def _array(self, tensor: Tensor) -> Any:
-        if self._simulated:  # to_device() would take contiguous arrays alone
-            return self._cuda.cudadrv.devicearray.FakeCUDAArray(tensor.numpy())
-        return self._cuda.as_cuda_array(tensor, sync=False)
-
     def _launch(self, kernel: str, *rest: int, block: int | None = None) -> None:
         threads = block or self._block or DEFAULT_BLOCK
-        dispatcher = getattr(self._module, kernel)
-        with self._on_device():
-            dispatcher[-(-self.num_envs // threads), threads, self._stream()](*self._arguments, *rest)
-
-    def _stream(self) -> Any:
-        """Torch's current stream. Made anew for each launch: while a graph is captured it is another one."""
-        return 0 if self._simulated else self._cuda.external_stream(torch.cuda.current_stream().cuda_stream)
-
-    def _on_device(self) -> AbstractContextManager[Any]:
-        """Make this GPU the current one, for torch and so for Numba."""
-        return nullcontext() if self._simulated else torch.cuda.device(self.device)
-
-
-def numba_cuda() -> ModuleType:
-    """The module numba.cuda of the package numba-cuda. Raises ImportError where that is not installed."""
-    try:
-        import numba_cuda  # noqa: F401
-        from numba import cuda
-    except ImportError as error:
-        raise ImportError('backend="cuda" needs numba-cuda: pip install "headrace[cuda]"') from error
-    cuda.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # few worlds are the user's choice
-    return cuda
+        launch(getattr(self._module, kernel), self.num_envs, threads, self.device, *self._arguments, *rest)
 
 
 def _dtype(dtype: str) -> torch.dtype:

@@ -102,7 +102,7 @@ def _judge(operation: Any, args: Any, kwargs: Any) -> None:
             _refuse("indexing by a mask has a shape that depends on data", "use torch.where, or weights of 0 and 1")
     elif any(tag in operation.tags for tag in SHAPES):
         _refuse(f"{name} has a shape that depends on data", "use torch.where, or weights of 0 and 1")
-    devices = {x.device for x in args if isinstance(x, Tensor) and x.dim()}
+    devices = {x.device for x in args if isinstance(x, Tensor)}
     target = kwargs.get("device")
     if name in ("copy_", "_to_copy") and len(devices | ({torch.device(target)} if target is not None else set())) > 1:
         _refuse(f"{name} copies between devices", "make the tensor where it is used")

@@ -58,7 +58,7 @@ def put_back(collector, algorithm):
         ("CartPole-v1", {"target_kl": 1e-4, "value_clip": 0.2}),
         ("Pendulum-v1", {"distribution": "squashed", "entropy_coef": 0.01}),
         ("MountainCarContinuous-v0", {"shared": True, "learning_rate": 3e-3}),
-        ("CartPole-v1", {"recurrent": "lstm", "memory_size": 5}),
+        ("CartPole-v1", {"recurrent": "lstm", "memory_size": 5, "epochs": 1}),
     ],
 )
 def test_replayed_iterations_equal_plain_ones(name, options):

@@ -1,0 +1,28 @@
+"""Offers the CUDA kernels of numbers_cuda in place of the plain functions; importing this registers them.
+
+They are asked for before (headrace.parity): a machine where they differ from plain torch does not import this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.fused import register
+from headrace.kernels import numbers_cuda
+
+
+def _draws(
+    seed: int, purpose: int, first_step: Any, num_steps: int, num_envs: int, num_draws: int, device: torch.device | str
+) -> bool:
+    return torch.device(device).type == "cuda" and num_steps * num_envs * num_draws > 0
+
+
+def _columns(reward: Tensor, *rest: Any) -> bool:
+    return reward.device.type == "cuda" and reward.dtype == torch.float32
+
+
+register("rng.uniform", _draws)(numbers_cuda.uniform)
+register("returns.gae", _columns)(numbers_cuda.gae)

@@ -1,0 +1,100 @@
+"""Random numbers and advantages on CUDA, in Numba's simulator: as the plain functions."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from headrace import rng
+from headrace.kernels import numbers_cuda
+from headrace.returns import gae
+
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
+without_gpu = pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+BLOCKS = [(1, 2, 0, 3, 5, 1), (7, 2, 12345, 2, 3, 2), (2**32 - 1, 3, 2**33 - 1, 2, 4, 7), (5, 0, 2**45, 1, 2, 4)]
+
+
+@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+def test_simulator():
+    """The tests marked in_simulator, in a process of their own: Numba reads the setting when it is imported."""
+    pytest.importorskip("numba_cuda")
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        command, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert re.search(r"\d+ passed", done.stdout)
+
+
+def assert_draws_are_the_plain_ones(block, device):
+    seed, purpose, first_step, *sizes = block
+    expected = rng.uniform.plain(*block, "cpu")
+    for counter in (first_step, torch.tensor(first_step, device=device)):
+        drawn = numbers_cuda.uniform(seed, purpose, counter, *sizes, device)
+        assert torch.equal(drawn.cpu(), expected)
+
+
+def assert_advantages_are_the_plain_ones(num_steps, num_envs, device):
+    generator = torch.Generator().manual_seed(0)
+    columns = [torch.randn(num_steps, num_envs, generator=generator) for _ in range(2)]
+    edge = torch.randn(num_steps + 1, num_envs, generator=generator)
+    columns[1:] = [edge[:-1], edge[1:]]
+    columns += [torch.rand(num_steps, num_envs, generator=generator) < 0.2 for _ in range(2)]
+    found = numbers_cuda.gae(*(x.to(device) for x in columns), 0.97, 0.9).cpu()
+    torch.testing.assert_close(found, gae.plain(*columns, 0.97, 0.9), rtol=1e-5, atol=1e-5)
+
+
+@in_simulator
+@pytest.mark.parametrize("block", BLOCKS)
+def test_simulated_draws_are_bit_equal(block):
+    assert_draws_are_the_plain_ones(block, "cpu")
+
+
+@in_simulator
+def test_simulated_advantages_agree():
+    assert_advantages_are_the_plain_ones(7, 5, "cpu")
+
+
+@pytest.mark.gpu
+@without_gpu
+@pytest.mark.parametrize("block", BLOCKS)
+def test_gpu_draws_are_bit_equal(block):
+    assert_draws_are_the_plain_ones(block, "cuda")
+
+
+@pytest.mark.gpu
+@without_gpu
+def test_gpu_advantages_agree():
+    assert_advantages_are_the_plain_ones(40, 1000, "cuda")
+
+
+@pytest.mark.skipif(SIMULATED, reason="the simulator makes no PTX")
+@pytest.mark.parametrize("kernel", ["fill", "advantages"])
+def test_ptx_has_no_doubles(monkeypatch, kernel):
+    pytest.importorskip("numba_cuda")
+    from types import SimpleNamespace
+
+    from numba import cuda, types
+    from numba.cuda import compiler, dispatcher
+    from numba.cuda.cudadrv.nvvm import NVVM
+
+    try:
+        NVVM()
+    except Exception as error:
+        pytest.skip(f"no NVVM: {error}")
+    for module in (compiler, dispatcher):
+        monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=(9, 0)))
+    column, flags = types.float32[:, ::1], types.boolean[:, ::1]
+    signature = {
+        "fill": (types.float32[:, :, ::1], types.int64[::1], types.int64, types.int64),
+        "advantages": (*[column] * 4, flags, flags, types.float32, types.float32),
+    }[kernel]
+    function = getattr(numbers_cuda._module(), kernel).py_func
+    ptx, _ = cuda.compile(function, signature, device=False, cc=(9, 0), abi="numba")
+    assert ".entry" in ptx and not re.findall(r"\.f64", ptx) and not re.findall(r"\bcall\b", ptx)
