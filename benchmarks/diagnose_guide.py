@@ -14,7 +14,7 @@ from headrace.diagnose import html, launch, round_trip
 from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import LEARNING, Role
 from headrace.diagnose.verdict import judge, promise
-from headrace.diagnose.words import percent
+from headrace.diagnose.words import percent, times
 
 START = """
 from stable_baselines3 import PPO
@@ -38,7 +38,7 @@ CHANGES = [  # what the row is called, and what is replaced by what
         {"n_steps=256": "n_steps=256, batch_size=256, policy_kwargs=dict(optimizer_kwargs=dict(fused=True))"},
     ),
 ]
-HEAD = "| Script | steps/s | evaluation | inference | learning | environment | first remedy | promised |"
+HEAD = "| Script | steps/s | gained | evaluation | inference | learning | environment | first remedy | promised |"
 
 
 def main() -> None:
@@ -62,9 +62,9 @@ def main() -> None:
         facts = Facts(profile, trip)
         profile.save(folder)
         html.save(facts, judge(facts), folder)
-        rows.append(row(name, facts))
+        rows.append(row(name, facts, rows[-1]["steps_per_second"] if rows else None))
         print(f"{rows[-1]['line']}", flush=True)
-    print("\n".join([HEAD, "|---|---:|---:|---:|---:|---:|---|---|", *(each["line"] for each in rows)]))
+    print("\n".join([HEAD, "|---|---:|---:|---:|---:|---:|---:|---|---|", *(each["line"] for each in rows)]))
     finish("diagnose_guide", rows, options, neighbours, seconds=seconds)
 
 
@@ -78,14 +78,14 @@ def apply(text: str, changes: dict[str, str]) -> str:
     return text.lstrip()
 
 
-def row(name: str, facts: Facts) -> Row:
-    """A line of the guide's table, and its numbers."""
+def row(name: str, facts: Facts, before: float | None) -> Row:
+    """A line of the guide's table, and its numbers. before: the steps a second of the row above."""
     verdict = judge(facts)
     first = verdict.remedies[0] if verdict.remedies else None
     speed = facts.profile.counters.get("env_rate", 0.0)
     parts = (Role.EVALUATION,), (Role.INFERENCE,), LEARNING, (Role.ENVIRONMENT,)
     shares = [facts.share(*roles) for roles in parts]
-    cells = [name, f"{speed:,.0f}", *map(percent, shares)]
+    cells = [name, f"{speed:,.0f}", times(speed / before) if before else "", *map(percent, shares)]
     cells += [first.title, promise(first)] if first else ["nothing to gain", ""]
     numbers = {"gain": first.gain, "bound": first.bound, "title": first.title} if first else {}
     return {

@@ -1,8 +1,12 @@
-"""Make the pictures of the README from real runs: .venv/bin/python docs/images/make.py"""
+"""Make the pictures of the documents from real runs: .venv/bin/python docs/images/make.py
+
+Of a diagnosis that benchmarks/diagnose_guide.py made: .venv/bin/python docs/images/make.py --report diagnoses/1
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,7 +35,20 @@ def picture(lines: list[str], path: Path) -> None:
     path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))  # the reader's own monospace will do
 
 
+def report(folder: Path) -> None:
+    """The upper part of a diagnosis's report, as a browser shows it."""
+    browser = next(path for name in ("chromium", "google-chrome") if (path := shutil.which(name)))
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"]
+    with tempfile.TemporaryDirectory() as profile:
+        flags += [f"--user-data-dir={profile}", "--disable-background-networking", "--window-size=1000,1145"]
+        page = (folder / "report.html").resolve().as_uri()
+        subprocess.run([browser, *flags, f"--screenshot={HERE / 'report.png'}", page], check=True, timeout=120)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--report"]:
+        report(Path(sys.argv[2]))
+        return
     with tempfile.TemporaryDirectory() as folder:
         headrace(folder, "train", "ppo", "CartPole-v1", "--log-folder", "warm")  # compiles what is not compiled yet
         told = [headrace(folder, "train", "ppo", "CartPole-v1", "--seed", str(seed)) for seed in SEEDS]

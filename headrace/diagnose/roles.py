@@ -78,7 +78,7 @@ class Classifier:
         for index in reversed(range(len(stack))):
             if roles[index] in EVERYTHING_INSIDE or _is_evaluation(stack, index):
                 whole = Role.START_UP if roles[index] is Role.START_UP else Role.EVALUATION
-                return whole, _title(stack[index].code)
+                return whole, title(stack[index].code)
         role, index = self._innermost(stack, roles)
         for outer in range(index + 1, len(stack)):  # of a part, the whole
             around = roles[outer]
@@ -87,7 +87,7 @@ class Classifier:
         if role is Role.FORWARD:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
             doing = _doing(stack[index + 1 :]) or _doing(stack[index:])
-            return (Role.INFERENCE if doing is Doing.ACT else Role.FORWARD), _title(stack[index].code)
+            return (Role.INFERENCE if doing is Doing.ACT else Role.FORWARD), title(stack[index].code)
         if role is None:
             return self._of_argument(stack) or self._of_glue(stack)
         return role, self._detail(stack, index)
@@ -127,14 +127,12 @@ class Classifier:
             return Role.FORWARD, call
         if doing is Doing.ACT and (call in DRAWS or "torch" in stack[0].code.module):
             return Role.INFERENCE, call
-        return Role.OTHER, call or _title(stack[0].code)
+        return Role.OTHER, call or title(stack[0].code)
 
     def _detail(self, stack: Stack, index: int) -> str:
         call = source.call_at(stack[0])
-        title = _title(stack[index].code) if index >= 0 else ""
-        return (
-            title if not call or title.endswith(call) else f"{title}: {call}" if title and index == 0 else title or call
-        )
+        name = title(stack[index].code) if index >= 0 else ""
+        return name if not call or name.endswith(call) else f"{name}: {call}" if name and index == 0 else name or call
 
 
 def names(code: Code) -> tuple[str, ...]:
@@ -150,7 +148,8 @@ def is_own(file: str) -> bool:
     return not plain.startswith((standard, "<")) and not any(part in plain for part in INSTALLED)
 
 
-def _title(code: Code) -> str:
+def title(code: Code) -> str:
+    """A function's name as people say it, with its class: "CartPoleEnv.step"."""
     return ".".join(code.name.rpartition("<locals>.")[2].split(".")[-2:])
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from headrace.diagnose import source
-from headrace.diagnose.profile import Site
-from headrace.diagnose.roles import Classifier, is_own
+from headrace.diagnose.profile import Role, Site
+from headrace.diagnose.roles import Classifier, is_own, title
 from headrace.diagnose.spool import Place, Sample, Stack
 
 MOST = 40  # of a lane
@@ -19,8 +19,8 @@ def find(samples: list[Sample], classifier: Classifier) -> list[Site]:
     spent: defaultdict[tuple, float] = defaultdict(float)
     total = 0.0
     for sample in samples:
-        role, _ = classifier.classify(sample.stack)
-        place = _place(sample.stack)
+        role, detail = classifier.classify(sample.stack)
+        place = _place(sample.stack, role, detail)
         total += sample.seconds
         key = role, place.code.file, place.line, place.code.name, source.call_at(place), is_own(place.code.file)
         spent[key] += sample.seconds
@@ -32,8 +32,14 @@ def find(samples: list[Sample], classifier: Classifier) -> list[Site]:
     ]
 
 
-def _place(stack: Stack) -> Place:
-    """The innermost place that says something to a reader: not inside torch, numpy or Python itself."""
+def _place(stack: Stack, role: Role, detail: str) -> Place:
+    """The innermost place that says something to a reader: not inside torch, numpy or Python itself.
+
+    Of evaluation, the place where it is asked for.
+    """
+    if role is Role.EVALUATION:
+        inside = max((index for index, place in enumerate(stack) if title(place.code) == detail), default=-1)
+        return stack[min(inside + 1, len(stack) - 1)]
     for place in stack:
         foundation = place.code.module.partition(".")[0] in FOUNDATIONS or place.code.file.startswith("<")
         if is_own(place.code.file) or ("-packages" in place.code.file and not foundation):

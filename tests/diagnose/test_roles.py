@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.diagnose import source
+from headrace.diagnose import sites, source
 from headrace.diagnose.hints import PATTERNS, Hints
 from headrace.diagnose.injected.stacks import WORLD
 from headrace.diagnose.profile import Role
 from headrace.diagnose.roles import Classifier
-from headrace.diagnose.spool import Code, Place
+from headrace.diagnose.spool import Code, Place, Sample
 
 SCRIPT = textwrap.dedent("""
     def go(net, world, opt, x):
@@ -141,3 +141,10 @@ def test_what_is_made_to_be_printed_is_logging(tmp_path: Path) -> None:
     assert source.calls_around(printed) == ("print",)
     assert role(encoder, printed) is Role.LOGGING
     assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.OTHER
+
+
+def test_evaluation_is_said_to_be_where_it_is_asked_for(script: Path) -> None:
+    outer = Place(Code(str(script), "go", "__main__", 2, ()), 5)
+    stack = Place(STEP, 5), at(script, "world.step(net(y))", "h"), outer
+    (found,) = sites.find([Sample(1.0, 0.01, stack)], Classifier(Hints(), False))
+    assert (found.role, found.line, found.function) == (Role.EVALUATION, 5, "go")
