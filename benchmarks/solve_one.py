@@ -17,7 +17,7 @@ START = process_start()
 
 def headrace(options: argparse.Namespace) -> Judge:
     """Headrace's PPO with its defaults for the environment, and what --set says otherwise."""
-    import numba  # noqa: F401  loaded when first used, but an import all the same
+    import llvmlite.binding  # noqa: F401  loaded when first used, but an import all the same
 
     from headrace import Trainer
 
