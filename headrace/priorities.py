@@ -22,17 +22,18 @@ class PrioritizedReplay(Replay):
     """A Replay whose draw() follows priorities, and whose gather() makes up for that in the weights.
 
     like, capacity, num_steps, extra: as the Replay's. alpha: how much priorities count, from 0 (all rows alike) to 1
-    (in proportion to the error); eq. 1 of the paper. `beta`, from 0 to 1, says how much is made up for; its owner moves
-    it.
+    (in proportion to the error); eq. 1 of the paper. The scalar tensor `beta`, from 0 to 1, says how much is made up
+    for; its owner writes into it.
     """
 
     def __init__(
         self, like: Rollout, capacity: int, num_steps: int = 1, extra: tuple[str, ...] = (), alpha: float = 0.6
     ) -> None:
         super().__init__(like, capacity, num_steps, extra)
-        self.alpha, self.beta = alpha, 1.0
+        self.alpha = alpha
         self.depth = (self.length * self.num_envs - 1).bit_length()
         device = self.ring.device
+        self.beta = torch.ones((), device=device)
         # node 1 is the root, nodes 2i and 2i + 1 are the children of i, and leaf r is node 2^depth + r
         self.tree = torch.zeros(2 ** (self.depth + 1), dtype=torch.float64, device=device)
         self.highest = torch.ones((), dtype=torch.float64, device=device)  # priority that new rows get

@@ -202,7 +202,8 @@ def test_priorities_are_those_of_the_rows_that_can_be_drawn(num_steps, num_envs,
     """A dictionary of priorities, kept row by row, says the same as the tree."""
     world = World(num_steps, num_envs, seed, ends)
     replay = PrioritizedReplay(world.rollout, (num_steps + n + 1 + room) * num_envs, n, alpha=0.7)
-    replay.beta, generator = 0.5, torch.Generator().manual_seed(seed)
+    replay.beta.fill_(0.5)
+    generator = torch.Generator().manual_seed(seed)
     known: dict[tuple[int, int], float] = {}
     highest = 1.0
     for _ in range(rollouts):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ class DQN(OffPolicy):
         # statistics of observations are the policy's own: the same tensors
         self.target = deepcopy(policy, {id(x): x for x in policy.buffers()}).requires_grad_(False)
         self.slow = flatten(self.target.parameters())
-        self.progress = 0.0  # share of the training done
+        self.progress: Any = 0.0  # share of the training done; in a graph a tensor
         self._spread_over(1)
 
     @classmethod
@@ -120,7 +120,7 @@ class DQN(OffPolicy):
         if self.config.schedule == "linear":
             self.optimizer.learning_rate.fill_(self.config.learning_rate * (1 - progress))
         if isinstance(self.replay, PrioritizedReplay):
-            self.replay.beta = self.config.priority_beta + progress * (1 - self.config.priority_beta)
+            self.replay.beta.fill_(self.config.priority_beta + progress * (1 - self.config.priority_beta))
         rates = {
             "learning_rate": self.optimizer.learning_rate.clone(),
             "exploration_rate": self.policy.exploration.mean(),
@@ -139,10 +139,10 @@ class DQN(OffPolicy):
         self.explore()
 
     def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
-        config, steps = self.config, range(self.updates + 1, self.updates + len(noise) + 1)
-        follow = [config.tau if step % config.target_interval == 0 else 0.0 for step in steps]
+        steps = self.updates + torch.arange(1, len(noise) + 1, device=noise.device)
+        follow = self.config.tau * (steps % self.config.target_interval == 0)
         networks = (self.policy, self.target, self.slow, self.optimizer)
-        metrics, error = learn(*networks, batches, torch.tensor(follow, device=noise.device), config)
+        metrics, error = learn(*networks, batches, follow, self.config)
         if isinstance(self.replay, PrioritizedReplay):
             self.replay.update(batches.rows, error)
         return metrics

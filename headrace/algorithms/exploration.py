@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
 
-def random_share(config: Any, progress: float) -> float:
+
+def random_share(config: Any, progress: Any) -> Any:
     """Linear from exploration_initial to exploration_final over the share exploration_fraction of the training.
 
-    progress: share of the training done, 0 .. 1.
+    progress: share of the training done, 0 .. 1; a number, or a scalar tensor, as what is given then is too.
     """
-    done = min(progress / config.exploration_fraction, 1.0) if config.exploration_fraction else 1.0
-    return float(config.exploration_initial + done * (config.exploration_final - config.exploration_initial))
+    done = progress / config.exploration_fraction if config.exploration_fraction else 1.0
+    done = done.clamp(max=1.0) if isinstance(done, Tensor) else min(done, 1.0)
+    return config.exploration_initial + done * (config.exploration_final - config.exploration_initial)
 
 
 def check_exploration(config: Any) -> None:

@@ -140,7 +140,7 @@ def test_priorities_are_the_errors_of_the_rows_that_were_learned_from():
         if not same.any():  # the largest of a row that was drawn twice
             assert dqn.replay.leaves()[row].item() == pytest.approx((size + SMALLEST) ** 0.7, rel=1e-4)
     dqn.update(trainer.collector.collect(), 0.5)
-    assert dqn.replay.beta == pytest.approx(0.7)
+    assert dqn.replay.beta.item() == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("settings", [{}, {"prioritized": True, "n_steps": 3, "duelling": True}])
