@@ -75,7 +75,9 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     most = f"{percent(seconds / facts.base)} of the time"
     if facts.samples < ENOUGH_SAMPLES:
         most = " Start-up took nearly all of the window." if facts.start_up > facts.base else ""
-        return f"Too little was seen for a verdict: {count(facts.samples, 'sample')}.{most} Try a longer --seconds."
+        cut = facts.profile.exit.ending is Ending.TIME_LIMIT
+        more = "Try a longer --seconds." if cut else "Give the script more to do, such as more steps."
+        return f"Too little was seen for a verdict: {count(facts.samples, 'sample')}.{most} {more}"
     if facts.share(Role.OTHER) > UNNAMED and name == TITLES[Role.OTHER]:
         return f"{capital(most)} goes into code whose purpose is not known{_mostly(facts)}."
     if max((remedy.gain or remedy.bound for remedy in found), default=1.0) < NOTHING:

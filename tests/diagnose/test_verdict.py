@@ -71,6 +71,8 @@ def test_few_samples_give_no_verdict():
     made = profile()
     made.driver.samples = 120
     assert judge(Facts(made)).headline == "Too little was seen for a verdict: 120 samples. Try a longer --seconds."
+    made.exit = Exit(Ending.EXIT)
+    assert judge(Facts(made)).headline.endswith("Give the script more to do, such as more steps.")
 
 
 def test_start_up_is_left_out():
