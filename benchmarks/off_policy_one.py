@@ -49,6 +49,7 @@ def headrace_rate(name: str, seconds: float, steps: int) -> dict[str, Any]:
         num_steps=1,
         hidden=work.hidden,
         activation="relu",
+        normalize_observation=False,
         batch_size=work.batch_size,
         learning_starts=10**9,
         threads=threads,

@@ -38,7 +38,7 @@ class DDPGConfig:
     noise_memory: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
-    normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
+    normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -42,7 +42,7 @@ class TD3Config:
     policy_delay: int = 2  # gradient steps of the critics for one of the actor
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
-    normalize_observation: bool = False  # observations to mean 0 and variance 1, by running statistics
+    normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
 
     def __post_init__(self) -> None:
         check_ranges(self)

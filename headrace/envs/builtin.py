@@ -131,6 +131,7 @@ register(
             "gamma": 0.95,
             "tau": 0.02,
             "hidden": (64, 64),
+            "normalize_observation": False,
         },
         "td3": {
             "total_steps": 15_000,
@@ -143,6 +144,7 @@ register(
             "tau": 0.02,
             "exploration": 0.2,
             "hidden": (64, 64),
+            "normalize_observation": False,
         },
         "ddpg": {
             "total_steps": 20_000,
@@ -154,6 +156,7 @@ register(
             "tau": 0.01,
             "exploration": 0.2,
             "hidden": (64, 64),
+            "normalize_observation": False,
         },
         "trpo": {"total_steps": 1_000_000, "target_return": -200.0, "num_envs": 32, "gamma": 0.9},
     },
