@@ -1,0 +1,34 @@
+"""The benchmarks of the diagnosis run, quickly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.slow
+def test_overhead(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "diagnose_overhead.py"), "--quick", "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert [row["script"] for row in rows] == ["one environment", "eight waiting threads", "two worker processes"]
+    assert all(row["without_s"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
+
+
+def test_the_guides_steps_change_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import diagnose_guide
+
+    text = diagnose_guide.START.lstrip()
+    for _, changes in diagnose_guide.CHANGES:
+        text = diagnose_guide.apply(text, changes)
+        compile(text, "train.py", "exec")
+    for piece in ("set_num_threads(1)", "eval_freq=1_250", "n_envs=8", "n_steps=256", "batch_size=256", "fused=True"):
+        assert piece in text
