@@ -41,7 +41,7 @@ torch._C, torch.get_num_threads = made(_profiler=profiler), lambda: 1
 torch.get_num_interop_threads = lambda: 1
 torch.autograd = made(_prepare_profiler=lambda *words: None, _enable_profiler=enable, _disable_profiler=disable)
 cuda = types.ModuleType("torch.cuda")
-cuda._initialized = True
+cuda._initialized, cuda.is_current_stream_capturing = True, lambda: False
 sys.modules.update({"torch": torch, "torch.cuda": cuda})
 end = time.monotonic() + 60
 while time.monotonic() < end:

@@ -6,6 +6,7 @@ Nothing happens where torch has not used CUDA. The time that starting and stoppi
 import json
 import sys
 import time
+from typing import Any
 
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cuLaunchKernelEx")
 
@@ -19,8 +20,11 @@ class KernelWatch:
 
     def look(self, now):
         """Start or stop, where that is due: figures() after stopping, {} after starting, else None."""
-        torch = sys.modules.get("torch")
-        if self._began is None and now >= self._due and _uses_cuda():
+        torch: Any = sys.modules.get("torch")
+        cuda: Any = sys.modules.get("torch.cuda")
+        if not getattr(cuda, "_initialized", False) or cuda.is_current_stream_capturing():
+            return None  # nothing to see, or a graph is being recorded, which starting a profiler could spoil
+        if self._began is None and now >= self._due:
             _start(torch)
             self._began = time.monotonic()
             return {}
@@ -67,10 +71,6 @@ def _covered(intervals):
 def _bytes(event):
     metadata = json.loads("{" + event.metadata_json().strip().strip("{}") + "}")
     return int(metadata.get("bytes", 0))
-
-
-def _uses_cuda():
-    return bool(getattr(sys.modules.get("torch.cuda"), "_initialized", False))
 
 
 def _start(torch):
