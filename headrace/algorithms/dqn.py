@@ -129,7 +129,7 @@ class DQN(OffPolicy):
 
     def explore(self) -> None:
         """Over the envs as Horgan et al. 2018, arXiv:1803.00933, section 4.1."""
-        torch.pow(random_share(self.config, self.progress), self.powers, out=self.policy.exploration)
+        self.policy.exploration.copy_(torch.pow(random_share(self.config, self.progress), self.powers))
 
     def _spread_over(self, envs: int) -> None:
         device = self.slow.device
