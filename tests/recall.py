@@ -12,7 +12,7 @@ WAIT = 4  # steps after the cue, in which nothing is seen
 
 
 class Recall(KernelEnv):
-    """Observation: (cue -1 or 1, or 0 while waiting; 1 in the last step). The last action earns 1 if it is the cue's."""
+    """Observation: (cue -1 or 1, then 0; 1 in the last step). The last action earns 1 if it is the cue's, else -1."""
 
     observation_space = Box(-1, 1, (2,))
     action_space = Discrete(2)

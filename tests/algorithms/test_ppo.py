@@ -201,7 +201,9 @@ def test_ten_updates_equal_ten_in_float64(changes):
         ]
         progress = iteration / 10
         rate = config.learning_rate * (1 - progress if config.schedule == "linear" else 1)
-        step = reference_update(weights, moments, step, rows, ppo.permutation(rollout, ppo.config.epochs), number, config, rate)
+        step = reference_update(
+            weights, moments, step, rows, ppo.permutation(rollout, ppo.config.epochs), number, config, rate
+        )
         ppo.update(rollout, progress)
     assert step == 10 * config.epochs * number == ppo.optimizer.steps
     for name, ours, theirs in zip(names, ppo.policy.parameters(), weights, strict=True):

@@ -29,7 +29,7 @@ def randoms(*shape):
 
 def torchs(core, copy):
     """torch's own cell with the weights of one of a core's copies."""
-    inputs, gates = core.weight_input.shape[1:]
+    inputs = core.weight_input.shape[1]
     cell = {"gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}[core.kind](inputs, core.size)
     with torch.no_grad():
         cell.weight_ih.copy_(core.weight_input[copy].t())
