@@ -1,7 +1,8 @@
 """The worlds that come with Headrace, and the settings with which to train on each.
 
-Settings were found by random search for the shortest training until three checks in a row reach the target, on seeds
-from 1000; benchmarks/solve.py reports seeds 0 to 9. total_steps is what the linear schedule falls over.
+PPO's settings were found by random search for the shortest training until three checks in a row reach the target, on
+seeds from 1000; benchmarks/solve.py reports seeds 0 to 9. Those of DQN and PQN are the best of a few that were tried on
+seeds from 1000. total_steps is what the linear schedule falls over.
 """
 
 from __future__ import annotations
