@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from headrace import rng
@@ -14,9 +13,9 @@ from headrace.policies.base import Decision, Evaluation, Policy
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalize import ReturnNormalizer
-from headrace.policies.numpy_shell import batch_size, pad, to_action, to_batch
+from headrace.policies.numpy_shell import batch_size, pad
 from headrace.rollout import Rollout, flatten
-from headrace.spaces import Space, from_json, to_json
+from headrace.spaces import Space, to_json
 
 # Decisions are made in whole blocks of rows: for a rest BLAS and vectorised functions take other routes, and what is
 # decided for an observation would differ in its last bits with the size of the batch.
@@ -120,15 +119,6 @@ class ActorCritic(Policy):
         if self.return_normalizer is not None:
             self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
 
-    @torch.no_grad()
-    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
-        device = self.critic_out.weight.device
-        batch, single = to_batch(self.observation_space, observation, device)
-        noise = None
-        if not deterministic:
-            noise = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
-        return to_action(self.action_space, self.decide(batch, None, noise).action, single)
-
     def config(self) -> dict[str, Any]:
         return {
             "policy": "ActorCritic",
@@ -143,11 +133,3 @@ class ActorCritic(Policy):
             "layer_norm": self.layer_norm,
             "images": self.images,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> ActorCritic:
-        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
-        rest = {
-            name: value for name, value in config.items() if name not in ("policy", "observation_space", "action_space")
-        }
-        return cls(from_json(config["observation_space"]), from_json(config["action_space"]), **rest)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from headrace.policies.numpy_shell import batch_size, to_action, to_batch
 from headrace.rollout import Column, Columns, Rollout, flatten
-from headrace.spaces import Space
+from headrace.spaces import Space, from_json
 
 
 class Decision(NamedTuple):
@@ -86,14 +87,20 @@ class Policy(nn.Module):
         """Memory at the start of an episode; None for a policy without."""
         return None
 
+    @torch.no_grad()
     def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
         """Act for people: numpy in, numpy out. One observation, or a batch of them; a Dict of arrays for a Dict space.
 
         Gives actions of the action space in its dtype, inside its bounds: [...] or [N, ...] as the observations were.
         deterministic: the most likely action; else one drawn with `generator` (torch's own where None).
-        Raises ValueError for an observation of another shape than the space's.
+        Raises ValueError for an observation of another shape than the space's, TypeError where act_on() is needed.
         """
-        raise NotImplementedError
+        device = next(self.parameters()).device
+        batch, single = to_batch(self.observation_space, observation, device)
+        noise = None
+        if not deterministic:
+            noise = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
+        return to_action(self.action_space, self.decide(batch, None, noise).action, single)
 
     def act_on(
         self,
@@ -108,3 +115,9 @@ class Policy(nn.Module):
     def config(self) -> dict[str, Any]:
         """What the policy is made of, as JSON can hold it: from_config() builds one that its weights fit."""
         raise NotImplementedError
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
+        named = {name: from_json(config[name]) for name in ("observation_space", "action_space")}
+        return cls(**{name: value for name, value in config.items() if name != "policy"} | named)

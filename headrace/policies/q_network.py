@@ -12,9 +12,9 @@ from headrace import rng
 from headrace.fused import fused
 from headrace.policies.base import Decision, Policy
 from headrace.policies.networks import MLP, Readout, make_encoder
-from headrace.policies.numpy_shell import batch_size, pad, to_action, to_batch
+from headrace.policies.numpy_shell import batch_size, pad
 from headrace.rollout import Rollout, flatten
-from headrace.spaces import Discrete, Space, from_json, to_json
+from headrace.spaces import Discrete, Space, to_json
 
 BLOCK = 64  # rows decided together: see actor_critic.BLOCK
 
@@ -98,15 +98,6 @@ class QNetwork(Policy):
             valid = rollout.valid[: rollout.num_steps].flatten()
             self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
 
-    @torch.no_grad()
-    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
-        device = self.out.weight.device
-        batch, single = to_batch(self.observation_space, observation, device)
-        noise = None
-        if not deterministic:
-            noise = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
-        return to_action(self.action_space, self.decide(batch, None, noise).action, single)
-
     def config(self) -> dict[str, Any]:
         return {
             "policy": "QNetwork",
@@ -118,11 +109,3 @@ class QNetwork(Policy):
             "duelling": self.duelling,
             "normalize_observation": self.normalize_observation,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> QNetwork:
-        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
-        rest = {
-            name: value for name, value in config.items() if name not in ("policy", "observation_space", "action_space")
-        }
-        return cls(from_json(config["observation_space"]), from_json(config["action_space"]), **rest)

@@ -16,7 +16,7 @@ from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalize import ReturnNormalizer
 from headrace.policies.numpy_shell import batch_size, to_action, to_batch
 from headrace.rollout import Column, Columns, Group, Rollout, flatten, sequences
-from headrace.spaces import Space, from_json, to_json
+from headrace.spaces import Space, to_json
 
 
 class RecurrentActorCritic(Policy):
@@ -177,11 +177,3 @@ class RecurrentActorCritic(Policy):
             "normalize_return": self.return_normalizer is not None,
             "images": self.images,
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> RecurrentActorCritic:
-        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
-        rest = {
-            name: value for name, value in config.items() if name not in ("policy", "observation_space", "action_space")
-        }
-        return cls(from_json(config["observation_space"]), from_json(config["action_space"]), **rest)
