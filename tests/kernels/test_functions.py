@@ -6,7 +6,8 @@ import torch
 from numba import njit  # noqa: TID253
 
 from headrace.kernels import functions
-from headrace.kernels.simd import WIDTH, load, store
+from headrace.kernels.simd import load, store
+from headrace.kernels.tables import WIDTH
 
 F = np.float32
 
