@@ -20,7 +20,7 @@ from headrace.kernels.jit import INNER, njit
 from headrace.kernels.simd import fma, load, splat, store, total
 from headrace.kernels.tables import BLOCK, WIDTH
 
-_ZERO, _ONE, _FOUR, _SIX = np.uint64(0), np.uint64(1), np.uint64(4), np.uint64(6)
+_ZERO, _ONE, _FOUR, _SIX, _EIGHT = (np.uint64(n) for n in (0, 1, 4, 6, 8))
 _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 
@@ -104,6 +104,25 @@ def _tile_4x16(weight, w, row, column, count, source, s, source_row, target, t, 
 
 
 @njit(**INNER)
+def _tile_8x16(weight, w, row, column, count, source, s, source_row, target, t, target_row):
+    w1, w2, w3, w4 = w + row, w + row + row, w + row + row + row, w + _FOUR * row
+    w5, w6, w7 = w4 + row, w4 + row + row, w4 + row + row + row
+    t1, t2, t3 = t + target_row, t + target_row + target_row, t + target_row + target_row + target_row
+    t4 = t + _FOUR * target_row
+    t5, t6, t7 = t4 + target_row, t4 + target_row + target_row, t4 + target_row + target_row + target_row
+    a, b, c, d = load(target, t), load(target, t1), load(target, t2), load(target, t3)
+    e, f, g, h = load(target, t4), load(target, t5), load(target, t6), load(target, t7)
+    for k in range(_ZERO, count):
+        x, j = load(source, s + k * source_row), k * column
+        a, b = fma(splat(weight[w + j]), x, a), fma(splat(weight[w1 + j]), x, b)
+        c, d = fma(splat(weight[w2 + j]), x, c), fma(splat(weight[w3 + j]), x, d)
+        e, f = fma(splat(weight[w4 + j]), x, e), fma(splat(weight[w5 + j]), x, f)
+        g, h = fma(splat(weight[w6 + j]), x, g), fma(splat(weight[w7 + j]), x, h)
+    store(target, t, a), store(target, t1, b), store(target, t2, c), store(target, t3, d)
+    store(target, t4, e), store(target, t5, f), store(target, t6, g), store(target, t7, h)
+
+
+@njit(**INNER)
 def _tile_1x16(weight, w, column, count, source, s, source_row, target, t):
     a = load(target, t)
     for k in range(_ZERO, count):
@@ -126,6 +145,9 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
             if wide and left >= _SIX:
                 _tile_6x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
                 r += _SIX
+            elif _WIDE and not wide and left >= _EIGHT:
+                _tile_8x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
+                r += _EIGHT
             elif left >= _FOUR:
                 if wide:
                     _tile_4x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
