@@ -201,7 +201,19 @@ register(
             "max_grad_norm": 5.0,
             "hidden": (32, 32),
             "activation": "relu",
-        }
+        },
+        "sac": {
+            "total_steps": 30_000,
+            "num_envs": 8,
+            "num_steps": 4,
+            "update_ratio": 0.25,
+            "learning_starts": 4_000,
+            "learning_rate": 1e-3,
+            "tau": 0.01,
+            "noise_memory": 0.95,
+            "hidden": (64, 64),
+            "normalize_observation": False,
+        },
     },
 )
 register(
