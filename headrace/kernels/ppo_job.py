@@ -42,8 +42,8 @@ class Job(NamedTuple):
     """All that is the same for every minibatch, and room for what is not.
 
     layers: the network. trees: uint64 [1 or 2, 5], its parts that share no layers: first layer, end, place and size in
-    a gradient, and what it ends in, ACTOR, CRITIC or both. ranges: uint64 [*, 3], runs of parameters: whose tree's, where
-    they begin, how many. permutation: int64 [epochs, R]. parameters, mean, square,
+    a gradient, and what it ends in, ACTOR, CRITIC or both. ranges: uint64 [*, 3], runs of parameters: whose tree's,
+    where they begin, how many. permutation: int64 [epochs, R]. parameters, mean, square,
     flat: float32 [P]; flat is room for the gradient in the parameters' order. scratch: float32, one row a worker.
     gradient: one row a part. sums: float32 [parts * trees, SUMS]. batch: int64 [8], zeros at
     first: the task that is on, epoch, start, size, parts, minibatches done, whether KL stopped it, steps taken.
