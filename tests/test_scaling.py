@@ -11,6 +11,7 @@ from tiny import TINY
 import headrace as hr
 from headrace.algorithms.ppo import PPOConfig
 from headrace.config import read_toml
+from headrace.envs import registry
 from headrace.scaling import derived, in_words
 
 BASE = PPOConfig(num_steps=100, epochs=8, minibatch_size=128, learning_rate=1e-3, gamma=0.9, clip=0.2)
@@ -18,9 +19,14 @@ SIZES = (1, 2, 8, 32, 64, 100, 128, 512, 2048, 4096, 100_000)
 QUIET = {"progress": "none"}
 
 
+SWING = {"num_envs": 64, "num_steps": 100, "epochs": 4, "minibatch_size": 128, "gamma": 0.9, "total_steps": 600_000}
+
+
 @pytest.fixture(autouse=True)
 def _in_tmp(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    known = registry.Spec("Swing", "headrace.envs.pendulum:Pendulum", {"ppo": SWING | {"hidden": (8,)}})
+    monkeypatch.setitem(registry._specs, "Swing", known)
 
 
 def test_the_base_is_what_it_was():
@@ -84,13 +90,13 @@ def test_gradients_through_memory_keep_their_length():
 
 
 def test_registered_settings_follow_and_explicit_ones_win():
-    follows = hr.Trainer("ppo", "Pendulum-v1", num_envs=256)
+    follows = hr.Trainer("ppo", "Swing", num_envs=256)
     assert follows.algorithm.num_steps == 25 and follows.config.stagger
     assert follows.derived == {"num_steps": 25, "epochs": 2, "stagger": True}
     assert in_words(256, follows.derived).startswith("for 256 envs: num_steps 25, epochs 2, stagger true")
-    fixed = hr.Trainer("ppo", "Pendulum-v1", num_envs=256, num_steps=30, stagger=False)
+    fixed = hr.Trainer("ppo", "Swing", num_envs=256, num_steps=30, stagger=False)
     assert fixed.algorithm.num_steps == 30 and not fixed.config.stagger and "num_steps" not in fixed.derived
-    kept = hr.Trainer("ppo", "Pendulum-v1", num_envs=256, scale=False)
+    kept = hr.Trainer("ppo", "Swing", num_envs=256, scale=False)
     assert kept.algorithm.num_steps == 100 and kept.derived == {} and not kept.config.stagger
 
 
@@ -109,7 +115,7 @@ def test_only_settings_made_for_a_number_of_envs_follow_one():
 
 
 def test_a_run_says_what_followed_and_keeps_it(capsys):
-    run = hr.train("ppo", "Pendulum-v1", num_envs=256, total_steps=12_000, progress="plain")
+    run = hr.train("ppo", "Swing", num_envs=256, total_steps=12_000, progress="plain")
     assert "for 256 envs: num_steps 25, epochs 2, stagger true (--no-scale" in capsys.readouterr().out
     settings = read_toml(run.path / "config.toml")
     assert (settings["num_steps"], settings["epochs"], settings["stagger"]) == (25, 2, True)
@@ -119,7 +125,7 @@ def test_a_run_says_what_followed_and_keeps_it(capsys):
 
 def test_a_run_whose_settings_followed_resumes_bit_for_bit():
     options = {"num_envs": 96, "backend": "cpu", "target_return": None, **QUIET}  # phases of 67 steps
-    straight = hr.train("ppo", "Pendulum-v1", total_steps=40_000, save_freq=8_000, **options)
+    straight = hr.train("ppo", "Swing", total_steps=40_000, save_freq=8_000, **options)
     saved = sorted(straight.path.glob("step_*"), key=lambda path: int(path.name.partition("_")[2]))
     resumed = hr.train(resume=saved[0])
     ours, theirs = straight.policy.state_dict(), resumed.policy.state_dict()
@@ -129,7 +135,7 @@ def test_a_run_whose_settings_followed_resumes_bit_for_bit():
 
 def test_other_sizes_are_refused_as_ever():
     with pytest.raises(ValueError, match="num_envs must be at least 1"):
-        hr.Trainer("ppo", "Pendulum-v1", num_envs=0)
+        hr.Trainer("ppo", "Swing", num_envs=0)
     with pytest.raises(TypeError, match="no setting 'num_step'"):
-        hr.Trainer("ppo", "Pendulum-v1", num_envs=128, num_step=3)
-    assert hr.Trainer("ppo", "CartPole-v1", num_envs=4, backend="inline", **TINY).derived == {}
+        hr.Trainer("ppo", "Swing", num_envs=128, num_step=3)
+    assert hr.Trainer("ppo", "Swing", num_envs=4, backend="inline", **TINY).derived == {}
