@@ -25,7 +25,7 @@ def derived(algorithm_config: type | None, defaults: Mapping[str, Any], given: M
     fixed = {name: value for name, value in asdict(asked).items() if name in given}
     fitting = asdict(base.scaled(base_run.num_envs, run.num_envs, **fixed))
     values = {name: value for name, value in fitting.items() if value != getattr(base, name)}
-    if growth > 1:
+    if growth > 1 and not base_run.stagger:
         values["stagger"] = True
     rows = growth * fitting["num_steps"] / base.num_steps
     if rows > 1 and run.total_steps is not None:
