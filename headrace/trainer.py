@@ -285,7 +285,6 @@ class Trainer:
         self.config = replace(config, num_envs=self.source.num_envs)
         return self.source
 
-
     def _made(self, backend: str) -> Any:
         """The environments by a backend; as plain torch, where this machine's CUDA kernel cannot be trusted."""
         config, device = self.config, self.placement.collect

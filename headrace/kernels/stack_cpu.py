@@ -64,7 +64,7 @@ def _keep(stack, scratch, kept, saving):
 
 @njit(**MERGED)
 def _forward(stack, parameters, samples, outputs, mine, kept, part):
-    count, keep, parts = stack.count, stack.keep, stack.parts
+    count, keep, parts = stack.samples, stack.keep, stack.parts
     blocks = (count + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
@@ -79,7 +79,7 @@ def _forward(stack, parameters, samples, outputs, mine, kept, part):
 
 @njit(**MERGED)
 def _backward(stack, parameters, deltas, mine, kept, gradient, d_samples, part):
-    count, parts = stack.count, stack.parts
+    count, parts = stack.samples, stack.parts
     blocks = (count + BLOCK - _1) // BLOCK
     clear(gradient, _0, U(len(gradient)))
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):

@@ -164,7 +164,7 @@ def ranges(layers: Sequence[Layer], trees: np.ndarray, head: Head) -> np.ndarray
 
 class Stack(NamedTuple):
     """A stack of layers and a batch for it; all but layers uint64. output, delta: of the last layer; input_delta: of
-    the samples, or NOWHERE. count: samples; parts: among which threads share them; keep: whether scratch is to stay."""
+    the samples, or NOWHERE. samples: how many; parts: among which threads share them; keep: whether scratch is to stay."""
 
     layers: np.ndarray
     inputs: np.uint64
@@ -173,7 +173,7 @@ class Stack(NamedTuple):
     delta: np.uint64
     input_delta: np.uint64
     transposed: np.uint64
-    count: np.uint64
+    samples: np.uint64
     parts: np.uint64
     keep: np.uint64
 

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace import fused
@@ -112,6 +112,8 @@ def test_ten_updates_equal_the_plain_ones(name, capsys):
 )
 def test_one_step_of_any_architecture(hidden, activation, layer_norm, shared, distribution, envs, seed):
     """Parameters after one step are the plain one's within 1e-5 of their size, a thirtieth of the step."""
+    # the norm of one number is 0 whatever it is, and Adam makes whole steps of the rounding in a gradient of 0
+    assume(not (layer_norm and 1 in hidden))
     space = Discrete(3) if distribution == "categorical" else Box(-1, 2, (2,))
     options = {"hidden": tuple(hidden), "activation": activation, "layer_norm": layer_norm, "shared": shared}
     learner, rollout = prepared(VECTOR, space, options | {"distribution": distribution}, envs, seed)
