@@ -214,6 +214,17 @@ register(
             "hidden": (64, 64),
             "normalize_observation": False,
         },
+        "td3": {
+            "total_steps": 40_000,
+            "num_envs": 8,
+            "num_steps": 4,
+            "update_ratio": 0.5,
+            "learning_starts": 8_000,
+            "n_steps": 5,
+            "exploration": 0.3,
+            "noise_memory": 0.95,
+            "hidden": (64, 64),
+        },
         "ddpg": {
             "total_steps": 40_000,
             "num_envs": 8,
