@@ -163,8 +163,11 @@ def ranges(layers: Sequence[Layer], trees: np.ndarray, head: Head) -> np.ndarray
 
 
 class Stack(NamedTuple):
-    """A stack of layers and a batch for it; all but layers uint64. output, delta: of the last layer; input_delta: of
-    the samples, or NOWHERE. samples: how many; parts: among which threads share them; keep: whether scratch is to stay."""
+    """A stack of layers and a batch for it; all but layers uint64.
+
+    output, delta: of the last layer; input_delta: of the samples, or NOWHERE. samples: how many; parts: among which
+    threads share them; keep: whether scratch is to stay.
+    """
 
     layers: np.ndarray
     inputs: np.uint64
