@@ -13,6 +13,7 @@ from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
+from headrace.parallel.stagger import Stagger
 from tests.parallel.recorder import record
 
 CONFIG = {"num_steps": 4, "epochs": 2, "minibatch_size": 16, "hidden": (8,), "schedule": "linear"}
@@ -163,3 +164,23 @@ def test_gpu_graphs_equal_plain_iterations(backend, monkeypatch):
         runs.append((algorithm.optimizer.flat.clone(), collector.rollout.reward.clone()))
     torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-4, atol=1e-6)
     assert torch.equal(runs[0][1], runs[1][1])
+
+
+def test_worlds_are_brought_out_of_step_between_replays_too():
+    (collector, algorithm), (plain_collector, plain) = made("Pendulum-v1"), made("Pendulum-v1")
+    graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
+    staggers = [Stagger(one.rollout, collector.env.max_steps) for one in (collector, plain_collector)]
+    cut = 0
+    for k in range(5):
+        for stagger in staggers:
+            stagger.before(collector.steps)
+        if graphed.iterate(k / 5) is None:
+            algorithm.update(collector.collect(), k / 5)
+        plain.update(plain_collector.collect(), k / 5)
+        for stagger in staggers:
+            stagger.after()
+        cut += int((~collector.rollout.valid[0]).sum())
+        assert not graphed.refused and torch.equal(collector.rollout.valid, plain_collector.rollout.valid)
+        assert torch.equal(collector.rollout.observation, plain_collector.rollout.observation)
+        assert torch.equal(algorithm.optimizer.flat, plain.optimizer.flat)
+    assert cut == 4  # one world before each rollout but the first
