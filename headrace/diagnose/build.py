@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace.diagnose import sites, spool
 from headrace.diagnose.gpu import GpuWatch
 from headrace.diagnose.hints import Hints
+from headrace.diagnose.outside import Outside
 from headrace.diagnose.processes import Thread, Watch
 from headrace.diagnose.profile import (
     LEARNING,
@@ -63,10 +64,17 @@ class Window:
 
 
 def profile(
-    folder: Path, watch: Watch, gpu: GpuWatch, window: Window, command: list[str], exit: Exit, hints: Hints
+    folder: Path,
+    watch: Watch,
+    outside: Outside,
+    gpu: GpuWatch,
+    window: Window,
+    command: list[str],
+    exit: Exit,
+    hints: Hints,
 ) -> Profile:
     """Everything that was measured within a window."""
-    everyone = spool.read(folder)
+    everyone = outside.with_recorded(spool.read(folder))
     told = [process for process in everyone if not _is_helper(process)]
     for helper in {process.pid for process in everyone} - {process.pid for process in told}:
         watch.forget(helper)
@@ -92,7 +100,7 @@ def profile(
         gpu=gpu.summary(window.begin, window.ended) | (root.gpu if root else {}),
         period=root.period if root else 0.0,
         overhead=root.cost / max(window.ended - root.began, 1e-9) if root else 0.0,
-        blind=_blind(told, root, lanes, watch, window, gpu),
+        blind=_blind(told, root, lanes, watch, outside, window, gpu),
     )
 
 
@@ -287,7 +295,13 @@ def _cpu_name() -> str:
 
 
 def _blind(
-    told: list[Process], root: Process | None, lanes: list[Lane], watch: Watch, window: Window, gpu: GpuWatch
+    told: list[Process],
+    root: Process | None,
+    lanes: list[Lane],
+    watch: Watch,
+    outside: Outside,
+    window: Window,
+    gpu: GpuWatch,
 ) -> list[str]:
     """What could not be seen, in plain sentences."""
     said = [line for process in told for line in process.blind]
@@ -301,7 +315,8 @@ def _blind(
         said.append("The training loop runs in a second thread: its time between short native calls counts as theirs.")
     if not watch.threads:
         said.append("CPU time of threads and native threads were not seen: they are read from Linux's /proc.")
-    strangers = {pid for pid, _ in watch.threads} - {process.pid for process in told}
+    said += outside.blind
+    strangers = {pid for pid, _ in watch.threads} - {process.pid for process in told} - outside.missed
     if strangers:
         said.append(
             f"{len(strangers)} child processes were seen by their CPU time alone: no Python, or one without site."

@@ -21,6 +21,7 @@ from headrace.diagnose import build
 from headrace.diagnose.gpu import GpuWatch
 from headrace.diagnose.hints import Hints
 from headrace.diagnose.injected.sampler import STOPPING, WRITE_EVERY
+from headrace.diagnose.outside import Outside
 from headrace.diagnose.processes import Watch
 from headrace.diagnose.profile import Ending, Exit, Profile
 
@@ -53,7 +54,10 @@ def measure(
     try:
         run = _Script(words, python, folder, sampled_environment(folder, 1.0 / rate, skip + KERNELS_AFTER * seconds))
         run.until(skip + seconds)
-        return build.profile(folder, run.watch, run.gpu, run.window(skip), [python, *words], run.exit, known)
+        run.outside.finish()
+        return build.profile(
+            folder, run.watch, run.outside, run.gpu, run.window(skip), [python, *words], run.exit, known
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -81,6 +85,7 @@ class _Script:
         self.started = self.ended = time.monotonic()
         self._process = subprocess.Popen([python, *words], env=environment)
         self.watch = Watch(self._process.pid)
+        self.outside = Outside(self.watch, folder)
         self.gpu = GpuWatch()
 
     def window(self, skip: float) -> build.Window:
@@ -112,6 +117,7 @@ class _Script:
             if now >= end - 3 * WRITE_EVERY:  # in time for every sampler to see it
                 (self.folder / STOPPING).touch()
             self.watch.look()
+            self.outside.look()
             self.gpu.look()
             time.sleep(LOOK_EVERY)
         self.ended = time.monotonic()

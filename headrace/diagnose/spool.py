@@ -98,13 +98,13 @@ def _process(path: Path) -> Process | None:
         elif kind == "place":
             places[values[0]] = Place(codes[values[1]], values[2] or codes[values[1]].line, *values[3:])
         elif kind == "stack":
-            stacks[values[0]] = _own_part(tuple(places[number] for number in values[1]))
+            stacks[values[0]] = own_part(tuple(places[number] for number in values[1]))
         elif process is not None:
             _tell(process, stacks, kind, values)
     return process
 
 
-def _own_part(stack: Stack) -> Stack:
+def own_part(stack: Stack) -> Stack:
     """A stack without what a forked process has inherited from its parent's."""
     for index, place in enumerate(stack):
         if place.code.module == "multiprocessing.process" and place.code.method == "_bootstrap":

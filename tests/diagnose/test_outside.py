@@ -1,0 +1,163 @@
+"""Processes that the sampler cannot enter are seen from outside; where they cannot be, the report says what to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headrace.diagnose import outside, py_spy
+from headrace.diagnose.hints import Hints
+from headrace.diagnose.launch import measure
+from headrace.diagnose.outside import FORBIDDEN, MISSING, Outside
+from headrace.diagnose.processes import Watch
+from headrace.diagnose.profile import Kind, Role
+from headrace.diagnose.roles import Classifier
+from headrace.diagnose.spool import Process
+
+TRACE = Path(__file__).with_name("py_spy_trace.json")  # what py-spy 0.4.3 recorded of SCRIPT, SCRIPT for its path
+SCRIPT = """
+import threading, time
+
+class World:
+    def reset(self):
+        return 0
+
+    def step(self, action):
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            sum(range(100))
+
+def fetch():
+    time.sleep(60)
+
+threading.Thread(target=fetch, name="prefetch", daemon=True).start()
+world = World()
+end = time.monotonic() + 20
+while time.monotonic() < end:
+    world.step(1)
+    time.sleep(0.05)
+"""
+PARENT = """
+import subprocess, sys, time
+
+child = subprocess.Popen([sys.executable, "-S", sys.argv[1]])
+time.sleep(3)
+child.kill()
+"""
+ALONE = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "alone.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def told(script: Path) -> Process:
+    """What the recorded trace tells."""
+    events = json.loads(TRACE.read_text().replace('"SCRIPT"', json.dumps(str(script))))
+    main = next(int(event["name"].split("(")[1].split(")")[0]) for event in events if "MainThread" in event["name"])
+    return py_spy.process(events, pid=main, parent=1, began=100.0, python="3.11")
+
+
+def test_a_record_has_the_threads_and_all_of_their_time(told: Process) -> None:
+    assert sorted(told.names.values()) == ["MainThread", "prefetch"]
+    assert told.names[told.pid] == "MainThread"
+    for samples in told.samples.values():
+        assert samples[0].end > 100.0
+        assert sum(sample.seconds for sample in samples) == pytest.approx(1.0, abs=0.2)
+        for before, after in pairwise(samples):
+            assert after.end - after.seconds == pytest.approx(before.end, abs=1e-6)
+            assert after.seconds < 2 * py_spy.PERIOD
+
+
+def test_a_record_has_the_roles_that_names_and_source_tell(told: Process) -> None:
+    classifier = Classifier(Hints(), cuda=False)
+    spent: dict[tuple[int, Role], float] = {}
+    for thread, samples in told.samples.items():
+        for sample in samples:
+            key = thread, classifier.classify(sample.stack)[0]
+            spent[key] = spent.get(key, 0.0) + sample.seconds
+    total = sum(sample.seconds for sample in told.samples[told.pid])
+    assert spent[told.pid, Role.ENVIRONMENT] / total == pytest.approx(0.77, abs=0.02)
+    assert spent[told.pid, Role.IDLE] / total == pytest.approx(0.23, abs=0.02)
+    (other,) = set(told.samples) - {told.pid}
+    assert {role for thread, role in spent if thread == other} == {Role.IDLE}
+
+
+def test_a_record_has_functions_as_the_sampler_describes_them(told: Process) -> None:
+    codes = {place.code for sample in told.samples[told.pid] for place in sample.stack}
+    step = next(code for code in codes if code.method == "step")
+    assert (step.name, step.module, step.line) == ("World.step", "alone", 8)
+    waiting = {place.code for samples in told.samples.values() for sample in samples for place in sample.stack}
+    assert "threading.Thread.run" in {f"{code.module}.{code.name}" for code in waiting}
+
+
+def look(found: Outside, watch: Watch, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        watch.look()
+        found.look()
+        time.sleep(0.05)
+    found.finish()
+
+
+@pytest.mark.parametrize("reason", [MISSING, FORBIDDEN, "py-spy said 'Failed to find python version'"])
+def test_what_to_do_is_said(reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = {FORBIDDEN: "Permission Denied: Try running again", MISSING: ""}.get(
+        reason, "Error: Failed to find python version"
+    )
+    refusing = tmp_path / "py-spy"
+    refusing.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setattr(outside, "find", lambda: None if reason is MISSING else str(refusing))
+    monkeypatch.setattr(outside, "AFTER", 0.2)
+    alone = subprocess.Popen(ALONE)
+    try:
+        found = Outside(watch := Watch(alone.pid), tmp_path)
+        look(found, watch, 1.2)
+    finally:
+        alone.kill()
+        alone.wait()
+    assert found.missed == {alone.pid} and found.with_recorded([]) == []
+    assert len(found.blind) == 1 and found.blind[0].startswith("1 of the processes ran Python without site")
+    assert found.blind[0].endswith(f"{reason}.")
+
+
+def test_nothing_is_said_of_processes_that_tell_themselves_or_are_no_python(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(outside, "AFTER", 0.2)
+    for command in (ALONE, ["sleep", "60"]):
+        process = subprocess.Popen(command)
+        try:
+            if command is ALONE:
+                (tmp_path / f"{process.pid}-0.jsonl").touch()
+            found = Outside(watch := Watch(process.pid), tmp_path)
+            look(found, watch, 1.0)
+        finally:
+            process.kill()
+            process.wait()
+        assert found.blind == [] and found.missed == set()
+
+
+@pytest.mark.skipif(outside.find() is None, reason="py-spy is not installed")
+def test_py_spy_sees_a_child_without_site(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "AFTER", 0.2)
+    (tmp_path / "parent.py").write_text(PARENT)
+    profile = measure([str(tmp_path / "parent.py"), str(script)], seconds=30, skip=0.0)
+    if any(FORBIDDEN in line for line in profile.blind):
+        pytest.skip("py-spy may not read other processes here")
+    (worker,) = profile.workers
+    assert worker.parent == profile.driver.pid and worker.samples > 20
+    assert worker.share(Role.ENVIRONMENT) + worker.share(Role.IDLE) > 0.9
+    assert worker.share(Role.ENVIRONMENT) > 0.5
+    assert worker.sites[0].file == str(script) and worker.sites[0].function == "World.step"
+    assert [lane.name for lane in profile.lanes if lane.kind is Kind.THREAD] == ["prefetch"]
+    assert any("recorded from outside by py-spy" in line for line in profile.blind)
