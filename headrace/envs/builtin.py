@@ -112,6 +112,7 @@ register(
             "total_steps": 600_000,
             "target_return": -200.0,
             "num_envs": 64,
+            "stagger": True,
             "num_steps": 100,
             "epochs": 4,
             "minibatch_size": 128,
