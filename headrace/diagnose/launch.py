@@ -26,7 +26,7 @@ from headrace.diagnose.processes import Watch
 from headrace.diagnose.profile import Ending, Exit, Profile
 
 HOOK = Path(__file__).parent / "injected" / "hook"
-SECONDS, SKIP, RATE = 60.0, 10.0, 100.0  # s, s, samples a second
+SECONDS, SKIP, RATE = 60.0, 10.0, 50.0  # s, s, samples a second
 LOOK_EVERY = 0.05  # s
 KERNELS_AFTER = 0.4  # of the window: when the GPU's kernels are looked at, for a moment
 GRACE = {signal.SIGINT: 5.0, signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s that each is given to take effect

@@ -23,7 +23,7 @@ def furthest(script: Script, folder: Path, seconds: float, skip: float) -> tuple
     """The largest difference between the share that a script measured itself and the one diagnosed; and all of them."""
     words = [str(script.write(folder)), str(folder / "clock.json"), str(skip + seconds)]
     python = PYTHON_WITH_SB3 if script.sb3 else sys.executable
-    profile = measure(words, python=python, seconds=10 * seconds + 30, skip=skip)
+    profile = measure(words, python=python, seconds=10 * seconds + 30, skip=skip, rate=100.0)
     parts = differences(profile, folder / "clock.json")
     table = ", ".join(f"{part} {true:.3f} seen as {seen:.3f}" for part, (true, seen) in parts.items())
     return max(abs(true - seen) for true, seen in parts.values()), f"{script.name}: {table}"

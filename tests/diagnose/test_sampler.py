@@ -45,7 +45,7 @@ json.dump(spent, open(sys.argv[1], "w"))
 def test_shares_are_those_of_the_clock(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(MIXED)
-    profile = measure([str(script), str(tmp_path / "spent")], seconds=20, skip=0.0)
+    profile = measure([str(script), str(tmp_path / "spent")], seconds=20, skip=0.0, rate=100.0)
     spent = json.loads((tmp_path / "spent").read_text())
     by_line: dict[str, float] = {}
     for site in profile.driver.sites:
@@ -68,7 +68,7 @@ def test_other_threads_have_lanes_with_their_names(tmp_path: Path) -> None:
         "q.put(1)\n"
         "t.join()\n"
     )
-    profile = measure([str(script)], seconds=20, skip=0.0)
+    profile = measure([str(script)], seconds=20, skip=0.0, rate=100.0)
     lane = next(lane for lane in profile.lanes if lane.kind is Kind.THREAD)
     assert lane.name == "collector" and lane.share(Role.WAIT) > 0.8
     assert profile.driver.share(Role.IDLE) > 0.5
@@ -88,7 +88,7 @@ def test_a_loop_as_long_as_the_period_is_seen_all_around(tmp_path: Path) -> None
         "    one(start + 0.005 * turn + 0.0025)\n"
         "    two(start + 0.005 * turn + 0.005)\n"
     )
-    profile = measure([str(script)], seconds=20, skip=0.0)
+    profile = measure([str(script)], seconds=20, skip=0.0, rate=100.0)
     halves = [sum(site.seconds for site in profile.driver.sites if site.function == name) for name in ("one", "two")]
     assert halves[0] / sum(halves) == pytest.approx(0.5, abs=0.25)
 

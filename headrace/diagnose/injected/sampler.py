@@ -18,12 +18,13 @@ from .stacks import Stacks
 from .ticker import Ticker
 
 WRITE_EVERY = 0.5  # s
-THREAD_PERIOD = 0.01  # s between samples of threads other than the main one
+THREAD_PERIOD = 0.02  # s between samples of threads other than the main one
 STUCK = 0.5  # s without a sample of the main thread, after which the writing thread has a look at it
 LOOK_EVERY = 0.25  # s between looks at variables
 KERNELS_FOR = 1.0  # s for which a GPU's kernels are counted
 MOST_COST = 0.015  # share of time that sampling may take; the period is doubled beyond that
-LONGEST_PERIOD = 0.02  # s
+LONGEST_PERIOD = 0.04  # s
+TICKS = 8  # of one phase
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
 
@@ -50,6 +51,7 @@ class Sampler:
         self._last = self._threads_last = self._began
         self._next_look = self._began + LOOK_EVERY
         self._main = threading.get_ident()
+        self._ticks = 0
         self._inside = False
         self._working = True
         self._writing = _thread.allocate_lock()
@@ -102,6 +104,9 @@ class Sampler:
         spent, self._last = due - self._last, due
         stack = self._stacks.number(frame)
         self._samples.append((self._pid, due, spent, stack))
+        self._ticks += 1
+        if self._ticks % TICKS == 0:
+            self._set_phase()
         if now > self._next_look:
             self._next_look = now + LOOK_EVERY
             self._tell(stack, dict(facts.of_torch(), **facts.of_stack(frame, self._sizes)))
@@ -197,14 +202,13 @@ class Sampler:
             self._say("thread", number, thread.name if thread else "")
 
     def _keep_up(self):
-        """What is due from time to time: versions, another phase, another period, quiet at the end."""
+        """What is due from time to time: versions, another period, quiet at the end."""
         versions = facts.versions()
         if versions != self._told.get("versions"):
             self._told["versions"] = versions
             self._say("versions", versions)
         if self._ticker:
             self._adapt()
-            self._set_phase()
         if sys.excepthook is not _quietly and os.path.exists(os.path.join(self._folder, STOPPING)):
             sys.excepthook = _quietly
 
