@@ -233,8 +233,8 @@ def is_png(path):
 def test_scaling(tmp_path):
     printed, result = run("scaling", tmp_path)
     rows = {(row["settings"], row["num_envs"]): row for row in result["rows"]}
-    assert rows["rule", 32]["num_steps"] * 32 == rows["rule", 8]["num_steps"] * 8
-    assert rows["fixed", 32]["num_steps"] == rows["fixed", 8]["num_steps"]
+    assert rows["rule", 16]["num_steps"] * 16 == rows["rule", 8]["num_steps"] * 8
+    assert rows["fixed", 16]["num_steps"] == rows["fixed", 8]["num_steps"]
     assert all(row["updates"] > 0 and row["train_s"] > 0 for row in result["rows"])
     assert "rule_envs" in printed
     assert (tmp_path / "scaling.png").exists()
