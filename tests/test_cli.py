@@ -144,10 +144,10 @@ def test_what_is_not_typed_follows_from_the_number_of_envs(trained):
     for flags in ("", " --num-steps 40", " --no-scale", " --no-stagger"):
         assert command("train ppo Pendulum-v1 --num-envs 256" + flags) == 0
     chosen = [hr.Trainer(*named, **settings) for named, settings in trained]
-    registered = envs.spec("Pendulum-v1").defaults["ppo"]["num_steps"]
+    registered, out_of_step = (envs.spec("Pendulum-v1").defaults["ppo"][name] for name in ("num_steps", "stagger"))
     shorter, given, kept, again = (trainer.algorithm.num_steps for trainer in chosen)
     assert shorter == again < registered == kept and given == 40
-    assert [trainer.config.stagger for trainer in chosen] == [True, True, False, False]
+    assert [trainer.config.stagger for trainer in chosen] == [True, True, out_of_step, False]
 
 
 def test_resume_passes_on_only_what_a_flag_changes(run, trained):

@@ -106,13 +106,13 @@ def test_an_exception_in_the_constructor_comes_when_it_is_made():
 @pytest.mark.parametrize(("fault", "how"), [("kill", "was ended by SIGKILL"), ("exit", "ended with exit code 3")])
 def test_a_death_is_told(workers, fault, how):
     env = workers(functools.partial(Counter, fault))
-    with pytest.raises(WorkerError, match=rf"worker 0 \(envs 0 to 1 of test\) {how}"):
+    with pytest.raises(WorkerError, match=rf"worker [01] \(envs \d to \d of test\) {how}"):
         run(env, env.rollout(8, columns(env)))
 
 
 def test_a_hanging_worker_is_told(workers):
     env = workers(functools.partial(Counter, "hang"), step_timeout=0.5)
-    with pytest.raises(WorkerError, match=r"worker 0 \(envs 0 to 1 of test\) has not answered for 0.5 s"):
+    with pytest.raises(WorkerError, match=r"worker [01] \(envs \d to \d of test\) has not answered for 0.5 s"):
         run(env, env.rollout(8, columns(env)))
 
 
