@@ -34,6 +34,16 @@ class Adam:
         """
         divisor = (self.gradient.norm() / max_norm).clamp_(min=1)
         self.steps += 1 if skip is None else 1 - skip
+        self._move(divisor, skip)
+        self.gradient.zero_()
+
+    def step_unclipped(self) -> None:
+        """One step along `gradient`, which stays as it is."""
+        self.steps += 1
+        self._move(None, None)
+
+    def _move(self, divisor: Tensor | None, skip: Tensor | None) -> None:
+        """The parameters and moments, by a gradient that is divided before; not where skip is 1."""
         # torch.optim.Adam calls this too; constructing one imports 800 modules
         torch._fused_adam_(  # type: ignore[attr-defined]
             [self.flat],
@@ -52,7 +62,6 @@ class Adam:
             grad_scale=divisor,
             found_inf=skip,
         )
-        self.gradient.zero_()
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the moments and the step count."""

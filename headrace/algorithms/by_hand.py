@@ -124,26 +124,6 @@ def _grad(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-def adam_step(optimizer: Adam) -> None:
-    """Adam.step() without clipping, which leaves the gradient as it is."""
-    optimizer.steps.add_(1)
-    torch._fused_adam_(  # type: ignore[attr-defined]
-        [optimizer.flat],
-        [optimizer.gradient],
-        [optimizer.mean],
-        [optimizer.square],
-        [],
-        [optimizer.steps],
-        lr=optimizer.learning_rate,
-        beta1=0.9,
-        beta2=0.999,
-        weight_decay=0.0,
-        eps=optimizer.eps,
-        amsgrad=False,
-        maximize=False,
-    )
-
-
 class Inputs(NamedTuple):
     """A batch as the networks see it: of G batches all made at once, then taken one by one."""
 

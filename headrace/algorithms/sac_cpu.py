@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.by_hand import Inputs, actor_tower, adam_step, critic_tower, inputs, why_not
+from headrace.algorithms.by_hand import Inputs, actor_tower, critic_tower, inputs, why_not
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
 from headrace.fused import register
@@ -22,10 +22,10 @@ from headrace.policies.flat import polyak
 from headrace.replay import Batch
 
 # Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
-DIGEST = "edadaecb8de9e660"
+DIGEST = "9bbfc22da6eb6aa9"
 SOURCES: Any = (
     *((ActorQ, name) for name in ("sample", "_normal", "propose", "normalized")),
-    *((squashed, "sample"), (squashed, "split"), (Critics, "forward"), (Adam, "step")),
+    *((squashed, "sample"), (squashed, "split"), (Critics, "forward"), (Adam, "step"), (Adam, "_move")),
 )
 
 
@@ -126,15 +126,15 @@ def learn(
         temperature = log_temperature.exp()
         action, log_prob, spread, free = learner.act(batch, normal, constant)
         critic_loss = learner.learn_critics(batch, log_prob[:rows], temperature)
-        adam_step(optimizers.critics)
+        optimizers.critics.step_unclipped()
         now = (action[rows:], log_prob[rows:])
         actor_loss = learner.learn_actor(batch, *now, spread, free, temperature)
-        adam_step(optimizers.actor)
+        optimizers.actor.step_unclipped()
         surplus = torch.dot((now[1] + target_entropy).view(-1), batch.share.view(-1))
         temperature_loss = -log_temperature * surplus
         if config.learn_temperature:
             optimizers.temperature.gradient.copy_(-surplus)
-            adam_step(optimizers.temperature)
+            optimizers.temperature.step_unclipped()
         polyak(target_flat, optimizers.critics.flat, config.tau)
         noted.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
     for optimizer in optimizers:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.by_hand import Inputs, actor_tower, adam_step, critic_tower, inputs, why_not
+from headrace.algorithms.by_hand import Inputs, actor_tower, critic_tower, inputs, why_not
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.deterministic import Networks
 from headrace.algorithms.off_policy import means
@@ -22,10 +22,10 @@ from headrace.policies.flat import polyak
 from headrace.replay import Batch
 
 # Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
-TD3_DIGEST, DDPG_DIGEST = "c80808edd1515efc", "c7e7f960f81cc781"
+TD3_DIGEST, DDPG_DIGEST = "d354b098316d0366", "3fc71170caafc187"
 SOURCES = (
     *((ActorQ, name) for name in ("best", "propose", "normalized")),
-    *((Critics, "forward"), (Adam, "step")),
+    *((Critics, "forward"), (Adam, "step"), (Adam, "_move")),
 )
 
 
@@ -84,10 +84,10 @@ def _learn(
     noises: Sequence[Tensor | float] = [0.0] * steps if smoothing is None else smoothing.unbind()
     for step, (batch, noise) in enumerate(zip(inputs(networks.policy, batches), noises, strict=True), since + 1):
         critic_loss = learner.learn_critics(batch, noise)
-        adam_step(critics)
+        critics.step_unclipped()
         if step % delay == 0:
             actor_loss = learner.learn_actor(batch)
-            adam_step(actor)
+            actor.step_unclipped()
             polyak(slow_actor, actor.flat, tau)
             polyak(slow_critics, critics.flat, tau)
         noted.append((actor_loss, critic_loss))
