@@ -95,12 +95,19 @@ class Policy(nn.Module):
         deterministic: the most likely action; else one drawn with `generator` (torch's own where None).
         Raises ValueError for an observation of another shape than the space's, TypeError where act_on() is needed.
         """
+        return self._asked(observation, None, deterministic, generator)[0]
+
+    def _asked(
+        self, observation: Any, memory: Any, deterministic: bool, generator: torch.Generator | None
+    ) -> tuple[Any, Any]:
+        """decide() for people: the actions, and the memory after them."""
         device = next(self.parameters()).device
         batch, single = to_batch(self.observation_space, observation, device)
         noise = None
         if not deterministic:
             noise = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
-        return to_action(self.action_space, self.decide(batch, None, noise).action, single)
+        decision = self.decide(batch, memory, noise)
+        return to_action(self.action_space, decision.action, single), decision.memory
 
     def act_on(
         self,

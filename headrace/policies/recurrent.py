@@ -14,7 +14,7 @@ from headrace.policies.heads import action_head
 from headrace.policies.memory import Core
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalize import ReturnNormalizer
-from headrace.policies.numpy_shell import batch_size, to_action, to_batch
+from headrace.policies.numpy_shell import batch_size
 from headrace.rollout import Column, Columns, Group, Rollout, flatten, sequences
 from headrace.spaces import Space, to_json
 
@@ -63,6 +63,7 @@ class RecurrentActorCritic(Policy):
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
 
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+        memory = self.initial_memory(batch_size(observation)) if memory is None else memory
         features, after = self.core(self._features(observation), memory)
         distribution, value = self._outcome(features)
         action = distribution.mode() if noise is None else distribution.sample(noise)
@@ -154,12 +155,7 @@ class RecurrentActorCritic(Policy):
         deterministic: bool = True,
         generator: torch.Generator | None = None,
     ) -> tuple[Any, Any]:
-        device = self.critic_out.weight.device
-        batch, single = to_batch(self.observation_space, observation, device)
-        size = batch_size(batch)
-        noise = None if deterministic else torch.rand(size, self.num_draws, generator=generator).to(device)
-        decision = self.decide(batch, self.initial_memory(size) if memory is None else memory, noise)
-        return to_action(self.action_space, decision.action, single), decision.memory
+        return self._asked(observation, memory, deterministic, generator)
 
     def config(self) -> dict[str, Any]:
         return {
