@@ -60,7 +60,7 @@ class InlineEnv:
             self.close()
             raise
         self.worlds += [factory() for _ in range(num_envs - 1)]
-        self._actions = _action_caster(self.action_space)
+        self._actions = action_caster(self.action_space)
         self._rollout: Rollout | None = None
         self._seed = 0
         self._begin_anew = False
@@ -243,7 +243,7 @@ def _copy(column: Any, source: int, target: int, index: int) -> None:
         column[target, index] = column[source, index]
 
 
-def _action_caster(space: Space) -> Callable[[np.ndarray], Any]:
+def action_caster(space: Space) -> Callable[[np.ndarray], Any]:
     """A function from a row of the action column, [N, ...], to N actions as an environment of this space wants them."""
     if isinstance(space, Box):
         low, high, dtype = space.low, space.high, space.dtype
