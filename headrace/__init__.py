@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.algorithms.ppo import PPO as PPO
     from headrace.algorithms.ppo import PPOConfig as PPOConfig
+    from headrace.check_device import CheckDevice as CheckDevice
     from headrace.config import TrainConfig as TrainConfig
     from headrace.envs import Env as Env
     from headrace.envs import KernelEnv as KernelEnv
     from headrace.envs import make as make
     from headrace.envs import register as register
+    from headrace.envs.device_env import DeviceEnv as DeviceEnv
     from headrace.envs.single import single as single
     from headrace.evaluate import Evaluation as Evaluation
     from headrace.evaluate import evaluate as evaluate
@@ -39,6 +41,8 @@ _HOMES = {  # name -> the module it lives in
     "PPO": "algorithms.ppo",
     "PPOConfig": "algorithms.ppo",
     "TrainConfig": "config",
+    "CheckDevice": "check_device",
+    "DeviceEnv": "envs.device_env",
     "Env": "envs",
     "KernelEnv": "envs",
     "make": "envs",

@@ -72,10 +72,12 @@ def known(flag: torch.Tensor) -> bool:
     return flag.device.type == "cpu" and bool(flag)
 
 
-def transfer(source: torch.Tensor, target: torch.Tensor, stream: torch.cuda.Stream | None = None) -> None:
-    """Copy `source` into `target` on another device: without waiting, where memory is pinned and a stream given."""
+def transfer(source: torch.Tensor, target: torch.Tensor, stream: torch.cuda.Stream | None = None) -> torch.Tensor:
+    """Copy `source` into `target` on another device: without waiting, where memory is pinned and a stream given.
+
+    Gives the target.
+    """
     if stream is None:
-        target.copy_(source)
-    else:
-        with torch.cuda.stream(stream):
-            target.copy_(source, non_blocking=True)
+        return target.copy_(source)
+    with torch.cuda.stream(stream):
+        return target.copy_(source, non_blocking=True)
