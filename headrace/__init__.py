@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from headrace.spaces import Box as Box
     from headrace.spaces import Dict as Dict
     from headrace.spaces import Discrete as Discrete
+    from headrace.spaces import MultiBinary as MultiBinary
     from headrace.spaces import MultiDiscrete as MultiDiscrete
+    from headrace.spaces import Tuple as Tuple
     from headrace.train import train as train
     from headrace.trainer import Trainer as Trainer
 
@@ -63,7 +65,9 @@ _HOMES = {  # name -> the module it lives in
     "Box": "spaces",
     "Dict": "spaces",
     "Discrete": "spaces",
+    "MultiBinary": "spaces",
     "MultiDiscrete": "spaces",
+    "Tuple": "spaces",
     "Trainer": "trainer",
     "train": "train",
 }

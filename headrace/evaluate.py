@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -15,12 +14,15 @@ import torch
 from headrace import envs, rng
 from headrace.device import torch_threads
 from headrace.envs import sources
+from headrace.envs.base import rollout_for
 from headrace.envs.compiled import CompiledEnv
-from headrace.envs.inline import InlineEnv, env_seed
+from headrace.envs.device_env import DeviceEnv
+from headrace.envs.inline import InlineEnv
 from headrace.envs.kernel import KernelEnv
+from headrace.envs.workers import WorkerEnv
 from headrace.policies.base import Policy
 from headrace.rollout import Rollout, tree_map
-from headrace.spaces import Dict, Space, action_column, env_columns
+from headrace.spaces import action_column, env_columns
 
 MOST_STEPS = 1_000_000  # of one episode: some environments never end
 ROWS = 64  # steps of compiled worlds between two looks at who has finished
@@ -49,13 +51,16 @@ def evaluate(
     seed: int = 0,
     deterministic: bool = True,
     most_steps: int = MOST_STEPS,
+    workers: int | None = None,
 ) -> Evaluation:
     """Returns of `episodes` episodes, each in a world of its own.
 
     env: as for make(). Worlds are the original ones: Gymnasium's own where the environment is a port of one, or is a
     Gymnasium environment itself; compiled ones of a KernelEnv that is no port. Never those of a training of the same
     seed. deterministic: the policy's most likely actions; else drawn ones, the same for the same seed.
-    Raises RuntimeError where an episode has not ended after most_steps; TypeError for worlds it cannot make again.
+    workers: processes that step the worlds; None for none. Whatever their number, the returns are the same bits.
+    Raises RuntimeError where an episode has not ended after most_steps; TypeError for worlds it cannot make again;
+    ValueError for workers of compiled worlds.
     """
     if episodes < 1:
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
@@ -64,43 +69,67 @@ def evaluate(
     seed = _apart(seed)
     kernel = _kernel_class(source)
     if kernel is not None and kernel.gymnasium_id is None:
+        if workers is not None:
+            raise ValueError(f"{kernel.__name__} is evaluated compiled, without workers: leave workers={workers} out")
         returns, lengths = _compiled(policy, kernel, episodes, seed, deterministic, most_steps)
     else:
-        returns, lengths = _gymnasium(policy, envs.factory(source), episodes, seed, deterministic, most_steps)
+        processes: Any = {"backend": "inline"} if workers is None else {"workers": min(workers, episodes)}
+        worlds = envs.make(source, episodes, wrappers=(OneEpisode,), **processes)
+        try:
+            returns, lengths = _stepped(policy, worlds, seed, deterministic, most_steps)
+        finally:
+            worlds.close()
     seconds = perf_counter() - started
     return Evaluation(float(np.mean(returns)), float(np.std(returns)), tuple(returns), tuple(lengths), seconds)
 
 
-def _gymnasium(
-    policy: Policy, factory: Any, episodes: int, seed: int, deterministic: bool, most_steps: int
+class OneEpisode(gymnasium.Wrapper):
+    """Does nothing after its first episode: others that are not done yet need not wait for it."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._done, self._last = False, None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin the episode; once it is over, its last observation."""
+        return (self._last, {}) if self._done else super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """A step; once the episode is over, its last observation and no reward."""
+        if self._done:
+            return self._last, 0.0, False, False, {}
+        observation, reward, terminated, truncated, info = super().step(action)
+        self._done, self._last = terminated or truncated, observation
+        return observation, float(reward), terminated, truncated, info
+
+
+@torch.no_grad()
+def _stepped(
+    policy: Policy, env: Any, seed: int, deterministic: bool, most_steps: int
 ) -> tuple[list[float], list[int]]:
-    """All worlds together, with one call of the policy a step; those that have finished leave the batch."""
-    worlds: list[gymnasium.Env] = [factory() for _ in range(episodes)]
-    try:
-        space = worlds[0].observation_space
-        observations = [world.reset(seed=env_seed(seed, index))[0] for index, world in enumerate(worlds)]
-        returns, lengths = [0.0] * episodes, [0] * episodes
-        generator = torch.Generator().manual_seed(seed)
-        live, memory = list(range(episodes)), None
-        for step in range(most_steps):
-            batch = _stack(space, [observations[index] for index in live])
-            actions, memory = policy.act_on(batch, memory, deterministic, generator)
-            still = []
-            for place, (index, action) in enumerate(zip(live, actions, strict=True)):
-                observations[index], reward, terminated, truncated, _ = worlds[index].step(action)
-                returns[index] += float(reward)
-                if terminated or truncated:
-                    lengths[index] = step + 1
-                else:
-                    still.append(place)
-            if len(still) < len(live):
-                live = [live[place] for place in still]
-                memory = tree_map(lambda x, still=still: x[still], memory)
-            if not live:
-                return returns, lengths
-    finally:
-        for world in worlds:
-            world.close()
+    """The first episode of each world, with one call of the policy a step for those that have not ended."""
+    episodes, device = env.num_envs, next(policy.parameters()).device
+    rollout = rollout_for(env, 1, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
+    returns, lengths = torch.zeros(episodes, dtype=torch.float64), torch.zeros(episodes, dtype=torch.int64)
+    live, memory, noise = torch.arange(episodes), policy.initial_memory(episodes), None
+    env.reset(rollout, seed)
+    for step in range(most_steps):
+        if step:
+            rollout.advance()
+        if not deterministic:
+            noise = rng.uniform(seed, rng.Purpose.ACTION, step, 1, episodes, policy.num_draws, "cpu")[0, live]
+            noise = noise.to(device)
+        observation = tree_map(lambda x, live=live: x[0, live].to(device), rollout.observation)
+        decision = policy.decide(observation, memory, noise)
+        rollout.action[0, live] = decision.action.cpu()
+        env.step(rollout, 0)
+        returns[live] += rollout.reward[0, live].double()
+        lengths[live] += 1
+        going_on = rollout.valid[1, live]
+        live, still = live[going_on], going_on.to(device)
+        if not len(live):
+            return returns.tolist(), lengths.tolist()
+        memory = tree_map(lambda x, still=still: x[still], decision.memory)
     raise _endless(len(live), episodes, most_steps)
 
 
@@ -149,7 +178,9 @@ def original(env: Any) -> Any:
         return env
     if isinstance(env, CompiledEnv):
         return env.source.cls
-    if isinstance(env, InlineEnv):
+    if isinstance(env, DeviceEnv):
+        return original(env.env)
+    if isinstance(env, InlineEnv | WorkerEnv):
         return env.factory
     try:
         envs.factory(env.name)
@@ -170,13 +201,6 @@ def _kernel_class(source: Any) -> type[KernelEnv] | None:
 def _apart(seed: int) -> int:
     """A seed of 31 bits that no training uses for its own worlds, unless by chance."""
     return int(torch.randint(2**31, (), generator=rng.generator(seed, rng.Purpose.EVALUATE)))
-
-
-def _stack(space: Space, observations: Sequence[Any]) -> Any:
-    """Observations of several worlds as one batch, member by member for a Dict."""
-    if isinstance(space, Dict):
-        return {name: _stack(member, [o[name] for o in observations]) for name, member in space.items()}
-    return np.stack(observations)
 
 
 def _endless(live: int, episodes: int, most_steps: int) -> RuntimeError:

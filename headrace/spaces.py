@@ -5,11 +5,12 @@ The spaces themselves are Gymnasium's, because they are what users know.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Space, Text, Tuple
 
 from headrace.rollout import Column, Columns
 
@@ -17,14 +18,26 @@ __all__ = [
     "Box",
     "Dict",
     "Discrete",
+    "MultiBinary",
     "MultiDiscrete",
     "Space",
+    "Tuple",
     "action_column",
     "env_columns",
     "from_json",
     "is_image",
+    "leaves",
+    "members",
     "to_json",
 ]
+
+WHY_NOT: dict[type[Space], str] = {
+    Text: "text has no numbers that a network could read",
+    Sequence: "its length differs from step to step",
+    Graph: "its size differs from step to step",
+    OneOf: "which of its spaces a sample is of differs from step to step",
+}
+MOST = 2**31  # whole numbers are kept as int32
 
 
 def env_columns(observation_space: Space) -> dict[str, Column | Columns]:
@@ -40,22 +53,87 @@ def env_columns(observation_space: Space) -> dict[str, Column | Columns]:
     }
 
 
-def observation_column(space: Space) -> Column | Columns:
-    """Column of an observation, with edge. Vectors are float32 and feature-major; images keep uint8 and their layout;
-    Discrete is int32; a Dict is a group.
+def observation_column(space: Space, path: str = "observation") -> Column | Columns:
+    """Column of an observation, with edge. Boxes are float32, vectors feature-major; images keep uint8 and their
+    layout; Discrete and MultiDiscrete are int32, MultiBinary is int8; a Dict is a group; a Tuple is one of "0", "1" ...
 
-    Raises TypeError for a space that is not supported.
+    Whole numbers of a Box are exact up to 2^24, as float32 has them.
+    Raises TypeError, with the path to it, for a space that is not supported.
     """
-    if isinstance(space, Dict):
-        return {name: observation_column(member) for name, member in space.items()}
+    if isinstance(space, Dict | Tuple):
+        if len(space.spaces) == 0:
+            raise _refusal(space, path, "it has no members", OBSERVED)
+        if isinstance(space, Dict) and not all(isinstance(key, str) for key in space):
+            raise _refusal(space, path, f"its keys are not all strings: {list(space)}", "")
+        return {name: observation_column(member, f"{path}[{key!r}]") for name, key, member in members(space)}
+    why = _why_not(space)
+    if why:
+        raise _refusal(space, path, why, OBSERVED)
+    shape = space.shape or ()
     if isinstance(space, Box):
+        if is_image(space) and len(shape) > 3:
+            raise _refusal(space, path, "images are [H, W], [H, W, C] or [C, H, W]; stack frames as channels", "")
         dtype = torch.uint8 if is_image(space) else torch.float32
-        return Column(space.shape, dtype, edge=True, feature_major=len(space.shape) == 1)
+        return Column(shape, dtype, edge=True, feature_major=len(shape) == 1)
+    dtype = torch.int8 if isinstance(space, MultiBinary) else torch.int32
+    return Column(shape, dtype, edge=True, feature_major=len(shape) == 1)
+
+
+def action_column(space: Space, path: str = "action") -> Column:
+    """Column of an action: int32 for Discrete (), MultiDiscrete and MultiBinary (K,), float32 for a Box (K,).
+
+    Raises TypeError, with the path to it, for a space that is not supported.
+    """
+    why = _why_not(space)
+    if isinstance(space, Dict | Tuple):
+        why = "a policy has one action; let a wrapper take it apart"
+    if why:
+        raise _refusal(space, path, why, ACTED)
     if isinstance(space, Discrete):
-        return Column((), torch.int32, edge=True)
-    if isinstance(space, MultiDiscrete):
-        return Column(space.shape, torch.int32, edge=True, feature_major=True)
-    raise TypeError(f"observations of {space} are not supported: use Box, Discrete, MultiDiscrete or a Dict of these")
+        return Column((), torch.int32)
+    shape = space.shape or ()
+    if len(shape) != 1:
+        raise _refusal(space, path, f"actions are of one dimension, not of shape {shape}", ACTED)
+    return Column(shape, torch.float32 if isinstance(space, Box) else torch.int32, feature_major=True)
+
+
+OBSERVED = "; use Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+ACTED = "; use Discrete, or a MultiDiscrete, MultiBinary or Box of one dimension"
+
+
+def _why_not(space: Space) -> str:
+    """Why a space that has no members is not supported; empty where it is."""
+    if isinstance(space, Discrete):
+        least, most = int(space.start), int(space.start) + int(space.n) - 1
+    elif isinstance(space, MultiDiscrete):
+        least, most = int(space.start.min(initial=0)), int((space.start + space.nvec).max(initial=0)) - 1
+    elif isinstance(space, Box | MultiBinary):
+        least = most = 0
+    else:
+        return next((why for kind, why in WHY_NOT.items() if isinstance(space, kind)), "it is of a kind not known here")
+    if 0 in (space.shape or ()):
+        return "it is empty"
+    return "" if least >= -MOST and most < MOST else f"its numbers, {least} to {most}, do not fit into 32 bits"
+
+
+def _refusal(space: Space, path: str, why: str, instead: str) -> TypeError:
+    return TypeError(f"{path}: {space} is not supported: {why}{instead}")
+
+
+def members(space: Dict | Tuple) -> list[tuple[str, Any, Space]]:
+    """Of each member: its name in a group of columns, its key in an observation, and its space."""
+    if isinstance(space, Dict):
+        return [(key, key, member) for key, member in space.spaces.items()]
+    return [(str(place), place, member) for place, member in enumerate(space.spaces)]
+
+
+def leaves(space: Space, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space]]:
+    """The spaces in a nested one that have no members, with the keys that lead to each in an observation."""
+    if not isinstance(space, Dict | Tuple):
+        yield keys, space
+        return
+    for _, key, member in members(space):
+        yield from leaves(member, (*keys, key))
 
 
 def is_image(space: Space) -> TypeGuard[Box]:
@@ -63,32 +141,23 @@ def is_image(space: Space) -> TypeGuard[Box]:
     return isinstance(space, Box) and len(space.shape) >= 2 and space.dtype == np.uint8
 
 
-def action_column(space: Space) -> Column:
-    """Column of an action: int32 for Discrete () and MultiDiscrete (K,), float32 for a Box (K,), feature-major.
-
-    Raises TypeError for a space that is not supported.
-    """
-    if isinstance(space, Discrete):
-        return Column((), torch.int32)
-    if isinstance(space, MultiDiscrete) and len(space.shape) == 1:
-        return Column(space.shape, torch.int32, feature_major=True)
-    if isinstance(space, Box) and len(space.shape) == 1:
-        return Column(space.shape, torch.float32, feature_major=True)
-    raise TypeError(f"actions of {space} are not supported: use Discrete, MultiDiscrete or a Box of one dimension")
-
-
 def to_json(space: Space) -> dict[str, Any]:
     """A JSON object from which `from_json` makes an equal space."""
     if isinstance(space, Dict):
         return {"type": "Dict", "spaces": {name: to_json(member) for name, member in space.items()}}
+    if isinstance(space, Tuple):
+        return {"type": "Tuple", "spaces": [to_json(member) for member in space.spaces]}
     if isinstance(space, Box):
+        number = _number(space.dtype)
         # repr keeps infinities, which JSON has no number for
-        bounds = {side: [repr(float(x)) for x in getattr(space, side).ravel()] for side in ("low", "high")}
+        bounds = {side: [repr(number(x)) for x in getattr(space, side).ravel()] for side in ("low", "high")}
         return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
     if isinstance(space, Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, MultiDiscrete):
         return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+    if isinstance(space, MultiBinary):
+        return {"type": "MultiBinary", "n": space.n if len(space.shape) == 1 else list(space.shape)}
     raise TypeError(f"{space} cannot be written as JSON")
 
 
@@ -97,14 +166,24 @@ def from_json(data: dict[str, Any]) -> Space:
     match data["type"]:
         case "Dict":
             return Dict({name: from_json(member) for name, member in data["spaces"].items()})
+        case "Tuple":
+            return Tuple([from_json(member) for member in data["spaces"]])
         case "Box":
+            dtype = np.dtype(data["dtype"])
             low, high = (
-                np.array([float(x) for x in data[side]]).reshape(data["shape"]).astype(data["dtype"])
+                np.array([_number(dtype)(x) for x in data[side]], dtype).reshape(data["shape"])
                 for side in ("low", "high")
             )
-            return Box(low, high, dtype=np.dtype(data["dtype"]).type)
+            return Box(low, high, dtype=dtype.type)
         case "Discrete":
             return Discrete(data["n"], start=data["start"])
         case "MultiDiscrete":
             return MultiDiscrete(data["nvec"], start=data["start"])
+        case "MultiBinary":
+            return MultiBinary(data["n"])
     raise ValueError(f"unknown space type {data['type']!r}")
+
+
+def _number(dtype: Any) -> type[int] | type[float]:
+    """Python's kind of number that holds those of a dtype exactly."""
+    return int if np.dtype(dtype).kind in "iub" else float

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor
 
 from headrace import rng
@@ -33,7 +33,8 @@ class OnPolicy:
     """A policy, one optimizer for all of it, and a learning rate that may fall. Subclasses bring update()."""
 
     name: ClassVar[str]
-    actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, Box)  # kinds of spaces it acts in
+    # kinds of spaces it acts in
+    actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box)
 
     def __init__(self, policy: Policy, config: Any, seed: int = 0) -> None:
         self.policy, self.config, self.seed = policy, config, seed

@@ -10,9 +10,10 @@ import gymnasium
 import numpy as np
 import torch
 
-from headrace.rollout import Group, Rollout
-from headrace.spaces import Box, Space, action_column, observation_column
+from headrace.rollout import Rollout
+from headrace.spaces import Box, Space, action_column, leaves, observation_column
 
+Views = list[tuple[tuple[Any, ...], np.ndarray]]
 TRIES = 5  # how often in a row an environment may fail before it is given up
 
 
@@ -20,8 +21,9 @@ class InlineEnv:
     """N Gymnasium environments behind headrace.envs.base.Env, on the CPU.
 
     factory() makes one of them. Each is seeded once, at reset(), by a seed made of the run's seed and its index.
-    Observations are cast to their column's dtype (float32, int32, or uint8 images), actions to the dtype of the action
-    space; a Box's are clipped to it. Raises TypeError for spaces that are not supported.
+    Observations are cast to their column's dtype (float32, int32, int8, or uint8 images), actions to the dtype of the
+    action space; a Box's are clipped to it, and rounded where it is of whole numbers. Raises TypeError for spaces that
+    are not supported.
 
     An exception inside an environment goes up as it is, with a note of which environment it was, in which episode, at
     which step. Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode.
@@ -116,7 +118,8 @@ class InlineEnv:
 
     def _cut_off(self, index: int, t: int) -> None:
         """End an episode that nobody can go on with, as if its last step had not been taken."""
-        _copy(self._observation, t, t + 1, index)
+        for _, column in self._observation:
+            column[t + 1, index] = column[t, index]
         self._reward[t, index] = 0.0
         self._terminated[t, index], self._truncated[t, index] = False, True
         self._valid[t + 1, index] = False
@@ -161,7 +164,7 @@ class InlineEnv:
 
     def _observe(self, row: int, index: int, observation: Any) -> None:
         try:
-            _write(self._observation, row, index, observation)
+            put(self._observation, row, index, observation)
         except (TypeError, ValueError, KeyError, IndexError) as error:
             raise ValueError(
                 f"the observation {observation!r} does not fit the observation_space {self.observation_space}"
@@ -170,7 +173,7 @@ class InlineEnv:
     def _bind(self, rollout: Rollout) -> None:
         """NumPy views of a rollout's columns: made once, because an index into a tensor costs ten of an array."""
         self._rollout = rollout
-        self._observation = _views(rollout.observation)
+        self._observation = views(self.observation_space, rollout.observation)
         self._action = rollout.action.numpy()
         self._valid = rollout.valid.numpy()
         self._reward = rollout.reward.numpy()
@@ -220,32 +223,33 @@ def _observation_of(outcome: Any) -> Any:
     return outcome[0]
 
 
-def _views(column: Any) -> Any:
-    """A column's NumPy view, or a dict of them."""
-    return {name: _views(member) for name, member in column} if isinstance(column, Group) else column.numpy()
+def views(space: Space, column: Any) -> Views:
+    """The NumPy arrays of an observation column, each with the keys that lead to its part of an observation."""
+    found = []
+    for keys, _ in leaves(space):
+        member = column
+        for key in keys:
+            member = getattr(member, str(key))
+        found.append((keys, member.numpy()))
+    return found
 
 
-def _write(column: Any, row: int, index: int, observation: Any) -> None:
-    """column[row, index] = observation, member by member for a Dict."""
-    if isinstance(column, dict):
-        for name, member in column.items():
-            _write(member, row, index, observation[name])
-    else:
-        column[row, index] = observation
-
-
-def _copy(column: Any, source: int, target: int, index: int) -> None:
-    """column[target, index] = column[source, index], member by member for a Dict."""
-    if isinstance(column, dict):
-        for member in column.values():
-            _copy(member, source, target, index)
-    else:
-        column[target, index] = column[source, index]
+def put(columns: Views, row: int, index: int, observation: Any) -> None:
+    """Write one observation. Raises ValueError, TypeError, KeyError, IndexError where it does not fit."""
+    for keys, column in columns:
+        part = observation
+        for key in keys:
+            part = part[key]
+        if np.shape(part) != column.shape[2:]:  # which an assignment would stretch to fit
+            raise ValueError(f"its shape is {np.shape(part)}, not {column.shape[2:]}")
+        column[row, index] = part
 
 
 def action_caster(space: Space) -> Callable[[np.ndarray], Any]:
     """A function from a row of the action column, [N, ...], to N actions as an environment of this space wants them."""
     if isinstance(space, Box):
         low, high, dtype = space.low, space.high, space.dtype
+        if dtype.kind != "f":
+            return lambda row: np.rint(np.minimum(np.maximum(row, low), high)).astype(dtype)
         return lambda row: np.minimum(np.maximum(row, low), high).astype(dtype, copy=False)
     return lambda row: row.astype(space.dtype)

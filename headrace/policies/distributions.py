@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 LOG_2PI = math.log(2 * math.pi)
 EDGE = 1 - 1e-6  # |tanh| of a squashed action at most: atanh of it is 7.25, which float32 still resolves
@@ -90,6 +91,33 @@ class MultiCategorical:
     def kl(self, other: MultiCategorical) -> Tensor:
         """KL(self || other) in nats, [N]."""
         return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(0)
+
+
+class Bernoulli:
+    """K independent switches: logits [K, N] of each being on. Actions are int32 [N, K], 0 or 1; one draw for each."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+    def sample(self, noise: Tensor) -> Tensor:
+        # draws are below 1 and may be 0: a switch of probability 1 is always on, one of probability 0 never
+        return (noise.t() < self.logits.sigmoid()).to(torch.int32).t()
+
+    def mode(self) -> Tensor:
+        return (self.logits > 0).to(torch.int32).t()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        # log sigmoid(x) for on, log sigmoid(-x) for off
+        return functional.logsigmoid(self.logits * (2 * action.t() - 1)).sum(0)
+
+    def entropy(self) -> Tensor:
+        return (functional.softplus(self.logits) - self.logits * self.logits.sigmoid()).sum(0)
+
+    def kl(self, other: Bernoulli) -> Tensor:
+        """KL(self || other) in nats, [N]."""
+        on = self.logits.sigmoid()
+        apart = on * (self.logits - other.logits) + functional.softplus(other.logits) - functional.softplus(self.logits)
+        return apart.sum(0)
 
 
 class Gaussian:

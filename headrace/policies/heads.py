@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
-from headrace.spaces import Box, Discrete, MultiDiscrete, Space
+from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
+from headrace.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 DISTRIBUTIONS = ("auto", "categorical", "gaussian", "squashed")
 
@@ -35,6 +35,17 @@ class MultiCategoricalHead(nn.Module):
 
     def forward(self, parameters: Tensor) -> MultiCategorical:
         return MultiCategorical(parameters, self.sizes, self.starts)
+
+
+class BernoulliHead(nn.Module):
+    """MultiBinary actions: one logit for each switch."""
+
+    def __init__(self, space: MultiBinary) -> None:
+        super().__init__()
+        self.num_parameters = self.num_draws = space.shape[0]
+
+    def forward(self, parameters: Tensor) -> Bernoulli:
+        return Bernoulli(parameters)
 
 
 class GaussianHead(nn.Module):
@@ -79,7 +90,8 @@ class GaussianHead(nn.Module):
 def action_head(space: Space, distribution: str = "auto") -> Any:
     """The head for an action space: num_parameters, num_draws, and a call that turns [P, N] into a distribution.
 
-    distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box.
+    distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box, switches for
+    MultiBinary, which has no other.
     Raises ValueError for an unknown name, TypeError where distribution and space do not go together.
     """
     if distribution not in DISTRIBUTIONS:
@@ -88,9 +100,12 @@ def action_head(space: Space, distribution: str = "auto") -> Any:
         return CategoricalHead(space)
     if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and distribution in ("auto", "categorical"):
         return MultiCategoricalHead(space)
+    if isinstance(space, MultiBinary) and len(space.shape) == 1 and distribution == "auto":
+        return BernoulliHead(space)
     if isinstance(space, Box) and len(space.shape) == 1 and distribution != "categorical":
         return GaussianHead(space, squash=distribution == "squashed")
     raise TypeError(
         f"no {distribution} distribution over actions of {space}: "
-        "Discrete and MultiDiscrete are categorical; a Box of one dimension is gaussian or squashed"
+        "Discrete and MultiDiscrete are categorical; MultiBinary is auto; a Box of one dimension is gaussian or "
+        "squashed"
     )

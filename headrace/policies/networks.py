@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from headrace.policies.images import ImageEncoder
 from headrace.policies.normalize import ObservationNormalizer
-from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, Space, is_image
+from headrace.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     # in place where the gradient needs the output only
@@ -129,15 +129,29 @@ class OneHotEncoder(nn.Module):
         """Ones and zeros stay as they are."""
 
 
-class DictEncoder(nn.Module):
-    """A Dict: its members' vectors one after another."""
+class BinaryEncoder(nn.Module):
+    """MultiBinary, flattened: zeros and ones, [N, *shape] -> [N, size]."""
 
-    def __init__(self, space: Dict, normalize: bool, generator: torch.Generator, images: str) -> None:
+    def __init__(self, space: MultiBinary) -> None:
         super().__init__()
-        self.names = list(space)
-        members = [make_encoder(space[name], normalize, generator, images) for name in self.names]
-        self.members: Any = nn.ModuleList(members)
-        self.size = sum(member.size for member in members)
+        self.size = math.prod(space.shape)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return observation.reshape(len(observation), self.size).to(torch.float32)
+
+    def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
+        """Ones and zeros stay as they are."""
+
+
+class DictEncoder(nn.Module):
+    """A Dict or a Tuple: its members' vectors one after another."""
+
+    def __init__(self, space: Dict | Tuple, normalize: bool, generator: torch.Generator, images: str) -> None:
+        super().__init__()
+        named = {name: make_encoder(member, normalize, generator, images) for name, _, member in members(space)}
+        self.names = list(named)
+        self.members: Any = nn.ModuleList(named.values())
+        self.size = sum(encoder.size for encoder in named.values())
 
     def forward(self, observation: Any) -> Tensor:
         parts = [member(getattr(observation, name)) for name, member in zip(self.names, self.members, strict=True)]
@@ -156,15 +170,17 @@ def make_encoder(space: Space, normalize: bool, generator: torch.Generator, imag
     are any. images: the network for Boxes of uint8 with two dimensions or more; see images.ImageEncoder.
     Raises TypeError for other spaces.
     """
-    if isinstance(space, Dict):
+    if isinstance(space, Dict | Tuple):
         return DictEncoder(space, normalize, generator, images)
     if isinstance(space, Discrete | MultiDiscrete):
         return OneHotEncoder(space)
+    if isinstance(space, MultiBinary):
+        return BinaryEncoder(space)
     if is_image(space):
         return ImageEncoder(space, images, generator)
     if isinstance(space, Box):
         return VectorEncoder(space, normalize)
     raise TypeError(
-        f"no network for observations of {space} yet: use a Box (vectors, images), Discrete, MultiDiscrete or a Dict "
-        "of these"
+        f"no network for observations of {space} yet: use a Box (vectors, images), Discrete, MultiDiscrete, "
+        "MultiBinary, or a Dict or Tuple of these"
     )

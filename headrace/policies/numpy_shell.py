@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,24 +10,20 @@ import torch
 from torch import Tensor
 
 from headrace.rollout import Group, tree_map
-from headrace.spaces import Box, Dict, Space, observation_column
+from headrace.spaces import Box, Dict, Space, Tuple, members, observation_column
 
 
 def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any, bool]:
     """Observations as tensors [N, ...], and whether it was a single one. Raises ValueError where the shape is wrong."""
-    if isinstance(space, Dict):
-        if not isinstance(observation, Mapping):
-            raise ValueError(f"expected a dict of {', '.join(space)}, got {type(observation).__name__}")
-        missing = [name for name in space if name not in observation]
-        if missing:
-            raise ValueError(f"the observation lacks {', '.join(missing)}: it needs {', '.join(space)}")
-        members = {name: to_batch(space[name], observation[name], device) for name in space}
-        if len({single for _, single in members.values()}) > 1:
+    if isinstance(space, Dict | Tuple):
+        _check_members(space, observation)
+        parts = {name: to_batch(member, observation[key], device) for name, key, member in members(space)}
+        if len({single for _, single in parts.values()}) > 1:
             raise ValueError("some members of the observation are single, others are batches")
-        sizes = {name: batch_size(batch) for name, (batch, _) in members.items()}
+        sizes = {name: batch_size(batch) for name, (batch, _) in parts.items()}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"members of the observation are batches of different sizes: {sizes}")
-        return Group({name: batch for name, (batch, _) in members.items()}), next(iter(members.values()))[1]
+        return Group({name: batch for name, (batch, _) in parts.items()}), next(iter(parts.values()))[1]
     array = np.asarray(observation)
     shape = space.shape or ()
     single = array.ndim == len(shape)
@@ -37,11 +33,25 @@ def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any,
     return (tensor.unsqueeze(0) if single else tensor), single
 
 
+def _check_members(space: Dict | Tuple, observation: Any) -> None:
+    """Raise ValueError where an observation has not the members of its space."""
+    if isinstance(space, Tuple):
+        if not isinstance(observation, Sequence) or len(observation) != len(space):
+            raise ValueError(f"expected a tuple of {len(space)} arrays, got {observation!r}")
+        return
+    if not isinstance(observation, Mapping):
+        raise ValueError(f"expected a dict of {', '.join(space)}, got {type(observation).__name__}")
+    missing = [name for name in space if name not in observation]
+    if missing:
+        raise ValueError(f"the observation lacks {', '.join(missing)}: it needs {', '.join(space)}")
+
+
 def to_action(space: Space, action: Tensor, single: bool) -> Any:
     """A policy's actions [N, ...] as numpy, in the space's dtype and bounds; of one observation without the batch."""
     array = action.detach().cpu().numpy()
     if isinstance(space, Box):
         array = np.clip(array, space.low, space.high)
+        array = array if space.dtype.kind == "f" else np.rint(array)
     array = np.ascontiguousarray(array, dtype=space.dtype)
     return array[0] if single else array
 

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 from gymnasium.wrappers import TransformReward
 
 from headrace import envs
@@ -207,9 +207,9 @@ def test_an_error_inside_names_environment_episode_step_and_seed():
 @pytest.mark.parametrize(
     ("observation_space", "action_space", "named"),
     [
-        (Tuple((Discrete(2),)), Discrete(2), "observations of Tuple"),
-        (Box(0, 1, (2,)), Box(0, 1, (2, 2)), "actions of Box"),
-        (Box(0, 1, (2,)), Dict({"a": Discrete(2)}), "actions of Dict"),
+        (Tuple((Discrete(2), Text(3))), Discrete(2), r"^observation\[1\]: Text"),
+        (Box(0, 1, (2,)), Box(0, 1, (2, 2)), "^action: Box"),
+        (Box(0, 1, (2,)), Dict({"a": Discrete(2)}), "^action: Dict"),
     ],
 )
 def test_unsupported_spaces_are_refused_when_made(observation_space, action_space, named):

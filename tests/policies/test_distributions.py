@@ -8,6 +8,7 @@ from torch import distributions as torch_distributions
 
 from headrace.policies.distributions import (
     EDGE,
+    Bernoulli,
     Categorical,
     Gaussian,
     MultiCategorical,
@@ -73,6 +74,33 @@ def test_multi_categorical_draws(generator):
     joint = torch.bincount(action[:, 0] * 3 + action[:, 1], minlength=6) / DRAWS
     expected = torch.tensor([0.7, 0.3]).outer(torch.tensor([0.2, 0.5, 0.3])).flatten()
     torch.testing.assert_close(joint, expected, atol=0.005, rtol=0)
+
+
+def test_bernoulli_equals_torch(generator):
+    logits, other = normal(generator, 4, 30) * 3, normal(generator, 4, 30)
+    ours = Bernoulli(logits)
+    theirs = torch_distributions.Independent(torch_distributions.Bernoulli(logits=logits.t()), 1)
+    action = torch.randint(0, 2, (30, 4), generator=generator).int()
+    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action.double()))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy())
+    apart = torch_distributions.Independent(torch_distributions.Bernoulli(logits=other.t()), 1)
+    torch.testing.assert_close(ours.kl(Bernoulli(other)), torch_distributions.kl_divergence(theirs, apart))
+    assert torch.equal(ours.mode(), (logits.t() > 0).int())
+
+
+def test_bernoulli_gradients_are_finite_where_a_switch_is_certain():
+    logits = torch.tensor([[90.0], [-90.0]], requires_grad=True)
+    (Bernoulli(logits).log_prob(torch.tensor([[0, 1]])) + Bernoulli(logits).entropy()).sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_bernoulli_draws_each_switch_as_often_as_it_should(generator):
+    probs = torch.tensor([0.0, 0.2, 0.9, 1.0])
+    action = Bernoulli(probs.logit().unsqueeze(1).expand(4, DRAWS)).sample(torch.rand(DRAWS, 4, generator=generator))
+    assert action.dtype == torch.int32
+    torch.testing.assert_close(action.float().mean(0), probs, atol=0.004, rtol=0)
+    assert not action[:, 0].any() and action[:, 3].all()
+    torch.testing.assert_close(torch.cov(action[:, 1:3].float().t())[0, 1], torch.tensor(0.0), atol=0.002, rtol=0)
 
 
 def test_gaussian_equals_torch(generator):
