@@ -34,6 +34,7 @@ TASKS = {
     "Pendulum-v1": Task(-200.0, 8192, 2_000_000, most_per_step=0.0, most_at_end=0.0),
     "MountainCarContinuous-v0": Task(85.0, 8192, 2_000_000, most_per_step=0.0, most_at_end=100.0),
     "MountainCar-v0": Task(-120.0, 8192, 5_000_000, most_per_step=0.0, most_at_end=0.0),
+    "Catch": Task(0.95, 8192, 2_000_000, most_per_step=0.0, most_at_end=1.0),  # not Gymnasium's: see scaling_one.py
 }
 
 

@@ -18,7 +18,7 @@ from common import Neighbours, Row, finish, parser, run_program, table
 from figures import PAGE, canvas, dress, save
 
 FITTED = ("CartPole-v1", "Pendulum-v1")
-UNSEEN = ("Acrobot-v1", "MountainCarContinuous-v0")
+UNSEEN = ("Acrobot-v1", "MountainCarContinuous-v0", "Catch", "MountainCar-v0")
 NUM_ENVS = (8, 16, 32, 64, 128, 512, 2048, 4096)
 GIVE_UP = 3.0  # s of training
 COLUMNS = ("env", "settings", "num_envs", "num_steps", "epochs", "minibatch_size", "learning_rate", "held", "held_s")

@@ -34,9 +34,11 @@ def test_the_base_is_what_it_was():
     assert derived(PPOConfig, {"num_envs": 64, "num_steps": 100}, {"num_envs": 64}) == {}
 
 
-def test_fewer_envs_take_longer_rollouts_of_as_many_rows():
+def test_fewer_envs_take_longer_rollouts_of_fewer_rows():
     fewer = BASE.scaled(64, 16)
-    assert fewer.num_steps == 400
+    assert fewer.num_steps == 200  # 100 sqrt(4): half the rows
+    assert BASE.scaled(64, 1).num_steps == 1024  # but not fewer rows than this
+    assert PPOConfig(num_steps=8).scaled(64, 8).num_steps == 64  # or than there were
     assert (fewer.epochs, fewer.minibatch_size, fewer.learning_rate) == (8, 128, 1e-3)
 
 

@@ -19,6 +19,7 @@ from headrace.returns import explained_variance, gae
 from headrace.rollout import Rollout
 
 METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
+FEWEST_ROWS = 1024  # of a rollout, below which gradients are too noisy: see docs/scaling.md
 
 
 @dataclass(frozen=True)
@@ -66,20 +67,23 @@ class PPOConfig:
         growth = num_envs / base_envs
         foresight = self.gamma * self.gae_lambda
         reach = ceil(1 / (1 - foresight)) if foresight < 1 else inf  # steps that an advantage sums over
-        num_steps = max(round(self.num_steps / growth), min(self.num_steps, reach))
+        rows = self.num_steps * base_envs  # of a rollout
+        if growth < 1:
+            rows = max(rows * sqrt(growth), min(rows, FEWEST_ROWS))
+        num_steps = max(round(rows / num_envs), min(self.num_steps, reach))
         if self.sequence_length:
             num_steps = ceil(num_steps / self.sequence_length) * self.sequence_length
         num_steps = fixed.get("num_steps", num_steps)
-        rows = growth * num_steps / self.num_steps  # of a rollout, in those of the base
-        fresh = max(1.0, rows * sqrt(growth))  # how much less each row need be looked at
+        larger = growth * num_steps / self.num_steps  # rollouts
+        fresh = max(1.0, larger * sqrt(growth))  # how much less each row need be looked at
         epochs = fixed.get("epochs", max(1, int(self.epochs / fresh)))
-        larger = 1 if "minibatch_size" in fixed else max(1, round(rows * epochs / self.epochs))
+        wider = 1 if "minibatch_size" in fixed else max(1, round(larger * epochs / self.epochs))  # minibatches
         settings = {
             "num_steps": num_steps,
             "epochs": epochs,
-            "minibatch_size": self.minibatch_size * larger,
-            "learning_rate": self.learning_rate * sqrt(larger),
-            "target_kl": self.target_kl or (self.clip**2 / 2 if larger > 1 else 0.0),
+            "minibatch_size": self.minibatch_size * wider,
+            "learning_rate": self.learning_rate * sqrt(wider),
+            "target_kl": self.target_kl or (self.clip**2 / 2 if wider > 1 else 0.0),
         }
         return replace(self, **settings | fixed)
 
