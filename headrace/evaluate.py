@@ -17,9 +17,7 @@ from headrace.envs import sources
 from headrace.envs.base import rollout_for
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.device_env import DeviceEnv
-from headrace.envs.inline import InlineEnv
 from headrace.envs.kernel import KernelEnv
-from headrace.envs.workers import WorkerEnv
 from headrace.policies.base import Policy
 from headrace.rollout import Rollout, tree_map
 from headrace.spaces import action_column, env_columns
@@ -180,7 +178,7 @@ def original(env: Any) -> Any:
         return env.source.cls
     if isinstance(env, DeviceEnv):
         return original(env.env)
-    if isinstance(env, InlineEnv | WorkerEnv):
+    if hasattr(env, "factory"):  # that of single environments, inline or in workers
         return env.factory
     try:
         envs.factory(env.name)

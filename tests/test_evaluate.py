@@ -48,6 +48,42 @@ def test_fewer_episodes_are_the_first_of_more():
     assert hr.evaluate(policy, "CartPole-v1", 3).returns == hr.evaluate(policy, "CartPole-v1", 20).returns[:3]
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_workers_give_the_same_bits_whatever_their_number(deterministic):
+    policy = policy_for(gymnasium.make("Pendulum-v1").observation_space, Box(-2, 2, (1,)), seed=3)
+    options = {"episodes": 5, "seed": 4, "deterministic": deterministic}
+    inline, one, three = (hr.evaluate(policy, "Pendulum-v1", workers=workers, **options) for workers in (None, 1, 3))
+    assert inline.returns == one.returns == three.returns and len(set(inline.returns)) == 5
+    assert inline.lengths == one.lengths == three.lengths == (200,) * 5
+    assert len(hr.evaluate(policy, "Pendulum-v1", workers=7, **options | {"episodes": 2}).returns) == 2
+
+
+def test_a_world_whose_episode_is_over_waits_for_the_others():
+    steps = []
+
+    class Short(gymnasium.Env):
+        observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.left = int(self.np_random.integers(1, 30))
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            self.left -= 1
+            steps.append(1)
+            return np.zeros(2, np.float32), 0.5, self.left == 0, False, {}
+
+    result = hr.evaluate(policy_for(Short.observation_space, Short.action_space), Short, 20)
+    assert len(steps) == sum(result.lengths) and len(set(result.lengths)) > 5
+    assert result.returns == tuple(0.5 * length for length in result.lengths)
+
+
+def test_workers_of_compiled_worlds_are_refused():
+    with pytest.raises(ValueError, match="Dice is evaluated compiled, without workers: leave workers=2 out"):
+        hr.evaluate(policy_for(Dice.observation_space, Dice.action_space), Dice, 2, workers=2)
+
+
 def test_seeds_decide():
     policy = cartpole_policy()
     for deterministic in (True, False):

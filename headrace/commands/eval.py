@@ -24,6 +24,7 @@ class Eval:
     choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]
     episodes: int = 100  # whole episodes, each in a world of its own
     seed: int = 0  # of the worlds and of drawn actions: the same seed gives the same episodes
+    workers: int | None = None  # processes that step the worlds; the returns are the same for any number, and for none
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object instead of a table
 
 
@@ -32,13 +33,14 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Eval, prog="headrace eval", description=DESCRIPTION, args=arguments)
     policy, folder = load_chosen(options.run, options.choice)
     env = options.choice.env or env_of(options.run)
-    result = evaluate(policy, env, options.episodes, options.seed, not options.choice.stochastic)
+    deterministic = not options.choice.stochastic
+    result = evaluate(policy, env, options.episodes, options.seed, deterministic, workers=options.workers)
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
-        facts |= {"seed": options.seed, "deterministic": not options.choice.stochastic, "seconds": result.seconds}
+        facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds}
         print(json.dumps(facts | {"return": _statistics(result.returns), "length": _statistics(result.lengths)}))
         return
-    manner = "actions drawn" if options.choice.stochastic else "deterministic"
+    manner = "deterministic" if deterministic else "actions drawn"
     print(f"{env}: {options.episodes} episodes, {manner}, {folder}")
     print(_table(result))
 
