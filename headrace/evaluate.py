@@ -71,14 +71,23 @@ def evaluate(
             raise ValueError(f"{kernel.__name__} is evaluated compiled, without workers: leave workers={workers} out")
         returns, lengths = _compiled(policy, kernel, episodes, seed, deterministic, most_steps)
     else:
-        processes: Any = {"backend": "inline"} if workers is None else {"workers": min(workers, episodes)}
-        worlds = envs.make(source, episodes, wrappers=(OneEpisode,), **processes)
+        worlds = _worlds(source, episodes, workers)
         try:
             returns, lengths = _stepped(policy, worlds, seed, deterministic, most_steps)
         finally:
             worlds.close()
     seconds = perf_counter() - started
     return Evaluation(float(np.mean(returns)), float(np.std(returns)), tuple(returns), tuple(lengths), seconds)
+
+
+def _worlds(source: Any, episodes: int, workers: int | None) -> Any:
+    """Worlds to evaluate in: as many at once where they come so and nobody asked for workers, else one by one."""
+    if workers is None and envs.comes_as_vector(source):
+        worlds: Any = envs.make(source, episodes, backend="vector")
+        worlds.clip_reward = None
+        return worlds
+    processes: Any = {"backend": "inline"} if workers is None else {"workers": min(workers, episodes)}
+    return envs.make(source, episodes, wrappers=(OneEpisode,), **processes)
 
 
 class OneEpisode(gymnasium.Wrapper):
@@ -119,11 +128,11 @@ def _stepped(
             noise = noise.to(device)
         observation = tree_map(lambda x, live=live: x[0, live].to(device), rollout.observation)
         decision = policy.decide(observation, memory, noise)
-        rollout.action[0, live] = decision.action.cpu()
+        rollout.action[0, live] = decision.action.to(rollout.device)
         env.step(rollout, 0)
-        returns[live] += rollout.reward[0, live].double()
+        returns[live] += rollout.reward[0, live].cpu().double()
         lengths[live] += 1
-        going_on = rollout.valid[1, live]
+        going_on = rollout.valid[1, live].cpu()
         live, still = live[going_on], going_on.to(device)
         if not len(live):
             return returns.tolist(), lengths.tolist()

@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from gymnasium.vector import VectorEnv
 
 from headrace import envs, finite, rng
 from headrace.algorithms.base import Algorithm
@@ -59,8 +58,8 @@ REHEARSAL_STEPS = 2
 class Trainer:
     """A training to be stepped by hand: `trainer.iterate()` collects one rollout and learns from it. Writes no files.
 
-    algorithm: "ppo", or an Algorithm made by you. env: a name, `file.py:Class`, a class, a function that gives a
-    gymnasium.Env, or an Env made by you. config: a TOML file; options: fields of TrainConfig or of the algorithm's
+    algorithm: "ppo", or an Algorithm made by you. env: what make() takes, or worlds made by you: an Env, a
+    gymnasium.vector.VectorEnv, a simulator. config: a TOML file; options: fields of TrainConfig or of the algorithm's
     config. Raises TypeError, ValueError for settings that are wrong.
     """
 
@@ -76,6 +75,8 @@ class Trainer:
         named = {name: file.pop(name, None) for name in ("algorithm", "env")}
         algorithm = named["algorithm"] if algorithm is None else algorithm
         self.source = named["env"] if env is None else env
+        if _is_ready(self.source):
+            self.source = envs.adapted(self.source)
         if algorithm is None or self.source is None:
             raise TypeError('name an algorithm and an environment, as in train("ppo", "CartPole-v1")')
         self.config, algorithm_config, self.derived = _settings(algorithm, self.source, file, options)
@@ -276,8 +277,6 @@ class Trainer:
     def _make_env(self, asked: int | None) -> Any:
         """asked: num_envs where it was given by name."""
         config = self.config
-        if isinstance(self.source, VectorEnv):
-            raise TypeError(f"{self.source!r} is a vector of environments: give an id, or a function that makes one")
         if not _is_ready(self.source):
             return self._made(config.backend)
         if asked not in (None, self.source.num_envs):

@@ -16,9 +16,22 @@ from headrace.envs.base import Env
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.registry import Source, Spec, names, nearest, register, spec
 
-__all__ = ["Env", "KernelEnv", "Listing", "Source", "Spec", "factory", "listing", "make", "register", "spec"]
+__all__ = [
+    "Env",
+    "KernelEnv",
+    "Listing",
+    "Source",
+    "Spec",
+    "adapted",
+    "comes_as_vector",
+    "factory",
+    "listing",
+    "make",
+    "register",
+    "spec",
+]
 
-BACKENDS = ("auto", "cpu", "cuda", "torch", "inline", "workers")
+BACKENDS = ("auto", "cpu", "cuda", "torch", "inline", "workers", "vector")
 
 
 def make(
@@ -39,13 +52,16 @@ def make(
 
     source: a registered name ("CartPole-v1"); any Gymnasium id ("LunarLander-v3", "package:Id-v0");
     "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
-    gives a gymnasium.Env.
+    gives a gymnasium.Env. Many at once come from an Atari game ("ALE/Pong-v5"), a task of EnvPool ("envpool/Pong-v5"),
+    an id that brings a vector environment, and a function with a parameter `num_envs` that gives a
+    gymnasium.vector.VectorEnv or a headrace.envs.simulators.Simulator.
     backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another, the
-    originals where a KernelEnv is a port; "workers" steps them in processes; "auto" compiles what can be compiled, for
-    `device`, and takes workers where they are asked for.
+    originals where a KernelEnv is a port; "workers" steps them in processes; "vector" steps what comes as many; "auto"
+    compiles what can be compiled, for `device`, takes workers where they are asked for, and else what comes as many.
     workers (how many processes), on_error and step_timeout: see headrace.envs.workers.WorkerEnv.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
-    wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function.
+    wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
+    "vector" to what makes the vector.
 
     Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a file, module or
     extra that is missing; TypeError for spaces that are not supported.
@@ -64,6 +80,8 @@ def make(
 
         build = _factory_elsewhere(known, wrappers, kwargs)
         return WorkerEnv(build, num_envs, known.name, workers, on_error=on_error, step_timeout=step_timeout)
+    if backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry)):
+        return _vector(known.name, entry, num_envs, device, wrappers, kwargs)
     if sources.is_kernel(entry) and backend != "inline":
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
@@ -83,6 +101,20 @@ def factory(
     return _factory(known.name, _entry(known), wrappers, kwargs)
 
 
+def adapted(worlds: Any) -> Any:
+    """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a simulator (headrace.envs.simulators), or
+    an Env, which stays as it is. Raises TypeError for anything else."""
+    from headrace.envs import libraries
+
+    return libraries.adapted(worlds)
+
+
+def comes_as_vector(source: Source) -> bool:
+    """Whether make() gives a source's environments as one vector of them, rather than one by one."""
+    known = spec(source)
+    return sources.comes_as_vector(known.name, _entry(known))
+
+
 class Listing(NamedTuple):
     """A registered environment, as `headrace envs` shows it."""
 
@@ -94,8 +126,9 @@ class Listing(NamedTuple):
 
 
 def listing() -> list[Listing]:
-    """Every registered environment. Imports them; those of Gymnasium are made once for their spaces."""
-    return [_listed(spec(name)) for name in names()]
+    """Every registered environment, but those that have settings alone. Imports them; those of Gymnasium are made once
+    for their spaces."""
+    return [_listed(spec(name)) for name in names() if spec(name).listed]
 
 
 def _listed(known: Spec) -> Listing:
@@ -126,8 +159,10 @@ def _entry(known: Spec) -> Any:
     entry = known.entry
     if not isinstance(entry, str):
         return entry
-    if entry in gymnasium.registry:
-        return gymnasium.registry[entry]
+    if entry.startswith(sources.ENVPOOL):
+        return entry
+    if (known_id := sources.registered(entry)) is not None:
+        return known_id
     if ":" in entry or entry.endswith(".py"):
         return sources.find(entry)
     hint = nearest(entry, [*names(), *gymnasium.registry]) or "; `headrace envs` lists those that are built in"
@@ -155,6 +190,24 @@ def _compiled(
     if backend == "auto":
         backend = where.type if where.type in ("cpu", "cuda") else "torch"
     return CompiledEnv(cls, num_envs, backend, threads, params, device=where, name=name)
+
+
+def _vector(
+    name: str, entry: Any, num_envs: int, device: str | torch.device, wrappers: Sequence[Any], kwargs: dict[str, Any]
+) -> Env:
+    from headrace.envs import libraries
+
+    if sources.is_kernel(entry) and entry.gymnasium_id is not None:
+        entry = gymnasium.registry[entry.gymnasium_id]
+    if not sources.comes_as_vector(name, entry):
+        raise ValueError(f"{name} does not come as a vector of environments: use the backend 'inline' or 'workers'")
+    if wrappers:
+        raise TypeError(f"{name} comes as a vector of environments, which takes no wrappers: leave them out")
+    env = libraries.make(name, entry, num_envs, kwargs)
+    if not _on_cpu(device) and env.device.type == "cpu":
+        env.close()
+        raise ValueError(f"{name} runs on the CPU, not on {str(device)!r}: leave device out")
+    return env
 
 
 def _on_cpu(device: str | torch.device) -> bool:

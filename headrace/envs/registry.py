@@ -20,17 +20,21 @@ class Spec:
 
     entry: `module:Class` or `file.py:Class` (imported when first made), `module:Id-v0` of Gymnasium, a class, or a
     function that gives a gymnasium.Env. defaults: per algorithm, values for fields of its config or of TrainConfig.
+    listed: whether listings show it, rather than that it has settings alone and others bring it.
     """
 
     name: str
     entry: Source
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    listed: bool = True
 
 
 _specs: dict[str, Spec] = {}
 
 
-def register(name: str, entry: Source, defaults: Mapping[str, Mapping[str, Any]] | None = None) -> Spec:
+def register(
+    name: str, entry: Source, defaults: Mapping[str, Mapping[str, Any]] | None = None, listed: bool = True
+) -> Spec:
     """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it.
 
         register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})
@@ -39,7 +43,7 @@ def register(name: str, entry: Source, defaults: Mapping[str, Mapping[str, Any]]
     """
     if not name or ":" in name:
         raise ValueError(f"an environment cannot be called {name!r}: a colon is for `file.py:Class`")
-    _specs[name] = Spec(name, entry, defaults or {})
+    _specs[name] = Spec(name, entry, defaults or {}, listed)
     return _specs[name]
 
 

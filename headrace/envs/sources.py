@@ -16,6 +16,8 @@ import gymnasium
 from headrace.envs.kernel import KernelEnv
 
 EnvSpec = gymnasium.envs.registration.EnvSpec
+ATARI = "ALE/"  # ids of Atari games begin so: ALE/Pong-v5
+ENVPOOL = "envpool/"  # and EnvPool's tasks, here, so: envpool/Pong-v5
 Entry = type | Callable[..., gymnasium.Env] | EnvSpec
 _files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change, so that an edited file is read anew
 
@@ -36,6 +38,31 @@ def find(source: str) -> Entry:
     if name in gymnasium.registry:  # importing the module has registered it
         return gymnasium.registry[name]
     raise ValueError(_no_class(module, place, name))
+
+
+def registered(name: str) -> EnvSpec | None:
+    """Gymnasium's spec of an id; None for what is none. For an Atari game, what registers them is imported.
+
+    Raises ImportError where that is not installed.
+    """
+    if name.startswith(ATARI) and name not in gymnasium.registry:
+        try:
+            importlib.import_module("ale_py")
+        except ImportError as error:
+            raise ImportError(f'{name} needs ale-py, which is not installed: pip install "headrace[atari]"') from error
+    return gymnasium.registry.get(name)
+
+
+def comes_as_vector(name: str, entry: Any) -> bool:
+    """Whether this makes many worlds at once: an id that brings a vector environment, a task of EnvPool, a
+    gymnasium.vector.VectorEnv class, or a function with a parameter `num_envs`."""
+    if name.startswith(ENVPOOL):
+        return True
+    if isinstance(entry, EnvSpec):
+        return entry.vector_entry_point is not None
+    if inspect.isclass(entry):
+        return issubclass(entry, gymnasium.vector.VectorEnv)
+    return callable(entry) and "num_envs" in _parameters(entry)
 
 
 def reference(thing: Any) -> str:
@@ -59,12 +86,20 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
 
             return single(entry, **kwargs)
         entry = gymnasium.registry[entry.gymnasium_id]
+    if comes_as_vector(name, entry) and not isinstance(entry, EnvSpec):
+        raise TypeError(f"{name} comes as a vector of environments, and one alone was asked for")
     if isinstance(entry, EnvSpec):
+        if entry.id.startswith(ATARI):
+            from headrace.envs import atari
+
+            return atari.game(entry.id, **kwargs)
         try:
             return gymnasium.make(entry, **kwargs)
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(f"{name} needs a package that is not installed: {_remedy(entry)}") from error
     env = entry(**kwargs)
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise TypeError(f"{name} gave {env!r}, which is many worlds: let the function take their number as `num_envs`")
     if not isinstance(env, gymnasium.Env):
         raise TypeError(f"{name} gave {env!r} where a gymnasium.Env was expected")
     return env
@@ -73,6 +108,13 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
 def is_kernel(thing: Any) -> bool:
     """Whether it is a class that can be compiled."""
     return inspect.isclass(thing) and issubclass(thing, KernelEnv)
+
+
+def _parameters(function: Any) -> Any:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some that are written in C tell nothing
+        return ()
 
 
 def _is_environment(thing: Any) -> bool:
@@ -84,7 +126,7 @@ def _remedy(entry: EnvSpec) -> str:
     package = str(entry.entry_point).partition(":")[0].split(".")
     if package[:2] != ["gymnasium", "envs"]:
         return "see the documentation of the package that brings it"
-    owner = "headrace" if package[2] == "box2d" else "gymnasium"
+    owner = "headrace" if package[2] in ("box2d", "mujoco") else "gymnasium"
     return f'pip install "{owner}[{package[2]}]"'
 
 
