@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.envs import register as register
     from headrace.envs.device_env import DeviceEnv as DeviceEnv
     from headrace.envs.single import single as single
+    from headrace.envs.worker_process import Workers as Workers
     from headrace.evaluate import Evaluation as Evaluation
     from headrace.evaluate import evaluate as evaluate
     from headrace.kernels import words as words
@@ -50,6 +51,7 @@ _HOMES = {  # name -> the module it lives in
     "make": "envs",
     "register": "envs",
     "single": "envs.single",
+    "Workers": "envs.worker_process",
     "EnvError": "kernels.errors",
     "Evaluation": "evaluate",
     "evaluate": "evaluate",

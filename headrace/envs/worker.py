@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import struct
 import threading
@@ -15,13 +16,15 @@ from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple
 
 ORDER = struct.Struct("<iq")  # what to do, and with which rollout and row
-ANSWER = struct.Struct("<ii")  # who is done, and how many environments it has made anew
-BIND, RESET, STEP, BEGIN_ANEW, ADOPT, CLOSE = range(6)
+ANSWER = struct.Struct("<i")  # how many environments it has made anew, or that it has failed and tells how
+FAILED = -1
+ENGAGE, BIND, RESET, STEP, BEGIN_ANEW, ADOPT, DISMISS, CLOSE = range(8)
 ROWS = 2**32  # a rollout's number is written above its row
+GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # what it looks like when the other process is gone
 
 
 class Task(NamedTuple):
-    """What a worker is told when it starts. Functions are pickled by cloudpickle."""
+    """Which environments a worker is to run. Functions are pickled by cloudpickle."""
 
     factory: bytes  # gives an environment
     set_up: bytes | None  # called with the worker's place before anything else
@@ -53,26 +56,35 @@ class Failure(NamedTuple):
     text: str  # its traceback
 
 
-def run(number: int, orders: Connection, answers: Connection, task: Task) -> None:
-    """Do as told, until told to close or the parent is gone. number: its own, of all processes there ever were."""
+def run(orders: Connection, spin: float) -> None:
+    """Run one set of environments after another, until told to close or the parent is gone. spin: see Waiting."""
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then tells
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     torch.set_num_threads(1)
+    inbox = _Inbox(orders, spin)
+    with suppress(*GONE):
+        while inbox.order()[0] == ENGAGE and _serve(inbox, orders.recv()):
+            pass
+
+
+def _serve(inbox: _Inbox, task: Task) -> bool:
+    """Run environments until told to stop: whether there may be others after them."""
     worker: _Worker | None = None
     try:
         if task.set_up is not None:
             pickle.loads(task.set_up)(task.place)
-        worker = _Worker(task, orders)
-        orders.send(Facts(*worker.facts()))
-        while (answered := worker.obey()) is not None:
-            if answered:
-                os.write(answers.fileno(), ANSWER.pack(number, worker.env.restarts))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone
+        worker = _Worker(task, inbox)
+        inbox.orders.send(Facts(*worker.facts()))
+        while (last := worker.obey()) is None:
+            pass
+        return last == DISMISS
+    except GONE:
+        raise
     except BaseException as error:
-        _report(orders, error)
+        _report(inbox.orders, error, asked=worker is not None)
+        return False
     finally:
         if worker is not None:
             worker.env.close()
@@ -80,23 +92,41 @@ def run(number: int, orders: Connection, answers: Connection, task: Task) -> Non
             pickle.loads(task.clean_up)(task.place)
 
 
+class _Inbox:
+    """Where a worker's orders come in."""
+
+    def __init__(self, orders: Connection, spin: float) -> None:
+        from headrace.envs.waiting import Waiting
+
+        self.orders, self._waiting = orders, Waiting(spin)
+        self._poll = select.poll()
+        self._poll.register(orders.fileno(), select.POLLIN)
+
+    def order(self) -> tuple[int, int]:
+        """The next order: what to do, and with which rollout and row. Raises EOFError where the parent is gone."""
+        while not self._waiting.poll(self._poll, 3600.0):
+            pass
+        what, where = ORDER.unpack(read(self.orders.fileno(), ORDER.size))
+        return what, where
+
+
 class _Worker:
     """Environments and the rollouts they write into."""
 
-    def __init__(self, task: Task, orders: Connection) -> None:
+    def __init__(self, task: Task, inbox: _Inbox) -> None:
         from headrace.envs.inline import InlineEnv
 
         factory = pickle.loads(task.factory)
-        self.task, self.orders = task, orders
+        self.task, self.inbox, self.orders = task, inbox, inbox.orders
         self.env = InlineEnv(factory, task.size, task.name, task.first, task.of, task.restart)
         self.rollouts: list[Any] = []
 
     def facts(self) -> tuple[Any, ...]:
         return self.env.observation_space, self.env.action_space, self.env.max_steps
 
-    def obey(self) -> bool | None:
-        """Carry out one order: whether it wants an answer; None after the last."""
-        what, where = ORDER.unpack(_read(self.orders.fileno(), ORDER.size))
+    def obey(self) -> int | None:
+        """Carry out one order, and answer where one is expected: the order if it is the last, else None."""
+        what, where = self.inbox.order()
         rollout, t = divmod(where, ROWS)
         if what == STEP:
             self.env.step(self.rollouts[rollout], t)
@@ -109,8 +139,10 @@ class _Worker:
         elif what == ADOPT:
             self.env.adopt(*self.orders.recv())
         else:
-            return None
-        return what in (STEP, RESET)
+            return what
+        if what in (STEP, RESET):
+            os.write(self.orders.fileno(), ANSWER.pack(self.env.restarts))
+        return None
 
     def _bind(self) -> None:
         from headrace.shared_memory import Memory, shared_rollout
@@ -122,15 +154,17 @@ class _Worker:
         self.rollouts.append(rollout[:, self.task.envs()])
 
 
-def _report(orders: Connection, error: BaseException) -> None:
-    """Send an exception to the parent, with its notes and traceback."""
+def _report(orders: Connection, error: BaseException, asked: bool) -> None:
+    """Send an exception to the parent, with its notes and traceback. asked: in the place of an answer."""
     text = "".join(traceback.format_exception(error))
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)
     except Exception:  # some cannot be sent, or not be made again
         pickled = None
-    with suppress(BrokenPipeError, ConnectionResetError):
+    with suppress(*GONE):
+        if asked:
+            os.write(orders.fileno(), ANSWER.pack(FAILED))
         orders.send(Failure(pickled, text))
 
 
@@ -142,7 +176,7 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
 
-def _read(descriptor: int, size: int) -> bytes:
+def read(descriptor: int, size: int) -> bytes:
     """Exactly so many bytes. Raises EOFError where the other end is closed."""
     content = b""
     while len(content) < size:

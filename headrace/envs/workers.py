@@ -6,7 +6,6 @@ columns. Between processes go a dozen bytes a step and worker: which row, and th
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,8 +14,10 @@ from typing import Any, Literal
 import gymnasium
 import torch
 
+from headrace.envs.waiting import cores
 from headrace.envs.worker import BEGIN_ANEW, RESET, ROWS, STEP, Task
-from headrace.envs.worker_pool import WorkerPool
+from headrace.envs.worker_pool import Order, WorkerPool
+from headrace.envs.worker_process import WorkerProcess, Workers
 from headrace.rollout import Columns, Rollout, tree_map
 from headrace.shared_memory import SharedRollout, shared_rollout
 from headrace.spaces import Space, action_column, env_columns
@@ -29,10 +30,14 @@ class WorkerEnv:
 
     factory() makes one of them; it goes to the workers by cloudpickle, and the script that defines it needs no
     `if __name__ == "__main__"`. workers: how many processes; None for as many as there are cores, but one for the
-    learner. step_timeout: seconds after which a worker that has not answered counts as dead.
+    learner; or Workers, which stay when this is closed. step_timeout: seconds after which a worker that has not
+    answered counts as dead.
     on_error: "raise" an environment's exception, with its traceback and which it was; or "restart": make it anew, end
     its episode as truncated, go on, and count it in `restarts`. A worker that dies or hangs is treated alike.
     set_up, clean_up: called in each worker with its number, first and last of all.
+
+    step() has all workers take a step. With start() and get() each takes steps at its own pace: `parts` are the
+    environments of each worker, and it is started with a row of a rollout that rollout() gave.
     Raises TypeError for a function that cannot be sent, and for spaces that are not supported.
     """
 
@@ -44,29 +49,35 @@ class WorkerEnv:
         factory: Callable[[], gymnasium.Env],
         num_envs: int,
         name: str,
-        workers: int | None = None,
+        workers: int | Workers | None = None,
         *,
         step_timeout: float = 60.0,
         on_error: Literal["raise", "restart"] = "raise",
         set_up: Callable[[int], None] | None = None,
         clean_up: Callable[[int], None] | None = None,
     ) -> None:
-        if workers is not None and not 1 <= workers <= num_envs:
+        if isinstance(workers, int) and not 1 <= workers <= num_envs:
             raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
         if on_error not in ("raise", "restart"):
             raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
         self.name, self.num_envs, self.factory = name, num_envs, factory
-        self.step_timeout, self.restart = step_timeout, on_error == "restart"
+        self.restart = on_error == "restart"
         functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
-        number = workers or min(num_envs, max(1, _cores() - 1))
-        bounds = pairwise(num_envs * k // number for k in range(number + 1))
-        self._pool = WorkerPool(
-            [
-                Task(*functions, name, place, first, last - first, num_envs, self.restart)
-                for place, (first, last) in enumerate(bounds)
-            ]
-        )
-        self.close = weakref.finalize(self, self._pool.close)
+        lender = workers if isinstance(workers, Workers) else Workers(workers or min(num_envs, max(1, cores() - 1)))
+        processes = lender.lend(num_envs)
+        bounds = pairwise(num_envs * k // len(processes) for k in range(len(processes) + 1))
+        tasks = [
+            Task(*functions, name, place, first, last - first, num_envs, self.restart)
+            for place, (first, last) in enumerate(bounds)
+        ]
+        self.parts = [task.envs() for task in tasks]
+        keep = lender is workers
+        try:
+            self._pool = WorkerPool(processes, tasks, step_timeout)
+        except BaseException:
+            _give_back(None, lender, processes, keep)
+            raise
+        self.close = weakref.finalize(self, _give_back, self._pool, lender, processes, keep)
         self.observation_space: Space = self._pool.facts.observation_space
         self.action_space: Space = self._pool.facts.action_space
         self.max_steps = self._pool.facts.max_steps
@@ -79,8 +90,7 @@ class WorkerEnv:
         """A rollout that the workers write into: into any other, what they do is copied step by step."""
         rollout = shared_rollout(num_steps, self.num_envs, columns)
         self._rollouts.append(rollout)
-        for worker in self._pool.workers:
-            worker.bind(rollout)
+        self._pool.bind(rollout)
         return rollout
 
     @property
@@ -109,19 +119,50 @@ class WorkerEnv:
         for name in OUTCOME:
             getattr(rollout, name)[t].copy_(getattr(shared, name)[0])
 
-    def _do(self, what: int, number: int, t: int, message: Any = None) -> None:
-        """Have all workers do something with row t of a rollout, and wait for them."""
+    def start(self, rollout: Rollout, t: int, worker: int) -> None:
+        """Have one worker step its environments from row t, and do not wait for it.
+
+        Raises ValueError for a rollout that the workers do not write into, or a worker that is still at a step.
+        """
+        number, shared = self._place(rollout)
+        if shared is not rollout:
+            raise ValueError("workers step at their own pace in a rollout that rollout() has made, not in another one")
+        if worker in self._pool.orders:
+            raise ValueError(f"worker {worker} is still at a step: get() tells when it is ready")
+        self._pool.start(worker, STEP, number * ROWS + t)
+
+    def get(self, timeout: float | None = None) -> list[int]:
+        """The workers that have taken their step, as soon as there is one; none after `timeout` seconds, or where
+        none was started."""
         try:
-            self._pool.tell(what, number * ROWS + t, message)
-            lost = self._pool.wait(self.step_timeout)
-            if lost and not self.restart:
-                raise lost[0].failure(self.step_timeout)
-            for worker in lost:
-                worker.replace(self._rollouts, self._seed)
-                _cut_off(self._rollouts[number][:, worker.task.envs()], t, what == RESET)
+            ready, lost = self._pool.get(timeout)
+            for worker, order in lost.items():
+                self._mend(worker, order)
         except BaseException:
             self.close()  # the others may be anywhere in their step
             raise
+        return sorted([*ready, *lost])
+
+    def ready(self) -> list[int]:
+        """The workers that have taken their step by now."""
+        return self.get(0.0)
+
+    def _do(self, what: int, number: int, t: int, message: Any = None) -> None:
+        """Have all workers do something with row t of a rollout, and wait for them."""
+        while self._pool.orders:  # steps that somebody started and left
+            self.get()
+        for worker in range(len(self.parts)):
+            self._pool.start(worker, what, number * ROWS + t, message)
+        while self._pool.orders:
+            self.get()
+
+    def _mend(self, worker: int, order: Order) -> None:
+        """Start another process in the place of one that is lost, or raise why it is."""
+        if not self.restart:
+            raise self._pool.failure(worker)
+        self._pool.replace(worker, self._rollouts, self._seed)
+        number, t = divmod(order.where, ROWS)
+        _cut_off(self._rollouts[number][:, self.parts[worker]], t, order.what == RESET)
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
         """The number of a rollout among the workers', and itself; of one that is not theirs their row's."""
@@ -137,6 +178,16 @@ class WorkerEnv:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Begin a new episode everywhere: the next row is dead."""
         self._pool.tell(BEGIN_ANEW)
+
+
+def _give_back(pool: WorkerPool | None, lender: Workers, processes: list[WorkerProcess], keep: bool) -> None:
+    """Let processes go: to whom they were lent by, or for good."""
+    if not keep:
+        lender.close()
+    else:
+        if pool is not None:
+            pool.dismiss()
+        lender.take_back(processes)
 
 
 def _copy(source: Rollout, row: int, target: Rollout, to: int) -> None:
@@ -168,7 +219,3 @@ def _sendable(function: Callable[..., Any]) -> bytes:
             "models on a GPU) inside the function, rather than before"
         ) from error
     return data
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
