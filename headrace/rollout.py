@@ -27,16 +27,18 @@ class Column:
 
     shape: of one entry, () for a scalar. edge: has row T. feature_major: lies in memory as [F, T, N], so that kernels
     run SIMD across environments and minibatches flatten for free; is seen as [T, N, F] all the same.
+    envs: how many environments it is of, where not of all that the rollout has: of a group of agents.
     """
 
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     edge: bool = False
     feature_major: bool = False
+    envs: int | None = None
 
     def allocate(self, num_steps: int, num_envs: int, device: torch.device | str) -> Tensor:
         """Zeros [T or T + 1, N, *shape] in this column's layout."""
-        rows = num_steps + self.edge
+        rows, num_envs = num_steps + self.edge, self.envs or num_envs
         if self.feature_major and len(self.shape) == 1:
             return torch.zeros(*self.shape, rows, num_envs, dtype=self.dtype, device=device).permute(1, 2, 0)
         return torch.zeros(rows, num_envs, *self.shape, dtype=self.dtype, device=device)

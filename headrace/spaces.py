@@ -6,6 +6,7 @@ The spaces themselves are Gymnasium's, because they are what users know.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "is_image",
     "leaves",
     "members",
+    "of_envs",
     "to_json",
 ]
 
@@ -134,6 +136,13 @@ def leaves(space: Space, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any
         return
     for _, key, member in members(space):
         yield from leaves(member, (*keys, key))
+
+
+def of_envs(column: Column | Columns, envs: int) -> Column | Columns:
+    """A column, or a nested group of them, of so many environments alone."""
+    if isinstance(column, Column):
+        return replace(column, envs=envs)
+    return {name: of_envs(member, envs) for name, member in column.items()}
 
 
 def is_image(space: Space) -> TypeGuard[Box]:

@@ -31,6 +31,7 @@ class InlineEnv:
     first_env, of: where these are part of more, the index of their first, and how many there are in all.
     restart: an exception does not go up: the environment is made anew and its episode ends as truncated; `restarts`
     counts these. One that fails TRIES times without a step between is given up, and its exception goes up.
+    world: an environment of factory's that is there already, and becomes the first.
     """
 
     backend = "inline"
@@ -44,40 +45,50 @@ class InlineEnv:
         first_env: int = 0,
         of: int | None = None,
         restart: bool = False,
+        world: Any = None,
     ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
+        self.num_worlds = num_envs
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
         self.restarts = 0
         self._failures = [0] * num_envs  # since the last step that went well
         self._made_anew = [0] * num_envs  # so often, which gives the next one another seed
         self._unseeded: set[int] = set()  # those that were made anew and not yet reset
-        self.worlds = [factory()]
-        self.max_steps = getattr(self.worlds[0].spec, "max_episode_steps", None)
-        self.observation_space: Space = self.worlds[0].observation_space
-        self.action_space: Space = self.worlds[0].action_space
+        self.worlds: list[Any] = [factory() if world is None else world]
+        self.max_steps: int | None = None
         try:
-            observation_column(self.observation_space)
-            action_column(self.action_space)
-        except TypeError:
+            self._describe(self.worlds[0])
+        except (TypeError, ValueError):
             self.close()
             raise
         self.worlds += [factory() for _ in range(num_envs - 1)]
-        self._actions = action_caster(self.action_space)
         self._rollout: Rollout | None = None
         self._seed = 0
         self._begin_anew = False
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
 
+    def _describe(self, world: gymnasium.Env) -> None:
+        """Take spaces and time limit from a world. Raises TypeError for spaces that are not supported."""
+        self.max_steps = getattr(world.spec, "max_episode_steps", None)
+        self.observation_space: Space = world.observation_space
+        self.action_space: Space = world.action_space
+        observation_column(self.observation_space)
+        action_column(self.action_space)
+        self._actions = action_caster(self.action_space)
+
+    def part(self, rollout: Rollout) -> Rollout:
+        """Of a rollout of all environments, where these are part of more: what is theirs."""
+        return rollout[:, self.first_env : self.first_env + self.num_envs]
+
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Seed every environment and begin its first episode."""
         self._bind(rollout)
         self._seed, self._begin_anew = seed, False
-        self._returns, self._lengths = [0.0] * self.num_envs, [0] * self.num_envs
-        self._episodes = [0] * self.num_envs
-        for index in range(self.num_envs):
+        self._returns, self._lengths = [0.0] * self.num_worlds, [0] * self.num_worlds
+        self._episodes = [0] * self.num_worlds
+        for index in range(self.num_worlds):
             while not self._attempt(self._begin_one, index, 0):
                 pass
-        self._valid[0] = True
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Step every environment, or reset it where valid[t] is false."""
@@ -129,7 +140,8 @@ class InlineEnv:
 
     def _begin_one(self, index: int, row: int) -> None:
         self._unseeded.discard(index)
-        self._observe(row, index, _observation_of(self.worlds[index].reset(seed=self._seed_of(index))))
+        self._observe(row, index, observation_of(self.worlds[index].reset(seed=self._seed_of(index))))
+        self._valid[row, index] = True
 
     def _step_one(self, index: int, t: int, action: Any) -> None:
         outcome: Any = self.worlds[index].step(action)
@@ -153,7 +165,7 @@ class InlineEnv:
         if index in self._unseeded:
             self._begin_one(index, t + 1)
         else:
-            self._observe(t + 1, index, _observation_of(self.worlds[index].reset()))
+            self._observe(t + 1, index, observation_of(self.worlds[index].reset()))
         self._reward[t, index] = 0.0
         self._terminated[t, index] = self._truncated[t, index] = False
         self._valid[t + 1, index] = True
@@ -173,12 +185,15 @@ class InlineEnv:
     def _bind(self, rollout: Rollout) -> None:
         """NumPy views of a rollout's columns: made once, because an index into a tensor costs ten of an array."""
         self._rollout = rollout
-        self._observation = views(self.observation_space, rollout.observation)
-        self._action = rollout.action.numpy()
+        self._bind_spaces(rollout)
         self._valid = rollout.valid.numpy()
         self._reward = rollout.reward.numpy()
         self._terminated, self._truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
         self._episode_return, self._episode_length = rollout.episode_return.numpy(), rollout.episode_length.numpy()
+
+    def _bind_spaces(self, rollout: Rollout) -> None:
+        self._observation = views(self.observation_space, rollout.observation)
+        self._action = rollout.action.numpy()
 
     def _annotate(self, error: Exception, index: int) -> None:
         error.add_note(
@@ -198,8 +213,8 @@ class InlineEnv:
         """Stand in for environments that are lost: each begins when it is next reset, seeded as one that has been made
         anew so often."""
         self._seed = seed
-        self._made_anew = [made_anew] * self.num_envs
-        self._unseeded = set(range(self.num_envs))
+        self._made_anew = [made_anew] * self.num_worlds
+        self._unseeded = set(range(self.num_worlds))
 
     def close(self) -> None:
         """Close every environment."""
@@ -216,7 +231,7 @@ def env_seed(seed: int, index: int, made_anew: int = 0) -> int:
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
-def _observation_of(outcome: Any) -> Any:
+def observation_of(outcome: Any) -> Any:
     """The observation of what reset() gave."""
     if not (isinstance(outcome, tuple) and len(outcome) == 2):
         raise TypeError(f"reset() gave {outcome!r}: it must give (observation, info)")
