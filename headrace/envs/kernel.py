@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from gymnasium.spaces import Space
@@ -12,15 +13,23 @@ class KernelEnv:
 
     A subclass gives
 
-        observation_space, action_space     Gymnasium spaces: a float32 Box observation; Discrete, MultiDiscrete or
-                                            Box actions
+        observation_space, action_space     Gymnasium spaces: a float32 Box observation, or pictures Box(0, 255, ...,
+                                            uint8); Discrete, MultiDiscrete or Box actions
         max_steps                           steps until an episode is truncated; None for never
         class State(NamedTuple)             f32, i32, i8, u8, boolean or array(dtype, *shape) fields
         class Params(NamedTuple)            optional constants with defaults: one for all worlds, or one per world
         reset(s, p, key) -> State           s: the state to overwrite (array fields are changed in place)
         step(s, p, action, key) -> (State, reward, terminated)
         observe(s, p) -> (x, y, ...)        or observe(s, p, out), which fills out[...] (float32, observation's shape)
+        pixel(s, p, row, column) -> grey    instead of observe, where observations are pictures [H, W] or [C, H, W]: one
+                                            number from 0 to 255; of several channels a frame, a tuple of them
+        frames                              pictures stacked in an observation as channels, the newest last
+        num_agents                          several in one world: observe(s, p, agent) or observe(s, p, agent, out);
+                                            action[agent] in step, which returns a tuple of rewards
+        agents, groups                      optional: their names; name -> agents that share a policy
         render(s, p)                        optional: an RGB image uint8 [H, W, 3], for people
+        from_original(env) -> State         optional, for `headrace check MyEnv --against Id`: the state of the original
+        to_original(env, state)             and how it is set. Not needed where env.state holds the fields in their order
 
     all plain functions without `self`, in the words of `headrace.kernels.words` (sin, uniform, clip ...). `key` is the
     randomness: uniform(key, 0, low, high), draw numbers are yours to count. The same source runs un-compiled under a
@@ -31,6 +40,10 @@ class KernelEnv:
     observation_space: ClassVar[Space]
     action_space: ClassVar[Space]
     max_steps: ClassVar[int | None] = None
+    frames: ClassVar[int] = 1
+    num_agents: ClassVar[int] = 1
+    agents: ClassVar[tuple[str, ...] | None] = None
+    groups: ClassVar[Mapping[str, tuple[str, ...]] | None] = None
     render_fps: ClassVar[int] = 30  # pictures a second, where it has a render(s, p)
     gymnasium_id: ClassVar[str | None] = None  # the original this world is a port of: evaluated and rendered there
 

@@ -53,3 +53,10 @@ class Pendulum(KernelEnv):
 
     def observe(s, p):
         return cos(s.angle), sin(s.angle), s.spin
+
+    def from_original(env):
+        angle, spin = env.state
+        return Pendulum.State((angle + PI) % (2.0 * PI) - PI, spin)
+
+    def to_original(env, state):
+        env.state = np.array(state, np.float64)
