@@ -25,7 +25,10 @@ _MIB = 2**20
 
 
 class Batch(NamedTuple):
-    """Transitions of up to n steps. The leading shape, here [B], is that of the rows asked for."""
+    """Transitions of up to n steps. The leading shape, here [B], is that of the rows asked for.
+
+    What a policy with memory learns from has histories in place of observations: see headrace.sequences.
+    """
 
     observation: Any  # [B, ...]
     action: Tensor  # [B, ...]
@@ -51,8 +54,8 @@ class Replay:
     def __init__(self, like: Rollout, capacity: int, num_steps: int = 1, extra: tuple[str, ...] = ()) -> None:
         self.num_steps, self.num_envs = num_steps, like.num_envs
         self.columns = kept_columns(like.columns, extra)
-        self.length = capacity // like.num_envs
-        least = like.num_steps + num_steps + 1
+        self.length = self.rounded(capacity // like.num_envs)
+        least = like.num_steps + self.least
         if self.length < least:
             raise ValueError(
                 f"a replay of {capacity} steps is {self.length} steps of {like.num_envs} envs, and at least {least} "
@@ -60,6 +63,20 @@ class Replay:
             )
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
         self.written = torch.zeros((), dtype=torch.int64, device=like.device)  # rows since the beginning
+
+    def rounded(self, length: int) -> int:
+        """The longest ring of a length that is this or less."""
+        return length
+
+    @property
+    def reach(self) -> int:
+        """Steps from the first row that is looked at until all is known that learning from it takes."""
+        return self.num_steps
+
+    @property
+    def least(self) -> int:
+        """Rows, beside those of a rollout, without which nothing could be drawn."""
+        return self.reach + 1
 
     def append(self, rollout: Rollout) -> None:
         """Write the T rows of a rollout over the oldest, and what is seen after them as the row that follows."""
@@ -95,34 +112,38 @@ class Replay:
 
         The n-step return of Sutton 1988; after a truncation the value of the final observation goes on.
         """
-        ring, shape = self.ring, rows.shape
-        rows = rows.flatten()
+        reward, discount, steps = self._ahead(rows, gamma)
+        after = (rows + steps * self.num_envs) % (self.length * self.num_envs)
+        take = self._take
+        observation, next_observation = take("observation", rows), take("observation", after)
+        weight = take("valid", rows).float()
+        return Batch(observation, take("action", rows), reward, discount, next_observation, weight, rows)
+
+    def _ahead(self, rows: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Reward and discount of the transitions that begin at `rows`, and how many steps they take, in its shape."""
+        ring = self.ring
         reward_column, terminated_column = ring.reward.flatten(), ring.terminated.flatten()
         truncated_column = ring.truncated.flatten()
-        reward = torch.zeros(len(rows), device=ring.device)
+        reward = torch.zeros(rows.shape, device=ring.device)
         discount = torch.ones_like(reward)
-        at, running = rows, torch.ones_like(rows, dtype=torch.bool)
+        at, steps, running = rows, torch.zeros_like(rows), torch.ones_like(rows, dtype=torch.bool)
         for _ in range(self.num_steps):
             terminated = terminated_column[at]
             reward += torch.where(running, discount * reward_column[at], 0.0)
             discount = torch.where(running, discount * gamma * ~terminated, discount)
-            following = (at + self.num_envs) % (self.length * self.num_envs)
             ended = terminated | truncated_column[at]
+            following = (at + self.num_envs) % (self.length * self.num_envs)
+            steps = steps + running
             at, running = torch.where(running, following, at), running & ~ended
-        take = self._take
-        batch = Batch(
-            take("observation", rows),
-            take("action", rows),
-            reward,
-            discount,
-            take("observation", at),
-            ring.valid.flatten()[rows].float(),
-            rows,
-        )
-        return Batch(*(tree_map(lambda x: x.unflatten(0, shape), column) for column in batch))
+        return reward, discount, steps
 
     def _take(self, name: str, rows: Tensor) -> Any:
-        return tree_map(lambda column: column.flatten(0, 1).index_select(0, rows), getattr(self.ring, name))
+        """Entries of a column at `rows`, [*rows.shape, ...]."""
+
+        def entries(column: Tensor) -> Tensor:
+            return column.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+        return tree_map(entries, getattr(self.ring, name))
 
     def state_dict(self) -> dict[str, Any]:
         """The rows that have been written, and the head. Waits for the device.

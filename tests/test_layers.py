@@ -14,7 +14,7 @@ HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 
 LEVELS = [
     {"returns", "timer", "device", "rng", "fused", "source_text"},  # numbers
-    {"rollout", "spaces", "replay", "priorities", "shared_memory"},  # memory
+    {"rollout", "spaces", "replay", "priorities", "sequences", "shared_memory"},  # memory
     {"kernels"},
     {"policies", "envs"},  # minds and worlds, which never import each other
     {"algorithms"},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from headrace.algorithms.deterministic import Networks, networks
-from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, shares
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, policy_settings, shares
 from headrace.fused import fused
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.flat import polyak
@@ -39,6 +39,11 @@ class DDPGConfig:
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    images: str = "auto"  # network for images: nature, impala, small, or auto by their size
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
+    memory_size: int = 64  # size of that memory
+    sequence_length: int = 16  # rows of one env that are learned from together where there is memory
+    burn_in: int = 8  # rows before them that bring the memory up to date
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -65,8 +70,9 @@ class DDPG(OffPolicy):
         cls, config: DDPGConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> DDPG:
         """DDPG with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        layers = (config.hidden, config.activation, 1, True, config.normalize_observation, config.noise_memory)
-        return cls(ActorQ(observation_space, action_space, *layers, seed).to(device), config, seed)
+        own = {"critics": 1, "deterministic": True, "noise_memory": config.noise_memory}
+        settings = policy_settings(config) | own
+        return cls(ActorQ(observation_space, action_space, seed=seed, **settings).to(device), config, seed)
 
     def explore(self) -> None:
         """Random actions until learning starts; then the actor's, with noise."""
@@ -84,8 +90,9 @@ def learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, T
     rows = []
     for batch in parts(batches):
         share = shares(batch.weight)
-        observation, next_observation = policy.encoder(batch.observation), policy.encoder(batch.next_observation)
+        observation = policy.encoder(batch.observation)
         with torch.no_grad():
+            next_observation = target.encoder(batch.next_observation)
             next_value = target.critics(next_observation, target.best(next_observation))[0]
             aim = batch.reward + batch.discount * next_value
         value = policy.critics(observation, policy.normalized(batch.action))[0]
@@ -93,6 +100,7 @@ def learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, T
         critic_loss.backward()
         critic.step(math.inf)
 
+        observation = observation.detach()  # what the encoder learns, the critics teach it
         actor_loss = -(policy.critics(observation, policy.best(observation))[0] @ share)
         actor_loss.backward(inputs=policy.actor_parameters())
         actor.step(math.inf)

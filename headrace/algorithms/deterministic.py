@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import NamedTuple
 
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.off_policy import following
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.flat import flatten
 
@@ -16,7 +16,7 @@ class Networks(NamedTuple):
     """What learns, and what follows it."""
 
     policy: ActorQ
-    target: ActorQ  # statistics of observations are the policy's: those of the target stay where they were
+    target: ActorQ
     actor: Adam
     critics: Adam
     slow_actor: Tensor  # the target's parameters, in one buffer each, as those of the optimizers
@@ -25,7 +25,7 @@ class Networks(NamedTuple):
 
 def networks(policy: ActorQ, learning_rate: float) -> Networks:
     """A policy with its optimizers, and a target that begins where it is."""
-    target = deepcopy(policy).requires_grad_(False)
-    actor, critics = (Adam(p, learning_rate, 1e-8) for p in (policy.actor_parameters(), policy.critics.parameters()))
-    slow = (flatten(target.actor_parameters()), flatten(target.critics.parameters()))
+    target = following(policy)
+    actor, critics = (Adam(p, learning_rate, 1e-8) for p in (policy.actor_parameters(), policy.critic_parameters()))
+    slow = (flatten(target.actor_parameters()), flatten(target.critic_parameters()))
     return Networks(policy, target, actor, critics, *slow)

@@ -6,7 +6,6 @@ as in Hessel et al. 2018, arXiv:1710.02298. prioritized: Schaul et al. 2016, arX
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +15,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.exploration import check_exploration, random_share
-from headrace.algorithms.off_policy import OffPolicy, check_ranges, parts, shares
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, following, parts, policy_settings, shares
 from headrace.fused import fused
 from headrace.policies.flat import flatten, polyak
 from headrace.policies.q_network import QNetwork
@@ -56,20 +55,26 @@ class DQNConfig:
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     layer_norm: bool = False  # what goes into each activation is normalised
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    images: str = "auto"  # network for images: nature, impala, small, or auto by their size
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
+    memory_size: int = 64  # size of that memory
+    sequence_length: int = 16  # rows of one env that are learned from together where there is memory
+    burn_in: int = 8  # rows before them that bring the memory up to date
 
     def __post_init__(self) -> None:
         check_ranges(self)
         check_exploration(self)
         if self.schedule not in ("constant", "linear"):
             raise ValueError(f"schedule must be 'constant' or 'linear', got {self.schedule!r}")
-        for name in ("n_steps", "target_interval"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if self.target_interval < 1:
+            raise ValueError(f"target_interval must be 1 or more, got {self.target_interval}")
         for name in ("priority_alpha", "priority_beta"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         if self.exploration_spread < 0:
             raise ValueError(f"exploration_spread must be 0 (all alike) or above, got {self.exploration_spread}")
+        if self.prioritized and self.recurrent != "none":
+            raise ValueError("prioritized draws single rows, and memory learns from sequences: choose one of the two")
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be above 0, got {self.max_grad_norm}")
 
@@ -85,8 +90,7 @@ class DQN(OffPolicy):
         super().__init__(policy, config, seed)
         self.optimizer = Adam(policy.parameters(), config.learning_rate, 1e-8)
         self.optimizers = {"policy": self.optimizer}
-        # statistics of observations are the policy's own: the same tensors
-        self.target = deepcopy(policy, {id(x): x for x in policy.buffers()}).requires_grad_(False)
+        self.target = following(policy)
         self.slow = flatten(self.target.parameters())
         self.progress: Any = 0.0  # share of the training done; in a graph a tensor
         self._spread_over(1)
@@ -96,8 +100,8 @@ class DQN(OffPolicy):
         cls, config: DQNConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> DQN:
         """DQN with a QNetwork on a device. Raises TypeError for spaces it cannot learn on."""
-        network = (config.hidden, config.activation, config.layer_norm, config.duelling, config.normalize_observation)
-        return cls(QNetwork(observation_space, action_space, *network, seed).to(device), config, seed)
+        network = policy_settings(config) | {"layer_norm": config.layer_norm, "duelling": config.duelling}
+        return cls(QNetwork(observation_space, action_space, seed=seed, **network).to(device), config, seed)
 
     def prepare(self, rollout: Rollout) -> str:
         if self.config.exploration_spread:
@@ -105,7 +109,7 @@ class DQN(OffPolicy):
         return super().prepare(rollout)
 
     def bytes_beside(self) -> int:
-        return BYTES if self.config.prioritized else 0
+        return super().bytes_beside() + BYTES * self.config.prioritized
 
     def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
         if not self.config.prioritized:

@@ -7,6 +7,7 @@ One iteration collects a rollout of `num_steps` steps, appends it to the ring, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, ClassVar
 
 import torch
@@ -15,15 +16,27 @@ from torch import Tensor
 from headrace import rng
 from headrace.algorithms.adam import Adam
 from headrace.policies.base import Policy
-from headrace.replay import DRAWS, Batch, Replay, plan
+from headrace.replay import DRAWS, Batch, Replay, bytes_needed, plan
 from headrace.rollout import Column, Columns, Rollout, tree_map
+from headrace.sequences import SequenceReplay
+
+POLICY_SETTINGS = (
+    "hidden",
+    "activation",
+    "normalize_observation",
+    "images",
+    "recurrent",
+    "memory_size",
+    "sequence_length",
+    "burn_in",
+)  # fields of a config that go to the policy under the same name
 
 
 class OffPolicy:
     """A policy, its optimizers, target networks, and a replay. Subclasses bring `learn`.
 
-    The config has num_steps, buffer_size, learning_starts, batch_size, gradient_steps, update_ratio and gamma; n_steps
-    where rewards of several steps are summed.
+    The config has num_steps, buffer_size, learning_starts, batch_size, gradient_steps, update_ratio, gamma, n_steps,
+    and of POLICY_SETTINGS those that have to do with memory.
     """
 
     name: ClassVar[str]
@@ -53,13 +66,13 @@ class OffPolicy:
 
     def _waits(self) -> int:
         """Iterations before the first that learns."""
-        # one row at least must have its successor
-        successor = getattr(self.config, "n_steps", 1) * (self.each // self.num_steps)
-        return -(-max(self.config.learning_starts, successor, 1) // self.each) - 1
+        # something must be there to be drawn
+        least = self.replay.reach * self.replay.num_envs if self.replay else 1
+        return -(-max(self.config.learning_starts, least) // self.each) - 1
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Nothing but what every environment writes, and the action."""
-        return {}
+        """Nothing but what every environment writes, the action, and what the policy needs."""
+        return self.policy.columns()
 
     def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
         """One gradient step on each of G batches, [G, B]. noise: uniform draws [G, B, num_draws()]. Gives metrics."""
@@ -80,19 +93,23 @@ class OffPolicy:
         return words
 
     def bytes_beside(self) -> int:
-        """Memory that a step in the ring takes beside its columns."""
-        return 0
+        """Memory that a step in the ring takes beside its columns: that of the policy, kept once in a sequence."""
+        return -(-bytes_needed(self.policy.columns(), 1) // self.policy.sequence_length)
 
     def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
-        """A ring for such rollouts."""
-        return Replay(rollout, capacity, getattr(self.config, "n_steps", 1))
+        """A ring for such rollouts: of rows, or of sequences where the policy remembers."""
+        config = self.config
+        if self.policy.recurrent == "none":
+            return Replay(rollout, capacity, config.n_steps)
+        return SequenceReplay(rollout, capacity, config.n_steps, (), config.sequence_length, config.burn_in)
 
     def rehearse(self, rollout: Rollout) -> None:
         """Learn once from a made-up rollout and forget it."""
         before = self.state_dict()
-        n_steps = getattr(self.config, "n_steps", 1)
-        self.replay = self.make_replay(rollout, (rollout.num_steps + n_steps + 1) * rollout.num_envs)
-        self.replay.append(rollout)
+        enough = self.config.burn_in + 3 * self.policy.sequence_length + self.config.n_steps
+        self.replay = self.make_replay(rollout, (rollout.num_steps + enough) * rollout.num_envs)
+        for _ in range(0, enough, rollout.num_steps):
+            self.replay.append(rollout)
         self._learn(self.gradient_steps(self.num_steps * rollout.num_envs))
         self.replay = None
         self.load_state_dict(before)
@@ -117,7 +134,7 @@ class OffPolicy:
         assert self.replay is not None
         draws = DRAWS + self.num_draws()
         shape = (number, self.config.batch_size, draws)
-        noise = rng.uniform(self.seed, rng.Purpose.SHUFFLE, self.updates, *shape, self.replay.ring.device)
+        noise = rng.uniform(self.seed, rng.Purpose.REPLAY, self.updates, *shape, self.replay.ring.device)
         batches = self.replay.gather(self.replay.draw(noise[..., :DRAWS]), self.config.gamma)
         return self.learn(batches, noise[..., DRAWS:])
 
@@ -144,6 +161,16 @@ class OffPolicy:
         self.iteration = int(state["iteration"])
 
 
+def policy_settings(config: Any) -> dict[str, Any]:
+    """The settings of a config that go to its policy."""
+    return {name: getattr(config, name) for name in POLICY_SETTINGS}
+
+
+def following(policy: Policy) -> Any:
+    """A copy of a policy, to be its target. Statistics of observations are the policy's own: the same tensors."""
+    return deepcopy(policy, {id(x): x for x in policy.buffers()}).requires_grad_(False)
+
+
 def shares(weight: Tensor) -> Tensor:
     """weight / number of rows that count, [B]: `x @ shares(weight)` is the mean over those rows."""
     return weight / weight.count_nonzero().clamp(min=1)
@@ -166,15 +193,20 @@ def means(rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...]) -> dict[st
 
 def check_ranges(config: Any) -> None:
     """Raise ValueError for a setting out of range, of those that every config here has."""
-    for name in ("num_steps", "buffer_size", "batch_size"):
+    for name in ("num_steps", "buffer_size", "batch_size", "n_steps", "sequence_length", "memory_size"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be 1 or more, got {getattr(config, name)}")
-    for name in ("learning_starts", "gradient_steps"):
+    for name in ("learning_starts", "gradient_steps", "burn_in"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name} must be 0 or more, got {getattr(config, name)}")
     for name in ("update_ratio", "learning_rate"):
         if not getattr(config, name) > 0:
             raise ValueError(f"{name} must be above 0, got {getattr(config, name)}")
+    if config.recurrent != "none" and config.batch_size % config.sequence_length:
+        raise ValueError(
+            f"sequence_length is {config.sequence_length}: let it divide batch_size, the {config.batch_size} rows of "
+            "a gradient step"
+        )
     if not 0 <= getattr(config, "noise_memory", 0) < 1:
         raise ValueError(f"noise_memory must lie in [0, 1), got {config.noise_memory}")
     for name in ("gamma", "tau"):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, shares
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, following, means, parts, policy_settings, shares
 from headrace.fused import fused
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.critics import Critics
 from headrace.policies.flat import flatten, polyak
 from headrace.replay import Batch
 from headrace.spaces import Box, Space
@@ -43,6 +41,11 @@ class SACConfig:
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    images: str = "auto"  # network for images: nature, impala, small, or auto by their size
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
+    memory_size: int = 64  # size of that memory
+    sequence_length: int = 16  # rows of one env that are learned from together where there is memory
+    burn_in: int = 8  # rows before them that bring the memory up to date
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -68,12 +71,12 @@ class SAC(OffPolicy):
     def __init__(self, policy: ActorQ, config: SACConfig = SACConfig(), seed: int = 0) -> None:
         super().__init__(policy, config, seed)
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(config.temperature)))
-        learned = (policy.actor_parameters(), policy.critics.parameters(), [self.log_temperature])
+        learned = (policy.actor_parameters(), policy.critic_parameters(), [self.log_temperature])
         actor, critics, temperature = (Adam(part, config.learning_rate, 1e-8) for part in learned)
         self.tools = Optimizers(actor, critics, temperature)
         self.optimizers = self.tools._asdict()
-        self.target = deepcopy(policy.critics).requires_grad_(False)
-        self.target_flat = flatten(self.target.parameters())
+        self.target = following(policy)
+        self.target_flat = flatten(self.target.critic_parameters())
         self.buffers = {"target": self.target_flat, "log_temperature": self.tools.temperature.flat}
         self.explore()
 
@@ -82,8 +85,9 @@ class SAC(OffPolicy):
         cls, config: SACConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> SAC:
         """SAC with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        layers = (config.hidden, config.activation, 2, False, config.normalize_observation, config.noise_memory)
-        return cls(ActorQ(observation_space, action_space, *layers, seed).to(device), config, seed)
+        own = {"critics": 2, "deterministic": False, "noise_memory": config.noise_memory}
+        settings = policy_settings(config) | own
+        return cls(ActorQ(observation_space, action_space, seed=seed, **settings).to(device), config, seed)
 
     def num_draws(self) -> int:
         return 2 * self.policy.num_draws
@@ -99,7 +103,7 @@ class SAC(OffPolicy):
 @fused("sac.learn")
 def learn(
     policy: ActorQ,
-    target: Critics,
+    target: ActorQ,
     target_flat: Tensor,
     optimizers: Optimizers,
     batches: Batch,
@@ -108,8 +112,8 @@ def learn(
 ) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]; equation numbers are the paper's. Gives the means of METRICS.
 
-    target: the target critics, whose parameters lie in target_flat. noise: uniform draws [G, B, 2 * num_draws], for the
-    next actions and for those of now.
+    target: a copy of the policy, what of it the critics teach following slowly, in the buffer target_flat.
+    noise: uniform draws [G, B, 2 * num_draws], for the next actions and for those of now.
     """
     log_temperature = optimizers.temperature.flat
     target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
@@ -120,13 +124,15 @@ def learn(
         with torch.no_grad():  # eq. 3 and 5
             next_observation = policy.encoder(batch.next_observation)
             next_action, next_log_prob = policy.sample(next_observation, draws[:, : policy.num_draws])
-            next_value = target(next_observation, next_action).amin(0) - temperature * next_log_prob
+            next_values = target.critics(target.encoder(batch.next_observation), next_action)
+            next_value = next_values.amin(0) - temperature * next_log_prob
             aim = batch.reward + batch.discount * next_value
         values = policy.critics(observation, policy.normalized(batch.action))
         critic_loss = 0.5 * ((values - aim).square() @ share).sum()
         critic_loss.backward()
         optimizers.critics.step(math.inf)
 
+        observation = observation.detach()  # what the encoder learns, the critics teach it
         action, log_prob = policy.sample(observation, draws[:, policy.num_draws :])
         actor_loss = (temperature * log_prob - policy.critics(observation, action).amin(0)) @ share  # eq. 9
         actor_loss.backward(inputs=policy.actor_parameters())

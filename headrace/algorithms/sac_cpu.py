@@ -22,7 +22,7 @@ from headrace.policies.flat import polyak
 from headrace.replay import Batch
 
 # Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
-DIGEST = "9bbfc22da6eb6aa9"
+DIGEST = "04208de4947c789e"
 SOURCES: Any = (
     *((ActorQ, name) for name in ("sample", "_normal", "propose", "normalized")),
     *((squashed, "sample"), (squashed, "split"), (Critics, "forward"), (Adam, "step"), (Adam, "_move")),
@@ -32,12 +32,12 @@ SOURCES: Any = (
 class _Learner:
     """Learns for one policy, as long as its parameters lie where they lay."""
 
-    def __init__(self, policy: ActorQ, target: Critics, optimizers: Optimizers, rows: int) -> None:
+    def __init__(self, policy: ActorQ, target: ActorQ, optimizers: Optimizers, rows: int) -> None:
         self.rows, self.address = rows, optimizers.critics.flat.data_ptr()
         self.size, self.encoded = policy.action_size, policy.encoder.size
         self.actor = actor_tower(policy, 2 * rows)  # next observations, then those of now
         self.critics = critic_tower(policy.critics, rows, policy.activation)
-        self.target = critic_tower(target, rows, policy.activation)
+        self.target = critic_tower(target.critics, rows, policy.activation)
         self.slope = torch.empty(1, rows, 2 * self.size)
         self.lowest = torch.empty(policy.critics.number, rows, 1)  # 1 for the lowest critic of a row
 
@@ -86,7 +86,7 @@ _learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
 
 def serves(
     policy: ActorQ,
-    target: Critics,
+    target: ActorQ,
     target_flat: Tensor,
     optimizers: Optimizers,
     batches: Batch,
@@ -103,7 +103,7 @@ def serves(
 @torch.no_grad()
 def learn(
     policy: ActorQ,
-    target: Critics,
+    target: ActorQ,
     target_flat: Tensor,
     optimizers: Optimizers,
     batches: Batch,

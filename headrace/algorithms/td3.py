@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from headrace.algorithms.deterministic import Networks, networks
-from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, shares
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, policy_settings, shares
 from headrace.fused import fused
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller
@@ -43,6 +43,11 @@ class TD3Config:
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    images: str = "auto"  # network for images: nature, impala, small, or auto by their size
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
+    memory_size: int = 64  # size of that memory
+    sequence_length: int = 16  # rows of one env that are learned from together where there is memory
+    burn_in: int = 8  # rows before them that bring the memory up to date
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -72,8 +77,9 @@ class TD3(OffPolicy):
         cls, config: TD3Config, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> TD3:
         """TD3 with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        layers = (config.hidden, config.activation, 2, True, config.normalize_observation, config.noise_memory)
-        return cls(ActorQ(observation_space, action_space, *layers, seed).to(device), config, seed)
+        own = {"critics": 2, "deterministic": True, "noise_memory": config.noise_memory}
+        settings = policy_settings(config) | own
+        return cls(ActorQ(observation_space, action_space, seed=seed, **settings).to(device), config, seed)
 
     def num_draws(self) -> int:
         return self.policy.num_draws
@@ -100,8 +106,9 @@ def learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config:
     actor_loss = torch.zeros((), device=noise.device)
     for step, (batch, draws) in enumerate(zip(parts(batches), noise, strict=True), since + 1):
         share = shares(batch.weight)
-        observation, next_observation = policy.encoder(batch.observation), policy.encoder(batch.next_observation)
+        observation = policy.encoder(batch.observation)
         with torch.no_grad():
+            next_observation = target.encoder(batch.next_observation)
             normal = box_muller(draws.t(), policy.action_size).t() * config.target_noise
             smoothing = normal.clamp(-config.target_noise_clip, config.target_noise_clip)
             next_action = (target.best(next_observation) + smoothing).clamp(-1, 1)
@@ -112,6 +119,7 @@ def learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config:
         critics.step(math.inf)
 
         if step % config.policy_delay == 0:
+            observation = observation.detach()  # what the encoder learns, the critics teach it
             actor_loss = -(policy.critics(observation, policy.best(observation))[0] @ share)
             actor_loss.backward(inputs=policy.actor_parameters())
             actor.step(math.inf)

@@ -22,7 +22,7 @@ from headrace.policies.flat import polyak
 from headrace.replay import Batch
 
 # Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
-TD3_DIGEST, DDPG_DIGEST = "d354b098316d0366", "3fc71170caafc187"
+TD3_DIGEST, DDPG_DIGEST = "511b54c76f372800", "85f24540b7e754e2"
 SOURCES = (
     *((ActorQ, name) for name in ("best", "propose", "normalized")),
     *((Critics, "forward"), (Adam, "step"), (Adam, "_move")),

@@ -14,10 +14,11 @@ from headrace import rng
 from headrace.policies.base import Decision, Policy
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
+from headrace.policies.memory import step, width, with_memory
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_shell import batch_size, pad
 from headrace.policies.squashed import sample
-from headrace.rollout import Rollout, flatten
+from headrace.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.spaces import Box, Space, to_json
 
 BLOCK = 64  # decisions are made in whole blocks of rows: see actor_critic.BLOCK
@@ -26,10 +27,13 @@ BLOCK = 64  # decisions are made in whole blocks of rows: see actor_critic.BLOCK
 class ActorQ(Policy):
     """An actor and `critics` critics, each an MLP of its own. Actions are within a Box's bounds.
 
+    What both read comes from one encoder. Where that has weights, the convolutions of images or a memory, the critics'
+    loss trains them and the actor takes the features as they are: Yarats et al. 2021, arXiv:1910.01741, section 4.3.
+    images: see images.ImageEncoder. recurrent, memory_size, sequence_length, burn_in: see QNetwork.
     Inside, actions are normalised: -1 and 1 are the bounds. deterministic: action = tanh(actor), and while exploring
     plus normal noise of deviation `exploration`; else tanh of a normal whose mean and deviation both are the actor's.
     Where `random` is 1, explored actions are drawn alike from the whole Box. Algorithms write both tensors.
-    noise_memory: share of an env's noise that stays from one step to the next; it is the policy's memory. A weak push
+    noise_memory: share of an env's noise that stays from one step to the next; it is remembered too. A weak push
     then lasts, where pushes that come and go would cancel out: Lillicrap et al. 2016, arXiv:1509.02971, section 3.
     Weights are a function of the seed, as ActorCritic's.
     Raises TypeError for spaces it has no network for, ValueError for unknown names.
@@ -51,19 +55,25 @@ class ActorQ(Policy):
         normalize_observation: bool = False,
         noise_memory: float = 0.0,
         seed: int = 0,
+        images: str = "auto",
+        recurrent: str = "none",
+        memory_size: int = 64,
+        sequence_length: int = 1,
+        burn_in: int = 0,
     ) -> None:
         super().__init__()
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation = tuple(hidden), activation
         self.deterministic, self.normalize_observation = deterministic, normalize_observation
-        self.noise_memory = noise_memory
+        self.noise_memory, self.images = noise_memory, images
+        self.recurrent, self.memory_size = recurrent, memory_size
+        self.sequence_length, self.burn_in = 1 if recurrent == "none" else sequence_length, burn_in
         center, half_range = _bounds(action_space)
         self.action_size = len(center)
         self.num_draws = self.action_size + self.action_size % 2
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
-        self.encoder = make_encoder(observation_space, normalize_observation, generator)
-        if any(True for _ in self.encoder.parameters()):
-            raise TypeError(f"no actor and critics for images yet, and observations are {observation_space}: use PPO")
+        encoder = make_encoder(observation_space, normalize_observation, generator, images)
+        self.encoder = with_memory(encoder, recurrent, memory_size, burn_in, generator)
         self.actor = MLP(self.encoder.size, hidden, activation, generator)
         self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
         self.critics = Critics(critics, self.encoder.size, self.action_size, hidden, activation, generator)
@@ -75,6 +85,10 @@ class ActorQ(Policy):
     def actor_parameters(self) -> list[nn.Parameter]:
         """What the actor learns."""
         return [*self.actor.parameters(), *self.actor_out.parameters()]
+
+    def critic_parameters(self) -> list[nn.Parameter]:
+        """What the critics learn: the encoder's too."""
+        return [*self.encoder.parameters(), *self.critics.parameters()]
 
     def propose(self, encoded: Tensor) -> Tensor:
         """What the actor puts out for encoded observations [B, F]: [K, B], and 2 K of a stochastic one."""
@@ -101,37 +115,51 @@ class ActorQ(Policy):
 
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         rows = batch_size(observation)
+        if memory is None and self.recurrent != "none":
+            memory = self.initial_memory(rows)
         if rows % BLOCK:
             padded = self.decide(*(pad(x, BLOCK) for x in (observation, memory, noise)))
-            return Decision(padded.action[:rows], None, None, None if memory is None else padded.memory[:rows])
-        encoded = self.encoder(observation)
+            return Decision(padded.action[:rows], None, None, tree_map(lambda x: x[:rows], padded.memory))
+        encoded, remembered = step(self.encoder, observation, memory)
         if noise is None:
             action = self.best(encoded)
         else:
             action, memory = self._explore(encoded, memory, noise)
-        return Decision(torch.addcmul(self.center, action, self.half_range), None, None, memory)
+        action = torch.addcmul(self.center, action, self.half_range)
+        if remembered is not None and memory is not None:
+            memory = torch.cat((remembered, memory[:, self.encoder.width :]), 1)
+        return Decision(action, None, None, memory)
 
     def _explore(self, encoded: Tensor, memory: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Normalised actions [N, K] with noise, and the noise to remember, [N, K]."""
+        """Normalised actions [N, K] with noise, and the memory with that noise at its end."""
         normal, uniform = self._normal(noise), noise[:, : self.action_size] * 2 - 1
-        if memory is not None:
+        if memory is not None and self.noise_memory:
+            before, last = memory.split((memory.shape[1] - self.action_size, self.action_size), 1)
             fresh = math.sqrt(1 - self.noise_memory**2)  # so that the variance stays 1
-            normal = self.noise_memory * memory.t() + fresh * normal
-            memory = normal.t()
-            uniform = torch.erf(memory * math.sqrt(0.5))  # uniform, where memory is normal
+            normal = self.noise_memory * last.t() + fresh * normal
+            memory = torch.cat((before, normal.t()), 1)
+            uniform = torch.erf(normal.t() * math.sqrt(0.5))  # uniform, where memory is normal
         if self.deterministic:
             action = torch.addcmul(self.best(encoded), normal.t(), self.exploration).clamp(-1, 1)
         else:
             action = sample(self.propose(encoded), normal)[0].t()
         return torch.where(self.random > 0, uniform, action), memory
 
+    def columns(self) -> dict[str, Column | Columns]:
+        return {"memory": Column((self._remembers(),))} if self.recurrent != "none" else {}
+
     def initial_memory(self, num_envs: int) -> Tensor | None:
-        """No noise yet, [N, K]; None where none is remembered."""
-        return self.center.new_zeros(num_envs, self.action_size) if self.noise_memory else None
+        """That nothing was seen and there was no noise yet, [N, W + K]; None where neither is remembered."""
+        return self.center.new_zeros(num_envs, self._remembers()) if self._remembers() else None
+
+    def _remembers(self) -> int:
+        return width(self.encoder) + self.action_size * (self.noise_memory > 0)
 
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         """What the lowest of the critics gives for the actor's best actions, [N]."""
-        encoded = self.encoder(observation)
+        if memory is None:
+            memory = self.initial_memory(batch_size(observation))
+        encoded, _ = step(self.encoder, observation, memory)
         values: Tensor = self.critics(encoded, self.best(encoded))
         return values.amin(0)
 
@@ -151,6 +179,11 @@ class ActorQ(Policy):
             "deterministic": self.deterministic,
             "normalize_observation": self.normalize_observation,
             "noise_memory": self.noise_memory,
+            "images": self.images,
+            "recurrent": self.recurrent,
+            "memory_size": self.memory_size,
+            "sequence_length": self.sequence_length,
+            "burn_in": self.burn_in,
         }
 
 

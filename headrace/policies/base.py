@@ -43,6 +43,7 @@ class Policy(nn.Module):
     action_space: Space
     num_draws: int  # uniform draws one decision uses
     sequence_length: int = 1  # how many rows of rows() belong together, one after another in one environment
+    recurrent: str = "none"  # what remembers earlier observations: "gru", "lstm"
 
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         """Decide for N environments: sampled with `noise` [N, num_draws], or the most likely action without."""
@@ -95,6 +96,11 @@ class Policy(nn.Module):
         deterministic: the most likely action; else one drawn with `generator` (torch's own where None).
         Raises ValueError for an observation of another shape than the space's, TypeError where act_on() is needed.
         """
+        if self.recurrent != "none":
+            raise TypeError(
+                "this policy remembers earlier observations: use action, memory = policy.act_on(observation, memory), "
+                "with memory None at the beginning of an episode"
+            )
         return self._asked(observation, None, deterministic, generator)[0]
 
     def _asked(
@@ -109,6 +115,7 @@ class Policy(nn.Module):
         decision = self.decide(batch, memory, noise)
         return to_action(self.action_space, decision.action, single), decision.memory
 
+    @torch.no_grad()
     def act_on(
         self,
         observation: Any,
@@ -117,7 +124,7 @@ class Policy(nn.Module):
         generator: torch.Generator | None = None,
     ) -> tuple[Any, Any]:
         """act(), and what to remember: pass it on to the next call; None at the beginning of an episode."""
-        return self.act(observation, deterministic, generator), None
+        return self._asked(observation, memory, deterministic, generator)
 
     def config(self) -> dict[str, Any]:
         """What the policy is made of, as JSON can hold it: from_config() builds one that its weights fit."""

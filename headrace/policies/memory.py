@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+
+from headrace.rollout import Group, flatten
 
 GATES = {"gru": 3, "lstm": 4}
 STATES = {"gru": 1, "lstm": 2}  # vectors of the core's size in its memory: the output, and an LSTM's cell
@@ -43,18 +47,18 @@ class Core(nn.Module):
         state = self._step(self._project(features), self._stacked(memory))
         return state[..., : self.size], self._side_by_side(state)
 
-    def sequence(self, features: Tensor, memory: Tensor, valid: Tensor) -> Tensor:
+    def sequence(self, features: Tensor, memory: Tensor, valid: Tensor, burn_in: int = 0) -> Tensor:
         """Outputs [K, T, N, size] of T steps, from features [K, T, N, inputs] and the memory before the first.
 
-        valid: [T, N]; memory begins anew after a row that is not.
+        valid: [T, N]; memory begins anew after a row that is not. burn_in: steps into which gradients do not go back.
         """
         copies, steps, envs = features.shape[:3]
         # what does not depend on memory goes through one product for all steps
         projected = self._project(features.flatten(1, 2)).view(copies, steps, envs, -1)
         keep = valid.to(features.dtype).unsqueeze(-1)
         state, outputs = self._stacked(memory), []
-        for now, kept in zip(projected.unbind(1), keep, strict=True):
-            state = self._step(now, state)
+        for step, (now, kept) in enumerate(zip(projected.unbind(1), keep, strict=True)):
+            state = self._step(now, state if step != burn_in else state.detach())
             outputs.append(state[..., : self.size])
             state = state * kept
         return torch.stack(outputs, 1)
@@ -83,3 +87,56 @@ class Core(nn.Module):
 
     def _side_by_side(self, state: Tensor) -> Tensor:
         return state.movedim(0, -2).flatten(-2)
+
+
+class MemoryEncoder(nn.Module):
+    """An encoder of observations, and a core that remembers them: features are what both put out, side by side.
+
+    So what is seen now need not pass through memory (the shortcut of Ni, Eysenbach & Salakhutdinov 2022,
+    arXiv:2110.05038). burn_in: of the histories it will be given, the rows into which gradients do not go back.
+    """
+
+    def __init__(self, encoder: Any, kind: str, size: int, burn_in: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.encoder, self.burn_in = encoder, burn_in
+        self.core = Core(kind, 1, encoder.size, size, generator)
+        self.size, self.width = encoder.size + size, self.core.width
+
+    def forward(self, history: Group) -> Tensor:
+        """Features [S * L, size] of the L rows that are meant in each of S histories; see headrace.sequences."""
+        valid, at = history.valid, history.at
+        encoded = self.encoder(flatten(history.observation)).unflatten(0, valid.shape)
+        memory = history.memory[:, : self.width]
+        outputs = self.core.sequence(encoded.transpose(0, 1).unsqueeze(0), memory, valid.t(), self.burn_in)
+        features = torch.cat((encoded, outputs[0].transpose(0, 1)), 2)
+        return features.take_along_dim(at.unsqueeze(2), 1).flatten(0, 1)
+
+    def step(self, observation: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [N, size] of N observations, and the memory after them [N, width]; of memory the first width count."""
+        encoded = self.encoder(observation)
+        outputs, memory = self.core(encoded.unsqueeze(0), memory[:, : self.width])
+        return torch.cat((encoded, outputs[0]), 1), memory
+
+    def update_statistics(self, observation: Any, valid: Tensor) -> None:
+        """Move the normalisers by the valid ones of R observations."""
+        self.encoder.update_statistics(observation, valid)
+
+
+def with_memory(encoder: Any, recurrent: str, size: int, burn_in: int, generator: torch.Generator) -> Any:
+    """The encoder, made to remember by a core of this kind and size; as it is for "none".
+
+    Raises ValueError for another kind, or a number out of range.
+    """
+    if burn_in < 0:
+        raise ValueError(f"burn_in must be 0 or more, got {burn_in}")
+    return encoder if recurrent == "none" else MemoryEncoder(encoder, recurrent, size, burn_in, generator)
+
+
+def width(encoder: Any) -> int:
+    """Numbers that an encoder remembers of each environment; 0 for one without memory."""
+    return encoder.width if isinstance(encoder, MemoryEncoder) else 0
+
+
+def step(encoder: Any, observation: Any, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Features [N, F] of N observations by any encoder, and what it remembers after them; None for one without."""
+    return encoder.step(observation, memory) if width(encoder) else (encoder(observation), None)

@@ -11,9 +11,10 @@ from torch import Tensor
 from headrace import rng
 from headrace.fused import fused
 from headrace.policies.base import Decision, Policy
+from headrace.policies.memory import step, width, with_memory
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_shell import batch_size, pad
-from headrace.rollout import Rollout, flatten
+from headrace.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.spaces import Discrete, Space, to_json
 
 BLOCK = 64  # rows decided together: see actor_critic.BLOCK
@@ -24,7 +25,9 @@ class QNetwork(Policy):
 
     hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. duelling: the last hidden layer is
     there twice, for the value of the state and for the advantages of the actions, whose mean is taken off (Wang et al.
-    2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalize.py. Weights are a function of the seed.
+    2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalize.py. images: see images.ImageEncoder.
+    recurrent: "gru" or "lstm", a memory of memory_size before the layers; in learning, in sequences of sequence_length
+    after a burn_in: see memory.MemoryEncoder. Weights are a function of the seed.
     `exploration`, [1] or [N], is the share of actions that are random; it is not saved, and 0 in a loaded policy.
     Raises TypeError for spaces it has no network for, ValueError for an unknown activation.
     """
@@ -42,6 +45,11 @@ class QNetwork(Policy):
         duelling: bool = False,
         normalize_observation: bool = False,
         seed: int = 0,
+        images: str = "auto",
+        recurrent: str = "none",
+        memory_size: int = 64,
+        sequence_length: int = 1,
+        burn_in: int = 0,
     ) -> None:
         super().__init__()
         if not isinstance(action_space, Discrete):
@@ -49,9 +57,12 @@ class QNetwork(Policy):
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation, self.layer_norm = tuple(hidden), activation, layer_norm
         self.duelling, self.normalize_observation = duelling, normalize_observation
+        self.images, self.recurrent, self.memory_size = images, recurrent, memory_size
+        self.sequence_length, self.burn_in = 1 if recurrent == "none" else sequence_length, burn_in
         self.start = int(action_space.start)
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
-        self.encoder = make_encoder(observation_space, normalize_observation, generator)
+        encoder = make_encoder(observation_space, normalize_observation, generator, images)
+        self.encoder = with_memory(encoder, recurrent, memory_size, burn_in, generator)
         shared = self.hidden[:-1] if duelling else self.hidden
 
         def mlp(inputs: int, sizes: Sequence[int]) -> MLP:
@@ -66,8 +77,12 @@ class QNetwork(Policy):
         self.register_buffer("exploration", torch.zeros(1), persistent=False)
 
     def forward(self, observation: Any) -> Tensor:
-        """The value of each action, [A, N], in units of return."""
-        features = self.trunk(self.encoder(observation))
+        """The value of each action, [A, N], in units of return. observation: histories for a policy with memory."""
+        return self.values(self.encoder(observation))
+
+    def values(self, features: Tensor) -> Tensor:
+        """The value of each action, [A, N], of what the encoder makes of observations, [N, F]."""
+        features = self.trunk(features)
         if self.branch is None or self.value_branch is None or self.value_out is None:
             return self.out(features)
         advantage = self.out(self.branch(features))
@@ -81,17 +96,29 @@ class QNetwork(Policy):
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         """The best action and its value; with noise a random action in a share `exploration` of the environments."""
         rows = batch_size(observation)
-        value, action = self(pad(observation, BLOCK) if rows % BLOCK else observation).max(0)
+        if memory is None:
+            memory = self.initial_memory(rows)
+        if rows % BLOCK:
+            observation, memory = pad(observation, BLOCK), pad(memory, BLOCK)
+        features, memory = step(self.encoder, observation, memory)
+        value, action = self.values(features).max(0)
         action = action[:rows]
         if noise is not None:
             share = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
             random = (noise[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
             action = torch.where(noise[:, 0] < share, random, action)
+        memory = tree_map(lambda x: x[:rows], memory)
         return Decision((action + self.start).to(torch.int32), None, value[:rows], memory)
 
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         """Value of the best action, [N], in units of return."""
         return self.decide(observation, memory, None).value
+
+    def columns(self) -> dict[str, Column | Columns]:
+        return {"memory": Column((width(self.encoder),))} if width(self.encoder) else {}
+
+    def initial_memory(self, num_envs: int) -> Tensor | None:
+        return self.out.weight.new_zeros(num_envs, width(self.encoder)) if width(self.encoder) else None
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         if self.normalize_observation:
@@ -108,4 +135,9 @@ class QNetwork(Policy):
             "layer_norm": self.layer_norm,
             "duelling": self.duelling,
             "normalize_observation": self.normalize_observation,
+            "images": self.images,
+            "recurrent": self.recurrent,
+            "memory_size": self.memory_size,
+            "sequence_length": self.sequence_length,
+            "burn_in": self.burn_in,
         }

@@ -48,7 +48,7 @@ class RecurrentActorCritic(Policy):
             raise ValueError(f"sequence_length must be 1 or more, got {sequence_length}")
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
-        self.distribution_name, self.sequence_length = distribution, sequence_length
+        self.distribution_name, self.sequence_length, self.recurrent = distribution, sequence_length, recurrent
         self.normalize_observation, self.images = normalize_observation, images
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         copies = 1 if shared else 2
@@ -140,22 +140,6 @@ class RecurrentActorCritic(Policy):
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
         if self.return_normalizer is not None:
             self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
-
-    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
-        raise TypeError(
-            "this policy remembers earlier observations: use action, memory = policy.act_on(observation, memory), with "
-            "memory None at the beginning of an episode"
-        )
-
-    @torch.no_grad()
-    def act_on(
-        self,
-        observation: Any,
-        memory: Any = None,
-        deterministic: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Any, Any]:
-        return self._asked(observation, memory, deterministic, generator)
 
     def config(self) -> dict[str, Any]:
         return {

@@ -67,7 +67,7 @@ def drawn(layers, observation, noise):
 def reference(sac, batches, noise):
     """All of learn(), one network, one tensor and one equation at a time."""
     config, rows = sac.config, []
-    actor, critics, targets = actor_layers(sac.policy), critic_layers(sac.policy.critics), critic_layers(sac.target)
+    actor, critics, targets = actor_layers(sac.policy), critic_layers(sac.policy.critics), critic_layers(sac.target.critics)
     log_alpha = torch.tensor(float(sac.log_temperature.detach()), dtype=torch.float64, requires_grad=True)
     rate = config.learning_rate
     of_actor, of_critics, of_alpha = (
@@ -106,7 +106,7 @@ def test_gradient_steps_equal_an_independent_calculation():
     same_layers(actor_layers(sac.policy), actor)
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs)
-    for mine, theirs in zip(critic_layers(sac.target), targets, strict=True):
+    for mine, theirs in zip(critic_layers(sac.target.critics), targets, strict=True):
         same_layers(mine, theirs)
     assert float(sac.log_temperature.detach()) == pytest.approx(log_alpha.item(), abs=1e-6)
     torch.testing.assert_close(torch.stack(list(got.values())), metrics, rtol=1e-4, atol=1e-5)
@@ -120,7 +120,7 @@ def test_dead_rows_weigh_nothing():
     steps(first, made_up(), noise)
     steps(second, with_garbage(made_up()), noise)
     same_layers(actor_layers(first.policy), actor_layers(second.policy))
-    same_layers(critic_layers(first.target)[1], critic_layers(second.target)[1])
+    same_layers(critic_layers(first.target.critics)[1], critic_layers(second.target.critics)[1])
 
 
 def test_a_fixed_temperature_stays_and_a_learned_one_goes_towards_the_target_entropy():
