@@ -11,6 +11,7 @@ import warnings
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -192,7 +193,7 @@ class VectorAdapter:
             return Group({name: self._tensors(member, f"{what} {name!r}") for name, member in values.items()})
         if isinstance(values, Tensor):
             tensor = values
-        elif self._on_cpu:
+        elif isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
             tensor = torch.as_tensor(values)
         else:
             tensor = torch.from_dlpack(values)
