@@ -143,8 +143,8 @@ def _steps(source: Source, visited: list[Visited], allowed: float, backend: str)
     name = next(name for name, x in apart.items() if x[step].any())
     place = tuple(np.argwhere(np.atleast_1d(apart[name][step]))[0]) if found[name].ndim > 1 else ()
     field = name + "".join(f"[{index}]" for index in place)
-    numbers = (float(values[name][(step, *place)]) for values in (found, expected))
-    difference = Difference(step, field, *numbers, visited[step].state, visited[step].action)
+    ours, theirs = (float(values[name][(step, *place)]) for values in (found, expected))
+    difference = Difference(step, field, ours, theirs, visited[step].state, visited[step].action)
     if rows.mean() <= ON_THE_EDGE:
         return Finding(
             "single steps", "note", f"{rows.sum()} of {covered} differ, as on an edge they may. {difference}"

@@ -25,7 +25,8 @@ class Original:
         self.cls: Any = source.cls
         self._reads = hasattr(self.cls, "from_original")
         self.settable = hasattr(self.cls, "to_original") or not self._reads
-        if not self._reads and (source.arrays or np.shape(getattr(self.env, "state", None)) != (len(source.state),)):
+        numbers: Any = getattr(self.env, "state", ())
+        if not self._reads and (source.arrays or np.shape(numbers) != (len(source.state),)):
             raise TypeError(self._remedy())
 
     def state(self) -> Any:
