@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from headrace.kernels import cache, kinds
-from headrace.kernels.generate import CHUNK, cpu_module, rows
+from headrace.kernels.generate import cpu_module
+from headrace.kernels.layout_cpu import CHUNK, rows
 from headrace.kernels.native import Call, Native
 from headrace.kernels.numba_errors import explained
+from headrace.kernels.pictures_cpu import CpuPictures
 from headrace.kernels.source import Source
 from headrace.kernels.threads import gentle_threads
 from headrace.rollout import Rollout
@@ -29,6 +31,7 @@ class CpuWorlds:
 
     threads: how many; None measures during the first calls whether they pay. The results are the same bits.
     first_env: number of world 0, where these are a part of a larger set: world i draws as world first_env + i of it.
+    num_envs: of worlds; several agents have a column each.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class CpuWorlds:
         self.source, self.num_envs, self.device = source, num_envs, torch.device("cpu")
         self.threads, self.first_env, self.seed = threads, first_env, np.uint32(0)
         floats, integers = rows(source)
-        self.floats = blocks(np.zeros((floats, num_envs), np.float32))  # fields, running return
+        self.floats = blocks(np.zeros((floats, num_envs), np.float32))  # fields, running returns
         self.integers = blocks(np.zeros((integers, num_envs), np.int32))  # fields, length, episode
         self.arrays = {f.name: np.zeros((num_envs, *f.shape), kinds.STORAGE[f.dtype]) for f in source.arrays}  # type: ignore[misc]
         float_params, integer_params, per_env = pack_params(source, params or {}, num_envs)
@@ -54,9 +57,11 @@ class CpuWorlds:
         self._params = (float_params.ravel(), integer_params.ravel())
         self._dead = np.zeros(num_envs, np.int32)
         self._text = cpu_module(source, per_env)
+        self._pictures = CpuPictures(source, per_env) if source.frames else None
         self._rollout: Rollout | None = None
         self._parts = threads or 1
-        self._trial = Trial() if threads is None and num_envs > CHUNK else None
+        worth = num_envs > (1 if source.frames else CHUNK)
+        self._trial = Trial() if threads is None and worth else None
         self._step: Callable[[int], None]
         self._call: Call
 
@@ -65,6 +70,8 @@ class CpuWorlds:
         self.seed = np.uint32(seed & 0xFFFFFFFF)
         self._bind(rollout)
         self._entry("reset", (*self._shared, self.num_envs))(*self._shared, self.num_envs)
+        if self._pictures is not None:
+            self._pictures.draw(-1)
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every world from row t to row t + 1."""
@@ -86,15 +93,22 @@ class CpuWorlds:
         self._call.words[-1] = t
         self._call()
 
+    def _drawn(self, step: Callable[[int], None], draw: Callable[[int], None], t: int) -> None:
+        step(t)
+        draw(t)
+
     def _bind(self, rollout: Rollout) -> None:
         """Keep the columns of a rollout as flat arrays: making them costs more than a step of few worlds."""
-        if rollout.num_envs != self.num_envs:
-            raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {self.num_envs}")
+        expected = self.num_envs * self.source.num_agents
+        if rollout.num_envs != expected:
+            raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {expected}")
         columns, strides = flat_columns(self.source, rollout)
         state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._dead, *self.arrays.values())
         self._shared = (*state, *columns, self.seed, self.first_env, *strides)
         arguments = (*self._shared, 0, self.num_envs, 0)
         self._call = Call(self._entry("step", arguments), arguments)
+        if self._pictures is not None:
+            self._pictures.bind(state, rollout)
         self._choose(self._parts)
         self._rollout = rollout
 
@@ -103,11 +117,15 @@ class CpuWorlds:
         self._parts = parts
         if parts == 1:
             self._step = self._serial
+            if self._pictures is not None:
+                self._step = partial(self._drawn, self._serial, self._pictures.draw)
             return
         gentle_threads()
         chunks = -(-self.num_envs // CHUNK)
         cut = np.minimum([chunks * part // parts * CHUNK for part in range(parts + 1)], self.num_envs).astype(np.int64)
         self._step = partial(self._parallel((*self._shared, cut, 0)), *self._shared, cut)
+        if self._pictures is not None:
+            self._step = partial(self._drawn, self._step, self._pictures.on_threads(parts))
 
     def _try(self, t: int) -> None:
         """A step that also measures: one thread first, then all of them if that can pay, then the faster."""
@@ -246,8 +264,9 @@ def unpack(words: np.ndarray, dtype: str) -> np.ndarray:
     return words.astype(kinds.STORAGE[dtype])
 
 
-def flat_columns(source: Source, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, int, int]]:
-    """The columns a kernel takes, flat, and its strides in entries: (row, plane, action_plane).
+def flat_columns(source: Source, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:
+    """The columns a kernel takes, flat, and its strides in entries: row, plane, action_plane, of several agents also
+    agent_plane.
 
     Entry (t, n) of a column is at t * row + n, entry f of a vector a plane further. Observations of more dimensions
     stay [T + 1, N, ...]. Raises ValueError where a column's worlds do not lie side by side.
@@ -268,7 +287,8 @@ def flat_columns(source: Source, rollout: Rollout) -> tuple[tuple[np.ndarray, ..
         plane, seen = observation.stride(2), _flat(observation, "observation", row)
     flats = {name: _flat(column, name, row) for name, column in zip(COLUMNS, scalars, strict=True)}
     columns = (seen, flats["valid"], _flat(action, "action", row), *(flats[name] for name in COLUMNS[1:]))
-    return columns, (row, plane, action_plane)
+    strides = (row, plane, action_plane)
+    return columns, strides if source.num_agents == 1 else (*strides, rollout.num_envs // source.num_agents)
 
 
 COLUMNS = ("valid", "reward", "terminated", "truncated", "episode_return", "episode_length")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from headrace.kernels import block_size, cache, kinds
 from headrace.kernels.cuda import array, launch, numba_cuda, on_device, simulated
 from headrace.kernels.env_cpu import pack_params
 from headrace.kernels.generate_cuda import COLUMNS, cuda_module, rows
+from headrace.kernels.generate_pictures import cuda_pictures
 from headrace.kernels.numba_errors import explained
+from headrace.kernels.random_actions import random_actions
 from headrace.kernels.source import Source
 from headrace.kernels.tensor_worlds import TensorWorlds
 from headrace.rng import MASK
@@ -25,6 +29,7 @@ DEFAULT_BLOCK = 128
 class CudaWorlds(TensorWorlds):
     """N worlds on a GPU. See headrace.kernels.worlds for what each method owes.
 
+    Where observations are pictures, a second launch draws them, a thread for each pixel.
     block: threads a block; None measures which number is fastest, once per GPU, environment and number of worlds.
     first_env: number of world 0, where these are a part of a larger set.
     A step is one launch, and may be captured in a CUDA graph, with its t in it: reset() compiles it before. Under
@@ -64,9 +69,15 @@ class CudaWorlds(TensorWorlds):
         )
         self._packs, self._seed = (floats, integers), integers[-2]
         self._module = cache.load(f"{source.name}_cuda", cuda_module(source, per_env, self._simulated))
+        self._pictures: ModuleType | None = None
+        if source.frames:
+            text = cuda_pictures(source, per_env, self._simulated)
+            self._pictures = cache.load(f"{source.name}Pictures_cuda", text)
+            self._pixels = num_envs * int(np.prod(source.observation_space.shape[-2:]))
         self._block = DEFAULT_BLOCK if block is None and self._simulated else block
         self._rollout: Rollout | None = None
         self._arguments: tuple[Any, ...] = ()
+        self._drawing: tuple[Any, ...] = ()
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every world; writes observation[0] and valid[0]."""
@@ -76,17 +87,24 @@ class CudaWorlds(TensorWorlds):
         if self._block is None:
             self._block = block_size.best(self._key(), lambda block: self._seconds(rollout, block))
             self._launch("reset")
+        self._draw(-1)
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every world from row t to row t + 1."""
         if rollout is not self._rollout:
             self._bind(rollout)
         self._launch("step", t)
+        self._draw(t)
 
     def run(self, rollout: Rollout, first: int, last: int) -> None:
-        """Rows `first` .. `last` by the actions that stand in the rollout, in one launch; the first call compiles."""
+        """Rows `first` .. `last` by the actions that stand in the rollout, in one launch (two a row, where pictures are
+        drawn); the first call compiles."""
         if rollout is not self._rollout:
             self._bind(rollout)
+        if self._pictures is not None:
+            for t in range(first, last):
+                self.step(rollout, t)
+            return
         self._compile("run")
         self._launch("run", first, last)
 
@@ -95,6 +113,12 @@ class CudaWorlds(TensorWorlds):
         compiles. counter: steps taken before."""
         if rollout is not self._rollout:
             self._bind(rollout)
+        if self._pictures is not None:
+            space, steps = self.source.action_space, last - first
+            drawn = random_actions(space, self.seed, counter, steps, self.num_envs, self.device)
+            rollout.action[first:last].copy_(drawn)
+            self.run(rollout, first, last)
+            return
         self._compile("run_random")
         self._launch("run_random", first, last, counter)
 
@@ -113,6 +137,8 @@ class CudaWorlds(TensorWorlds):
         columns = [getattr(rollout, name) for name in COLUMNS]
         with on_device(self.device):
             self._arguments = tuple(array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
+        # a picture knows no more of the rollout than what was seen and what is live
+        self._drawing = self._arguments[: len(self._arguments) - len(columns) + 2]
         self._rollout = rollout
         self._compile("reset", "step")
 
@@ -127,6 +153,9 @@ class CudaWorlds(TensorWorlds):
         announcement = f"compiling {self.source.name} for the GPU (once, about 5 s) ..."
         with on_device(self.device), explained(self.source, self._module):
             cache.compile_once(self._module, wanted, announcement)
+            if self._pictures is not None:
+                drawing = tuple(argument._numba_type_ for argument in self._drawing)
+                cache.compile_once(self._pictures, {"draw": (*drawing, numba.types.int64)}, announcement)
 
     def _key(self) -> str:
         """What the best number of threads depends on."""
@@ -143,6 +172,11 @@ class CudaWorlds(TensorWorlds):
         ended.record()
         ended.synchronize()
         return began.elapsed_time(ended) / 1000 / TIMED
+
+    def _draw(self, t: int) -> None:
+        """Draw row t + 1, where observations are pictures."""
+        if self._pictures is not None:
+            launch(self._pictures.draw, self._pixels, DEFAULT_BLOCK, self.device, *self._drawing, t)
 
     def _launch(self, kernel: str, *rest: int, block: int | None = None) -> None:
         threads = block or self._block or DEFAULT_BLOCK

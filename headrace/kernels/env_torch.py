@@ -22,22 +22,26 @@ from headrace.kernels.errors import EnvError
 from headrace.kernels.kinds import BOOL, U32
 from headrace.kernels.source import Function, Source
 from headrace.kernels.tensor_worlds import DTYPES, TensorWorlds, put, read
-from headrace.kernels.words_torch import Key, Table, namespace, select
+from headrace.kernels.words_torch import Key, Table, exact_namespace, namespace, select
 from headrace.rng import MASK, Purpose
 from headrace.rollout import Rollout
 
 FOREVER = 2**31 - 1  # no episode has this many steps
+ENDINGS = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 
 
 class Cells:
-    """An array field of all worlds, indexed as the array of one: entries are copies, rows are views."""
+    """An array field of all worlds, indexed as the array of one: entries are copies, rows are views.
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor  # [*shape, N]
+    tensor: [*shape, N], or with `worlds` dimensions of worlds at its end in place of one.
+    """
+
+    def __init__(self, tensor: Tensor, worlds: int = 1) -> None:
+        self.tensor, self.worlds = tensor, worlds
 
     def __getitem__(self, index: Any) -> Any:
         found = self.tensor[index]
-        return found.clone() if found.dim() == 1 else Cells(found)
+        return found.clone() if found.dim() == self.worlds else Cells(found, self.worlds)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         put(self.tensor[index], value)
@@ -62,7 +66,7 @@ class TorchWorlds(TensorWorlds):
         self._functions = batched(source, device)
         super().__init__(
             source,
-            torch.zeros(len(source.floats) + 1, num_envs, device=device),
+            torch.zeros(len(source.floats) + source.num_agents, num_envs, device=device),
             torch.zeros(len(source.integers) + 2, num_envs, dtype=torch.int32, device=device),
             {
                 f.name: torch.zeros(num_envs, *f.shape, dtype=DTYPES[f.dtype], device=device)  # type: ignore[misc]
@@ -71,12 +75,13 @@ class TorchWorlds(TensorWorlds):
         )
         self._params = _params(source, params or {}, num_envs, self.device)
         self._env = torch.arange(first_env, first_env + num_envs, device=device)
+        self._artist = Artist(source, params or {}, num_envs, device) if source.frames else None
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every world; writes observation[0] and valid[0]."""
         self.check(rollout)
         self.seed = seed & MASK
-        self.floats[-1].zero_()
+        self._totals.zero_()
         self.integers[-2:].zero_()
         arrays = self._cells(self.arrays)
         fresh = self._functions["env_reset"](self.fields(arrays), self._params, self._key(Purpose.RESET, 0, 0))
@@ -86,8 +91,9 @@ class TorchWorlds(TensorWorlds):
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every world from row t to row t + 1."""
-        alive = rollout.valid[t]
-        total, length, episode = self.floats[-1], self.integers[-2], self.integers[-1]
+        agents = self.source.num_agents
+        alive = rollout.valid[t].view(agents, -1)[0]  # agents of a world end together
+        length, episode = self.integers[-2], self.integers[-1]
         number = read(episode, U32)
         # Reset first, and on copies: a step changes arrays in place
         spare = {name: array.clone() for name, array in self.arrays.items()}
@@ -99,13 +105,16 @@ class TorchWorlds(TensorWorlds):
 
         over = alive & over
         late = alive & (length + 1 >= (self.source.max_steps or FOREVER))  # maybe both, as in Gymnasium
-        put(rollout.reward[t], select(alive, gain, 0.0))
-        rollout.terminated[t].copy_(over)
-        rollout.truncated[t].copy_(late)
-        rollout.valid[t + 1].copy_(~(over | late))
-        rollout.episode_return[t].copy_(select(alive, 0.0, total))
-        rollout.episode_length[t].copy_(select(alive, 0, length))
-        total.copy_(select(alive, total + gain, 0.0))
+        row = {name: getattr(rollout, name)[t].view(agents, -1) for name in ENDINGS}
+        row["terminated"].copy_(over)
+        row["truncated"].copy_(late)
+        row["episode_length"].copy_(select(alive, 0, length))
+        rollout.valid[t + 1].view(agents, -1).copy_(~(over | late))
+        for agent, total in enumerate(self._totals):
+            earned = gain if agents == 1 else gain[agent]
+            put(row["reward"][agent], select(alive, earned, 0.0))
+            row["episode_return"][agent].copy_(select(alive, 0.0, total))
+            total.copy_(select(alive, total + earned, 0.0))
         length.copy_(select(alive, length + 1, 0))
         episode.add_(~alive)
         for name, array in self.arrays.items():
@@ -114,6 +123,11 @@ class TorchWorlds(TensorWorlds):
         self.keep(tuple(select(alive, a, b) if kept else None for a, b, kept in zip(new, fresh, scalar, strict=True)))
         self._observe(rollout, t + 1)
 
+    @property
+    def _totals(self) -> Tensor:
+        """The running return of each agent, [A, N]."""
+        return self.floats[-self.source.num_agents :]
+
     def _key(self, purpose: Purpose, episode: Any, step: Any) -> Key:
         return Key((self.seed, int(purpose), self._env, episode, step))
 
@@ -121,7 +135,13 @@ class TorchWorlds(TensorWorlds):
         return {name: Cells(array.movedim(0, -1)) for name, array in arrays.items()}
 
     def _action(self, action: Tensor) -> Any:
-        """What step() is given: [N], or a tuple of K such; a Box's clipped to its bounds."""
+        """What step() is given: [N], or a tuple of K such; a Box's clipped to its bounds. Of several agents a tuple of
+        these."""
+        if self.source.num_agents > 1:
+            return tuple(self._action_of(part) for part in action.unflatten(0, (self.source.num_agents, -1)))
+        return self._action_of(action)
+
+    def _action_of(self, action: Tensor) -> Any:
         if self.source.action_size is None:
             return action
         entries = action.unbind(1)
@@ -132,19 +152,84 @@ class TorchWorlds(TensorWorlds):
         return tuple(entry.clamp(low, high) for entry, (low, high) in zip(entries, bounds, strict=True))
 
     def _observe(self, rollout: Rollout, t: int) -> None:
-        row = rollout.observation[t]  # [N, *shape]
-        state = self.fields(self._cells(self.arrays))
-        if self.source.observes_into:
-            self._functions["env_observe"](state, self._params, Cells(row.movedim(0, -1)))
+        if self._artist is not None:
+            self._artist.draw(self.fields(self.arrays), rollout, t)
             return
-        for column, value in zip(row.unbind(1), self._functions["env_observe"](state, self._params), strict=True):
-            put(column, value)
+        state = self.fields(self._cells(self.arrays))
+        for agent, row in enumerate(rollout.observation[t].unflatten(0, (self.source.num_agents, -1))):  # [N, *shape]
+            who = () if self.source.num_agents == 1 else (agent,)
+            if self.source.observes_into:
+                self._functions["env_observe"](state, self._params, *who, Cells(row.movedim(0, -1)))
+                continue
+            seen = self._functions["env_observe"](state, self._params, *who)
+            for column, value in zip(row.unbind(1), seen, strict=True):
+                put(column, value)
+
+
+class Artist:
+    """Draws the worlds of one Source as batched tensors: all pixels of all worlds at once."""
+
+    def __init__(self, source: Source, params: Mapping[str, Any], num_envs: int, device: torch.device) -> None:
+        self.source = source
+        self._pixel = _defined(source.picture, source, device, exact_namespace(device))["env_pixel"]
+        given = _params(source, params, num_envs, device)
+        self._params = tuple(
+            _over_pixels(_tensor(x, p.dtype, device)) for p, x in zip(source.params, given, strict=True)
+        )
+        height, width = source.observation_space.shape[-2:]
+        self._row = torch.arange(height, dtype=torch.int32, device=device).view(-1, 1)
+        self._column = torch.arange(width, dtype=torch.int32, device=device)
+
+    def draw(self, fields: tuple[Tensor, ...], rollout: Rollout, t: int) -> None:
+        """Row t of worlds whose State has these fields, [N] or [N, *shape]."""
+        frame, target = self.frame(fields), rollout.observation[t]
+        target = target.view(len(target), -1, *frame.shape[2:])
+        channels = self.source.channels
+        size = target.shape[1] - channels  # of the older frames, in channels
+        target[:, size:].copy_(frame)
+        if size:
+            older = frame.repeat(1, self.source.frames - 1, 1, 1)
+            if t:
+                earlier = rollout.observation[t - 1][:, channels:]
+                older = torch.where(rollout.valid[t - 1].view(-1, 1, 1, 1), earlier, older)
+            target[:, :size].copy_(older)
+
+    def frame(self, fields: tuple[Tensor, ...]) -> Tensor:
+        """The pictures of these worlds, uint8 [N, channels, H, W]."""
+        state = tuple(
+            _over_pixels(x) if f.shape is None else Cells(x.movedim(0, -1)[..., None, None], 3)
+            for f, x in zip(self.source.state, fields, strict=True)
+        )
+        greys = self._pixel(state, self._params, self._row, self._column)
+        worlds, size = len(fields[0]), (len(self._row), len(self._column))
+        bytes_ = [self._byte(grey).expand(worlds, *size) for grey in ((greys,) if self.source.channels == 1 else greys)]
+        return torch.stack(bytes_, 1).to(torch.uint8)
+
+    def _byte(self, grey: Tensor) -> Tensor:
+        byte: Tensor = self._pixel.__globals__["_byte"](grey)
+        return byte
+
+
+def _over_pixels(value: Any) -> Any:
+    """One value a world, [N] -> [N, 1, 1]; what all worlds share stays."""
+    return value[:, None, None] if value.dim() else value
+
+
+def _tensor(value: Any, dtype: str, device: torch.device) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.full((), value, dtype=DTYPES[dtype], device=device)
 
 
 def batched(source: Source, device: torch.device) -> dict[str, Any]:
     """The environment's functions by name, on tensors. Raises EnvError where they do not fit."""
-    scope = namespace() | {name: Table(array, device) for name, array in source.constants.items()}
-    for function in source.functions:
+    _defined(source.picture, source, device, exact_namespace(device))  # raises now rather than later
+    return _defined(source.functions, source, device, namespace())
+
+
+def _defined(
+    functions: tuple[Function, ...], source: Source, device: torch.device, scope: dict[str, Any]
+) -> dict[str, Any]:
+    scope |= {name: Table(array, device) for name, array in source.constants.items()}
+    for function in functions:
         node = _Branchless(function, source).visit(copy.deepcopy(function.node))
         tree = ast.fix_missing_locations(ast.Module([node], []))
         exec(compile(tree, function.file, "exec"), scope)
@@ -168,6 +253,8 @@ class _Branchless(ast.NodeTransformer):
             if isinstance(t, ast.Name)
         ]
         self.alike = looped - set(assigned)  # names of numbers that are the same in every world
+        if source.num_agents > 1 and function.name == "env_observe":
+            self.alike |= {function.node.args.args[2].arg} - set(assigned)  # the agent
 
     def fail(self, node: ast.AST, wrong: str, instead: str) -> NoReturn:
         """Raise EnvError at a node."""

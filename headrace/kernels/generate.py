@@ -4,6 +4,9 @@ The module has `reset` and `step` of the worlds lo .. hi - 1 and `step_parallel`
 thread. What they were measured to need: unsigned loop indices, feature-major observations, no fastmath flag but
 `contract` (others change bits with the way work is cut), and, where an environment has neither arrays nor branches, a
 step without branches followed by resets of the few worlds that are dead, a chunk of worlds at a time.
+
+Of several agents each has columns of its own: agent k's begin k * agent_plane entries after the first one's, and are
+named with _of1, _of2 ... behind. Where observations are pictures, another module draws them (generate_pictures).
 """
 
 from __future__ import annotations
@@ -13,12 +16,11 @@ from textwrap import indent
 import numpy as np
 from gymnasium.spaces import Box
 
-from headrace.kernels.kinds import BOOL, F32, U32
-from headrace.kernels.source import Field, Source
+from headrace.kernels.layout_cpu import CHUNK, blocks, in_block, params, state, state_arguments, store, tuple_of
+from headrace.kernels.source import Source
 from headrace.kernels.typed import pure
 from headrace.kernels.words import prelude
 
-CHUNK = 1024  # worlds whose columns fit the first-level cache together
 INLINE = '@njit(error_model="numpy", fastmath={"contract"}, forceinline=True)'
 KERNEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)'
 PARALLEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True, parallel=True)'
@@ -31,16 +33,10 @@ def branch_free(source: Source) -> bool:
     return plain and source.statement is None and not source.arrays and not source.observes_into
 
 
-def state_arguments(source: Source) -> str:
-    """Names of the arrays that hold the worlds, in the order the kernels take them."""
-    return ", ".join(
-        ["floats, integers, float_params, integer_params, dead", *(f"array_{f.name}" for f in source.arrays)]
-    )
-
-
 def arguments(source: Source) -> str:
     """Names of all that `step` takes but the time and the range of worlds."""
-    return f"{state_arguments(source)}, {COLUMNS}, seed, first, row, plane, action_plane"
+    planes = "row, plane, action_plane" + (", agent_plane" if source.num_agents > 1 else "")
+    return f"{state_arguments(source)}, {COLUMNS}, seed, first, {planes}"
 
 
 def cpu_module(source: Source, per_env: bool) -> str:
@@ -60,76 +56,63 @@ def cpu_module(source: Source, per_env: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _params(source: Source, per_env: bool) -> str:
-    """p: loaded once, or of world i."""
-    counts = {True: 0, False: 0}
-    items = []
-    for param in source.params:
-        real = param.dtype == F32
-        k = counts[real]
-        counts[real] += 1
-        shared = f"{'float' if real else 'integer'}_params[{k}]"
-        place = _in_block("fp" if real else "ip", k) if per_env else shared
-        items.append(_read(place, param.dtype))
-    return f"p = {_tuple(items)}"
+def _of(name: str, agent: int) -> str:
+    """The name of an agent's own column."""
+    return f"{name}_of{agent}" if agent else name
 
 
-def _in_block(block: str, row: int) -> str:
-    """World i's entry of a row of a block."""
-    return f"{block}[np.uint64({row * CHUNK}) + i]"
+def _plane(agent: int) -> str:
+    """How far behind the first agent's columns those of an agent begin."""
+    return f" + {agent} * agent_plane" if agent else ""
 
 
-def _read(place: str, dtype: str) -> str:
-    return {U32: f"U32({place})", BOOL: f"{place} != I32(0)"}.get(dtype, place)
+def _each(source: Source, line: str) -> list[str]:
+    """A line `column[i] = value` for each agent; {gain} and {before} in it are the agent's reward and return."""
+    column, rest = line.split("[", 1)
+    return [
+        f"{_of(column, agent)}[{rest.format(gain=_gain(source, agent), before=_of('before', agent))}"
+        for agent in range(source.num_agents)
+    ]
 
 
-def _tuple(items: list[str]) -> str:
-    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-
-
-def _place(source: Source, field: Field) -> str:
-    """Where a field of world i is kept."""
-    if field.shape is not None:
-        return f"array_{field.name}[np.uint64(lo) + i]"
-    if field.dtype == F32:
-        return _in_block("fs", source.floats.index(field))
-    return _in_block("ns", source.integers.index(field))
-
-
-def _state(source: Source) -> str:
-    return "s = " + _tuple([_read(_place(source, f), f.dtype) for f in source.state])
-
-
-def _store(source: Source, name: str) -> list[str]:
-    """Lines that keep a new state; array fields have been changed in place."""
-    lines = []
-    for k, field in enumerate(source.state):
-        if field.shape is None:
-            value = f"{name}[{k}]" if field.dtype == F32 else f"I32({name}[{k}])"
-            lines.append(f"{_place(source, field)} = {value}")
-    return lines
+def _gain(source: Source, agent: int) -> str:
+    return "gain" if source.num_agents == 1 else f"gain[{agent}]"
 
 
 def _observe(source: Source, name: str) -> list[str]:
     """Lines that write the observation of a state into row `after` of world i."""
+    if source.frames:
+        return []
+    lines = []
     shape = source.observation_space.shape
-    if source.observes_into:
-        out = "observation[np.uint64(after) + i::plane]" if len(shape) == 1 else "observation[t + 1, np.uint64(lo) + i]"
-        return [f"env_observe({name}, p, {out})"]
-    return [f"seen = env_observe({name}, p)", *(f"seen{k}[i] = seen[{k}]" for k in range(shape[0]))]
+    for agent in range(source.num_agents):
+        given = f"{name}, p" + (f", I32({agent})" if source.num_agents > 1 else "")
+        if source.observes_into:
+            plane = _plane(agent)
+            vector, image = f"np.uint64(after{plane}) + i::plane", f"t + 1, np.uint64(lo{plane}) + i"
+            lines.append(f"env_observe({given}, observation[{vector if len(shape) == 1 else image}])")
+        else:
+            lines.append(f"seen = env_observe({given})")
+            lines += [f"{_of(f'seen{k}', agent)}[i] = seen[{k}]" for k in range(shape[0])]
+    return lines
 
 
 def _action(source: Source) -> str:
-    """action: of world i at this row; a Box's clipped to its bounds."""
+    """action: of world i at this row, of several agents a tuple of theirs; a Box's clipped to its bounds."""
+    actions = [_action_of(source, agent) for agent in range(source.num_agents)]
+    return actions[0] if source.num_agents == 1 else tuple_of(actions)
+
+
+def _action_of(source: Source, agent: int) -> str:
     size = source.action_size
     if size is None:
-        return "action_now[i]"
-    places = [f"action{k}_now[i]" for k in range(size)]
+        return f"{_of('action_now', agent)}[i]"
+    places = [f"{_of(f'action{k}_now', agent)}[i]" for k in range(size)]
     space = source.action_space
     if isinstance(space, Box):
         bounds = zip(np.ravel(space.low).tolist(), np.ravel(space.high).tolist(), strict=True)
         places = [_clipped(place, low, high) for place, (low, high) in zip(places, bounds, strict=True)]
-    return _tuple(places)
+    return tuple_of(places)
 
 
 def _clipped(place: str, low: float, high: float) -> str:
@@ -147,24 +130,25 @@ def _block(head: str, lines: list[str]) -> list[str]:
     return [f"{head}:", *(f"    {line}" for line in lines)]
 
 
-def _counters(source: Source) -> tuple[str, str, str]:
-    """Where world i keeps its episode's return, length and number: behind the fields of State."""
+def _counters(source: Source) -> tuple[list[str], str, str]:
+    """Where world i keeps its episode's return (each agent's), length and number: behind the fields of State."""
     whole = len(source.integers)
-    return _in_block("fs", len(source.floats)), _in_block("ns", whole), _in_block("ns", whole + 1)
+    totals = [in_block("fs", len(source.floats) + agent) for agent in range(source.num_agents)]
+    return totals, in_block("ns", whole), in_block("ns", whole + 1)
 
 
 def _begin(source: Source, per_env: bool, episode: str) -> list[str]:
     """Lines that begin an episode of world i, seen in row `after`."""
-    total, length, number = _counters(source)
+    totals, length, number = _counters(source)
     return [
-        *([_params(source, True)] if per_env else []),
+        *([params(source, True)] if per_env else []),
         f"episode = {episode}",
-        _state(source),
+        state(source),
         "fresh = env_reset(s, p, (seed, U32(0), U32(np.uint64(first + lo) + i), U32(episode), U32(0)))",
-        f"{total} = F32(0.0)",
+        *(f"{total} = F32(0.0)" for total in totals),
         f"{length} = I32(0)",
         f"{number} = episode",
-        *_store(source, "fresh"),
+        *store(source, "fresh"),
         *_observe(source, "fresh"),
     ]
 
@@ -173,10 +157,13 @@ def _reset(source: Source, per_env: bool) -> str:
     """Episode 0 of the worlds of one chunk; then of all."""
     lines = [
         "t, after = -1, lo",
-        *_blocks(source, per_env),
+        *blocks(source, per_env),
         *_seen_rows(source),
-        "valid_after = valid[after:]",
-        *_block("for i in range(np.uint64(hi - lo))", ["valid_after[i] = True", *_begin(source, per_env, "I32(0)")]),
+        *(f"{_of('valid_after', agent)} = valid[after{_plane(agent)}:]" for agent in range(source.num_agents)),
+        *_block(
+            "for i in range(np.uint64(hi - lo))",
+            [*_each(source, "valid_after[i] = True"), *_begin(source, per_env, "I32(0)")],
+        ),
     ]
     names = arguments(source)
     chunk = _function(INLINE, f"reset_chunk({names}, lo, hi)", lines)
@@ -200,7 +187,7 @@ def _outcome(source: Source) -> list[str]:
     _, length, _ = _counters(source)
     limit = f"steps >= I32({source.max_steps})" if source.max_steps else "False"  # maybe both, as in Gymnasium
     return [
-        _state(source),
+        state(source),
         f"new, gain, over = env_step(s, p, {_action(source)}, {_step_key(source)})",
         f"steps = I32({length} + I32(1))",
         f"late = {limit}",
@@ -209,29 +196,30 @@ def _outcome(source: Source) -> list[str]:
 
 def _step_branch_free(source: Source, per_env: bool) -> str:
     """Loops of few columns each: LLVM gives up on more than 128 tests of whether two of them overlap."""
-    total, length, _ = _counters(source)
-    params = [_params(source, True)] if per_env else []
+    _, length, _ = _counters(source)
+    given = [params(source, True)] if per_env else []
     step = [
-        *params,
+        *given,
         "alive = valid_now[i]",
         *_outcome(source),
-        f"before = {total}",
+        *_before(source),
         "over = over & alive",
         "late = late & alive",
-        "reward_now[i] = select(alive, gain, F32(0.0))",
-        "terminated_now[i] = over",
-        "truncated_now[i] = late",
-        "valid_after[i] = (over | late) ^ True",
-        "episode_return_now[i] = select(alive, F32(0.0), before)",
-        f"episode_length_now[i] = select(alive, I32(0), {length})",
-        f"{total} = before + gain",
+        *_each(source, "reward_now[i] = select(alive, {gain}, F32(0.0))"),
+        *_each(source, "terminated_now[i] = over"),
+        *_each(source, "truncated_now[i] = late"),
+        *_each(source, "valid_after[i] = (over | late) ^ True"),
+        *_each(source, "episode_return_now[i] = select(alive, F32(0.0), {before})"),
+        *_each(source, f"episode_length_now[i] = select(alive, I32(0), {length})"),
+        *_add_gains(source),
         f"{length} = steps",
-        *_store(source, "new"),
+        *store(source, "new"),
     ]
+    see = [] if source.frames else [*given, state(source), *_observe(source, "s")]
     lines = [
         *_rows(source, per_env),
         *_block("for i in range(np.uint64(hi - lo))", step),
-        *_block("for i in range(np.uint64(hi - lo))", [*params, _state(source), *_observe(source, "s")]),
+        *(_block("for i in range(np.uint64(hi - lo))", see) if see else []),
         "count = np.uint64(0)",
         "list_of_dead = dead[lo:]",
         *_block(
@@ -243,29 +231,42 @@ def _step_branch_free(source: Source, per_env: bool) -> str:
     return _function(INLINE, f"step_chunk({arguments(source)}, t, lo, hi)", lines)
 
 
+def _before(source: Source) -> list[str]:
+    """Lines that read each agent's return so far."""
+    return [f"{_of('before', agent)} = {total}" for agent, total in enumerate(_counters(source)[0])]
+
+
+def _add_gains(source: Source) -> list[str]:
+    """Lines that add each agent's reward to its return."""
+    totals = enumerate(_counters(source)[0])
+    return [f"{total} = {_of('before', agent)} + {_gain(source, agent)}" for agent, total in totals]
+
+
 def _step_branching(source: Source, per_env: bool) -> str:
-    total, length, _ = _counters(source)
+    _, length, _ = _counters(source)
     alive = [
-        *([_params(source, True)] if per_env else []),
+        *([params(source, True)] if per_env else []),
         *_outcome(source),
-        "reward_now[i] = gain",
-        "terminated_now[i] = over",
-        "truncated_now[i] = late",
-        "valid_after[i] = (over | late) ^ True",
-        "episode_return_now[i] = F32(0.0)",
-        "episode_length_now[i] = I32(0)",
-        f"{total} += gain",
+        *_before(source),
+        *_each(source, "reward_now[i] = {gain}"),
+        *_each(source, "terminated_now[i] = over"),
+        *_each(source, "truncated_now[i] = late"),
+        *_each(source, "valid_after[i] = (over | late) ^ True"),
+        *_each(source, "episode_return_now[i] = F32(0.0)"),
+        *_each(source, "episode_length_now[i] = I32(0)"),
+        *_add_gains(source),
         f"{length} = steps",
-        *_store(source, "new"),
+        *store(source, "new"),
         *_observe(source, "new"),
     ]
     ended = [
-        "reward_now[i] = F32(0.0)",
-        "terminated_now[i] = False",
-        "truncated_now[i] = False",
-        "valid_after[i] = True",
-        f"episode_return_now[i] = {total}",
-        f"episode_length_now[i] = {length}",
+        *_before(source),
+        *_each(source, "reward_now[i] = F32(0.0)"),
+        *_each(source, "terminated_now[i] = False"),
+        *_each(source, "truncated_now[i] = False"),
+        *_each(source, "valid_after[i] = True"),
+        *_each(source, "episode_return_now[i] = {before}"),
+        *_each(source, f"episode_length_now[i] = {length}"),
         *_begin_next(source, per_env),
     ]
     lines = [
@@ -283,41 +284,28 @@ def _rows(source: Source, per_env: bool) -> list[str]:
 
     LLVM then sees where each part begins and ends, and can test that none overlaps another.
     """
-    lines = ["now = t * row + lo", "after = now + row"]
-    lines += [f"{name}_now = {name}[now:]" for name in COLUMNS.split(", ")[3:]]
-    lines += ["valid_now = valid[now:]", "valid_after = valid[after:]"]
-    if source.action_size is None:
-        lines.append("action_now = action[now:]")
-    else:
-        lines += [f"action{k}_now = action[{k} * action_plane + now:]" for k in range(source.action_size)]
-    return [*lines, *_seen_rows(source), *_blocks(source, per_env)]
+    lines = ["now = t * row + lo", "after = now + row", "valid_now = valid[now:]"]
+    for agent in range(source.num_agents):
+        plane = _plane(agent)
+        lines += [f"{_of(f'{name}_now', agent)} = {name}[now{plane}:]" for name in COLUMNS.split(", ")[3:]]
+        lines.append(f"{_of('valid_after', agent)} = valid[after{plane}:]")
+        if source.action_size is None:
+            lines.append(f"{_of('action_now', agent)} = action[now{plane}:]")
+        else:
+            lines += [
+                f"{_of(f'action{k}_now', agent)} = action[{k} * action_plane + now{plane}:]"
+                for k in range(source.action_size)
+            ]
+    return [*lines, *_seen_rows(source), *blocks(source, per_env)]
 
 
 def _seen_rows(source: Source) -> list[str]:
-    count = 0 if source.observes_into else source.observation_space.shape[0]
-    return [f"seen{k} = observation[{k} * plane + after:]" for k in range(count)]
-
-
-def _blocks(source: Source, per_env: bool) -> list[str]:
-    """The chunk's block of each pack: rows of CHUNK worlds, one behind the other, from world lo on. Parameters shared
-    by all: p."""
-    floats, integers = rows(source)
-    lines = [f"fs = floats[{_chunk(floats)}:]", f"ns = integers[{_chunk(integers)}:]"]
-    if not per_env:
-        return [*lines, _params(source, False)]
-    real = sum(param.dtype == F32 for param in source.params)
-    whole = len(source.params) - real
-    return [*lines, f"fp = float_params[{_chunk(real)}:]", f"ip = integer_params[{_chunk(whole)}:]"]
-
-
-def _chunk(rows: int) -> str:
-    """Where world lo's entries begin in a pack of so many rows."""
-    return f"lo // {CHUNK} * {CHUNK * rows} + lo % {CHUNK}"
-
-
-def rows(source: Source) -> tuple[int, int]:
-    """Rows in a block of the float and of the integer pack: fields, and the running return; length and episode."""
-    return len(source.floats) + 1, len(source.integers) + 2
+    count = 0 if source.observes_into or source.frames else source.observation_space.shape[0]
+    return [
+        f"{_of(f'seen{k}', agent)} = observation[{k} * plane + after{_plane(agent)}:]"
+        for agent in range(source.num_agents)
+        for k in range(count)
+    ]
 
 
 def _steps(source: Source) -> str:

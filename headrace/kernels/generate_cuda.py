@@ -5,11 +5,12 @@ registers: `run(..., first, last)` by the actions that stand in the rollout, `ru
 random ones, which they write there. A launch has few arguments, because each costs the host
 time: all numbers of the worlds lie in one float32 and one int32 array, rows of N behind one another:
 
-    floats     float fields of State, the running return; then float parameters: a row each or, if shared, one number
+    floats     float fields of State, the running returns; then float parameters: a row each or, if shared, one number
     integers   other fields of State, length, episode; then other parameters likewise; then the seed, the first world
 
 Array fields have the worlds last, so that neighbouring threads read neighbouring places. Columns of the rollout keep
-their own shape, [T, N, ...].
+their own shape, [T, N, ...]; of several agents, number k's are the columns i + k * n of the n worlds. Where
+observations are pictures, another module draws them (generate_pictures).
 """
 
 from __future__ import annotations
@@ -61,22 +62,29 @@ def _product(a, b):
     return a * b"""
 
 
+def own(simulated: bool) -> str:
+    """Words that CUDA has its own of. simulated: for Numba's CUDA simulator."""
+    return OWN.format(product=SIMULATED_PRODUCT if simulated else PRODUCT)
+
+
 def cuda_module(source: Source, per_env: bool, simulated: bool) -> str:
     """The text of the module. per_env: each parameter has a value per world. simulated: for Numba's CUDA simulator."""
-    own = OWN.format(product=SIMULATED_PRODUCT if simulated else PRODUCT)
     tables = [f"{name} = np.array({a.tolist()!r}, np.{a.dtype})" for name, a in source.constants.items()]
     names = ["floats", "integers", *(f"array_{f.name}" for f in source.arrays), *COLUMNS]
     parts = [
         f'"""{source.name}, compiled for CUDA. Generated; the environment\'s own file is the source."""',
-        prelude(DEVICE, own),
+        prelude(DEVICE, own(simulated)),
         *tables,
         source.code.replace("def env_", f"{DEVICE}\ndef env_"),
-        _kernel(f"reset({', '.join(names)})", [*_known(source, per_env), "after = np.uint64(0)", *_reset(source)]),
-        _kernel(f"step({', '.join(names)}, t)", [*_known(source, per_env), *_step(source)]),
-        _kernel(f"run({', '.join(names)}, first, last)", [*_known(source, per_env), *_steps(source, [])]),
         _kernel(
+            source, f"reset({', '.join(names)})", [*known(source, per_env), "after = np.uint64(0)", *_reset(source)]
+        ),
+        _kernel(source, f"step({', '.join(names)}, t)", [*known(source, per_env), *_step(source)]),
+        _kernel(source, f"run({', '.join(names)}, first, last)", [*known(source, per_env), *_steps(source, [])]),
+        _kernel(
+            source,
             f"run_random({', '.join(names)}, first, last, counter)",
-            [*_known(source, per_env), *_steps(source, _draw_action(source))],
+            [*known(source, per_env), *_steps(source, _draw_action(source))],
         ),
     ]
     return "\n\n".join(parts) + "\n"
@@ -84,7 +92,7 @@ def cuda_module(source: Source, per_env: bool, simulated: bool) -> str:
 
 def rows(source: Source) -> tuple[int, int]:
     """Rows of worlds in the float and in the integer pack, without parameters."""
-    return len(source.floats) + 1, len(source.integers) + 2
+    return len(source.floats) + source.num_agents, len(source.integers) + 2
 
 
 def params(source: Source) -> tuple[list[Param], list[Param]]:
@@ -92,8 +100,9 @@ def params(source: Source) -> tuple[list[Param], list[Param]]:
     return [p for p in source.params if p.dtype == F32], [p for p in source.params if p.dtype != F32]
 
 
-def _kernel(head: str, body: list[str]) -> str:
-    lines = ["i = np.uint64(cuda.grid(1))", "n = np.uint64(valid.shape[1])", "if i < n:", *_in(body)]
+def _kernel(source: Source, head: str, body: list[str]) -> str:
+    worlds = "n = np.uint64(valid.shape[1])" + (f" // np.uint64({source.num_agents})" if source.num_agents > 1 else "")
+    lines = ["i = np.uint64(cuda.grid(1))", worlds, "if i < n:", *_in(body)]
     return f"{KERNEL}\ndef {head}:\n" + indent("\n".join(lines), "    ")
 
 
@@ -101,8 +110,8 @@ def _in(lines: list[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _known(source: Source, per_env: bool) -> list[str]:
-    """Lines that load what every call knows: parameters, seed, number of the world, state."""
+def known(source: Source, per_env: bool) -> list[str]:
+    """Lines that load what every call knows of world i of n: parameters, seed, number of the world, state."""
     items = []
     for param in source.params:
         real = param.dtype == F32
@@ -142,10 +151,29 @@ def _place(source: Source, field: Field) -> str:
     return _row("integers", source.integers.index(field))
 
 
-def _counters(source: Source) -> tuple[str, str, str]:
-    """Where the episode's return, length and number are kept: behind the fields of State."""
+def _counters(source: Source) -> tuple[list[str], str, str]:
+    """Where the episode's return (each agent's), length and number are kept: behind the fields of State."""
     whole = len(source.integers)
-    return _row("floats", len(source.floats)), _row("integers", whole), _row("integers", whole + 1)
+    totals = [_row("floats", len(source.floats) + agent) for agent in range(source.num_agents)]
+    return totals, _row("integers", whole), _row("integers", whole + 1)
+
+
+def _column(agent: int) -> str:
+    """The number of an agent's column."""
+    return f"i + np.uint64({agent}) * n" if agent else "i"
+
+
+def _each(source: Source, line: str) -> list[str]:
+    """A line `column[row, i] = value` for each agent; {gain} and {before} in it are the agent's reward and return."""
+    before, after = line.split(", i]", 1)
+    return [
+        f"{before}, {_column(agent)}]" + after.format(gain=_gain(source, agent), before=f"total{agent}")
+        for agent in range(source.num_agents)
+    ]
+
+
+def _gain(source: Source, agent: int) -> str:
+    return "gain" if source.num_agents == 1 else f"gain[{agent}]"
 
 
 def _store(source: Source, name: str) -> list[str]:
@@ -156,52 +184,60 @@ def _store(source: Source, name: str) -> list[str]:
 
 def _observe(source: Source, name: str) -> list[str]:
     """Lines that write the observation of a state into row `after`."""
-    if source.observes_into:
-        everything = ", :" * len(source.observation_space.shape)
-        return [f"env_observe({name}, p, observation[after, i{everything}])"]
-    count = source.observation_space.shape[0]
-    return [f"seen = env_observe({name}, p)", *(f"observation[after, i, {k}] = seen[{k}]" for k in range(count))]
+    if source.frames:
+        return []
+    lines, shape = [], source.observation_space.shape
+    for agent in range(source.num_agents):
+        given = f"{name}, p" + (f", I32({agent})" if source.num_agents > 1 else "")
+        place = f"observation[after, {_column(agent)}"
+        if source.observes_into:
+            lines.append(f"env_observe({given}, {place}{', :' * len(shape)}])")
+        else:
+            lines.append(f"seen = env_observe({given})")
+            lines += [f"{place}, {k}] = seen[{k}]" for k in range(shape[0])]
+    return lines
 
 
 def _reset(source: Source, episode: str = "I32(0)") -> list[str]:
     """Lines that begin an episode, seen in row `after`."""
-    total, length, number = _counters(source)
+    totals, length, number = _counters(source)
     return [
         f"episode = {episode}",
         "fresh = env_reset(s, p, (seed, U32(0), world, U32(episode), U32(0)))",
-        f"{total} = F32(0.0)",
+        *(f"{total} = F32(0.0)" for total in totals),
         f"{length} = I32(0)",
         f"{number} = episode",
-        "valid[after, i] = True",
+        *_each(source, "valid[after, i] = True"),
         *_store(source, "fresh"),
         *_observe(source, "fresh"),
     ]
 
 
 def _step(source: Source) -> list[str]:
-    total, length, number = _counters(source)
+    totals, length, number = _counters(source)
     late = f"steps >= I32({source.max_steps})" if source.max_steps else "False"  # maybe both, as in Gymnasium
     alive = [
         f"new, gain, over = env_step(s, p, {_action(source)}, (seed, U32(1), world, U32({number}), U32({length})))",
         f"steps = I32({length} + I32(1))",
         f"late = {late}",
-        "reward[now, i] = gain",
-        "terminated[now, i] = over",
-        "truncated[now, i] = late",
-        "valid[after, i] = (over | late) ^ True",
-        "episode_return[now, i] = F32(0.0)",
-        "episode_length[now, i] = I32(0)",
-        f"{total} = F32({total} + gain)",
+        *_each(source, "reward[now, i] = {gain}"),
+        *_each(source, "terminated[now, i] = over"),
+        *_each(source, "truncated[now, i] = late"),
+        *_each(source, "valid[after, i] = (over | late) ^ True"),
+        *_each(source, "episode_return[now, i] = F32(0.0)"),
+        *_each(source, "episode_length[now, i] = I32(0)"),
+        *(f"{total} = F32({total} + {_gain(source, agent)})" for agent, total in enumerate(totals)),
         f"{length} = steps",
         *_store(source, "new"),
         *_observe(source, "new"),
     ]
     ended = [
-        "reward[now, i] = F32(0.0)",
-        "terminated[now, i] = False",
-        "truncated[now, i] = False",
-        f"episode_return[now, i] = {total}",
-        f"episode_length[now, i] = {length}",
+        *(f"total{agent} = {total}" for agent, total in enumerate(totals)),
+        *_each(source, "reward[now, i] = F32(0.0)"),
+        *_each(source, "terminated[now, i] = False"),
+        *_each(source, "truncated[now, i] = False"),
+        *_each(source, "episode_return[now, i] = {before}"),
+        *_each(source, f"episode_length[now, i] = {length}"),
         *_reset(source, f"I32({number} + I32(1))"),
     ]
     rows_of_time = ["now = np.uint64(t)", "after = now + np.uint64(1)"]
@@ -210,29 +246,30 @@ def _step(source: Source) -> list[str]:
 
 def _steps(source: Source, draw: list[str]) -> list[str]:
     """Lines for rows first .. last - 1, with the state in registers from the first to the last."""
+    totals, length, number = _counters(source)
     late = f"length >= I32({source.max_steps})" if source.max_steps else "False"
     alive = [
         f"new, gain, over = env_step(s, p, {_action(source)}, (seed, U32(1), world, U32(number), U32(length)))",
         "length = I32(length + I32(1))",
         f"late = {late}",
-        "reward[now, i] = gain",
-        "terminated[now, i] = over",
-        "truncated[now, i] = late",
-        "episode_return[now, i] = F32(0.0)",
-        "episode_length[now, i] = I32(0)",
-        "total = F32(total + gain)",
+        *_each(source, "reward[now, i] = {gain}"),
+        *_each(source, "terminated[now, i] = over"),
+        *_each(source, "truncated[now, i] = late"),
+        *_each(source, "episode_return[now, i] = F32(0.0)"),
+        *_each(source, "episode_length[now, i] = I32(0)"),
+        *(f"total{agent} = F32(total{agent} + {_gain(source, agent)})" for agent in range(source.num_agents)),
         "alive = (over | late) ^ True",
         f"s = {_kept(source, 'new')}",
     ]
     ended = [
-        "reward[now, i] = F32(0.0)",
-        "terminated[now, i] = False",
-        "truncated[now, i] = False",
-        "episode_return[now, i] = total",
-        "episode_length[now, i] = length",
+        *_each(source, "reward[now, i] = F32(0.0)"),
+        *_each(source, "terminated[now, i] = False"),
+        *_each(source, "truncated[now, i] = False"),
+        *_each(source, "episode_return[now, i] = {before}"),
+        *_each(source, "episode_length[now, i] = length"),
         "number = I32(number + I32(1))",
         "fresh = env_reset(s, p, (seed, U32(0), world, U32(number), U32(0)))",
-        "total = F32(0.0)",
+        *(f"total{agent} = F32(0.0)" for agent in range(source.num_agents)),
         "length = I32(0)",
         "alive = True",
         f"s = {_kept(source, 'fresh')}",
@@ -244,16 +281,16 @@ def _steps(source: Source, draw: list[str]) -> list[str]:
         *_in(alive),
         "else:",
         *_in(ended),
-        "valid[after, i] = alive",
+        *_each(source, "valid[after, i] = alive"),
         *_observe(source, "s"),
     ]
-    total, length, number = _counters(source)
     return [
-        f"total, length, number = {total}, {length}, {number}",
+        *(f"total{agent} = {total}" for agent, total in enumerate(totals)),
+        f"length, number = {length}, {number}",
         "alive = valid[np.uint64(first), i]",
         "for now in range(np.uint64(first), np.uint64(last)):",
         *_in(body),
-        f"{total} = total",
+        *(f"{total} = total{agent}" for agent, total in enumerate(totals)),
         f"{length} = length",
         f"{number} = number",
         *_store(source, "s"),
@@ -273,28 +310,32 @@ def _kept(source: Source, name: str) -> str:
 
 def _draw_action(source: Source) -> list[str]:
     """Lines that write a random action of world i: the same bits as headrace.kernels.random_actions."""
-    size = source.action_size
-    lines = [
-        "step = np.uint64(counter) + (now - np.uint64(first))",
-        "key = (seed, U32(2), world, U32(step >> np.uint64(32)), U32(step))",
-    ]
-    for k, (low, high) in enumerate(zip(*bounds(source.action_space), strict=True)):
-        place = "action[now, i]" if size is None else f"action[now, i, {k}]"
-        if isinstance(source.action_space, Box):
-            lines.append(f"{place} = uniform(key, {k}, {_bound(low)}, {_bound(high)})")
-        else:
-            count = int(high) - int(low)
-            drawn = f"I32(_product(uniform(key, {k}, 0.0, 1.0), F32({count})))"
-            lines.append(f"{place} = I32({int(low)}) + min({drawn}, I32({count - 1}))")
+    lines = ["step = np.uint64(counter) + (now - np.uint64(first))"]
+    for agent in range(source.num_agents):
+        who = f"U32(U64(world) + U64({_column(agent)} - i))" if agent else "world"
+        lines.append(f"key = (seed, U32(2), {who}, U32(step >> np.uint64(32)), U32(step))")
+        for k, (low, high) in enumerate(zip(*bounds(source.action_space), strict=True)):
+            place = f"action[now, {_column(agent)}" + ("]" if source.action_size is None else f", {k}]")
+            if isinstance(source.action_space, Box):
+                lines.append(f"{place} = uniform(key, {k}, {_bound(low)}, {_bound(high)})")
+            else:
+                count = int(high) - int(low)
+                drawn = f"I32(_product(uniform(key, {k}, 0.0, 1.0), F32({count})))"
+                lines.append(f"{place} = I32({int(low)}) + min({drawn}, I32({count - 1}))")
     return lines
 
 
 def _action(source: Source) -> str:
-    """action: of world i; a Box's clipped to its bounds."""
+    """action: of world i, of several agents a tuple of theirs; a Box's clipped to its bounds."""
+    actions = [_action_of(source, _column(agent)) for agent in range(source.num_agents)]
+    return actions[0] if source.num_agents == 1 else _tuple(actions)
+
+
+def _action_of(source: Source, column: str) -> str:
     size, space = source.action_size, source.action_space
     if size is None:
-        return "action[now, i]"
-    places = [f"action[now, i, {k}]" for k in range(size)]
+        return f"action[now, {column}]"
+    places = [f"action[now, {column}, {k}]" for k in range(size)]
     if isinstance(space, Box):
         bounds = zip(np.ravel(space.low), np.ravel(space.high), strict=True)
         places = [f"clip({x}, {_bound(low)}, {_bound(high)})" for x, (low, high) in zip(places, bounds, strict=True)]

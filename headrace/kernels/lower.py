@@ -1,4 +1,4 @@
-"""Lowering of a whole environment: reset, step, observe and the helpers they reach."""
+"""Lowering of a whole environment: reset, step, observe or pixel, and the helpers they reach."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
 from headrace.kernels import kinds, words_scalar
+from headrace.kernels.declared import Declared
 from headrace.kernels.expressions import Expressions
 from headrace.kernels.kinds import BOOL, F32, I32, KEY, NONE, PARAMS, STATE, Array, Kind, Tuple
 from headrace.kernels.scope import Scope
@@ -52,8 +53,8 @@ class Made:
 class Program:
     """What lowering knows of one environment, and the functions made so far."""
 
-    def __init__(self, cls: type, state: tuple[Field, ...], params: tuple[Param, ...], observation_space: Box) -> None:
-        self.cls, self.state, self.params, self.observation_space = cls, state, params, observation_space
+    def __init__(self, cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declared: Declared) -> None:
+        self.cls, self.state, self.params, self.declared = cls, state, params, declared
         self.made: dict[Any, Made] = {}
         self.open: list[Any] = []  # being lowered now, to see recursion
         self.constants: dict[str, np.ndarray] = {}
@@ -82,9 +83,9 @@ class Program:
         return name, Array(dtype, array.shape)
 
     def entry(self, role: str, arguments: tuple[Kind, ...], returns: Kind) -> Function:
-        """reset, step or observe of the class, lowered."""
+        """reset, step, observe or pixel of the class, lowered."""
         scope = Scope(getattr(self.cls, role), self.cls)
-        _check_arguments(scope, role, len(arguments))
+        _check_arguments(scope, role, len(arguments), self.declared)
         return self._lower(scope, f"env_{role}", arguments, returns, role).function
 
     def helper(self, function: Callable[..., Any], caller: Expressions, node: ast.Call) -> Typed:
@@ -133,31 +134,61 @@ class Program:
         return Made(Function(name, ast.fix_missing_locations(node), scope.file, scope.line), result)
 
 
-ROLES = {"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p"}
+ROLES = {"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p", "pixel": "s, p, row, column"}
 
 
-def lower(
-    cls: type, state: tuple[Field, ...], params: tuple[Param, ...], observation_space: Box, action_space: Space
-) -> tuple[tuple[Function, ...], dict[str, np.ndarray], Statement | None]:
-    """The functions of an environment, helpers first, the arrays they name, and their first statement that branches."""
-    program = Program(cls, state, params, observation_space)
-    into = len(inspect.signature(cls.observe).parameters) == 3  # type: ignore[attr-defined]
+@dataclass(frozen=True)
+class Lowered:
+    """The functions of an environment, helpers first; see Source for what each field holds."""
+
+    functions: tuple[Function, ...]
+    picture: tuple[Function, ...]
+    constants: dict[str, np.ndarray]
+    statement: Statement | None
+
+
+def lower(cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declared: Declared) -> Lowered:
+    """The functions of an environment, the arrays they name, and their first statement that branches."""
+    program = Program(cls, state, params, declared)
+    agents = len(declared.agents)
+    action: Kind = action_kind(declared.action_space)
+    reward: Kind = F32
+    if agents > 1:
+        action, reward = Tuple((action,) * agents), Tuple((F32,) * agents)
     entries = [
         program.entry("reset", (STATE, PARAMS, KEY), STATE),
-        program.entry("step", (STATE, PARAMS, action_kind(action_space), KEY), Tuple((STATE, F32, BOOL))),
+        program.entry("step", (STATE, PARAMS, action, KEY), Tuple((STATE, reward, BOOL))),
     ]
-    shape = observation_space.shape
-    if into:
-        entries.append(program.entry("observe", (STATE, PARAMS, Array(F32, shape, "out")), NONE))
+    picture: tuple[Function, ...] = ()
+    if declared.frames:
+        pixel = _pixel(program, declared)
+        picture = _reached([made.function for made in program.made.values()], [pixel])
     else:
-        scope = Scope(cls.observe, cls)  # type: ignore[attr-defined]
-        if len(shape) != 1:
-            scope.fail(
-                scope.node, f"observe returns a tuple, but observation_space has shape {shape}", "Take `out` too"
-            )
-        entries.append(program.entry("observe", (STATE, PARAMS), Tuple((F32,) * shape[0])))
+        entries.append(_observe(program, declared))
     functions = _reached([made.function for made in program.made.values()], entries)
-    return functions, program.constants, _first_statement(functions)
+    return Lowered(functions, picture, program.constants, _first_statement(functions, len(entries)))
+
+
+def _observe(program: Program, declared: Declared) -> Function:
+    shape, cls = declared.observation_space.shape, program.cls
+    seen: tuple[Kind, ...] = (STATE, PARAMS) if len(declared.agents) == 1 else (STATE, PARAMS, I32)
+    scope = Scope(cls.observe, cls)  # type: ignore[attr-defined]
+    names = [a.arg for a in scope.node.args.args]
+    if len(declared.agents) == 1 and names[2:3] == ["agent"]:
+        wrong = f"observe takes ({', '.join(names)}), and {cls.__name__} has no num_agents"
+        scope.fail(scope.node, wrong, "Write `num_agents = 2` in the class, or leave agent out")
+    if len(names) == len(seen) + 1:
+        return program.entry("observe", (*seen, Array(F32, shape, "out")), NONE)
+    if len(shape) != 1:
+        scope.fail(scope.node, f"observe returns a tuple, but observation_space has shape {shape}", "Take `out` too")
+    return program.entry("observe", seen, Tuple((F32,) * shape[0]))
+
+
+def _pixel(program: Program, declared: Declared) -> Function:
+    shape = declared.observation_space.shape
+    channels = shape[0] // declared.frames if len(shape) == 3 else 1
+    grey: Kind = F32 if channels == 1 else Tuple((F32,) * channels)
+    return program.entry("pixel", (STATE, PARAMS, I32, I32), grey)
 
 
 def action_kind(space: Space) -> Kind:
@@ -167,9 +198,10 @@ def action_kind(space: Space) -> Kind:
     return Tuple((F32 if isinstance(space, Box) else I32,) * space.shape[0])  # type: ignore[index]
 
 
-def _check_arguments(scope: Scope, role: str, count: int) -> None:
+def _check_arguments(scope: Scope, role: str, count: int, declared: Declared) -> None:
     names = [a.arg for a in scope.node.args.args]
-    form = f"def {role}({ROLES[role]})" + (" or def observe(s, p, out)" if role == "observe" else "")
+    taken = ROLES[role] + (", agent" if role == "observe" and len(declared.agents) > 1 else "")
+    form = f"def {role}({taken})" + (f" or def observe({taken}, out)" if role == "observe" else "")
     if names[:1] == ["self"]:
         scope.fail(scope.node, f"{role} has `self`", f"Worlds are plain functions: write `{form}`")
     if len(names) != count:
@@ -186,9 +218,9 @@ def _reached(helpers: list[Function], entries: list[Function]) -> tuple[Function
     return tuple(kept)
 
 
-def _first_statement(functions: tuple[Function, ...]) -> Statement | None:
+def _first_statement(functions: tuple[Function, ...], entries: int) -> Statement | None:
     found = []
-    for order, function in enumerate(functions[-3:] + functions[:-3]):
+    for order, function in enumerate(functions[-entries:] + functions[:-entries]):
         for node in ast.walk(function.node):
             if isinstance(node, BRANCHES):
                 found.append((order, node.lineno, Statement(type(node).__name__.lower(), function.file, node.lineno)))

@@ -1,13 +1,16 @@
 """The front end: an environment class -> Source, from which each target's module is generated.
 
-`read(cls)` finds reset, step, observe and every helper they reach, resolves names as Python does, infers kinds
+`read(cls)` finds reset, step, observe or pixel and every helper they reach, resolves names as Python does, infers kinds
 (headrace.kernels.kinds) and lowers the functions to a small language that all targets share:
 
 - `Source.functions`, helpers first, are ast.FunctionDef to be unparsed: `env_reset(s, p, key)`,
   `env_step(s, p, action, key)`, `env_observe(s, p)` or `env_observe(s, p, out)` (positional, whatever the user
   called them), and helpers `env_NAME`. Arguments and results are plain tuples: s[k] is the k-th field of State, p[k]
   of Params; env_step returns (state tuple, float32, boolean), env_observe a tuple of float32. A Discrete action is an
-  int32; MultiDiscrete and Box actions are tuples of int32 or float32.
+  int32; MultiDiscrete and Box actions are tuples of int32 or float32. With several agents `action` is a tuple of these,
+  one for each, and so is the reward; env_observe takes the agent's number behind p.
+- where observations are pictures, `Source.picture` has `env_pixel(s, p, row, column)` and its helpers instead of
+  env_observe: a float32 grey, or a tuple of one for each channel of a frame.
 - literals and conversions are calls `F32(x) I32(x) U32(x) BOOL(x)`; every integer operation is wrapped in one, so that
   nothing is ever wider than 32 bits; constants of modules and classes are literals, or arrays in `Source.constants`.
 - `select(condition, a, b)` for conditional expressions (`a if c else b` stays only where a or b index an array or call
@@ -33,9 +36,10 @@ from functools import cached_property
 from typing import Any, get_type_hints
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Discrete, Space
 
 from headrace.kernels import kinds
+from headrace.kernels.declared import declared
 from headrace.kernels.errors import EnvError
 
 
@@ -97,8 +101,12 @@ class Source:
     observation_space: Box
     action_space: Space
     max_steps: int | None
+    frames: int  # pictures stacked in an observation; 0 where observations are not pictures
+    agents: tuple[str, ...]  # their names, in the order of their columns
+    groups: Mapping[str, tuple[str, ...]] = field(hash=False)  # name -> agents that share a policy
     observes_into: bool  # observe(s, p, out) fills `out`
     functions: tuple[Function, ...]  # helpers first; env_reset, env_step, env_observe last
+    picture: tuple[Function, ...]  # helpers first, env_pixel last; none where there is an env_observe
     constants: Mapping[str, np.ndarray] = field(hash=False)  # arrays that the functions name
     statement: Statement | None
 
@@ -118,6 +126,17 @@ class Source:
         return tuple(f for f in self.state if f.shape is not None)
 
     @property
+    def num_agents(self) -> int:
+        """How many agents share a world."""
+        return len(self.agents)
+
+    @property
+    def channels(self) -> int:
+        """Greys that a pixel has in one frame."""
+        shape = self.observation_space.shape
+        return shape[0] // self.frames if len(shape) == 3 else 1
+
+    @property
     def action_size(self) -> int | None:
         """Entries of an action; None for a Discrete one."""
         return None if isinstance(self.action_space, Discrete) else int(self.action_space.shape[0])  # type: ignore[index]
@@ -125,13 +144,18 @@ class Source:
     @cached_property
     def code(self) -> str:
         """The lowered functions as Python text."""
-        return "\n\n".join(ast.unparse(ast.fix_missing_locations(f.node)) for f in self.functions)
+        return _text(self.functions)
+
+    @cached_property
+    def picture_code(self) -> str:
+        """The lowered functions that draw, as Python text."""
+        return _text(self.picture)
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything reachable: functions, constants, fields, defaults, spaces."""
-        parts = [self.name, self.code, repr(self.state), repr(self.params), repr(self.max_steps)]
-        parts += [repr(self.observation_space), repr(self.action_space)]
+        parts = [self.name, self.code, self.picture_code, repr(self.state), repr(self.params), repr(self.max_steps)]
+        parts += [repr(self.observation_space), repr(self.action_space), repr(self.frames), repr(self.agents)]
         parts += [f"{name} {array.dtype} {array.tolist()}" for name, array in self.constants.items()]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -141,26 +165,30 @@ def read(cls: type) -> Source:
     from headrace.kernels.lower import lower
 
     file, line = whereabouts(cls)
-    for name, form in _OWED.items():
-        if not callable(getattr(cls, name, None)):
-            raise EnvError(file, line, f"{cls.__name__} has no {name}", f"Write `{form}`")
-    observation_space, action_space = _spaces(cls, file, line)
+    for name in ("State", "reset", "step"):
+        _owed(cls, name, file, line)
+    told = declared(cls, file, line)
+    _owed(cls, "pixel" if told.frames else "observe", file, line)
     state = _state(cls, file, line)
     params = _params(cls, file, line)
-    functions, constants, statement = lower(cls, state, params, observation_space, action_space)
-    observes_into = len(functions[-1].node.args.args) == 3
+    lowered = lower(cls, state, params, told)
+    arguments = len(lowered.functions[-1].node.args.args)
     return Source(
         cls=cls,
         name=cls.__name__,
         state=state,
         params=params,
-        observation_space=observation_space,
-        action_space=action_space,
-        max_steps=_max_steps(cls, file, line),
-        observes_into=observes_into,
-        functions=functions,
-        constants=constants,
-        statement=statement,
+        observation_space=told.observation_space,
+        action_space=told.action_space,
+        max_steps=told.max_steps,
+        frames=told.frames,
+        agents=told.agents,
+        groups=told.groups,
+        observes_into=not told.frames and arguments == (3 if len(told.agents) == 1 else 4),
+        functions=lowered.functions,
+        picture=lowered.picture,
+        constants=lowered.constants,
+        statement=lowered.statement,
     )
 
 
@@ -169,7 +197,17 @@ _OWED = {
     "reset": "def reset(s, p, key): return State(...)",
     "step": "def step(s, p, action, key): return State(...), reward, terminated",
     "observe": "def observe(s, p): return s.x, s.y",
+    "pixel": "def pixel(s, p, row, column): return 255.0 if row > s.x else 0.0",
 }
+
+
+def _owed(cls: type, name: str, file: str, line: int) -> None:
+    if not callable(getattr(cls, name, None)):
+        raise EnvError(file, line, f"{cls.__name__} has no {name}", f"Write `{_OWED[name]}`")
+
+
+def _text(functions: tuple[Function, ...]) -> str:
+    return "\n\n".join(ast.unparse(ast.fix_missing_locations(f.node)) for f in functions)
 
 
 def whereabouts(cls: type) -> tuple[str, int]:
@@ -181,38 +219,11 @@ def whereabouts(cls: type) -> tuple[str, int]:
 @functools.lru_cache(16)
 def _definition(cls: type) -> tuple[str, ast.ClassDef | None]:
     """A class's file and syntax tree. Goes by its functions: a class that was loaded by path may be in no module."""
-    codes = [item.__code__.co_filename for item in vars(cls).values() if inspect.isfunction(item)]
-    file = codes[0] if codes else getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    own = [item for item in vars(cls).values() if inspect.isfunction(item) and item.__module__ == cls.__module__]
+    file = own[0].__code__.co_filename if own else getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
     tree = ast.parse("".join(linecache.getlines(file)))
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == cls.__name__]
     return file, nodes[0] if nodes else None
-
-
-def _spaces(cls: type, file: str, line: int) -> tuple[Box, Space]:
-    observation, action = getattr(cls, "observation_space", None), getattr(cls, "action_space", None)
-    if not isinstance(observation, Box) or observation.dtype != np.float32:
-        raise EnvError(
-            file,
-            line,
-            f"{cls.__name__}.observation_space is {observation}",
-            "Give a float32 Box, such as Box(-inf, inf, (4,))",
-        )
-    vector = isinstance(action, (Box, MultiDiscrete)) and len(action.shape) == 1 and min(action.shape) > 0
-    if not isinstance(action, Discrete) and not vector:
-        raise EnvError(
-            file,
-            line,
-            f"{cls.__name__}.action_space is {action}",
-            "Give Discrete(n), MultiDiscrete([n, m]) or a Box of one dimension",
-        )
-    return observation, action  # type: ignore[return-value]
-
-
-def _max_steps(cls: type, file: str, line: int) -> int | None:
-    steps = getattr(cls, "max_steps", None)
-    if steps is None or (isinstance(steps, int) and 1 <= steps < 2**31):
-        return steps
-    raise EnvError(file, line, f"max_steps is {steps!r}", "Give a whole number of at least 1, or None for no limit")
 
 
 def _hints(cls: type, owner: type, name: str, file: str, line: int) -> dict[str, Any]:

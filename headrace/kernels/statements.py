@@ -164,8 +164,9 @@ class Statements:
                 f"`{ast.unparse(target)}`: {describe(base.kind)} cannot be changed",
                 "Change array fields of s, or out",
             )
-        if self.role == "observe" and base.kind.field != "out":
-            self.scope.fail(node, f"observe changes s.{base.kind.field}", "Change it in step; observe only fills out")
+        if self.role in ("observe", "pixel") and base.kind.field != "out":
+            seen = "observe only fills out" if self.role == "observe" else "pixel only returns a grey"
+            self.scope.fail(node, f"{self.role} changes s.{base.kind.field}", f"Change it in step; {seen}")
         if whole or len(inner) < len(base.kind.shape):
             return self._fill(target, base, inner, typed, node)
         element = self.of._subscript(target)
@@ -229,11 +230,11 @@ class Statements:
         return [ast.Return(None if kind == NONE else self.of.cast(typed, kind, node.value))]
 
     def _check_result(self, typed: Typed, node: ast.Return) -> None:
-        """The results of reset, step and observe: how many, and of what kind."""
-        expected, wanted = self.expected, _FORMS[self.role]
+        """The results of reset, step, observe and pixel: how many, and of what kind."""
+        expected, wanted = self.expected, self._form()
         if expected == NONE and typed.kind != NONE:
             self.scope.fail(node, "observe(s, p, out) returns a value", "Fill out and return nothing")
-        if expected == typed.kind:
+        if _fits(typed.kind, expected):  # type: ignore[arg-type]
             return
         if isinstance(expected, Tuple):
             count = len(expected.items)
@@ -242,18 +243,31 @@ class Statements:
             if len(typed.kind.items) != count:
                 self._wrong_result(node, f"{len(typed.kind.items)} values", wanted, count)
             for k, (have, want) in enumerate(zip(typed.kind.items, expected.items, strict=True)):
-                if have != want and not (have in NUMBERS and want in NUMBERS):
+                if not _fits(have, want):
                     self.scope.fail(node, f"value {k} that {self.role} returns is {describe(have)}", f"Return {wanted}")
-        elif typed.kind != expected:
-            self.scope.fail(node, f"{self.role} returns {describe(typed.kind)}", f"Return {wanted}")
+        self.scope.fail(node, f"{self.role} returns {describe(typed.kind)}", f"Return {wanted}")
+
+    def _form(self) -> str:
+        """What reset, step, observe or pixel is to return."""
+        agents = len(self.of.program.declared.agents)
+        if self.role == "step" and agents > 1:
+            return f"State(...), ({', '.join(['reward'] * agents)}), terminated"
+        return _FORMS[self.role]
 
     def _wrong_result(self, node: ast.Return, found: str, wanted: str, count: int) -> NoReturn:
+        declared = self.of.program.declared
+        shape = declared.observation_space.shape
         if self.role == "observe":
-            shape = self.of.program.observation_space.shape
             self.scope.fail(
                 node,
                 f"observe returns {found}, but observation_space has shape {shape}",
                 f"Return a tuple of {count}, or change observation_space",
+            )
+        if self.role == "pixel":
+            self.scope.fail(
+                node,
+                f"pixel returns {found}, but observation_space has shape {shape}, {count} channels a frame",
+                f"Return a tuple of {count} greys, or give frames and [channels, height, width] that agree",
             )
         self.scope.fail(node, f"{self.role} returns {found}", f"Return {wanted}")
 
@@ -307,7 +321,15 @@ _FORMS = {
     "reset": "State(...)",
     "step": "State(...), reward, terminated",
     "observe": "one float for each entry of observation_space, as a tuple",
+    "pixel": "one number from 0 to 255, the grey of this pixel",
 }
+
+
+def _fits(have: Kind, want: Kind) -> bool:
+    """Can a value be converted to what is wanted?"""
+    if isinstance(have, Tuple) and isinstance(want, Tuple) and len(have.items) == len(want.items):
+        return all(_fits(a, b) for a, b in zip(have.items, want.items, strict=True))
+    return have == want or (have in NUMBERS and want in NUMBERS)
 
 
 def _always_returns(body: list[ast.stmt]) -> bool:

@@ -21,7 +21,8 @@ class TensorWorlds:
     """What TorchWorlds and CudaWorlds share: see headrace.kernels.worlds for what each method owes."""
 
     def __init__(self, source: Source, floats: Tensor, integers: Tensor, arrays: Mapping[str, Tensor]) -> None:
-        """floats [S + 1, N]: fields, return; integers [S + 2, N]: fields, length, episode; arrays [N, *shape]."""
+        """floats [S + A, N]: fields, the return of each of A agents; integers [S + 2, N]: fields, length, episode;
+        arrays [N, *shape]. N: worlds."""
         self.source, self.floats, self.integers, self.arrays = source, floats, integers, arrays
         self.device, self.num_envs, self.seed = floats.device, floats.shape[1], 0
 
@@ -45,8 +46,9 @@ class TensorWorlds:
 
     def check(self, rollout: Rollout) -> None:
         """Raises ValueError where a rollout is not of these worlds."""
-        if rollout.num_envs != self.num_envs:
-            raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {self.num_envs}")
+        expected = self.num_envs * self.source.num_agents
+        if rollout.num_envs != expected:
+            raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {expected}")
         if rollout.device.type != self.device.type:
             raise ValueError(f"the rollout is on {rollout.device}, the environment on {self.device}")
 

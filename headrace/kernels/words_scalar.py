@@ -210,6 +210,13 @@ def log(x: f32) -> f32:
     return select(x > F32(0.0), y, select(x == F32(0.0), F32(-np.inf), F32(np.nan)))
 
 
+def _byte(grey):
+    """A grey as the byte that stands for it, int32: rounded, half up; 0 below 0 and for NaN, 255 above 255."""
+    grey = F32(grey)
+    inside = select(grey > F32(0.0), select(grey < F32(255.0), grey, F32(255.0)), F32(0.0))
+    return I32(inside + F32(0.5))
+
+
 def tanh(x: f32) -> f32:
     """Hyperbolic tangent."""
     x = clip(F32(x), F32(-7.90531110763549805), F32(7.90531110763549805))

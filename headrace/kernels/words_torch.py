@@ -149,8 +149,25 @@ def namespace() -> dict[str, Any]:
     return dict(_shared)
 
 
+def exact_namespace(device: torch.device) -> dict[str, Any]:
+    """As namespace(), but for pictures, which are equal byte for byte: every word is computed as on all other targets,
+    and floats are tensors, since torch divides by a number in its own way."""
+
+    def to_float(x: Any) -> Tensor:
+        if isinstance(x, Tensor):
+            return x.to(torch.float32)
+        return torch.full((), float(np.float32(x)), dtype=torch.float32, device=device)
+
+    found: dict[str, Any] = dict(_own)
+    found |= {name: FunctionType(function.__code__, found, name) for name, function in words.functions().items()}
+    kept = ("I32", "U32", "U64", "BOOL", "select", "sqrt", "power", "_as_int", "_as_float")
+    found.update({name: _shared[name] for name in kept} | {"F32": to_float})  # in place: words find each other in it
+    return found
+
+
 # The code of words_scalar, bound to these names instead of its own ...
-_shared: dict[str, Any] = {"__builtins__": __builtins__, "np": np, "abs": abs, "min": _minimum, "max": _maximum}
+_own: dict[str, Any] = {"__builtins__": __builtins__, "np": np, "abs": abs, "min": _minimum, "max": _maximum}
+_shared: dict[str, Any] = dict(_own)
 _shared |= {name: FunctionType(function.__code__, _shared, name) for name, function in words.functions().items()}
 _scalar = dict(_shared)
 # ... but for what tensors have of their own

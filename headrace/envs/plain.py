@@ -1,0 +1,131 @@
+"""One world of a KernelEnv in plain Python: what its gymnasium.Env and its pettingzoo.ParallelEnv have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from headrace.kernels import kinds
+from headrace.kernels.env_cpu import pack_params
+from headrace.kernels.pictures_plain import PlainPictures
+from headrace.kernels.source import Source, read
+from headrace.rng import Purpose
+
+
+class PlainWorld:
+    """One world. `state` is its State, `p` its parameters; both may be set, for tests and debuggers.
+
+    Raises EnvError where the class could not be compiled, ValueError for parameters or a render_mode that it has not.
+    """
+
+    def __init__(self, cls: Any, params: dict[str, Any] | None, render_mode: str | None) -> None:
+        self.source: Source = read(cls)
+        self.cls = cls
+        draws = hasattr(cls, "render") or self.source.frames > 0
+        self.metadata = {"render_modes": ["rgb_array"] if draws else [], "render_fps": self.cls.render_fps}
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            has = "rgb_array alone" if draws else "none: give it a render(s, p), an RGB array uint8 [H, W, 3]"
+            raise ValueError(f"there is no render_mode {render_mode!r}; {cls.__name__} has {has}")
+        self.render_mode = render_mode
+        self.p = _params(self.source, params or {})
+        self.state = _empty(self.source)
+        self.seed, self.episode, self.length = 0, -1, 0
+        self._pictures = PlainPictures(self.source, params or {}) if self.source.frames else None
+        self._seen = np.zeros(self.source.observation_space.shape, np.uint8)
+
+    def begin(self) -> None:
+        """Begin the next episode."""
+        self.episode, self.length = self.episode + 1, 0
+        self.state = self._typed(self.cls.reset(self.state, self.p, self._key(Purpose.RESET)))
+        if self._pictures is not None:
+            self._seen = self._pictures.stacked(self.state, None)
+
+    def advance(self, action: Any) -> tuple[Any, bool, bool]:
+        """One step: reward (a tuple of the agents' rewards, where there are several), terminated, truncated.
+
+        action: of several agents a tuple of theirs. Raises RuntimeError before the first reset.
+        """
+        if self.episode < 0:
+            raise RuntimeError("step() before reset(): call reset() first")
+        state, reward, terminated = self.cls.step(self.state, self.p, action, self._key(Purpose.STEP))
+        self.state, self.length = self._typed(state), self.length + 1
+        if self._pictures is not None:
+            self._seen = self._pictures.stacked(self.state, self._seen)
+        late = self.source.max_steps is not None and self.length >= self.source.max_steps
+        return reward, bool(terminated), late
+
+    def observation(self, agent: int = 0) -> np.ndarray:
+        """What an agent sees in the present state, as the observation space says. Pictures are drawn by steps and
+        resets."""
+        if self._pictures is not None:
+            return self._seen.copy()
+        out = np.zeros(self.source.observation_space.shape, np.float32)
+        who = () if self.source.num_agents == 1 else (np.int32(agent),)
+        if self.source.observes_into:
+            self.cls.observe(self.state, self.p, *who, out)
+        else:
+            out[...] = self.cls.observe(self.state, self.p, *who)
+        return out
+
+    def render(self) -> Any:
+        """The class's own picture of the state, uint8 [H, W, 3], or what is seen; None without a render mode."""
+        if not self.render_mode:
+            return None
+        if hasattr(self.cls, "render"):
+            return self.cls.render(self.state, self.p)
+        newest = self._seen.reshape(-1, *self._seen.shape[-2:])[-self.source.channels :]
+        return np.repeat(newest[-1:], 3, 0).transpose(1, 2, 0) if len(newest) != 3 else newest.transpose(1, 2, 0)
+
+    def typed_action(self, action: Any) -> Any:
+        """One agent's action as the kernels give it to step()."""
+        space: Any = self.source.action_space
+        if isinstance(space, Discrete):
+            return np.int32(action)
+        if isinstance(space, Box):
+            return tuple(np.clip(np.asarray(action, np.float32), space.low, space.high).astype(np.float32))
+        return tuple(np.asarray(action, np.int32))
+
+    def _key(self, purpose: Purpose) -> tuple[np.uint32, ...]:
+        """(seed, purpose, env, episode, step), as the kernels give it."""
+        words = (self.seed, purpose, 0, self.episode, self.length)
+        return tuple(np.uint32(word & 0xFFFFFFFF) for word in words)
+
+    def _typed(self, state: Any) -> Any:
+        """The state with each field in the type that it is declared with."""
+        return self.cls.State(
+            *(
+                _as(f.dtype, value) if f.shape is None else value
+                for f, value in zip(self.source.state, state, strict=True)
+            )
+        )
+
+
+def _as(dtype: str, value: Any) -> Any:
+    return kinds.STORAGE[{kinds.F32: kinds.F32, kinds.BOOL: kinds.BOOL, kinds.U32: kinds.U32}.get(dtype, kinds.I32)](
+        value
+    )
+
+
+class _Cells(np.ndarray):
+    """An array field whose entries are read as the kernels read them: narrow integers as int32."""
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return found if isinstance(found, np.ndarray) else _as(kinds.NAMES[self.dtype.name], found)
+
+
+def _empty(source: Source) -> Any:
+    fields = [
+        _as(f.dtype, 0) if f.shape is None else np.zeros(f.shape, kinds.STORAGE[f.dtype]).view(_Cells)
+        for f in source.state
+    ]
+    return source.cls.State(*fields)  # type: ignore[attr-defined]
+
+
+def _params(source: Source, params: dict[str, Any]) -> Any:
+    floats, integers, _ = pack_params(source, params, 1)
+    packs = {True: iter(floats), False: iter(integers)}
+    values = [_as(p.dtype, next(packs[p.dtype == kinds.F32])) for p in source.params]
+    return source.cls.Params(*values)  # type: ignore[attr-defined]
