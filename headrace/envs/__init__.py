@@ -59,6 +59,7 @@ def make(
     originals where a KernelEnv is a port; "workers" steps them in processes; "vector" steps what comes as many; "auto"
     compiles what can be compiled, for `device`, takes workers where they are asked for, and else what comes as many.
     workers (how many processes), on_error and step_timeout: see headrace.envs.workers.WorkerEnv.
+    device: where the rollouts lie. Worlds that run on the CPU are seen from another one by a DeviceEnv.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
     wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
     "vector" to what makes the vector.
@@ -75,11 +76,13 @@ def make(
     if workers is not None and backend not in ("auto", "workers"):
         raise ValueError(f"workers={workers} is for the workers backend; the backend is {backend!r}: leave one out")
     if workers is not None or backend == "workers":
-        _refuse_compiled_options(known.name, "workers", device, threads, params)
+        _refuse_compiled_options(known.name, "workers", threads, params)
+        where = resolve(device)
         from headrace.envs.workers import WorkerEnv
 
         build = _factory_elsewhere(known, wrappers, kwargs)
-        return WorkerEnv(build, num_envs, known.name, workers, on_error=on_error, step_timeout=step_timeout)
+        env = WorkerEnv(build, num_envs, known.name, workers, on_error=on_error, step_timeout=step_timeout)
+        return _seen_from(where, env)
     if backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry)):
         return _vector(known.name, entry, num_envs, device, wrappers, kwargs)
     if sources.is_kernel(entry) and backend != "inline":
@@ -87,10 +90,11 @@ def make(
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
             raise TypeError(f"{known.name} is compiled and takes no {given}: use params, or backend='inline'")
         return _compiled(known.name, entry, num_envs, backend, device, threads, params)
-    _refuse_compiled_options(known.name, backend, device, threads, params)
+    _refuse_compiled_options(known.name, backend, threads, params)
+    where = resolve(device)
     from headrace.envs.inline import InlineEnv
 
-    return InlineEnv(_factory(known.name, entry, wrappers, kwargs), num_envs, known.name)
+    return _seen_from(where, InlineEnv(_factory(known.name, entry, wrappers, kwargs), num_envs, known.name))
 
 
 def factory(
@@ -203,23 +207,27 @@ def _vector(
         raise ValueError(f"{name} does not come as a vector of environments: use the backend 'inline' or 'workers'")
     if wrappers:
         raise TypeError(f"{name} comes as a vector of environments, which takes no wrappers: leave them out")
-    env = libraries.make(name, entry, num_envs, kwargs)
-    if not _on_cpu(device) and env.device.type == "cpu":
-        env.close()
-        raise ValueError(f"{name} runs on the CPU, not on {str(device)!r}: leave device out")
-    return env
+    where = resolve(device)
+    return _seen_from(where, libraries.make(name, entry, num_envs, kwargs))
+
+
+def _seen_from(where: torch.device, env: Env) -> Env:
+    """An env of the CPU as it is seen from another device; any other as it is."""
+    if where.type == "cpu" or env.device.type != "cpu":
+        return env
+    from headrace.envs.device_env import DeviceEnv
+
+    return DeviceEnv(env, where)
 
 
 def _on_cpu(device: str | torch.device) -> bool:
     return str(device) in ("cpu", "auto")
 
 
-def _refuse_compiled_options(name: str, backend: str, device: Any, threads: Any, params: Any) -> None:
+def _refuse_compiled_options(name: str, backend: str, threads: Any, params: Any) -> None:
     """Raise ValueError where an inline environment is asked for what only a compiled one can do."""
     if backend not in ("auto", "inline", "workers"):
         raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
-    if not _on_cpu(device):
-        raise ValueError(f"{name} runs uncompiled on the CPU, not on {str(device)!r}: leave device out")
     for option, value in (("threads", threads), ("params", params)):
         if value is not None:
             raise ValueError(f"{name} runs uncompiled, where {option}={value!r} has no meaning: leave {option} out")

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import torch
 from gymnasium.spaces import Space
 
-from headrace.rollout import Columns, Rollout
+from headrace.rollout import Column, Columns, Rollout
+from headrace.spaces import action_column, env_columns
 
 
 class Env(Protocol):
@@ -41,6 +42,14 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free what the worlds hold. Twice does no harm."""
+
+
+def columns_of(env: Any) -> dict[str, Column | Columns]:
+    """The columns of an env's rollouts, beside those that algorithms declare: what it writes, and the action."""
+    if hasattr(env, "columns"):  # where they do not follow from its spaces, as with groups of agents
+        declared: dict[str, Column | Columns] = env.columns()
+        return declared
+    return {**env_columns(env.observation_space), "action": action_column(env.action_space)}
 
 
 def rollout_for(env: Any, num_steps: int, columns: Columns) -> Rollout:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headrace.device import transfer
-from headrace.envs.base import Env, rollout_for
+from headrace.envs.base import Env, columns_of, rollout_for
 from headrace.rollout import Column, Columns, Group, Rollout, tree_map
-from headrace.spaces import action_column, env_columns
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
+SEEN = ("observation", "valid")  # what a step writes into row t + 1 ...
+RESULT = ("reward", "terminated", "truncated", "episode_return", "episode_length")  # ... and into row t
 
 
 class DeviceEnv:
@@ -33,13 +34,16 @@ class DeviceEnv:
         self.env, self.device = env, torch.empty(0, device=device).device  # "cuda" becomes cuda:0
         self.name, self.backend, self.num_envs, self.max_steps = env.name, env.backend, env.num_envs, env.max_steps
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self._columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
-        orders = {name: self._columns[name] for name in ("action", "valid")}
-        self._orders = _Block(orders, self.num_envs, self.device)
-        self._outcome = _Block(env_columns(env.observation_space), self.num_envs, self.device)
+        row = Rollout(1, self.num_envs, columns_of(env))
+        self._orders = _Block(row, ("action", "valid"), self.device)
+        self._outcome = _Block(row, (*SEEN, *RESULT), self.device)
         self._mirrors: dict[int, Rollout] = {}  # on the CPU, by their number of steps
         self._written: tuple[Rollout, int] | None = None  # the row that the env itself wrote last
         self._begins_anew = False
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """The columns of its rollouts: those of the env."""
+        return columns_of(self.env)
 
     @property
     def restarts(self) -> int:
@@ -50,7 +54,7 @@ class DeviceEnv:
         """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
         mirror = self._mirror(rollout)
         self.env.reset(mirror, seed)
-        for name in ("observation", "valid"):
+        for name in SEEN:
             tree_map(transfer, getattr(mirror, name)[0], getattr(rollout, name)[0])
         self._written, self._begins_anew = (rollout, 0), False
 
@@ -67,8 +71,8 @@ class DeviceEnv:
     def _read(self, rollout: Rollout, mirror: Rollout, t: int) -> None:
         """What others than the env write into row t. The device has done all that was queued when this returns."""
         there, here = self._orders.there, self._orders.here
-        there.action.copy_(rollout.action[t])
-        there.valid.copy_(rollout.valid[t])
+        for name, part in there:
+            tree_map(lambda packed, column: packed.copy_(column), part, getattr(rollout, name)[t])
         self._orders.down()
         mirror.action[t], mirror.valid[t] = here.action, here.valid
         if self._written is None or self._written[0] is not rollout or self._written[1] != t:
@@ -78,18 +82,18 @@ class DeviceEnv:
         """What came of the step, to the rollout."""
         there, here = self._outcome.there, self._outcome.here
         for name, part in here:
-            row = t + 1 if name in ("observation", "valid") else t
+            row = t + (name in SEEN)
             tree_map(lambda packed, column: packed.copy_(column), part, getattr(mirror, name)[row])
         self._outcome.up()
         for name, part in there:
-            row = t + 1 if name in ("observation", "valid") else t
+            row = t + (name in SEEN)
             tree_map(lambda packed, column: column.copy_(packed), part, getattr(rollout, name)[row])
 
     def _mirror(self, rollout: Rollout) -> Rollout:
         """The rollout on the CPU that stands for one on the device."""
         steps = rollout.num_steps
         if steps not in self._mirrors:
-            self._mirrors[steps] = rollout_for(self.env, steps, self._columns)
+            self._mirrors[steps] = rollout_for(self.env, steps, self.columns())
         return self._mirrors[steps]
 
     def state_dict(self) -> dict[str, Any]:
@@ -107,18 +111,18 @@ class DeviceEnv:
 
 
 class _Block:
-    """One row of some columns as a block of bytes, on the CPU (`here`: pinned for a GPU) and on a device (`there`).
+    """A row of some columns as one block of bytes, on the CPU (`here`: pinned for a GPU) and on a device (`there`).
 
     A GPU copies what lies in one piece without a stop between; columns of a rollout do not lie so.
     """
 
-    def __init__(self, columns: Columns, num_envs: int, device: torch.device) -> None:
-        size = _size(columns, num_envs)
+    def __init__(self, rollout: Rollout, names: Iterable[str], device: torch.device) -> None:
+        row = Group({name: tree_map(lambda column: column[0], getattr(rollout, name)) for name in names})
         self.device = device
-        self._here = torch.zeros(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
-        self._there = torch.zeros(size, dtype=torch.uint8, device=device)
-        self.here: Any = _parts(columns, num_envs, self._here)
-        self.there: Any = _parts(columns, num_envs, self._there)
+        self._here = torch.zeros(_size(row), dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._there = torch.zeros(_size(row), dtype=torch.uint8, device=device)
+        self.here: Any = _parts(row, self._here)
+        self.there: Any = _parts(row, self._there)
 
     def up(self) -> None:
         """To the device, without waiting."""
@@ -135,25 +139,18 @@ class _Block:
         return torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
 
 
-def _size(columns: Columns, num_envs: int) -> int:
+def _size(row: Any) -> int:
     """Bytes of a block."""
-    return sum(
-        -(-num_envs * prod(column.shape) * column.dtype.itemsize // LINE) * LINE
-        if isinstance(column, Column)
-        else _size(column, num_envs)
-        for column in columns.values()
-    )
+    if isinstance(row, Group):
+        return sum(_size(part) for _, part in row)
+    return -(-row.nbytes // LINE) * LINE
 
 
-def _parts(columns: Columns, num_envs: int, block: Tensor) -> Group:
-    """Views [N, ...] of a block, by column."""
-    parts: dict[str, Any] = {}
-    for name, column in columns.items():
-        size = _size({name: column}, num_envs)
-        if isinstance(column, Column):
-            used = num_envs * prod(column.shape) * column.dtype.itemsize
-            parts[name] = block[:used].view(column.dtype).view(num_envs, *column.shape)
-        else:
-            parts[name] = _parts(column, num_envs, block[:size])
-        block = block[size:]
+def _parts(row: Any, block: Tensor) -> Any:
+    """Views of a block, in the shapes and dtypes of a row's parts."""
+    if not isinstance(row, Group):
+        return block[: row.nbytes].view(row.dtype).view(row.shape)
+    parts = {}
+    for name, part in row:
+        parts[name], block = _parts(part, block), block[_size(part) :]
     return Group(parts)

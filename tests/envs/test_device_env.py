@@ -12,13 +12,13 @@ from gymnasium.spaces import Box, Dict, Discrete
 from strict_device import here, strict_device
 
 from headrace.envs import make
+from headrace.envs.base import columns_of
 from headrace.envs.device_env import DeviceEnv
 from headrace.envs.inline import InlineEnv
 from headrace.parallel.collector import Collector
 from headrace.parallel.stagger import Stagger
 from headrace.policies.actor_critic import ActorCritic
 from headrace.rollout import Rollout, tree_map
-from headrace.spaces import action_column, env_columns
 
 
 class Places(gymnasium.Env):
@@ -41,13 +41,9 @@ class Places(gymnasium.Env):
         return {"place": (drawn - shift).astype("f"), "picture": drawn[:2].repeat(2).reshape(2, 2), "kind": drawn[2]}
 
 
-def columns(env):
-    return env_columns(env.observation_space) | {"action": action_column(env.action_space)}
-
-
 def written(env, steps=3, rollouts=4, cut=False):
     """All columns of some rollouts by drawn actions, as they are after each. cut: episodes end between them too."""
-    rollout = Rollout(steps, env.num_envs, columns(env), env.device)
+    rollout = Rollout(steps, env.num_envs, columns_of(env), env.device)
     generator, kept = torch.Generator().manual_seed(0), []
     env.reset(rollout, 5)
     for number in range(rollouts):
@@ -94,6 +90,18 @@ def test_compiled_worlds_and_workers_too():
     assert_equal(on(make(counter, 3, workers=1)), written(InlineEnv(counter, 3, "test")))
 
 
+@pytest.mark.parametrize("options", [{"backend": "inline"}, {"backend": "vector"}, {"workers": 1}])
+def test_make_gives_one_where_the_device_is_another(options):
+    with strict_device() as device:
+        env = make("CartPole-v1", 2, device=device, **options)
+        assert isinstance(env, DeviceEnv) and env.device == device and env.backend in ("inline", "vector", "workers")
+        rollout = Rollout(2, 2, env.columns(), device)
+        env.reset(rollout, 0)
+        env.step(rollout, 0)
+        env.close()
+    assert here(rollout.valid)[:2].all() and here(rollout.observation)[1].any()
+
+
 def test_restarts_are_counted_and_go_on(tmp_path):
     failing = InlineEnv(functools.partial(Counter, "step", once=str(tmp_path / "once")), 3, "test", restart=True)
     with strict_device() as device:
@@ -105,7 +113,7 @@ def test_restarts_are_counted_and_go_on(tmp_path):
 def test_a_state_that_is_loaded_begins_anew_and_the_device_knows():
     with strict_device() as device:
         env = DeviceEnv(InlineEnv(functools.partial(Counter, ""), 2, "test"), device)
-        rollout = Rollout(4, 2, columns(env), device)
+        rollout = Rollout(4, 2, columns_of(env), device)
         env.reset(rollout, 0)
         env.step(rollout, 0)
         env.load_state_dict(env.state_dict())

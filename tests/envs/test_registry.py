@@ -286,7 +286,7 @@ def test_no_environments_are_refused(num_envs, backend):
         ("FrozenLake-v1", {"backend": "cpu"}, ValueError, "cpu backend cannot compile"),
         ("FrozenLake-v1", {"threads": 2}, ValueError, "threads=2 has no meaning"),
         ("FrozenLake-v1", {"params": {"gravity": 1}}, ValueError, "params=.* has no meaning"),
-        ("FrozenLake-v1", {"device": "cuda"}, ValueError, "runs uncompiled on the CPU, not on 'cuda'"),
+        ("FrozenLake-v1", {"device": "tpu"}, ValueError, "unknown device 'tpu': use auto, cpu, cuda"),
         ("CartPole-v1", {"backend": "cpu", "device": "cuda"}, ValueError, "cpu backend does not run on device 'cuda'"),
         ("CartPole-v1", {"gravity": 3.0}, TypeError, "takes no gravity: use params, or backend='inline'"),
         ("CartPole-v1", {"wrappers": [lambda env: env]}, TypeError, "takes no wrappers"),

@@ -286,8 +286,6 @@ def test_what_make_refuses():
         envs.make("MountainCar-v0", 2, backend="vector")
     with pytest.raises(TypeError, match="takes no wrappers"):
         envs.make("CartPole-v1", 2, backend="vector", wrappers=[lambda env: env])
-    with pytest.raises(ValueError, match="runs on the CPU, not on 'meta'"):
-        envs.make("CartPole-v1", 2, backend="vector", device="meta")
     silent = Unmasked(AutoresetMode.NEXT_STEP)
     silent.metadata = {}
     with pytest.raises(ValueError, match="set it to gymnasium"):
