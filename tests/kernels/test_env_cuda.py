@@ -17,12 +17,15 @@ from headrace.envs.cartpole import CartPole
 from headrace.envs.catch import Catch
 from headrace.envs.grid_world import GridWorld
 from headrace.envs.pendulum import Pendulum
+from headrace.envs.pixel_pendulum import PixelPendulum
 from headrace.kernels import cache
 from headrace.kernels.env_cpu import CpuWorlds
 from headrace.kernels.env_cuda import NUMBERS, CudaWorlds
 from headrace.kernels.generate_cuda import cuda_module
+from headrace.kernels.generate_pictures import cuda_pictures
 from headrace.kernels.random_actions import random_actions
 from headrace.kernels.source import read
+from tests.kernels.test_pictures import Chequered, Colours
 from tests.kernels.worlds import BRANCH_FREE, Medley, assert_steps_agree, rollout
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
@@ -149,6 +152,37 @@ def test_simulated_random_runs_take_the_actions_of_random_actions(cls):
     assert_same(ours, theirs)
 
 
+def assert_draws_the_same(cls, num_envs, num_steps, device="cpu"):
+    """The bytes of the CPU kernel, of its states."""
+    source = read(cls)
+    ours, theirs = CudaWorlds(source, num_envs, device=device), CpuWorlds(source, num_envs, threads=1)
+    mine, wanted = rollout(source, num_steps, num_envs, device), rollout(source, num_steps, num_envs)
+    ours.reset(mine, 5)
+    theirs.reset(wanted, 5)
+    assert torch.equal(mine.observation[0].cpu(), wanted.observation[0])
+    for t in range(num_steps):
+        theirs.step(wanted, t)
+        ours.load_state_dict(theirs.state_dict())
+        mine.observation[t].copy_(wanted.observation[t])
+        mine.valid[t].copy_(wanted.valid[t])
+        ours._draw(t)
+        assert torch.equal(mine.observation[t + 1].cpu(), wanted.observation[t + 1])
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [Colours, Chequered])
+def test_simulated_pictures_have_the_bytes_of_the_cpu_kernel(cls):
+    assert_draws_the_same(cls, 2, 6)
+
+
+@in_simulator
+def test_simulated_runs_draw_every_row():
+    ours, theirs = stepped_and_run(Colours, 2, 9)
+    assert_same(ours, theirs)
+    ours, theirs = randomly_run(Colours, 2, 5)
+    assert_same(ours, theirs)
+
+
 @pytest.fixture
 def compile_ptx(monkeypatch):
     """Compiles a kernel of a Source to PTX for an H100, without a GPU; skips where numba-cuda or NVVM are missing."""
@@ -168,7 +202,8 @@ def compile_ptx(monkeypatch):
         monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=capability))
 
     def compile_kernel(source, kernel):
-        module = cache.load(f"{source.name}_cuda", cuda_module(source, per_env=False, simulated=False))
+        write = cuda_pictures if kernel == "draw" else cuda_module
+        module = cache.load(f"{source.name}_{kernel}", write(source, per_env=False, simulated=False))
         columns = rollout(source, 1, 2)
         packs = [types.float32[::1], types.int32[::1]]
         arrays = [
@@ -187,7 +222,9 @@ def compile_ptx(monkeypatch):
         )
         tensors = [getattr(columns, name) for name in names]
         given = [types.Array(getattr(types, str(x.numpy().dtype)), x.dim(), "A") for x in tensors]
-        signature = (*packs, *arrays, *given, *[types.int64] * NUMBERS[kernel])
+        if kernel == "draw":
+            given = given[:2]
+        signature = (*packs, *arrays, *given, *[types.int64] * NUMBERS.get(kernel, 1))
         ptx, _ = cuda.compile(getattr(module, kernel).py_func, signature, device=False, cc=capability, abi="numba")
         return ptx
 
@@ -203,6 +240,9 @@ def compile_ptx(monkeypatch):
         (CartPole, "run"),
         (Medley, "run_random"),
         (Pendulum, "run_random"),
+        (PixelPendulum, "step"),
+        (PixelPendulum, "draw"),
+        (Colours, "draw"),
     ],
 )
 def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kernel):
@@ -225,6 +265,13 @@ def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kerne
 def test_draws_are_never_contracted(compile_ptx):
     """CartPole's reset is draws alone: a product and a sum each, which are not one fma."""
     ptx = compile_ptx(read(CartPole), "reset")
+    assert "mul.rn.f32" in ptx and "fma.rn.f32" not in ptx
+
+
+@pytest.mark.parametrize("cls", [PixelPendulum, Colours])
+def test_pictures_are_never_contracted(compile_ptx, cls):
+    """Their bytes are the same on every target."""
+    ptx = compile_ptx(read(cls), "draw")
     assert "mul.rn.f32" in ptx and "fma.rn.f32" not in ptx
 
 
@@ -262,7 +309,13 @@ def test_gpu_random_runs_take_the_actions_of_random_actions(cls):
 
 
 @on_gpu
-@pytest.mark.parametrize("cls", [CartPole, GridWorld])
+@pytest.mark.parametrize("cls", [PixelPendulum, Colours, Chequered])
+def test_gpu_pictures_have_the_bytes_of_the_cpu_kernel(cls):
+    assert_draws_the_same(cls, 100, 20, "cuda")
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [CartPole, GridWorld, PixelPendulum])
 def test_gpu_steps_are_captured_in_a_graph(cls):
     """All steps of a rollout in one graph, replayed, give the bits of steps launched one by one."""
     source = read(cls)
