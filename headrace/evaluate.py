@@ -14,16 +14,15 @@ import torch
 from headrace import envs, rng
 from headrace.device import torch_threads
 from headrace.envs import sources
-from headrace.envs.base import rollout_for
+from headrace.envs.base import columns_of, rollout_for
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.device_env import DeviceEnv
 from headrace.envs.kernel import KernelEnv
 from headrace.policies.base import Policy
-from headrace.rollout import Rollout, tree_map
-from headrace.spaces import action_column, env_columns
 
 MOST_STEPS = 1_000_000  # of one episode: some environments never end
 ROWS = 64  # steps of compiled worlds between two looks at who has finished
+FEW_ROWS = 8  # likewise of others, whose steps take longer
 
 
 @dataclass(frozen=True)
@@ -64,30 +63,26 @@ def evaluate(
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
     source = original(env)
     started = perf_counter()
-    seed = _apart(seed)
-    kernel = _kernel_class(source)
-    if kernel is not None and kernel.gymnasium_id is None:
-        if workers is not None:
-            raise ValueError(f"{kernel.__name__} is evaluated compiled, without workers: leave workers={workers} out")
-        returns, lengths = _compiled(policy, kernel, episodes, seed, deterministic, most_steps)
-    else:
-        worlds = _worlds(source, episodes, workers)
-        try:
-            returns, lengths = _stepped(policy, worlds, seed, deterministic, most_steps)
-        finally:
-            worlds.close()
+    worlds = _worlds(source, episodes, next(policy.parameters()).device, workers)
+    try:
+        returns, lengths = _first_episodes(policy, worlds, _apart(seed), deterministic, most_steps)
+    finally:
+        worlds.close()
     seconds = perf_counter() - started
     return Evaluation(float(np.mean(returns)), float(np.std(returns)), tuple(returns), tuple(lengths), seconds)
 
 
-def _worlds(source: Any, episodes: int, workers: int | None) -> Any:
-    """Worlds to evaluate in: as many at once where they come so and nobody asked for workers, else one by one."""
-    if workers is None and envs.comes_as_vector(source):
-        worlds: Any = envs.make(source, episodes, backend="vector")
-        worlds.clip_reward = None
-        return worlds
-    processes: Any = {"backend": "inline"} if workers is None else {"workers": min(workers, episodes)}
-    return envs.make(source, episodes, wrappers=(OneEpisode,), **processes)
+def _worlds(source: Any, number: int, device: torch.device, workers: int | None) -> Any:
+    """The original worlds of a source, as rollouts on a device see them."""
+    kernel = _kernel_class(source)
+    compiled = kernel is not None and kernel.gymnasium_id is None
+    if compiled or (kernel is None and envs.comes_as_vector(source)):
+        if workers is not None:
+            what = "compiled" if compiled else "as a vector of environments"
+            raise ValueError(f"{envs.spec(source).name} is evaluated {what}, without workers: leave {workers=} out")
+        return envs.make(source, number, device=device)
+    processes: Any = {"backend": "inline"} if workers is None else {"workers": min(workers, number)}
+    return envs.make(source, number, wrappers=(OneEpisode,), device=device, **processes)
 
 
 class OneEpisode(gymnasium.Wrapper):
@@ -111,69 +106,35 @@ class OneEpisode(gymnasium.Wrapper):
 
 
 @torch.no_grad()
-def _stepped(
+def _first_episodes(
     policy: Policy, env: Any, seed: int, deterministic: bool, most_steps: int
 ) -> tuple[list[float], list[int]]:
-    """The first episode of each world, with one call of the policy a step for those that have not ended."""
-    episodes, device = env.num_envs, next(policy.parameters()).device
-    rollout = rollout_for(env, 1, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
-    returns, lengths = torch.zeros(episodes, dtype=torch.float64), torch.zeros(episodes, dtype=torch.int64)
-    live, memory, noise = torch.arange(episodes), policy.initial_memory(episodes), None
+    """Returns and lengths of the first episode of each world."""
+    rows = ROWS if env.backend in ("cpu", "cuda", "torch") else FEW_ROWS
+    rollout, num_envs = rollout_for(env, rows, columns_of(env)), env.num_envs
+    returns, lengths = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.int64)
+    live = torch.ones(num_envs, dtype=torch.bool)
+    memory = policy.initial_memory(num_envs)
     env.reset(rollout, seed)
-    for step in range(most_steps):
-        if step:
-            rollout.advance()
-        if not deterministic:
-            noise = rng.uniform(seed, rng.Purpose.ACTION, step, 1, episodes, policy.num_draws, "cpu")[0, live]
-            noise = noise.to(device)
-        observation = tree_map(lambda x, live=live: x[0, live].to(device), rollout.observation)
-        decision = policy.decide(observation, memory, noise)
-        rollout.action[0, live] = decision.action.to(rollout.device)
-        env.step(rollout, 0)
-        returns[live] += rollout.reward[0, live].cpu().double()
-        lengths[live] += 1
-        going_on = rollout.valid[1, live].cpu()
-        live, still = live[going_on], going_on.to(device)
-        if not len(live):
-            return returns.tolist(), lengths.tolist()
-        memory = tree_map(lambda x, still=still: x[still], decision.memory)
-    raise _endless(len(live), episodes, most_steps)
-
-
-@torch.no_grad()
-def _compiled(
-    policy: Policy, kernel: type[KernelEnv], episodes: int, seed: int, deterministic: bool, most_steps: int
-) -> tuple[list[float], list[int]]:
-    """The first episode of each of `episodes` compiled worlds."""
-    device = next(policy.parameters()).device
-    env = envs.make(kernel, episodes, device=device)
-    columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
-    rollout = Rollout(ROWS, episodes, columns, device)
-    returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
-    live = torch.ones(episodes, dtype=torch.bool)
-    memory = policy.initial_memory(episodes)
-    env.reset(rollout, seed)
-    for first in range(0, most_steps, ROWS):
+    for first in range(0, most_steps + 1, rows):  # an episode is accounted for at the step after its last
         if first:
             rollout.advance()
         noise = None
         if not deterministic:
-            noise = rng.uniform(seed, rng.Purpose.ACTION, first, ROWS, episodes, policy.num_draws, device)
-        for t in range(ROWS):
+            noise = rng.uniform(seed, rng.Purpose.ACTION, first, rows, num_envs, policy.num_draws, rollout.device)
+        for t in range(rows):
             decision = policy.decide(rollout.observation[t], memory, None if noise is None else noise[t])
             rollout.action[t], memory = decision.action, decision.memory
             env.step(rollout, t)
-        dead = ~rollout.valid[:ROWS].cpu()
+        dead = ~rollout.valid[:rows].cpu()
         ended = live & dead.any(0)
         row, world = dead.to(torch.uint8).argmax(0)[ended], ended.nonzero()[:, 0]  # argmax: the first dead row of each
         returns[ended] = rollout.episode_return.cpu()[row, world]
         lengths[ended] = rollout.episode_length.cpu()[row, world].long()
         live &= ~ended
         if not live.any():
-            env.close()
             return returns.tolist(), lengths.tolist()
-    env.close()
-    raise _endless(int(live.sum()), episodes, most_steps)
+    raise _endless(int(live.sum()), num_envs, most_steps)
 
 
 def original(env: Any) -> Any:
