@@ -61,11 +61,11 @@ class ImageEncoder(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """Features [N, size]; pixels from 0 to 255 are seen as 0 to 1."""
-        pixels = observation.to(torch.float32) * (1 / 255)
-        if self.flat:
-            pixels = pixels.unsqueeze(1)
-        elif not self.in_front:
+        pixels = observation.unsqueeze(1) if self.flat else observation
+        if not self.in_front:
             pixels = pixels.permute(0, 3, 1, 2)
+        # with channels last in memory convolutions take two thirds of the time; cheaper to bring about in bytes
+        pixels = pixels.contiguous(memory_format=torch.channels_last).to(torch.float32) * (1 / 255)
         return torch.relu(self.out(self.convolutions(pixels).flatten(1)))
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
