@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ class SingleAgents(PlainWorld, ParallelEnv):
         self.metadata |= {"name": cls.__name__}
         self.possible_agents = list(self.source.agents)
         self.agents: list[str] = []
-        self.observation_spaces = {name: self.source.observation_space for name in self.possible_agents}
-        self.action_spaces = {name: self.source.action_space for name in self.possible_agents}
+        # one for each: a space draws its samples itself
+        self.observation_spaces = {name: deepcopy(self.source.observation_space) for name in self.possible_agents}
+        self.action_spaces = {name: deepcopy(self.source.action_space) for name in self.possible_agents}
 
     def observation_space(self, agent: str) -> Space:
         """Of every agent the same."""

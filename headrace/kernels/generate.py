@@ -81,20 +81,23 @@ def _gain(source: Source, agent: int) -> str:
 
 def _observe(source: Source, name: str) -> list[str]:
     """Lines that write the observation of a state into row `after` of world i."""
-    if source.frames:
-        return []
-    lines = []
+    return [] if source.frames else [line for lines in _observe_each(source, name) for line in lines]
+
+
+def _observe_each(source: Source, name: str) -> list[list[str]]:
+    """The same, agent by agent."""
+    found = []
     shape = source.observation_space.shape
     for agent in range(source.num_agents):
         given = f"{name}, p" + (f", I32({agent})" if source.num_agents > 1 else "")
         if source.observes_into:
             plane = _plane(agent)
             vector, image = f"np.uint64(after{plane}) + i::plane", f"t + 1, np.uint64(lo{plane}) + i"
-            lines.append(f"env_observe({given}, observation[{vector if len(shape) == 1 else image}])")
+            found.append([f"env_observe({given}, observation[{vector if len(shape) == 1 else image}])"])
         else:
-            lines.append(f"seen = env_observe({given})")
-            lines += [f"{_of(f'seen{k}', agent)}[i] = seen[{k}]" for k in range(shape[0])]
-    return lines
+            kept = [f"{_of(f'seen{k}', agent)}[i] = seen[{k}]" for k in range(shape[0])]
+            found.append([f"seen = env_observe({given})", *kept])
+    return found
 
 
 def _action(source: Source) -> str:
@@ -206,20 +209,27 @@ def _step_branch_free(source: Source, per_env: bool) -> str:
         "over = over & alive",
         "late = late & alive",
         *_each(source, "reward_now[i] = select(alive, {gain}, F32(0.0))"),
-        *_each(source, "terminated_now[i] = over"),
-        *_each(source, "truncated_now[i] = late"),
-        *_each(source, "valid_after[i] = (over | late) ^ True"),
+        "terminated_now[i] = over",
+        "truncated_now[i] = late",
+        "valid_after[i] = (over | late) ^ True",
         *_each(source, "episode_return_now[i] = select(alive, F32(0.0), {before})"),
-        *_each(source, f"episode_length_now[i] = select(alive, I32(0), {length})"),
+        f"episode_length_now[i] = select(alive, I32(0), {length})",
         *_add_gains(source),
         f"{length} = steps",
         *store(source, "new"),
     ]
-    see = [] if source.frames else [*given, state(source), *_observe(source, "s")]
+    loop = "for i in range(np.uint64(hi - lo))"
+    see = [] if source.frames else [[*given, state(source), *lines] for lines in _observe_each(source, "s")]
+    shared = ("terminated_now", "truncated_now", "valid_after", "episode_length_now")
     lines = [
         *_rows(source, per_env),
-        *_block("for i in range(np.uint64(hi - lo))", step),
-        *(_block("for i in range(np.uint64(hi - lo))", see) if see else []),
+        *_block(loop, step),
+        *(
+            line
+            for agent in range(1, source.num_agents)
+            for line in _block(loop, [f"{_of(name, agent)}[i] = {name}[i]" for name in shared])
+        ),
+        *(line for part in see for line in _block(loop, part)),
         "count = np.uint64(0)",
         "list_of_dead = dead[lo:]",
         *_block(
