@@ -73,7 +73,7 @@ _fillings: WeakKeyDictionary[Rollout, _Filling] = WeakKeyDictionary()
 def serves(collector: Collector, noise: Tensor) -> bool:
     """Whether kernels decide, step, and can do so in one call."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
-    if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.worlds.step:
+    if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.worlds.step or env.num_agents > 1:
         return False
     if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
         return False
