@@ -32,6 +32,7 @@ class TrainConfig:
     workers: int | None = None  # processes that worlds are run in, uncompiled; None for none
     on_error: Literal["raise", "restart"] = "raise"  # of a world in a worker: stop, or make it anew and count it
     step_timeout: float = 60.0  # seconds after which a worker that has not stepped counts as dead
+    group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents of a world with the same of these share a policy
     total_steps: int | None = 1_000_000  # stop after this many steps; None for no such limit
     max_seconds: float | None = None  # stop after this much training time, s (evaluation and saving excluded)
     max_episodes: int | None = None  # stop after this many finished episodes

@@ -28,11 +28,15 @@ class Episodes:
         self.returns: deque[float] = deque(maxlen=window)
         self.lengths: deque[int] = deque(maxlen=window)
 
-    def add(self, rollout: Rollout) -> tuple[list[float], list[int]]:
-        """Take in the episodes whose dead row lies in a rollout; give their returns and lengths, by step, then env."""
-        # an episode of no steps is a world that began anew when its run was resumed
-        dead = ~rollout.valid[: rollout.num_steps] & (rollout.episode_length > 0)
-        returns, lengths = rollout.episode_return[dead].tolist(), rollout.episode_length[dead].tolist()
+    def add(self, rollout: Rollout, columns: slice = slice(None)) -> tuple[list[float], list[int]]:
+        """Take in the episodes whose dead row lies in a rollout; give their returns and lengths, by step, then env.
+
+        columns: of the environments to look at.
+        """
+        episode_return, episode_length = rollout.episode_return[:, columns], rollout.episode_length[:, columns]
+        # an episode of no steps is a world that began anew when its run was resumed, or an agent that waits for others
+        dead = ~rollout.valid[: rollout.num_steps, columns] & (episode_length > 0)
+        returns, lengths = episode_return[dead].tolist(), episode_length[dead].tolist()
         self.count += len(returns)
         self.returns.extend(returns)
         self.lengths.extend(lengths)

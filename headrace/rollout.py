@@ -63,6 +63,12 @@ class Group:
         for name, member in self:
             member[index] = getattr(value, name)
 
+    def copy_(self, value: Group) -> Group:
+        """Take over the values of a group of the same shape, as torch's copy_ does."""
+        for name, member in self:
+            member.copy_(getattr(value, name))
+        return self
+
     def __repr__(self) -> str:
         return f"Group({', '.join(f'{name}={_shape(member)}' for name, member in self)})"
 

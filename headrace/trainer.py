@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from headrace import envs, finite, rng
+from headrace import agents, envs, finite, rng
 from headrace.algorithms.base import Algorithm
+from headrace.algorithms.grouped import Grouped
 from headrace.config import TrainConfig, nearest, read_toml, settle
 from headrace.device import torch_threads, without_denormals
 from headrace.metrics import Episodes
@@ -24,7 +25,6 @@ from headrace.parallel.stagger import Stagger
 from headrace.precision import computing
 from headrace.rollout import Rollout
 from headrace.scaling import derived
-from headrace.spaces import action_column, observation_column
 from headrace.timer import Timer
 
 ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
@@ -53,6 +53,7 @@ COMMON_KERNELS = (
 )
 CPU_KERNELS = (*COMMON_KERNELS, *LEARNING_KERNELS.values())
 REHEARSAL_STEPS = 2
+MADE_WITH = ("workers", "on_error", "step_timeout", "group_by")  # settings that make() takes
 
 
 class Trainer:
@@ -60,7 +61,8 @@ class Trainer:
 
     algorithm: "ppo", or an Algorithm made by you. env: what make() takes, or worlds made by you: an Env, a
     gymnasium.vector.VectorEnv, a simulator. config: a TOML file; options: fields of TrainConfig or of the algorithm's
-    config. Raises TypeError, ValueError for settings that are wrong.
+    config. agent_info: what each agent is told beside what it sees, see headrace.envs.agent_info.
+    Raises TypeError, ValueError for settings that are wrong.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Trainer:
         env: Any = None,
         *,
         config: str | Path | None = None,
+        agent_info: Any = None,
         **options: Any,
     ) -> None:
         file = read_toml(config) if config else {}
@@ -89,16 +92,15 @@ class Trainer:
             from headrace import parity
 
             parity.offer_kernels(self.placement.learn)
-        self.env = self._make_env(options.get("num_envs"))
+        self.env = self._informed(self._make_env(options.get("num_envs")), agent_info)
         if isinstance(algorithm, str):
-            spaces = self.env.observation_space, self.env.action_space
             kind = algorithm_classes(algorithm)[0]
             _check_actions(algorithm, self.env)
             with torch_threads(1):  # several take longer over such small matrices, and give other bits
-                self.algorithm: Algorithm = kind.build(algorithm_config, *spaces, self.config.seed, self.env.device)
+                self.algorithm: Algorithm = agents.build(kind, algorithm_config, self.env, self.config.seed)
         else:
             self.algorithm = algorithm
-            _check_spaces(self.policy, self.env)
+            agents.check_spaces(self.policy, self.env)
         self.timer = Timer()
         self.collector = Collector(
             self.env, self.policy, self.algorithm.num_steps, self.algorithm.columns(), self.config.seed, self.timer
@@ -106,8 +108,9 @@ class Trainer:
         if self.config.stagger and "value" not in self.collector.rollout.columns:
             raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {self.algorithm.name}")
         limit = getattr(self.env, "max_steps", None) if self.config.stagger else None
-        self.stagger = Stagger(self.collector.rollout, limit)
+        self.stagger = Stagger(self.collector.rollout, limit, getattr(self.env, "num_agents", 1))
         self.episodes = Episodes(self.config.window)
+        self.group_episodes = agents.GroupEpisodes(self.env, self.config.window)
         self.ended: tuple[list[float], list[int]] = ([], [])  # returns and lengths of the last iteration's episodes
         self.steps = 0  # valid environment steps so far
         self.seconds = 0.0  # spent in iterate() so far
@@ -138,6 +141,7 @@ class Trainer:
         self.stagger.after()
         finite.check_rollout(rollout, taken, self.steps)
         self.ended = self.episodes.add(rollout)
+        self.group_episodes.add(rollout)
         self.steps += int(rollout.valid_steps())
         with self.timer("learning"):
             update = self.algorithm.update(rollout, progress) if learned is None else learned
@@ -210,6 +214,7 @@ class Trainer:
             "steps_per_second": round(self.steps_per_second(), 1),
             "return": self.episodes.mean_return(),
             "length": self.episodes.mean_length(),
+            **self.group_episodes.row(),
             **({"restarts": self.env.restarts} if getattr(self.env, "restarts", 0) else {}),
             **metrics,
         }
@@ -220,6 +225,7 @@ class Trainer:
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
             "episodes": self.episodes.state_dict(),
+            "group_episodes": self.group_episodes.state_dict(),
             "steps": self.steps,
             "seconds": self.seconds,
         }
@@ -229,6 +235,7 @@ class Trainer:
         self.algorithm.load_state_dict(state["algorithm"])
         self.collector.load_state_dict(state["collector"])
         self.episodes.load_state_dict(state["episodes"])
+        self.group_episodes.load_state_dict(state.get("group_episodes", {}))
         self.steps = self._steps_before = state["steps"]
         self.seconds = self._seconds_before = state["seconds"]
 
@@ -279,15 +286,26 @@ class Trainer:
         config = self.config
         if not _is_ready(self.source):
             return self._made(config.backend)
-        if asked not in (None, self.source.num_envs):
-            raise ValueError(f"num_envs is {asked}, and the environments you made are {self.source.num_envs}")
-        self.config = replace(config, num_envs=self.source.num_envs)
+        worlds = self.source.num_envs // getattr(self.source, "num_agents", 1)
+        if asked not in (None, worlds):
+            raise ValueError(f"num_envs is {asked}, and the environments you made are {worlds}")
+        self.config = replace(config, num_envs=worlds)
         return self.source
+
+    def _informed(self, env: Any, agent_info: Any) -> Any:
+        """The environments, telling their agents what they are to know, if anything."""
+        if agent_info is None:
+            return env
+        if agent_info == GIVEN if isinstance(agent_info, str) else False:
+            raise TypeError("this run was trained with agent_info: give it again, train(resume=..., agent_info=...)")
+        if self.config.eval_freq:
+            raise ValueError("evaluations do not know what agents are told: leave out eval_freq, or agent_info")
+        return InformedEnv(env, agent_info)
 
     def _made(self, backend: str) -> Any:
         """The environments by a backend; as plain torch, where this machine's CUDA kernel cannot be trusted."""
         config, device = self.config, self.placement.collect
-        processes: Any = {name: getattr(config, name) for name in ("workers", "on_error", "step_timeout")}
+        processes: Any = {name: getattr(config, name) for name in MADE_WITH}
         env = envs.make(self.source, config.num_envs, backend=backend, device=device, **processes)
         if env.backend != "cuda":
             return env
@@ -298,7 +316,8 @@ class Trainer:
     def _graphed(self) -> GraphedIteration | None:
         """What replays iterations from a CUDA graph; None where the device has none, or it cannot be trusted."""
         # worlds of other libraries may launch where no graph sees it
-        captures = self.config.graphs and self.env.device.type == "cuda" and self.env.backend in ("cuda", "torch")
+        compiled = self.env.device.type == "cuda" and self.env.backend in ("cuda", "torch")
+        captures = self.config.graphs and compiled and not isinstance(self.algorithm, Grouped)
         if not captures:
             return None
         from headrace import parity
@@ -342,20 +361,15 @@ def _weights(algorithm: Any, config: Any) -> int:
 def _check_actions(name: str, env: Any) -> None:
     """Raise ValueError, naming the algorithms that fit, where this one cannot act in an environment."""
     kinds = algorithm_classes(name)[0].actions
-    if not isinstance(env.action_space, kinds):
-        fit = [other for other in ALGORITHMS if isinstance(env.action_space, algorithm_classes(other)[0].actions)]
+    spaces = [action for _, action in agents.spaces_of(env).values()]
+    wrong = next((space for space in spaces if not isinstance(space, kinds)), None)
+    if wrong is not None:
+        others = {other: algorithm_classes(other)[0].actions for other in ALGORITHMS}
+        fit = [other for other, able in others.items() if all(isinstance(space, able) for space in spaces)]
         raise ValueError(
             f"{name} chooses among {' or '.join(kind.__name__ for kind in kinds)} actions, and those of {env.name} are "
-            f"{env.action_space}: use {', '.join(fit)}"
+            f"{wrong}: use {', '.join(fit)}"
         )
-
-
-def _check_spaces(policy: Any, env: Any) -> None:
-    """Raise ValueError where a policy was made for other observations or actions than an environment's."""
-    for name, column in (("observation_space", observation_column), ("action_space", action_column)):
-        mine, its = getattr(policy, name), getattr(env, name)
-        if column(mine) != column(its):
-            raise ValueError(f"the policy was made for the {name} {mine}, and that of {env.name} is {its}")
 
 
 def _is_ready(source: Any) -> bool:

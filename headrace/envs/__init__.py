@@ -46,18 +46,21 @@ def make(
     workers: int | None = None,
     on_error: Literal["raise", "restart"] = "raise",
     step_timeout: float = 60.0,
+    group_by: Literal["spaces", "names", "agents"] = "spaces",
     **kwargs: Any,
 ) -> Env:
     """N environments behind one Env.
 
     source: a registered name ("CartPole-v1"); any Gymnasium id ("LunarLander-v3", "package:Id-v0");
     "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
-    gives a gymnasium.Env. Many at once come from an Atari game ("ALE/Pong-v5"), a task of EnvPool ("envpool/Pong-v5"),
-    an id that brings a vector environment, and a function with a parameter `num_envs` that gives a
-    gymnasium.vector.VectorEnv or a headrace.envs.simulators.Simulator.
+    gives a gymnasium.Env or a pettingzoo.ParallelEnv. Many at once come from an Atari game ("ALE/Pong-v5"), a task of
+    EnvPool ("envpool/Pong-v5"), an id that brings a vector environment, and a function with a parameter `num_envs` that
+    gives a gymnasium.vector.VectorEnv or a headrace.envs.simulators.Simulator.
     backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another, the
     originals where a KernelEnv is a port; "workers" steps them in processes; "vector" steps what comes as many; "auto"
     compiles what can be compiled, for `device`, takes workers where they are asked for, and else what comes as many.
+    With a pettingzoo.ParallelEnv, several agents share each of num_envs worlds: see headrace.envs.pettingzoo. group_by:
+    who of them share a policy, those of the same spaces, of the same names but for their numbers, or none ("agents").
     workers (how many processes), on_error and step_timeout: see headrace.envs.workers.WorkerEnv.
     device: where the rollouts lie. Worlds that run on the CPU are seen from another one by a DeviceEnv.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
@@ -81,8 +84,8 @@ def make(
         from headrace.envs.workers import WorkerEnv
 
         build = _factory_elsewhere(known, wrappers, kwargs)
-        env = WorkerEnv(build, num_envs, known.name, workers, on_error=on_error, step_timeout=step_timeout)
-        return _seen_from(where, env)
+        faults: Any = {"on_error": on_error, "step_timeout": step_timeout}
+        return _seen_from(where, WorkerEnv(build, num_envs, known.name, workers, group_by=group_by, **faults))
     if backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry)):
         return _vector(known.name, entry, num_envs, device, wrappers, kwargs)
     if sources.is_kernel(entry) and backend != "inline":
@@ -92,9 +95,10 @@ def make(
         return _compiled(known.name, entry, num_envs, backend, device, threads, params)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
-    from headrace.envs.inline import InlineEnv
+    from headrace.envs.inline import inline
 
-    return _seen_from(where, InlineEnv(_factory(known.name, entry, wrappers, kwargs), num_envs, known.name))
+    build = _factory(known.name, entry, wrappers, kwargs)
+    return _seen_from(where, inline(build, num_envs, known.name, group_by=group_by))
 
 
 def factory(

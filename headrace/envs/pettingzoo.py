@@ -7,18 +7,15 @@ stand in its first dead row; in the others both are 0.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.envs.crowd import Grouping, crowd_of
 from headrace.envs.inline import InlineEnv, Views, action_caster, observation_of, put, views
 from headrace.rollout import Column, Columns, Rollout
-from headrace.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
 
-Grouping = Literal["spaces", "names", "agents"]
-GROUPINGS = ("spaces", "names", "agents")
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
@@ -35,10 +32,9 @@ class _Place(NamedTuple):
 class PettingZooEnv(InlineEnv):
     """Worlds of a pettingzoo.ParallelEnv behind headrace.envs.base.Env: num_envs = num_agents * num_worlds columns.
 
-    factory() makes one world. Agents are those of `possible_agents`, ordered so that a group's are side by side.
-    group_by: "spaces": agents of the same spaces share a policy; "names": those whose names differ in their number
-    alone, such as adversary_0 and adversary_1; "agents": none do. Where spaces differ between groups, the columns
-    observation and action have a member for each group, and the spaces are Dicts of these.
+    factory() makes one world. `agents` are its possible ones, ordered so that those of a group are side by side; who is
+    in a group, see headrace.envs.crowd. Where spaces differ between groups, the columns observation and action have a
+    member for each group, and the spaces are Dicts of these.
     first_env, of: of worlds. All else as InlineEnv says.
     Raises TypeError for spaces that are not supported, and for worlds in which agents take turns.
     """
@@ -54,8 +50,6 @@ class PettingZooEnv(InlineEnv):
         world: Any = None,
         group_by: Grouping = "spaces",
     ) -> None:
-        if group_by not in GROUPINGS:
-            raise ValueError(f"group_by must be one of {', '.join(GROUPINGS)}, got {group_by!r}")
         self.group_by = group_by
         super().__init__(factory, num_worlds, name, first_env, of, restart, world)
         self.num_envs = self.num_agents * num_worlds
@@ -66,36 +60,16 @@ class PettingZooEnv(InlineEnv):
         self._died: list[set[str]] = [set() for _ in range(num_worlds)]  # agents that ended in the present episode
 
     def _describe(self, world: Any) -> None:
-        if hasattr(world, "last"):
-            raise TypeError(f"in {self.name} agents take turns: give its parallel_env, in which all act at once")
-        spaces = {agent: (world.observation_space(agent), world.action_space(agent)) for agent in world.possible_agents}
-        if not spaces:
-            raise TypeError(f"{self.name} has no agents: its possible_agents is empty")
-        self.groups = grouped(spaces, self.group_by)
-        self.agents = tuple(agent for group in self.groups.values() for agent in group)
-        self.num_agents = len(self.agents)
-        self.spaces = {group: spaces[agents[0]] for group, agents in self.groups.items()}
-        for group, (observation, action) in self.spaces.items():
-            observation_column(observation, f"observation of {group}")
-            action_column(action, f"action of {group}")
-        (self.observation_space, self.action_space), *others = self.spaces.values()
-        self.nested = any(other != (self.observation_space, self.action_space) for other in others)
-        if self.nested:
-            self.observation_space = Dict({group: pair[0] for group, pair in self.spaces.items()})
-            self.action_space = Dict({group: pair[1] for group, pair in self.spaces.items()})
+        self.crowd = crowd_of(world, self.group_by)
+        self.groups, self.spaces, self.agents = self.crowd.groups, self.crowd.spaces, self.crowd.agents
+        self.num_agents, self.nested = len(self.agents), self.crowd.nested
+        self.columns()  # raises for spaces that are not supported
+        self.observation_space, self.action_space = self.crowd.observation_space, self.crowd.action_space
         self._casters = [action_caster(action) for _, action in self.spaces.values()]
 
     def columns(self) -> dict[str, Column | Columns]:
         """What an environment writes, and the action; those two that follow spaces by group, where these differ."""
-        declared: dict[str, Column | Columns] = env_columns(next(iter(self.spaces.values()))[0])
-        if not self.nested:
-            return declared | {"action": action_column(self.action_space)}
-        for name, which, column in (("observation", 0, observation_column), ("action", 1, action_column)):
-            declared[name] = {
-                group: of_envs(column(pair[which]), len(self.groups[group]) * self.of)
-                for group, pair in self.spaces.items()
-            }
-        return declared
+        return self.crowd.columns(self.of)
 
     def part(self, rollout: Rollout) -> Rollout:
         """All of it: the columns of one world lie apart."""
@@ -234,31 +208,3 @@ class PettingZooEnv(InlineEnv):
         super().adopt(seed, made_anew)
         self._sums[...] = 0
         self._counts[...] = 0
-
-
-def grouped(spaces: Mapping[str, tuple[Space, Space]], by: Grouping = "spaces") -> dict[str, tuple[str, ...]]:
-    """Agents that share a policy, by the group's name. Only agents of equal spaces ever do.
-
-    spaces: agent -> (observation space, action space). by: see PettingZooEnv. A group is called by what its agents'
-    names have in common, "all" where there is no other.
-    """
-    groups: list[tuple[Any, list[str]]] = []
-    for agent, pair in spaces.items():
-        key = (pair, role(agent) if by == "names" else agent if by == "agents" else "")
-        members = next((members for known, members in groups if known == key), None)
-        if members is None:
-            groups.append((key, [agent]))
-        else:
-            members.append(agent)
-    if len(groups) == 1:
-        return {"all": tuple(spaces)}
-    named: dict[str, tuple[str, ...]] = {}
-    for _, members in groups:
-        name = members[0] if by == "agents" else "+".join(dict.fromkeys(role(agent) for agent in members))
-        named[name if name not in named else f"{name}:{len(named)}"] = tuple(members)
-    return named
-
-
-def role(agent: str) -> str:
-    """An agent's name without its number: "adversary_0" -> "adversary"."""
-    return re.sub(r"[_-]?\d+$", "", str(agent)) or str(agent)

@@ -100,8 +100,8 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
     env = entry(**kwargs)
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise TypeError(f"{name} gave {env!r}, which is many worlds: let the function take their number as `num_envs`")
-    if not isinstance(env, gymnasium.Env):
-        raise TypeError(f"{name} gave {env!r} where a gymnasium.Env was expected")
+    if not isinstance(env, gymnasium.Env) and not hasattr(env, "possible_agents"):
+        raise TypeError(f"{name} gave {env!r} where a gymnasium.Env or a pettingzoo.ParallelEnv was expected")
     return env
 
 

@@ -35,6 +35,7 @@ class Task(NamedTuple):
     size: int
     of: int
     restart: bool
+    group_by: str = "spaces"
 
     def envs(self) -> slice:
         """Its environments among all."""
@@ -47,6 +48,7 @@ class Facts(NamedTuple):
     observation_space: Any
     action_space: Any
     max_steps: int | None
+    crowd: Any  # headrace.envs.crowd.Crowd, where several agents share a world; else None
 
 
 class Failure(NamedTuple):
@@ -114,15 +116,17 @@ class _Worker:
     """Environments and the rollouts they write into."""
 
     def __init__(self, task: Task, inbox: _Inbox) -> None:
-        from headrace.envs.inline import InlineEnv
+        from headrace.envs.inline import inline
 
         factory = pickle.loads(task.factory)
         self.task, self.inbox, self.orders = task, inbox, inbox.orders
-        self.env = InlineEnv(factory, task.size, task.name, task.first, task.of, task.restart)
+        part = {"first_env": task.first, "of": task.of, "restart": task.restart}
+        self.env = inline(factory, task.size, task.name, group_by=task.group_by, **part)
         self.rollouts: list[Any] = []
 
     def facts(self) -> tuple[Any, ...]:
-        return self.env.observation_space, self.env.action_space, self.env.max_steps
+        crowd = getattr(self.env, "crowd", None)
+        return self.env.observation_space, self.env.action_space, self.env.max_steps, crowd
 
     def obey(self) -> int | None:
         """Carry out one order, and answer where one is expected: the order if it is the last, else None."""
@@ -151,7 +155,7 @@ class _Worker:
         memory = Memory(size, recv_handle(self.orders))
         rollout = shared_rollout(num_steps, num_envs, columns, memory)
         memory.close()
-        self.rollouts.append(rollout[:, self.task.envs()])
+        self.rollouts.append(self.env.part(rollout))
 
 
 def _report(orders: Connection, error: BaseException, asked: bool) -> None:

@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 import gymnasium
 import torch
+from torch import Tensor
 
+from headrace.envs.crowd import Grouping
 from headrace.envs.waiting import cores
 from headrace.envs.worker import BEGIN_ANEW, RESET, ROWS, STEP, Task
 from headrace.envs.worker_pool import Order, WorkerPool
 from headrace.envs.worker_process import WorkerProcess, Workers
-from headrace.rollout import Columns, Rollout, tree_map
+from headrace.rollout import Column, Columns, Rollout, tree_map
 from headrace.shared_memory import SharedRollout, shared_rollout
 from headrace.spaces import Space, action_column, env_columns
 
@@ -34,6 +36,7 @@ class WorkerEnv:
     answered counts as dead.
     on_error: "raise" an environment's exception, with its traceback and which it was; or "restart": make it anew, end
     its episode as truncated, go on, and count it in `restarts`. A worker that dies or hangs is treated alike.
+    group_by: see headrace.envs.crowd. Where several agents share a world, num_envs asks for worlds, and is columns.
     set_up, clean_up: called in each worker with its number, first and last of all.
 
     step() has all workers take a step. With start() and get() each takes steps at its own pace: `parts` are the
@@ -53,6 +56,7 @@ class WorkerEnv:
         *,
         step_timeout: float = 60.0,
         on_error: Literal["raise", "restart"] = "raise",
+        group_by: Grouping = "spaces",
         set_up: Callable[[int], None] | None = None,
         clean_up: Callable[[int], None] | None = None,
     ) -> None:
@@ -60,14 +64,14 @@ class WorkerEnv:
             raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
         if on_error not in ("raise", "restart"):
             raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
-        self.name, self.num_envs, self.factory = name, num_envs, factory
+        self.name, self.num_envs, self.num_worlds, self.factory = name, num_envs, num_envs, factory
         self.restart = on_error == "restart"
         functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
         lender = workers if isinstance(workers, Workers) else Workers(workers or min(num_envs, max(1, cores() - 1)))
         processes = lender.lend(num_envs)
         bounds = pairwise(num_envs * k // len(processes) for k in range(len(processes) + 1))
         tasks = [
-            Task(*functions, name, place, first, last - first, num_envs, self.restart)
+            Task(*functions, name, place, first, last - first, num_envs, self.restart, group_by)
             for place, (first, last) in enumerate(bounds)
         ]
         self.parts = [task.envs() for task in tasks]
@@ -81,10 +85,20 @@ class WorkerEnv:
         self.observation_space: Space = self._pool.facts.observation_space
         self.action_space: Space = self._pool.facts.action_space
         self.max_steps = self._pool.facts.max_steps
+        self.crowd = self._pool.facts.crowd
+        if self.crowd is not None:  # several agents share a world
+            self.groups, self.agents, self.spaces = self.crowd.groups, self.crowd.agents, self.crowd.spaces
+            self.num_agents = len(self.agents)
+            self.num_envs = self.num_agents * self.num_worlds
         self._seed = 0
         self._rollouts: list[SharedRollout] = []
-        columns = env_columns(self.observation_space) | {"action": action_column(self.action_space)}
-        self._row = self.rollout(1, columns)  # one step, by which others than the workers' rollouts are filled
+        self._row = self.rollout(1, self.columns())  # by which others than the workers' rollouts are filled
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """What the environments write, and the action."""
+        if self.crowd is not None:
+            return self.crowd.columns(self.num_worlds)
+        return {**env_columns(self.observation_space), "action": action_column(self.action_space)}
 
     def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
         """A rollout that the workers write into: into any other, what they do is copied step by step."""
@@ -162,7 +176,14 @@ class WorkerEnv:
             raise self._pool.failure(worker)
         self._pool.replace(worker, self._rollouts, self._seed)
         number, t = divmod(order.where, ROWS)
-        _cut_off(self._rollouts[number][:, self.parts[worker]], t, order.what == RESET)
+        rollout, at_once = self._rollouts[number], order.what == RESET
+        if self.crowd is None:
+            _cut_off(rollout, rollout.observation, self.parts[worker], self.parts[worker], t, at_once)
+            return
+        columns, in_group = self.crowd.of_worlds(self.parts[worker], self.num_worlds)
+        for group, theirs in in_group.items():
+            observation = getattr(rollout.observation, group) if self.crowd.nested else rollout.observation
+            _cut_off(rollout, observation, columns, theirs if self.crowd.nested else columns, t, at_once)
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
         """The number of a rollout among the workers', and itself; of one that is not theirs their row's."""
@@ -196,15 +217,23 @@ def _copy(source: Rollout, row: int, target: Rollout, to: int) -> None:
     target.valid[to].copy_(source.valid[row])
 
 
-def _cut_off(part: Rollout, t: int, at_once: bool) -> None:
-    """End the episodes of environments whose process is gone. at_once: they had not begun."""
+def _cut_off(rollout: Rollout, observation: Any, columns: Any, seen: Any, t: int, at_once: bool) -> None:
+    """End the episodes of environments whose process is gone. at_once: they had not begun.
+
+    columns: theirs in the rollout; seen: theirs in `observation`.
+    """
     if at_once:
-        part.valid[0] = False
+        rollout.valid[0, columns] = False
         return
-    tree_map(lambda x: x[t + 1].copy_(x[t]), part.observation)
-    part.truncated[t] = part.valid[t]
-    part.reward[t], part.terminated[t], part.valid[t + 1] = 0.0, False, False
-    part.episode_return[t], part.episode_length[t] = 0.0, 0
+
+    def repeat(column: Tensor) -> Tensor:
+        column[t + 1, seen] = column[t, seen]
+        return column
+
+    tree_map(repeat, observation)
+    rollout.truncated[t, columns] = rollout.valid[t, columns]
+    rollout.reward[t, columns], rollout.terminated[t, columns], rollout.valid[t + 1, columns] = 0.0, False, False
+    rollout.episode_return[t, columns], rollout.episode_length[t, columns] = 0.0, 0
 
 
 def _sendable(function: Callable[..., Any]) -> bytes:

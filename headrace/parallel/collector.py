@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from headrace import rng
-from headrace.envs.base import Env, rollout_for
+from headrace.envs.base import Env, columns_of, rollout_for
 from headrace.fused import fused
 from headrace.policies.base import Decision, Policy
 from headrace.rollout import Column, Columns, Rollout, tree_map
-from headrace.spaces import action_column, env_columns
 from headrace.timer import Timer
 
 
@@ -44,8 +43,7 @@ class Collector:
     ) -> None:
         self.env, self.policy, self.seed = env, policy, seed
         self.timer = timer or Timer()
-        declared = env_columns(env.observation_space) | {"action": action_column(env.action_space)} | columns
-        self.rollout = rollout_for(env, num_steps, declared)
+        self.rollout = rollout_for(env, num_steps, columns_of(env) | columns)
         self.memory = policy.initial_memory(env.num_envs)
         self.steps = 0
         env.reset(self.rollout, seed)

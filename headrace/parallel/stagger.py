@@ -16,14 +16,16 @@ class Stagger:
     Rudin et al. 2021, arXiv:2109.11978, begin with episodes of random length). A world is cut off between two rollouts:
     to those who learn this is one more rollout's end, from whose last value they bootstrap.
 
-    max_steps: of an episode; None for no limit, with which nothing is cut off. Keeps no state: what is cut off follows
+    max_steps: of an episode; None for no limit, with which nothing is cut off. agents: in each world, which are cut off
+    together: environment agent * worlds + world is one's in a world. Keeps no state: what is cut off follows
     from the number of steps.
     """
 
-    def __init__(self, rollout: Rollout, max_steps: int | None) -> None:
+    def __init__(self, rollout: Rollout, max_steps: int | None, agents: int = 1) -> None:
         self.rollout = rollout
         self.phases = (max_steps or 0) // rollout.num_steps
-        self._phase = torch.arange(rollout.num_envs, device=rollout.device) % max(self.phases, 1)
+        worlds = torch.arange(rollout.num_envs // agents, device=rollout.device).repeat(agents)
+        self._phase = worlds % max(self.phases, 1)
         self._cut: Tensor | None = None  # bool [N]: worlds that were cut off before this rollout
 
     def before(self, steps: int) -> None:

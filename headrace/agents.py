@@ -1,0 +1,93 @@
+"""Training with several agents in a world: an algorithm for each group of them, and what is told of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gymnasium.spaces import Space
+
+from headrace.algorithms.grouped import Grouped, seed_of
+from headrace.metrics import Episodes
+from headrace.policies.grouped import GroupedPolicy
+from headrace.rollout import Rollout
+from headrace.spaces import action_column, observation_column
+
+
+def spaces_of(env: Any) -> dict[str, tuple[Space, Space]]:
+    """The spaces of observations and of actions of each group of agents; of a world with one agent, of "all"."""
+    both = (env.observation_space, env.action_space)
+    return dict(getattr(env, "spaces", None) or {group: both for group in getattr(env, "groups", {"all": ()})})
+
+
+def columns_of_groups(env: Any) -> dict[str, slice]:
+    """The columns of each group of agents; empty where there is one group alone.
+
+    Raises ValueError where the agents of a group are not side by side.
+    """
+    groups: Mapping[str, Any] = getattr(env, "groups", {})
+    if len(groups) < 2:
+        return {}
+    worlds, first, columns = env.num_envs // env.num_agents, 0, {}
+    for group, members in groups.items():
+        if tuple(env.agents[first : first + len(members)]) != tuple(members):
+            raise ValueError(
+                f"the agents of a group must be side by side, in the groups' order: {', '.join(env.agents)} are not so "
+                f"in {dict(groups)}"
+            )
+        columns[group] = slice(first * worlds, (first + len(members)) * worlds)
+        first += len(members)
+    return columns
+
+
+def build(kind: Any, config: Any, env: Any, seed: int) -> Any:
+    """An Algorithm with its usual policy for an env: one for all agents, or one for each group of them."""
+    spaces = spaces_of(env)
+    if not columns_of_groups(env):
+        return kind.build(config, *next(iter(spaces.values())), seed, env.device)
+    algorithms = {
+        group: kind.build(config, *pair, seed_of(seed, number), env.device)
+        for number, (group, pair) in enumerate(spaces.items())
+    }
+    return Grouped(algorithms, env.groups)
+
+
+def check_spaces(policy: Any, env: Any) -> None:
+    """Raise ValueError where a policy was made for other observations or actions than an environment's."""
+    seats = {seat.name: seat.policy for seat in policy.seats} if isinstance(policy, GroupedPolicy) else {"all": policy}
+    spaces = spaces_of(env)
+    if len(seats) > 1 and list(seats) != list(spaces):
+        raise ValueError(f"the policies are for {', '.join(seats)}, and in {env.name} groups are {', '.join(spaces)}")
+    for group, pair in spaces.items():
+        made_for = seats[group] if len(seats) > 1 else next(iter(seats.values()))
+        kinds = (("observation_space", observation_column), ("action_space", action_column))
+        for (name, column), its in zip(kinds, pair, strict=True):
+            mine = getattr(made_for, name)
+            if column(mine) != column(its):
+                raise ValueError(f"the policy was made for the {name} {mine}, and that of {env.name} is {its}")
+
+
+class GroupEpisodes:
+    """Finished episodes of each group of agents, beside those of all; nothing where there is one group alone."""
+
+    def __init__(self, env: Any, window: int) -> None:
+        self.columns = columns_of_groups(env)
+        self.episodes = {group: Episodes(window) for group in self.columns}
+
+    def add(self, rollout: Rollout) -> None:
+        """Take in the episodes whose first dead row lies in a rollout."""
+        for group, columns in self.columns.items():
+            self.episodes[group].add(rollout, columns)
+
+    def row(self) -> dict[str, float | None]:
+        """What metrics.jsonl says of them: the mean return of each group."""
+        return {f"return/{group}": episodes.mean_return() for group, episodes in self.episodes.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts and windows by group."""
+        return {group: episodes.state_dict() for group, episodes in self.episodes.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict()."""
+        for group, episodes in self.episodes.items():
+            episodes.load_state_dict(state[group])

@@ -1,0 +1,112 @@
+"""One algorithm for each group of agents, seen as one algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from headrace.policies.grouped import GroupedPolicy, Seat
+from headrace.rollout import Column, Columns, Rollout, tree_map
+
+SEEDS = 2**32
+APART = 2654435761  # 2^32 / golden ratio: multiples of it lie far apart
+
+
+class Grouped:
+    """Learns a policy for each group of agents, each by an algorithm of its own on that group's part of the rollout.
+
+    algorithms: group -> algorithm, all of one kind; groups: group -> its agents, in the order of their columns.
+    Metrics are called "group/metric". A group's part is a copy, so that it lies in memory as that of a single policy.
+    """
+
+    def __init__(self, algorithms: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> None:
+        self.algorithms = dict(algorithms)
+        self.policy = GroupedPolicy({name: algorithm.policy for name, algorithm in algorithms.items()}, groups)
+        first = next(iter(self.algorithms.values()))
+        self.name, self.config, self.num_steps = first.name, first.config, first.num_steps
+        self._parts: dict[str, Rollout] = {}
+
+    @property
+    def iteration(self) -> int:
+        """Updates done; of each group as many."""
+        return next(iter(self.algorithms.values())).iteration
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """Those of each group's algorithm: memory as wide as the widest."""
+        declared = [algorithm.columns() for algorithm in self.algorithms.values()]
+        if "memory" in declared[0]:
+            widest = max(declared, key=lambda columns: _shape(columns["memory"])[0])
+            return {**declared[0], "memory": widest["memory"]}
+        return declared[0]
+
+    def rehearse(self, rollout: Rollout) -> None:
+        """Learn once from a made-up rollout and forget it."""
+        for seat in self.policy.seats:
+            self.algorithms[seat.name].rehearse(self._part(seat, rollout))
+        self._parts.clear()
+
+    def prepare(self, rollout: Rollout) -> str:
+        """Allocate what depends on the number of environments. Gives a line for each group."""
+        words = {seat.name: self.algorithms[seat.name].prepare(self._part(seat, rollout)) for seat in self.policy.seats}
+        return "\n".join(f"{name}: {line}" for name, line in words.items() if line)
+
+    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
+        """Each group learns from its part. Gives the metrics of all."""
+        metrics: dict[str, Tensor] = {}
+        for seat in self.policy.seats:
+            learned = self.algorithms[seat.name].update(self._part(seat, rollout), progress)
+            metrics |= {f"{seat.name}/{name}": value for name, value in learned.items()}
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of each group's algorithm."""
+        return {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(). Raises ValueError for that of other groups."""
+        if list(state) != list(self.algorithms):
+            raise ValueError(f"saved were the groups {', '.join(state)}, and these are {', '.join(self.algorithms)}")
+        for name, algorithm in self.algorithms.items():
+            algorithm.load_state_dict(state[name])
+
+    def _part(self, seat: Seat, rollout: Rollout) -> Rollout:
+        """A copy of a group's part of a rollout, in the same memory each time."""
+        rows = seat.columns(rollout.num_envs, self.policy.num_agents)
+        part = self._parts.get(seat.name)
+        if part is None:
+            columns = {name: self._column(seat, name, column) for name, column in rollout.columns.items()}
+            part = self._parts[seat.name] = Rollout(rollout.num_steps, rows.stop - rows.start, columns, rollout.device)
+        for name in rollout.columns:
+            value = getattr(rollout, name)
+            if self.policy.nested and name in ("observation", "action"):
+                theirs = getattr(value, seat.name)
+            else:
+                theirs = tree_map(lambda column: column[:, rows], value)
+            if name == "memory":
+                theirs = theirs[..., : seat.width]
+            tree_map(lambda target, source: target.copy_(source), getattr(part, name), theirs)
+        return part
+
+    def _column(self, seat: Seat, name: str, column: Any) -> Any:
+        if self.policy.nested and name in ("observation", "action"):
+            return _of_all(column[seat.name])
+        return replace(column, shape=(seat.width,)) if name == "memory" else column
+
+
+def seed_of(seed: int, group: int) -> int:
+    """The seed of a group's algorithm: of the first the training's own, of others far from it."""
+    return (seed + group * APART) % SEEDS
+
+
+def _of_all(column: Column | Columns) -> Any:
+    """A column, or a nested group of them, of all the environments that a rollout has."""
+    if isinstance(column, Column):
+        return replace(column, envs=None)
+    return {name: _of_all(member) for name, member in column.items()}
+
+
+def _shape(column: Any) -> tuple[int, ...]:
+    return column.shape

@@ -1,0 +1,126 @@
+"""Several agents in one world: who they are, who of them shares a policy, and the columns of a rollout for them.
+
+With A agents in W worlds, column agent * W + world is that agent's in that world.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headrace.rollout import Column, Columns
+from headrace.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
+
+Grouping = Literal["spaces", "names", "agents"]
+GROUPINGS = ("spaces", "names", "agents")
+Spaces = tuple[Space, Space]  # of observations and of actions
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """The agents of a world. groups: name -> agents, side by side in their order; spaces: group -> what its agents see
+    and do."""
+
+    groups: Mapping[str, tuple[str, ...]]
+    spaces: Mapping[str, Spaces]
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """All agents, in the order of their columns."""
+        return tuple(agent for agents in self.groups.values() for agent in agents)
+
+    @property
+    def nested(self) -> bool:
+        """Whether spaces differ between groups: observation and action then are columns for each group apart."""
+        first, *others = self.spaces.values()
+        return any(other != first for other in others)
+
+    @property
+    def observation_space(self) -> Space:
+        """Of an agent; where they differ, a Dict by group."""
+        return self._space(0)
+
+    @property
+    def action_space(self) -> Space:
+        """Of an agent; where they differ, a Dict by group."""
+        return self._space(1)
+
+    def _space(self, which: int) -> Space:
+        if self.nested:
+            return Dict({group: pair[which] for group, pair in self.spaces.items()})
+        return next(iter(self.spaces.values()))[which]
+
+    def columns(self, num_worlds: int) -> dict[str, Column | Columns]:
+        """What an environment of so many worlds writes, and the action. Raises TypeError for spaces that are not
+        supported."""
+        for group, (observation, action) in self.spaces.items():
+            observation_column(observation, f"observation of {group}")
+            action_column(action, f"action of {group}")
+        observation, action = next(iter(self.spaces.values()))
+        declared: dict[str, Column | Columns] = {**env_columns(observation), "action": action_column(action)}
+        if self.nested:
+            for name, which, column in (("observation", 0, observation_column), ("action", 1, action_column)):
+                declared[name] = {
+                    group: of_envs(column(pair[which]), len(self.groups[group]) * num_worlds)
+                    for group, pair in self.spaces.items()
+                }
+        return declared
+
+    def of_worlds(self, worlds: slice, num_worlds: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The columns of some worlds among num_worlds: in all, and, counted from its first, in each group's own."""
+
+        def of(agents: int) -> Tensor:
+            return (torch.arange(agents)[:, None] * num_worlds + torch.arange(worlds.start, worlds.stop)).flatten()
+
+        return of(len(self.agents)), {group: of(len(agents)) for group, agents in self.groups.items()}
+
+
+def crowd_of(world: Any, group_by: Grouping = "spaces") -> Crowd:
+    """The agents of a pettingzoo.ParallelEnv.
+
+    group_by: "spaces": agents of the same spaces share a policy; "names": those among them whose names differ in their
+    number alone, such as adversary_0 and adversary_1; "agents": none do.
+    Raises TypeError for a world without agents, or in which they take turns; ValueError for another group_by.
+    """
+    if group_by not in GROUPINGS:
+        raise ValueError(f"group_by must be one of {', '.join(GROUPINGS)}, got {group_by!r}")
+    if hasattr(world, "last"):
+        raise TypeError(f"in {world} agents take turns: give its parallel_env, in which all act at once")
+    spaces = {agent: (world.observation_space(agent), world.action_space(agent)) for agent in world.possible_agents}
+    if not spaces:
+        raise TypeError(f"{world} has no agents: its possible_agents is empty")
+    groups = grouped(spaces, group_by)
+    return Crowd(groups, {group: spaces[agents[0]] for group, agents in groups.items()})
+
+
+def grouped(spaces: Mapping[str, Spaces], by: Grouping = "spaces") -> dict[str, tuple[str, ...]]:
+    """Agents that share a policy, by the group's name. Only agents of equal spaces ever do.
+
+    spaces: agent -> spaces. by: see crowd_of(). A group is called by what its agents' names have in common, "all" where
+    there is no other.
+    """
+    groups: list[tuple[Any, list[str]]] = []
+    for agent, pair in spaces.items():
+        key = (pair, role(agent) if by == "names" else agent if by == "agents" else "")
+        members = next((members for known, members in groups if known == key), None)
+        if members is None:
+            groups.append((key, [agent]))
+        else:
+            members.append(agent)
+    if len(groups) == 1:
+        return {"all": tuple(spaces)}
+    named: dict[str, tuple[str, ...]] = {}
+    for _, members in groups:
+        name = members[0] if by == "agents" else "+".join(dict.fromkeys(role(agent) for agent in members))
+        named[name if name not in named else f"{name}:{len(named)}"] = tuple(members)
+    return named
+
+
+def role(agent: str) -> str:
+    """An agent's name without its number: "adversary_0" -> "adversary"."""
+    return re.sub(r"[_-]?\d+$", "", agent) or agent
