@@ -306,3 +306,73 @@ register(
         }
     },
 )
+register(
+    "PixelCatch",
+    "headrace.envs.pixel_catch:PixelCatch",
+    {
+        "ppo": {
+            "total_steps": 300_000,
+            "target_return": 0.95,
+            "num_envs": 64,
+            "num_steps": 32,
+            "epochs": 4,
+            "minibatch_size": 256,
+            "learning_rate": 1e-3,
+            "gamma": 0.98,
+            "entropy_coef": 0.01,
+            "hidden": (64,),
+            "activation": "relu",
+            "normalize_return": False,
+        },
+        "dqn": {
+            "total_steps": 60_000,
+            "num_envs": 16,
+            "num_steps": 4,
+            "update_ratio": 0.25,
+            "learning_rate": 1e-3,
+            "n_steps": 3,
+            "target_interval": 250,
+            "gamma": 0.98,
+            "exploration_final": 0.04,
+            "hidden": (64,),
+        },
+    },
+)
+register(
+    "PixelPendulum",
+    "headrace.envs.pixel_pendulum:PixelPendulum",
+    {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "num_envs": 64,
+            "stagger": True,
+            "num_steps": 64,
+            "epochs": 4,
+            "minibatch_size": 256,
+            "learning_rate": 1e-3,
+            "schedule": "linear",
+            "gamma": 0.9,
+            "entropy_coef": 0.001,
+            "hidden": (64,),
+            "activation": "relu",
+        },
+    },
+)
+register(
+    "Pursuit",
+    "headrace.envs.pursuit:Pursuit",
+    {
+        "ppo": {
+            "total_steps": 2_000_000,
+            "num_envs": 128,
+            "num_steps": 64,
+            "epochs": 4,
+            "minibatch_size": 1024,
+            "learning_rate": 1e-3,
+            "gamma": 0.98,
+            "entropy_coef": 0.005,
+            "hidden": (64, 64),
+            "normalize_observation": False,
+        }
+    },
+)
