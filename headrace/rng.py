@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     WEIGHTS = 4
     EVALUATE = 5
     REPLAY = 6
+    AGENT_INFO = 7
 
 
 def philox(key: tuple[Any, Any], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:

@@ -17,6 +17,7 @@ from headrace.algorithms.base import Algorithm
 from headrace.algorithms.grouped import Grouped
 from headrace.config import TrainConfig, nearest, read_toml, settle
 from headrace.device import torch_threads, without_denormals
+from headrace.envs.agent_info import GIVEN, InformedEnv, informed
 from headrace.metrics import Episodes
 from headrace.parallel.collector import Collector, decided
 from headrace.parallel.graphs import GraphedIteration
@@ -75,7 +76,8 @@ class Trainer:
         **options: Any,
     ) -> None:
         file = read_toml(config) if config else {}
-        named = {name: file.pop(name, None) for name in ("algorithm", "env")}
+        named = {name: file.pop(name, None) for name in ("algorithm", "env", "agent_info")}
+        agent_info = named["agent_info"] if agent_info is None else agent_info
         algorithm = named["algorithm"] if algorithm is None else algorithm
         self.source = named["env"] if env is None else env
         if _is_ready(self.source):
@@ -92,7 +94,7 @@ class Trainer:
             from headrace import parity
 
             parity.offer_kernels(self.placement.learn)
-        self.env = self._informed(self._make_env(options.get("num_envs")), agent_info)
+        self.env = informed(self._make_env(options.get("num_envs")), agent_info, self.config.eval_freq)
         if isinstance(algorithm, str):
             kind = algorithm_classes(algorithm)[0]
             _check_actions(algorithm, self.env)
@@ -250,13 +252,14 @@ class Trainer:
         return {
             "algorithm": self.algorithm.name,
             "env": _reference(self.source),
+            **({"agent_info": GIVEN} if isinstance(self.env, InformedEnv) else {}),
             **asdict(self.config),
             **(asdict(own) if hasattr(own, "__dataclass_fields__") else {}),
         }
 
     def close(self) -> None:
         """Free the environments, unless they were brought ready-made."""
-        if self.env is not self.source:
+        if not _is_ready(self.source):
             self.env.close()
 
     @torch.no_grad()
@@ -291,16 +294,6 @@ class Trainer:
             raise ValueError(f"num_envs is {asked}, and the environments you made are {worlds}")
         self.config = replace(config, num_envs=worlds)
         return self.source
-
-    def _informed(self, env: Any, agent_info: Any) -> Any:
-        """The environments, telling their agents what they are to know, if anything."""
-        if agent_info is None:
-            return env
-        if agent_info == GIVEN if isinstance(agent_info, str) else False:
-            raise TypeError("this run was trained with agent_info: give it again, train(resume=..., agent_info=...)")
-        if self.config.eval_freq:
-            raise ValueError("evaluations do not know what agents are told: leave out eval_freq, or agent_info")
-        return InformedEnv(env, agent_info)
 
     def _made(self, backend: str) -> Any:
         """The environments by a backend; as plain torch, where this machine's CUDA kernel cannot be trusted."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.rollout import Group, flatten
+from headrace.rollout import flatten
 
 GATES = {"gru": 3, "lstm": 4}
 STATES = {"gru": 1, "lstm": 2}  # vectors of the core's size in its memory: the output, and an LSTM's cell
@@ -102,7 +102,7 @@ class MemoryEncoder(nn.Module):
         self.core = Core(kind, 1, encoder.size, size, generator)
         self.size, self.width = encoder.size + size, self.core.width
 
-    def forward(self, history: Group) -> Tensor:
+    def forward(self, history: Any) -> Tensor:
         """Features [S * L, size] of the L rows that are meant in each of S histories; see headrace.sequences."""
         valid, at = history.valid, history.at
         encoded = self.encoder(flatten(history.observation)).unflatten(0, valid.shape)

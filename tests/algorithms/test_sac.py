@@ -67,7 +67,11 @@ def drawn(layers, observation, noise):
 def reference(sac, batches, noise):
     """All of learn(), one network, one tensor and one equation at a time."""
     config, rows = sac.config, []
-    actor, critics, targets = actor_layers(sac.policy), critic_layers(sac.policy.critics), critic_layers(sac.target.critics)
+    actor, critics, targets = (
+        actor_layers(sac.policy),
+        critic_layers(sac.policy.critics),
+        critic_layers(sac.target.critics),
+    )
     log_alpha = torch.tensor(float(sac.log_temperature.detach()), dtype=torch.float64, requires_grad=True)
     rate = config.learning_rate
     of_actor, of_critics, of_alpha = (

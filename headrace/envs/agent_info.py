@@ -1,0 +1,162 @@
+"""What an agent is told beside what it sees: a goal, a skill, a share of random actions; for each env its own.
+
+It is a member `agent_info` of a Dict observation. So it lies in a column of the rollout and of the replay, encoders put
+it beside the other features, and checkpoints and exports know of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace import rng
+from headrace.envs.base import Env, columns_of, rollout_for
+from headrace.rollout import Column, Columns, Group, Rollout
+from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, Space, observation_column
+
+NAME, SEEN = "agent_info", "observation"  # SEEN: the name of an observation that is no Dict itself
+GIVEN = "given"  # stands in a run's settings for what was told
+
+
+class InformedEnv:
+    """An env that tells each of its N agents something: `agent_info`.
+
+    agent_info: numbers [N] or [N, ...], which stay (whole numbers [N] are choices, all others quantities); or a Box,
+    Discrete or MultiDiscrete space, of which each episode draws its own, all alike, by counted randomness.
+    The rest is the env's. Raises ValueError for numbers of another count or a Box without bounds, TypeError for what
+    is neither numbers nor such a space, or a Dict observation that has an agent_info.
+    """
+
+    def __init__(self, env: Env, agent_info: Any) -> None:
+        self.env = env
+        self.info_space, self._fixed = _understood(agent_info, env.num_envs)
+        seen = env.observation_space
+        members = dict(seen.spaces) if isinstance(seen, Dict) else {SEEN: seen}
+        if NAME in members:
+            raise TypeError(f"the observations of {env.name} have an {NAME} of their own: {seen}")
+        self.observation_space = Dict(members | {NAME: self.info_space})
+        self.action_space = env.action_space
+        self._nested = not isinstance(seen, Dict)
+        self._inner: WeakKeyDictionary[Rollout, Rollout] = WeakKeyDictionary()
+        self._seed, self._steps = 0, torch.zeros((), dtype=torch.int64, device=env.device)
+        if self._fixed is None:
+            self._low, self._span = (torch.as_tensor(x, device=env.device) for x in _ends(self.info_space))
+
+    def __getattr__(self, name: str) -> Any:
+        """What is not said here is the env's: name, backend, num_envs, device, max_steps ..."""
+        if name == "env":  # before __init__, as when it is copied
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """Those of the env, and agent_info within the observation."""
+        own = columns_of(self.env)
+        members = {SEEN: own["observation"]} if self._nested else dict(own["observation"])  # type: ignore[arg-type]
+        return own | {"observation": members | {NAME: observation_column(self.info_space)}}
+
+    def rollout(self, num_steps: int, columns: Columns) -> Rollout:
+        """A rollout with these columns; what is the env's in memory of the env's choice."""
+        inner = rollout_for(self.env, num_steps, {**columns, "observation": columns_of(self.env)["observation"]})
+        info: Any = columns["observation"][NAME].allocate(num_steps, self.env.num_envs, inner.device)  # type: ignore
+        outer = inner[:]
+        outer.columns = columns
+        members = {SEEN: inner.observation} if self._nested else dict(inner.observation)
+        outer.observation = Group(members | {NAME: info})
+        self._inner[outer] = inner
+        return outer
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Begin new episodes, and tell each agent what it is to know."""
+        self._seed = seed
+        self._steps.zero_()
+        if self._fixed is not None:
+            self._fixed = self._fixed.to(self._steps.device)
+        self.env.reset(self._of_env(rollout), seed)
+        getattr(rollout.observation, NAME)[0] = self._drawn()
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Step the worlds; agents whose episode begins in row t + 1 are told anew, the others the same again."""
+        self.env.step(self._of_env(rollout), t)
+        self._steps += 1
+        info = getattr(rollout.observation, NAME)
+        begins = ~rollout.valid[t].view(-1, *[1] * (info.dim() - 2))
+        info[t + 1] = torch.where(begins, self._drawn(), info[t])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The env's, and how many steps were taken; empty where the env cannot be saved."""
+        state = self.env.state_dict()
+        return {"env": state, "steps": self._steps.clone(), "seed": self._seed} if state else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict()."""
+        if state:
+            self.env.load_state_dict(state["env"])
+            self._steps.copy_(state["steps"])
+            self._seed = state["seed"]
+
+    def _of_env(self, rollout: Rollout) -> Rollout:
+        """The rollout as the env knows it: the same memory, without agent_info."""
+        inner = self._inner.get(rollout)
+        if inner is None:
+            inner = self._inner[rollout] = rollout[:]
+            seen = rollout.observation
+            inner.columns = {**rollout.columns, "observation": columns_of(self.env)["observation"]}
+            rest = {name: member for name, member in seen if name != NAME}
+            inner.observation = rest[SEEN] if self._nested else Group(rest)
+        return inner
+
+    def _drawn(self) -> Tensor:
+        """What agents whose episode begins now are told, [N, ...]."""
+        if self._fixed is not None:
+            return self._fixed
+        space: Any = self.info_space
+        shape = self.env.num_envs, *space.shape
+        draws = shape[0], int(np.prod(space.shape)), self._steps.device
+        share = rng.uniform(self._seed, rng.Purpose.AGENT_INFO, self._steps, 1, *draws)[0].reshape(shape)
+        if isinstance(space, Box):
+            return self._low + share * self._span
+        return (self._low + (share * self._span).floor()).to(torch.int32)
+
+
+def informed(env: Env, agent_info: Any, eval_freq: int = 0) -> Any:
+    """An InformedEnv; the env itself where there is nothing to tell. eval_freq: of the training it is for.
+
+    Raises ValueError where there are to be evaluations; TypeError, ValueError as InformedEnv does.
+    """
+    if agent_info is None:
+        return env
+    if eval_freq:
+        raise ValueError("evaluations do not know what agents are told: leave out eval_freq, or agent_info")
+    return InformedEnv(env, agent_info)
+
+
+def _understood(given: Any, num_envs: int) -> tuple[Space, Tensor | None]:
+    """The space of an agent_info, and the numbers that stay, on the CPU; None where they are drawn."""
+    if isinstance(given, Discrete | MultiDiscrete):
+        return given, None
+    if isinstance(given, Box):
+        if not (np.isfinite(given.low).all() and np.isfinite(given.high).all()):
+            raise ValueError(f"to draw from it, {NAME} needs bounds, got {given}: give numbers, one for each env")
+        return given, None
+    if isinstance(given, str) and given == GIVEN:
+        raise TypeError(f"this run was trained with {NAME}: give it again, as in train(resume=..., {NAME}=...)")
+    if isinstance(given, str | Space):
+        raise TypeError(f"{NAME} is numbers [N, ...], or a Box, Discrete or MultiDiscrete space, got {given!r}")
+    numbers = torch.as_tensor(given)
+    if numbers.dim() < 1 or len(numbers) != num_envs:
+        raise ValueError(f"{NAME} needs one entry for each of {num_envs} envs, got the shape {tuple(numbers.shape)}")
+    if numbers.dim() == 1 and not numbers.is_floating_point():
+        start = int(numbers.min())
+        return Discrete(int(numbers.max()) - start + 1, start=start), numbers.to(torch.int32)
+    return Box(-np.inf, np.inf, tuple(numbers.shape[1:])), numbers.to(torch.float32)
+
+
+def _ends(space: Any) -> tuple[Any, Any]:
+    """The lowest entry of a space, and how many there are or how far they reach."""
+    if isinstance(space, Box):
+        return space.low.astype(np.float32), (space.high - space.low).astype(np.float32)
+    return (space.start, space.n) if isinstance(space, Discrete) else (space.start, space.nvec)
