@@ -242,7 +242,7 @@ def test_listing_tells_what_each_world_is():
         ("headrace.envs.catch:Ketch", ValueError, "'Ketch' in headrace.envs.catch: use headrace.envs.catch:Catch$"),
         ("headrace.envs.base:Nothing", ValueError, "no subclass of headrace.KernelEnv or gymnasium.Env"),
         (7, TypeError, "7 does not make environments"),
-        (lambda: "a string", TypeError, "gave 'a string' where a gymnasium.Env was expected"),
+        (lambda: "a string", TypeError, "gave 'a string' where a gymnasium.Env or a pettingzoo.ParallelEnv was"),
     ],
 )
 def test_what_cannot_be_found_says_what_could(source, error, says):
