@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -34,10 +35,14 @@ class Evaluation:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     seconds: float
+    by_agent: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # where several agents share a world
+    by_group: Mapping[str, float] = field(default_factory=dict)  # mean return of those who share a policy
 
     def __str__(self) -> str:
         length = sum(self.lengths) / len(self.lengths)
-        return f"return {self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes, mean length {length:.4g}"
+        told = f"return {self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes, mean length {length:.4g}"
+        groups = ", ".join(f"{group} {mean:.4g}" for group, mean in self.by_group.items())
+        return f"{told} ({groups})" if groups else told
 
 
 @torch_threads(1)  # one observation a world is too little to share
@@ -55,6 +60,7 @@ def evaluate(
     env: as for make(). Worlds are the original ones: Gymnasium's own where the environment is a port of one, or is a
     Gymnasium environment itself; compiled ones of a KernelEnv that is no port. Never those of a training of the same
     seed. deterministic: the policy's most likely actions; else drawn ones, the same for the same seed.
+    Where several agents share a world, an episode's return is the mean of theirs, and its length the longest of theirs.
     workers: processes that step the worlds; None for none. Whatever their number, the returns are the same bits.
     Raises RuntimeError where an episode has not ended after most_steps; TypeError for worlds it cannot make again;
     ValueError for workers of compiled worlds.
@@ -63,26 +69,45 @@ def evaluate(
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
     source = original(env)
     started = perf_counter()
-    worlds = _worlds(source, episodes, next(policy.parameters()).device, workers)
+    worlds = _worlds(source, episodes, next(policy.parameters()).device, workers, getattr(policy, "groups", "spaces"))
     try:
         returns, lengths = _first_episodes(policy, worlds, _apart(seed), deterministic, most_steps)
     finally:
         worlds.close()
     seconds = perf_counter() - started
-    return Evaluation(float(np.mean(returns)), float(np.std(returns)), tuple(returns), tuple(lengths), seconds)
+    return _told(worlds, np.array(returns), np.array(lengths), seconds)
 
 
-def _worlds(source: Any, number: int, device: torch.device, workers: int | None) -> Any:
+def _told(env: Any, returns: np.ndarray, lengths: np.ndarray, seconds: float) -> Evaluation:
+    """What is told of the returns and lengths [N] of an env's first episodes."""
+    num_agents: int = getattr(env, "num_agents", 1)
+    by_agent, by_group = {}, {}
+    if num_agents > 1:
+        theirs = returns.reshape(num_agents, -1)
+        by_agent = {agent: tuple(row.tolist()) for agent, row in zip(env.agents, theirs, strict=True)}
+        by_group = {
+            group: float(np.mean([by_agent[agent] for agent in agents])) for group, agents in env.groups.items()
+        }
+        returns, lengths = theirs.mean(0), lengths.reshape(num_agents, -1).max(0)
+    mean, std = float(returns.mean()), float(returns.std())
+    return Evaluation(mean, std, tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group)
+
+
+def _worlds(source: Any, number: int, device: torch.device, workers: int | None, group_by: Any) -> Any:
     """The original worlds of a source, as rollouts on a device see them."""
-    kernel = _kernel_class(source)
+    kernel = kernel_class(source)
     compiled = kernel is not None and kernel.gymnasium_id is None
     if compiled or (kernel is None and envs.comes_as_vector(source)):
         if workers is not None:
             what = "compiled" if compiled else "as a vector of environments"
             raise ValueError(f"{envs.spec(source).name} is evaluated {what}, without workers: leave {workers=} out")
-        return envs.make(source, number, device=device)
+        return envs.make(source, number, device=device, group_by=group_by)
     processes: Any = {"backend": "inline"} if workers is None else {"workers": min(workers, number)}
-    return envs.make(source, number, wrappers=(OneEpisode,), device=device, **processes)
+    return envs.make(source, number, wrappers=(_one_episode,), device=device, group_by=group_by, **processes)
+
+
+def _one_episode(env: Any) -> Any:
+    return OneEpisode(env) if isinstance(env, gymnasium.Env) else env  # of several agents: plays on
 
 
 class OneEpisode(gymnasium.Wrapper):
@@ -126,7 +151,8 @@ def _first_episodes(
             decision = policy.decide(rollout.observation[t], memory, None if noise is None else noise[t])
             rollout.action[t], memory = decision.action, decision.memory
             env.step(rollout, t)
-        dead = ~rollout.valid[:rows].cpu()
+        # an agent may join late: before, its rows are dead, and of no length
+        dead = (~rollout.valid[:rows] & (rollout.episode_length > 0)).cpu()
         ended = live & dead.any(0)
         row, world = dead.to(torch.uint8).argmax(0)[ended], ended.nonzero()[:, 0]  # argmax: the first dead row of each
         returns[ended] = rollout.episode_return.cpu()[row, world]
@@ -159,7 +185,8 @@ def original(env: Any) -> Any:
     return env.name
 
 
-def _kernel_class(source: Any) -> type[KernelEnv] | None:
+def kernel_class(source: Any) -> type[KernelEnv] | None:
+    """The KernelEnv that a name or class stands for; None where it is another environment."""
     entry: Any = envs.spec(source).entry
     if isinstance(entry, str) and ":" in entry:
         entry = sources.find(entry)

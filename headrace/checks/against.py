@@ -14,6 +14,7 @@ import torch
 
 from headrace.checks.finding import Finding
 from headrace.checks.original import Original
+from headrace.commands.envs import describe
 from headrace.envs.compiled import CompiledEnv
 from headrace.kernels.source import Source, read
 from headrace.rollout import Rollout
@@ -84,7 +85,7 @@ def against(
 def _spaces(source: Source, world: gymnasium.Env) -> list[Finding]:
     """Shapes, numbers of actions, time limit: nothing can be compared where they differ."""
     limit = getattr(world.spec, "max_episode_steps", None)
-    pairs = (
+    pairs: tuple[tuple[str, Any, Any], ...] = (
         ("observation_space", source.observation_space, world.observation_space),
         ("action_space", source.action_space, world.action_space),
         ("max_steps", source.max_steps, limit),
@@ -92,9 +93,9 @@ def _spaces(source: Source, world: gymnasium.Env) -> list[Finding]:
     found = []
     for name, ours, theirs in pairs:
         if ours == theirs:
-            found.append(Finding(name, "ok", str(ours)))
+            found.append(Finding(name, "ok", str(ours) if name == "max_steps" else describe(ours)))
         else:
-            alike = name == "max_steps" or (type(ours) is type(theirs) and ours.shape == theirs.shape)  # type: ignore
+            alike = name == "max_steps" or (type(ours) is type(theirs) and ours.shape == theirs.shape)
             what = f"{ours} in the kernel, {theirs} in the original"
             found.append(Finding(name, "note" if alike else "wrong", what, "let them be equal"))
     return found

@@ -12,8 +12,3 @@ class Finding(NamedTuple):
     outcome: Literal["ok", "note", "wrong"]
     found: str
     advice: str = ""  # what to do about it
-
-
-def passed(findings: list[Finding]) -> bool:
-    """Whether nothing is wrong."""
-    return all(finding.outcome != "wrong" for finding in findings)

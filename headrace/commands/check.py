@@ -1,78 +1,72 @@
-"""`headrace check`: does this machine compute what plain torch on the CPU computes?"""
+"""`headrace check`: is an environment what it says it is, and does this machine compute what plain torch computes?"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from headrace.commands.envs import plain_table
-from headrace.device import resolve
-
-DESCRIPTION = """Compares kernels, fused code and graphs of a device with plain torch on the CPU.
-Exit code 0 where all agree, 1 where something differs, 2 where the device is missing."""
-HEADINGS = ("check", "agrees", "difference", "allowed", "seconds", "")
+DESCRIPTION = """headrace check ENV: spaces, rewards, endings and seeds of an environment, what Gymnasium's own checker
+says, how long a step takes, and what each backend would make of it.
+headrace check MyKernel.py:Mine --against LunarLander-v3: a rewrite beside its original.
+headrace check --device cuda: kernels, fused code and graphs of a device beside plain torch on the CPU.
+Exit code 0 where all is well, 1 where something is wrong, 2 where something is missing."""
 
 
 @dataclass(frozen=True)
 class Check:
     """What to check, and where the outcome goes."""
 
-    device: str = "cpu"  # cpu, cuda, cuda:1
+    # a name, a Gymnasium id or path/to/file.py:Class; without, this machine is checked
+    env: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[ENV]")] = None
+    against: str | None = None  # the original of which ENV, a KernelEnv, is a rewrite: single steps are compared
+    steps: int = 1000  # of the walk through ENV, or to compare with the original
+    seconds: float = 2.0  # that the walk may take
+    measure: float = 0.5  # seconds to measure each backend; 0 for none
+    allowed: float = 1e-5  # difference from the original, in parts of max(1, |x|)
+    seed: int = 0  # of the walk
+    device: str = "cpu"  # cpu, cuda, cuda:1: of the machine's check
     output: Path | None = None  # a JSON file to write
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print JSON instead of a table
 
 
 def main(arguments: list[str]) -> None:
-    """Check a device, print, and end with exit code 1 where something differs."""
+    """Check an environment or a device, print, and end with exit code 1 where something is wrong."""
     options = tyro.cli(Check, prog="headrace check", description=DESCRIPTION, args=arguments)
-    outcome = machine(options.device)
-    report(outcome, options)
-    if not outcome["passed"]:
+    if options.against is not None and options.env is None:
+        raise ValueError(f"--against {options.against} needs the kernel to compare: headrace check file.py:Class ...")
+    if not _checked(options):
         raise SystemExit(1)
 
 
-def machine(name: str) -> dict[str, Any]:
-    """The outcome of all checks of a device, in JSON's types. Raises ValueError where the device is missing."""
-    try:
-        device = resolve(name)
-    except ValueError as error:
-        raise ValueError(f"{error}: install a CUDA build of torch and a driver, or check --device cpu") from error
-    from headrace import parity
-    from headrace.trainer import CPU_KERNELS
+def _checked(options: Check) -> bool:
+    """Whether all is well."""
+    if options.env is None:
+        from headrace.checks import machine
 
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"there are no kernels for {device}: check cpu or cuda")
-    for kernels in CPU_KERNELS:  # importing one registers it
-        import_module(kernels)
-    if device.type == "cuda" and find_spec("numba_cuda") is not None:
-        import_module("headrace.kernels.fused_cuda")
-    checks = parity.check(device)
-    rows = [one._asdict() for one in checks]
-    passed = all(one.passed for one in checks)
-    return {"device": str(device), "machine": parity.facts(device), "passed": passed, "checks": rows}
+        outcome = machine.check(options.device)
+        machine.report(outcome, options)
+        return bool(outcome["passed"])
+    from headrace.checks import report
+
+    found = _report(options)
+    report.show(found, options)
+    return report.passed(found)
 
 
-def report(outcome: dict[str, Any], options: Check) -> None:
-    """Print the outcome, and write it where asked."""
-    text = json.dumps(outcome, indent=1)
-    if options.output is not None:
-        options.output.write_text(text + "\n")
-    if options.json:
-        print(text)
-        return
-    print(plain_table([HEADINGS, *(_cells(row) for row in outcome["checks"])]))
-    failed = [row["name"] for row in outcome["checks"] if not row["passed"]]
-    what = f"on {outcome['machine']['device']}"
-    print(f"{what}: " + (f"{', '.join(failed)} differ from plain torch" if failed else "all as plain torch"))
+def _report(options: Check) -> Any:
+    from headrace import envs
+    from headrace.checks import environment
+    from headrace.checks.against import against
+    from headrace.evaluate import kernel_class
 
-
-def _cells(row: dict[str, Any]) -> Sequence[str]:
-    numbers = ["-" if row[name] is None else f"{row[name]:.2g}" for name in ("worst", "allowed")]
-    return (row["name"], "yes" if row["passed"] else "NO", *numbers, f"{row['seconds']:.2f}", row["note"])
+    env: Any = options.env
+    if options.against is None:
+        return environment.check(env, options.steps, options.seconds, options.seed, options.measure)
+    kernel = kernel_class(env)
+    if kernel is None:
+        raise TypeError(f"{env} is no KernelEnv: --against compares a kernel with the environment it is a rewrite of")
+    findings = against(kernel, envs.factory(options.against), options.steps, options.seed, options.allowed)
+    return environment.Report(f"{env} against {options.against}", findings, None, [])

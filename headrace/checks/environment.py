@@ -1,0 +1,93 @@
+"""All checks of one environment."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headrace import envs
+from headrace.checks import walk as walking
+from headrace.checks.against import against
+from headrace.checks.backends import Cost, costs
+from headrace.checks.finding import Finding
+from headrace.envs.kernel import KernelEnv
+from headrace.evaluate import kernel_class
+from headrace.kernels.errors import EnvError
+from headrace.spaces import action_column, observation_column
+
+RAISES = "an exception ends a training, or with on_error='restart' the episode: mend what raises it"
+UNEVEN = 10  # times the median: where one step in a hundred takes so long, others wait for it
+
+
+class Report(NamedTuple):
+    """What was found of an environment."""
+
+    name: str
+    findings: list[Finding]
+    times: walking.Times | None  # of its step; None where it could not be made
+    costs: list[Cost]
+
+
+def check(source: Any, steps: int = 1000, seconds: float = 2.0, seed: int = 0, measure: float = 0.5) -> Report:
+    """Walk through a source's world, ask Gymnasium's checker, compare a kernel with its original, measure the backends.
+
+    steps, seconds: of the walk, whichever is over first. measure: seconds for each backend; 0 for none.
+    Raises what make() raises for a source that is not known.
+    """
+    name, kernel = envs.spec(source).name, kernel_class(source)
+    findings, times = _single(source, steps, seconds, seed)
+    if kernel is not None:
+        findings += _kernel(kernel, seed)
+    return Report(name, findings, times, costs(source, kernel, measure))
+
+
+def _single(source: Any, steps: int, seconds: float, seed: int) -> tuple[list[Finding], walking.Times | None]:
+    """One world: the original of a port, a KernelEnv in plain Python, or what the source makes."""
+    factory = envs.factory(source)
+    try:
+        env = factory()
+    except ImportError:
+        raise
+    except Exception as error:
+        return [_raised("making it", error)], None
+    try:
+        findings = [
+            walking.supported(env.observation_space, observation_column, "observation_space"),
+            walking.supported(env.action_space, action_column, "action_space"),
+            *walking.said_by_gymnasium(env),
+        ]
+        found = walking.walk(env, steps, seconds, seed)
+        times = walking.Times.of(found.steps, found.resets)
+        findings += walking.findings(found, env)
+        findings += walking.seeding(factory, env, seed, times.median)
+        return [*findings, *_uneven(times)], times
+    except Exception as error:
+        return [*findings, _raised("a walk", error)], None
+    finally:
+        env.close()
+
+
+def _raised(what: str, error: Exception) -> Finding:
+    notes = "; ".join(getattr(error, "__notes__", []))
+    return Finding("exceptions", "wrong", f"{what} raised {type(error).__name__}: {error} {notes}".rstrip(), RAISES)
+
+
+def _uneven(times: walking.Times) -> list[Finding]:
+    if times.p99 < UNEVEN * times.median or times.p99 < 1e-3:
+        return []
+    found = f"one step in a hundred takes {times.p99 / times.median:.0f} times the median"
+    return [
+        Finding("step time", "note", found, "let workers run ahead: see docs/environments.md, asynchronous workers")
+    ]
+
+
+def _kernel(kernel: type[KernelEnv], seed: int) -> list[Finding]:
+    """The compiled class beside its original."""
+    if kernel.gymnasium_id is None:
+        return []
+    try:
+        return [
+            finding._replace(check=f"kernel: {finding.check}")
+            for finding in against(kernel, envs.factory(kernel.gymnasium_id), seed=seed)
+        ]
+    except EnvError as error:
+        return [Finding("kernel", "wrong", str(error))]
