@@ -311,13 +311,12 @@ register(
     "headrace.envs.pixel_catch:PixelCatch",
     {
         "ppo": {
-            "total_steps": 300_000,
-            "target_return": 0.95,
+            "total_steps": 50_000,
             "num_envs": 64,
             "num_steps": 32,
             "epochs": 4,
             "minibatch_size": 256,
-            "learning_rate": 1e-3,
+            "learning_rate": 5e-4,
             "gamma": 0.98,
             "entropy_coef": 0.01,
             "hidden": (64,),

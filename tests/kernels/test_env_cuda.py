@@ -18,6 +18,7 @@ from headrace.envs.catch import Catch
 from headrace.envs.grid_world import GridWorld
 from headrace.envs.pendulum import Pendulum
 from headrace.envs.pixel_pendulum import PixelPendulum
+from headrace.envs.pursuit import Pursuit
 from headrace.kernels import cache
 from headrace.kernels.env_cpu import CpuWorlds
 from headrace.kernels.env_cuda import NUMBERS, CudaWorlds
@@ -25,6 +26,7 @@ from headrace.kernels.generate_cuda import cuda_module
 from headrace.kernels.generate_pictures import cuda_pictures
 from headrace.kernels.random_actions import random_actions
 from headrace.kernels.source import read
+from tests.kernels.test_agents import Duel, Herd, assert_agents_agree
 from tests.kernels.test_pictures import Chequered, Colours
 from tests.kernels.worlds import BRANCH_FREE, Medley, assert_steps_agree, rollout
 
@@ -106,12 +108,13 @@ def assert_same(ours, theirs):
         assert torch.equal(torch.as_tensor(mine), torch.as_tensor(its))
 
 
-def stepped_and_run(cls, num_envs, num_steps, device="cpu"):
+def stepped_and_run(cls, num_worlds, num_steps, device="cpu"):
     """The same worlds twice: stepped one by one, and run in two launches."""
     source = read(cls)
     both = []
     for one_by_one in (True, False):
-        worlds, columns = CudaWorlds(source, num_envs, device=device), rollout(source, num_steps, num_envs, device)
+        columns = rollout(source, num_steps, num_worlds * source.num_agents, device)
+        worlds = CudaWorlds(source, num_worlds, device=device)
         worlds.reset(columns, 5)
         if one_by_one:
             for t in range(num_steps):
@@ -123,14 +126,15 @@ def stepped_and_run(cls, num_envs, num_steps, device="cpu"):
     return both
 
 
-def randomly_run(cls, num_envs, num_steps, device="cpu"):
+def randomly_run(cls, num_worlds, num_steps, device="cpu"):
     """Worlds that draw their own actions, and worlds that are given the same."""
     source, counter = read(cls), 2**32 - 3
+    num_envs = num_worlds * source.num_agents
     columns = rollout(source, num_steps, num_envs, device)
-    worlds = CudaWorlds(source, num_envs, device=device)
+    worlds = CudaWorlds(source, num_worlds, device=device)
     worlds.reset(columns, 9)
     worlds.run_random(columns, 0, num_steps, counter)
-    others, given = CudaWorlds(source, num_envs, device=device), rollout(source, num_steps, num_envs, device)
+    others, given = CudaWorlds(source, num_worlds, device=device), rollout(source, num_steps, num_envs, device)
     others.reset(given, 9)
     given.action.copy_(random_actions(source.action_space, 9, counter, num_steps, num_envs, device))
     others.run(given, 0, num_steps)
@@ -173,6 +177,24 @@ def assert_draws_the_same(cls, num_envs, num_steps, device="cpu"):
 @pytest.mark.parametrize("cls", [Colours, Chequered])
 def test_simulated_pictures_have_the_bytes_of_the_cpu_kernel(cls):
     assert_draws_the_same(cls, 2, 6)
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
+def test_simulated_agents_agree_with_the_cpu_kernel(cls):
+    num_steps = 10 if cls is not Pursuit else 101
+    num_worlds = 2 if cls is not Pursuit else 1
+    worlds = CudaWorlds(read(cls), num_worlds)
+    assert_agents_agree(worlds, CpuWorlds(worlds.source, num_worlds, threads=1), num_steps)
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [Herd, Duel])
+def test_simulated_agents_run_as_they_step(cls):
+    ours, theirs = stepped_and_run(cls, 2, 8)
+    assert_same(ours, theirs)
+    ours, theirs = randomly_run(cls, 2, 4)
+    assert_same(ours, theirs)
 
 
 @in_simulator
@@ -240,9 +262,8 @@ def compile_ptx(monkeypatch):
         (CartPole, "run"),
         (Medley, "run_random"),
         (Pendulum, "run_random"),
-        (PixelPendulum, "step"),
+        (Pursuit, "step"),
         (PixelPendulum, "draw"),
-        (Colours, "draw"),
     ],
 )
 def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kernel):
@@ -312,6 +333,15 @@ def test_gpu_random_runs_take_the_actions_of_random_actions(cls):
 @pytest.mark.parametrize("cls", [PixelPendulum, Colours, Chequered])
 def test_gpu_pictures_have_the_bytes_of_the_cpu_kernel(cls):
     assert_draws_the_same(cls, 100, 20, "cuda")
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
+def test_gpu_agents_agree_with_the_cpu_kernel(cls):
+    worlds = CudaWorlds(read(cls), 200)
+    assert_agents_agree(worlds, CpuWorlds(worlds.source, 200, threads=1), 110, "cuda")
+    assert_same(*stepped_and_run(cls, 200, 40, "cuda"))
+    assert_same(*randomly_run(cls, 200, 40, "cuda"))
 
 
 @on_gpu

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.kernels.errors import EnvError
 from headrace.kernels.source import read
-from tests.kernels.user_file import WORLD, changed, line_of, load
+from tests.kernels.user_file import DUEL, PICTURE, WORLD, changed, line_of, load
 
 RETURN = "return World.State(s.x, s.n + 1, s.cells), 1.0, s.n > 3"
 
@@ -89,6 +89,118 @@ MISTAKES = {
     ),
     "starred": (before_step_returns("y = max(*s.cells)"), "max(*", "`*` cannot", "Write the values"),
     "word": (before_step_returns("y = uniform(key, 0)"), "y =", "got 2 arguments", "uniform(key, draw, low, high)"),
+}
+
+
+GREY = "return 255.0 if row > column else 0.0"
+MISTAKES |= {
+    # pictures
+    "missing pixel": (PICTURE.split("    def pixel")[0], "class World", "World has no pixel", "def pixel(s, p, row"),
+    "picture of floats": (
+        changed("(2, 8, 8), np.uint8", "(2, 8, 8)", PICTURE),
+        "class World",
+        "World has no observe",
+        "def observe(s, p)",
+    ),
+    "grey bounds": (
+        changed("Box(0, 255", "Box(0, 1", PICTURE),
+        "class World",
+        "observation_space is Box(0, 1",
+        "from 0 to 255",
+    ),
+    "flat picture": (changed("(2, 8, 8)", "(64,)", PICTURE), "class World", "(64,)", "for pictures Box(0, 255"),
+    "frames": (changed("frames = 2", "frames = 0", PICTURE), "class World", "frames is 0", "at least 1"),
+    "frames without channels": (
+        changed("(2, 8, 8)", "(8, 8)", PICTURE),
+        "class World",
+        "frames is 2, and observation_space has shape (8, 8)",
+        "shape (2, 8, 8)",
+    ),
+    "channels last": (
+        changed("(2, 8, 8)", "(8, 8, 2)", PICTURE),
+        GREY,
+        "pixel returns a float, but observation_space has shape (8, 8, 2), 4 channels",
+        "[channels, height, width]",
+    ),
+    "array of greys": (
+        changed(GREY, "return s.cells", PICTURE),
+        "return s.cells",
+        "pixel returns an array",
+        "one number",
+    ),
+    "too many greys": (changed(GREY, "return s.x, s.x", PICTURE), "return s.x, s.x", "a tuple of 2", "one number"),
+    "picture with a key": (
+        changed("row, column):", "row, column, key):", PICTURE),
+        "def pixel",
+        "pixel takes (s, p, row, column, key)",
+        "def pixel(s, p, row, column)",
+    ),
+    "changing pixel": (
+        changed(GREY, f"s.cells[0] = 1\n        {GREY}", PICTURE),
+        "[0] = 1",
+        "pixel changes s.cells",
+        "Change it in step",
+    ),
+    "no grey": (changed(GREY, "y = 1", PICTURE), "def pixel", "without `return`", "at its end"),
+    # several agents
+    "missing num_agents": (
+        changed("    num_agents = 2\n", "", DUEL)
+        .replace("action[0] - action[1]", "action")
+        .replace("(1.0, -1.0)", "1.0"),
+        "def observe",
+        "observe takes (s, p, agent), and World has no num_agents",
+        "num_agents = 2",
+    ),
+    "no agents": (changed("num_agents = 2", "num_agents = 0", DUEL), "class World", "num_agents is 0", "at least 1"),
+    "agents' names": (
+        changed("num_agents = 2", 'num_agents = 2\n    agents = ("cat", "cat")', DUEL),
+        "class World",
+        "agents is ('cat', 'cat'), and num_agents is 2",
+        "2 different names",
+    ),
+    "groups": (
+        changed("num_agents = 2", 'num_agents = 2\n    groups = {"cats": ("agent_0",)}', DUEL),
+        "class World",
+        "groups is",
+        "each agent in exactly one group",
+    ),
+    "order of groups": (
+        changed("num_agents = 2", 'num_agents = 2\n    groups = {"b": ["agent_1"], "a": ["agent_0"]}', DUEL),
+        "class World",
+        "the agents are agent_0, agent_1",
+        "agents = ('agent_1', 'agent_0')",
+    ),
+    "observe without agent": (
+        changed("observe(s, p, agent)", "observe(s, p)", DUEL).replace("s.x, agent", "s.x, 0.0"),
+        "def observe",
+        "observe takes (s, p)",
+        "def observe(s, p, agent)",
+    ),
+    "one reward": (
+        changed("(1.0, -1.0)", "1.0", DUEL),
+        "1.0, False",
+        "value 1 that step returns is a float",
+        "(reward, reward), terminated",
+    ),
+    "three rewards": (
+        changed("(1.0, -1.0)", "(1.0, -1.0, 0.0)", DUEL),
+        "-1.0, 0.0), False",
+        "value 1 that step returns is a tuple of 3",
+        "(reward, reward), terminated",
+    ),
+    "an agent too many": (changed("- action[1]", "- action[2]", DUEL), "action[2]", "index 2 into 2", "0 .. 1"),
+    "action without an agent": (
+        changed("action[0] - action[1]", "action", DUEL),
+        "+ action",
+        "`action` is a tuple of 2",
+        "number is needed",
+    ),
+    "pictures of several": (
+        changed("Box(-1.0, 1.0, (2,))", "Box(0, 255, (8, 8), np.uint8)", DUEL),
+        "class World",
+        "2 agents and observations that are pictures",
+        "float32 Box",
+    ),
 }
 
 

@@ -37,6 +37,49 @@ class World(KernelEnv):
         return s.x, 0.0
 """
 
+PICTURE = """\
+class World(KernelEnv):
+    observation_space = Box(0, 255, (2, 8, 8), np.uint8)
+    action_space = Discrete(2)
+    max_steps = 10
+    frames = 2
+
+    class State(NamedTuple):
+        x: f32
+        cells: array(i32, 4)
+
+    def reset(s, p, key):
+        for i in range(4):
+            s.cells[i] = 0
+        return World.State(uniform(key, 0, -1.0, 1.0), s.cells)
+
+    def step(s, p, action, key):
+        return World.State(s.x, s.cells), 1.0, False
+
+    def pixel(s, p, row, column):
+        return 255.0 if row > column else 0.0
+"""
+
+DUEL = """\
+class World(KernelEnv):
+    observation_space = Box(-1.0, 1.0, (2,))
+    action_space = Discrete(2)
+    num_agents = 2
+    max_steps = 10
+
+    class State(NamedTuple):
+        x: f32
+
+    def reset(s, p, key):
+        return World.State(uniform(key, 0, -1.0, 1.0))
+
+    def step(s, p, action, key):
+        return World.State(s.x + action[0] - action[1]), (1.0, -1.0), False
+
+    def observe(s, p, agent):
+        return s.x, agent
+"""
+
 _numbers = itertools.count()
 
 
@@ -50,10 +93,10 @@ def load(folder: Path, text: str, name: str = "World", head: str = HEAD):
     return getattr(module, name), path
 
 
-def changed(old: str, new: str) -> str:
-    """WORLD with a part replaced."""
-    assert old in WORLD
-    return WORLD.replace(old, new)
+def changed(old: str, new: str, text: str = WORLD) -> str:
+    """WORLD, or another text, with a part replaced."""
+    assert old in text
+    return text.replace(old, new)
 
 
 def line_of(path: Path, part: str) -> int:
