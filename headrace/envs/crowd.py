@@ -6,7 +6,7 @@ With A agents in W worlds, column agent * W + world is that agent's in that worl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace.rollout import Column, Columns
 from headrace.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
 
-Grouping = Literal["spaces", "names", "agents"]
+Grouping = Literal["spaces", "names", "agents"] | Mapping[str, Sequence[str]]
 GROUPINGS = ("spaces", "names", "agents")
 Spaces = tuple[Space, Space]  # of observations and of actions
 
@@ -84,12 +84,11 @@ def crowd_of(world: Any, group_by: Grouping = "spaces") -> Crowd:
     """The agents of a pettingzoo.ParallelEnv.
 
     group_by: "spaces": agents of the same spaces share a policy; "names": those among them whose names differ in their
-    number alone, such as adversary_0 and adversary_1; "agents": none do.
-    Raises TypeError for a world without agents, or in which they take turns; ValueError for another group_by.
+    number alone, such as adversary_0 and adversary_1; "agents": none do; or the groups themselves, name -> agents.
+    Raises TypeError for a world without agents, or in which they take turns; ValueError for another group_by, or groups
+    that are not of all agents, or of agents with different spaces.
     """
-    if group_by not in GROUPINGS:
-        raise ValueError(f"group_by must be one of {', '.join(GROUPINGS)}, got {group_by!r}")
-    if hasattr(world, "last"):
+    if hasattr(world, "agent_iter"):
         raise TypeError(f"in {world} agents take turns: give its parallel_env, in which all act at once")
     spaces = {agent: (world.observation_space(agent), world.action_space(agent)) for agent in world.possible_agents}
     if not spaces:
@@ -104,6 +103,10 @@ def grouped(spaces: Mapping[str, Spaces], by: Grouping = "spaces") -> dict[str, 
     spaces: agent -> spaces. by: see crowd_of(). A group is called by what its agents' names have in common, "all" where
     there is no other.
     """
+    if isinstance(by, Mapping):
+        return _given(spaces, by)
+    if by not in GROUPINGS:
+        raise ValueError(f"group_by must be one of {', '.join(GROUPINGS)}, or groups by name, got {by!r}")
     groups: list[tuple[Any, list[str]]] = []
     for agent, pair in spaces.items():
         key = (pair, role(agent) if by == "names" else agent if by == "agents" else "")
@@ -119,6 +122,21 @@ def grouped(spaces: Mapping[str, Spaces], by: Grouping = "spaces") -> dict[str, 
         name = members[0] if by == "agents" else "+".join(dict.fromkeys(role(agent) for agent in members))
         named[name if name not in named else f"{name}:{len(named)}"] = tuple(members)
     return named
+
+
+def _given(spaces: Mapping[str, Spaces], groups: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Groups that were named one by one, checked."""
+    named = [agent for agents in groups.values() for agent in agents]
+    if sorted(named) != sorted(spaces):
+        raise ValueError(f"group_by must name each of {', '.join(spaces)} once, got {dict(groups)}")
+    for group, agents in groups.items():
+        other = next((agent for agent in agents if spaces[agent] != spaces[agents[0]]), None)
+        if other is not None:
+            raise ValueError(
+                f"the agents of a group share a policy, and in {group} {agents[0]} has the spaces {spaces[agents[0]]}, "
+                f"{other} {spaces[other]}"
+            )
+    return {group: tuple(agents) for group, agents in groups.items() if agents}
 
 
 def role(agent: str) -> str:
