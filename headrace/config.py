@@ -29,7 +29,9 @@ class TrainConfig:
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of hidden layers; tf32 is for CUDA
     graphs: bool = True  # on CUDA: whole iterations as one CUDA graph, where they can be captured
     backend: str = "auto"  # how worlds are run: auto, or one that `headrace envs` lists
-    workers: int | None = None  # processes that worlds are run in, uncompiled; None for none
+    workers: int | Literal["auto"] | None = None  # processes for worlds, uncompiled; auto: tried out; None: none
+    pace: Literal["together", "halves", "asynchronous"] = "together"  # of workers: see docs/environments.md
+    stragglers: float = 0.0  # share of asynchronous workers whose last steps of a rollout nobody waits for
     on_error: Literal["raise", "restart"] = "raise"  # of a world in a worker: stop, or make it anew and count it
     step_timeout: float = 60.0  # seconds after which a worker that has not stepped counts as dead
     group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents of a world with the same of these share a policy
@@ -137,6 +139,8 @@ def _fit(name: str, value: Any, hint: Any) -> Any:
             return int(value)
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(value)
+        if kind is Literal and value in typing.get_args(choice):
+            return value
         if kind in (bool, str) and isinstance(value, kind):
             return value
     raise TypeError(f"{name} must be {getattr(hint, '__name__', None) or hint}, got {value!r}")

@@ -18,7 +18,7 @@ from torch import Tensor
 from headrace.rollout import Column, Columns, Group, Rollout
 
 LINE = 64  # bytes: columns begin on a cache line
-_FOLDER = "/dev/shm"  # where Linux keeps files in memory
+FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()  # where Linux keeps files in memory
 
 
 class Memory:
@@ -30,7 +30,7 @@ class Memory:
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         self.size = max(size, 1)
         if descriptor is None:
-            with tempfile.TemporaryFile(dir=_FOLDER if Path(_FOLDER).is_dir() else None) as file:
+            with tempfile.TemporaryFile(dir=FOLDER) as file:
                 os.posix_fallocate(file.fileno(), 0, self.size)  # now, rather than by a signal when it is first used
                 descriptor = os.dup(file.fileno())
         self.descriptor = descriptor
@@ -45,6 +45,11 @@ class Memory:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+
+def shared_size(num_steps: int, num_envs: int, columns: Columns) -> int:
+    """Bytes that such a rollout takes."""
+    return _place(columns, num_steps, num_envs, 0, [])
 
 
 def shared_rollout(num_steps: int, num_envs: int, columns: Columns, memory: Memory | None = None) -> SharedRollout:

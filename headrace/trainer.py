@@ -19,8 +19,9 @@ from headrace.config import TrainConfig, nearest, read_toml, settle
 from headrace.device import torch_threads, without_denormals
 from headrace.envs.agent_info import GIVEN, InformedEnv, informed
 from headrace.metrics import Episodes
-from headrace.parallel.collector import Collector, decided
+from headrace.parallel.collector import decided
 from headrace.parallel.graphs import GraphedIteration
+from headrace.parallel.paces import collector_at
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.precision import computing
@@ -50,6 +51,7 @@ COMMON_KERNELS = (
     "headrace.kernels.random_cpu",
     "headrace.kernels.returns_cpu",
     "headrace.policies.acting_cpu",
+    "headrace.policies.memory_cpu",
     "headrace.parallel.collector_cpu",
 )
 CPU_KERNELS = (*COMMON_KERNELS, *LEARNING_KERNELS.values())
@@ -62,7 +64,8 @@ class Trainer:
 
     algorithm: "ppo", or an Algorithm made by you. env: what make() takes, or worlds made by you: an Env, a
     gymnasium.vector.VectorEnv, a simulator. config: a TOML file; options: fields of TrainConfig or of the algorithm's
-    config. agent_info: what each agent is told beside what it sees, see headrace.envs.agent_info.
+    config; workers may be Workers, which outlive this. agent_info: what each agent is told beside what it sees, see
+    headrace.envs.agent_info.
     Raises TypeError, ValueError for settings that are wrong.
     """
 
@@ -84,6 +87,9 @@ class Trainer:
             self.source = envs.adapted(self.source)
         if algorithm is None or self.source is None:
             raise TypeError('name an algorithm and an environment, as in train("ppo", "CartPole-v1")')
+        self._lent = options.get("workers") if hasattr(options.get("workers"), "lend") else None
+        if self._lent is not None:
+            options["workers"] = self._lent.number
         self.config, algorithm_config, self.derived = _settings(algorithm, self.source, file, options)
         self.placement = Placement.on(self.config.device, _weights(algorithm, algorithm_config))
         if self.placement.learn.type == "cpu":
@@ -104,9 +110,12 @@ class Trainer:
             self.algorithm = algorithm
             agents.check_spaces(self.policy, self.env)
         self.timer = Timer()
-        self.collector = Collector(
-            self.env, self.policy, self.algorithm.num_steps, self.algorithm.columns(), self.config.seed, self.timer
+        self.collector = collector_at(
+            *(self.config.pace, self.config.stragglers, self.env, self.policy, self.algorithm.num_steps),
+            *(self.algorithm.columns(), self.config.seed, self.timer),
         )
+        if self.config.stragglers and (self.config.stagger or "value" not in self.collector.rollout.columns):
+            raise ValueError("stragglers is for algorithms that learn from whole rollouts, and goes without stagger")
         if self.config.stagger and "value" not in self.collector.rollout.columns:
             raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {self.algorithm.name}")
         limit = getattr(self.env, "max_steps", None) if self.config.stagger else None
@@ -120,7 +129,9 @@ class Trainer:
         self.graphed = self._graphed()
         with self._settled():
             self._rehearse()
-            self.plan = self.algorithm.prepare(self.collector.rollout)  # what to tell people before the start
+            plans = [self.env.plan()] if hasattr(self.env, "plan") else []
+            plans.append(self.algorithm.prepare(self.collector.rollout))
+            self.plan = "\n".join(filter(None, plans))  # what to tell people before the start
 
     @property
     def policy(self) -> Any:
@@ -218,6 +229,7 @@ class Trainer:
             "length": self.episodes.mean_length(),
             **self.group_episodes.row(),
             **({"restarts": self.env.restarts} if getattr(self.env, "restarts", 0) else {}),
+            **({"unfilled": self.collector.unfilled} if self.config.stragglers else {}),
             **metrics,
         }
 
@@ -299,7 +311,9 @@ class Trainer:
         """The environments by a backend; as plain torch, where this machine's CUDA kernel cannot be trusted."""
         config, device = self.config, self.placement.collect
         processes: Any = {name: getattr(config, name) for name in MADE_WITH}
+        processes["workers"] = self._lent or config.workers
         env = envs.make(self.source, config.num_envs, backend=backend, device=device, **processes)
+        self.config = replace(config, workers=len(getattr(env, "parts", ())) or None)  # a resumed run has as many
         if env.backend != "cuda":
             return env
         from headrace import parity

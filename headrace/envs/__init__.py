@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import gymnasium
 import torch
 from gymnasium.spaces import Space
 
 from headrace.device import resolve
-from headrace.envs import builtin, sources  # noqa: F401  builtin registers the worlds
+from headrace.envs import borrowed, builtin, sources  # noqa: F401  importing these registers worlds and settings
 from headrace.envs.base import Env
+from headrace.envs.crowd import Grouping, grouped
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.registry import Source, Spec, names, nearest, register, spec
+
+if TYPE_CHECKING:
+    from headrace.envs.worker_process import Workers
 
 __all__ = [
     "Env",
@@ -43,10 +47,10 @@ def make(
     threads: int | None = None,
     params: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
-    workers: int | None = None,
+    workers: int | Workers | Literal["auto"] | None = None,
     on_error: Literal["raise", "restart"] = "raise",
     step_timeout: float = 60.0,
-    group_by: Literal["spaces", "names", "agents"] = "spaces",
+    group_by: Grouping = "spaces",
     **kwargs: Any,
 ) -> Env:
     """N environments behind one Env.
@@ -60,8 +64,10 @@ def make(
     originals where a KernelEnv is a port; "workers" steps them in processes; "vector" steps what comes as many; "auto"
     compiles what can be compiled, for `device`, takes workers where they are asked for, and else what comes as many.
     With a pettingzoo.ParallelEnv, several agents share each of num_envs worlds: see headrace.envs.pettingzoo. group_by:
-    who of them share a policy, those of the same spaces, of the same names but for their numbers, or none ("agents").
-    workers (how many processes), on_error and step_timeout: see headrace.envs.workers.WorkerEnv.
+    who of them share a policy: those of the same "spaces", of the same "names" but for their numbers, none ("agents"),
+    or groups by name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
+    workers (how many processes, or the Workers to use, or "auto" for as many as trying one environment says, which may
+    be none), on_error and step_timeout: see headrace.envs.workers.WorkerEnv.
     device: where the rollouts lie. Worlds that run on the CPU are seen from another one by a DeviceEnv.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
     wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
@@ -76,6 +82,12 @@ def make(
         raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
     known = spec(source)
     entry = _entry(known)
+    if workers == "auto":
+        workers = None
+        if backend == "auto" and not sources.is_kernel(entry) and not sources.comes_as_vector(known.name, entry):
+            from headrace.envs.how_many import tried
+
+            workers = tried(_factory(known.name, entry, wrappers, kwargs), num_envs) or None
     if workers is not None and backend not in ("auto", "workers"):
         raise ValueError(f"workers={workers} is for the workers backend; the backend is {backend!r}: leave one out")
     if workers is not None or backend == "workers":
@@ -92,7 +104,8 @@ def make(
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
             raise TypeError(f"{known.name} is compiled and takes no {given}: use params, or backend='inline'")
-        return _compiled(known.name, entry, num_envs, backend, device, threads, params)
+        compiled = _compiled(known.name, entry, num_envs, backend, device, threads, params)
+        return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
     from headrace.envs.inline import inline
@@ -222,6 +235,14 @@ def _seen_from(where: torch.device, env: Env) -> Env:
     from headrace.envs.device_env import DeviceEnv
 
     return DeviceEnv(env, where)
+
+
+def _regrouped(env: Any, group_by: Grouping) -> Any:
+    """A compiled env whose agents share policies otherwise than its class says."""
+    if env.num_agents == 1:
+        raise ValueError(f"{env.name} has one agent, and group_by={group_by!r} is for several: leave it out")
+    env.groups = grouped(dict.fromkeys(env.agents, (env.observation_space, env.action_space)), group_by)
+    return env
 
 
 def _on_cpu(device: str | torch.device) -> bool:

@@ -35,7 +35,7 @@ class Task(NamedTuple):
     size: int
     of: int
     restart: bool
-    group_by: str = "spaces"
+    group_by: Any = "spaces"
 
     def envs(self) -> slice:
         """Its environments among all."""

@@ -6,8 +6,9 @@ import select
 from time import monotonic
 from typing import Any, NamedTuple
 
-from headrace.envs.waiting import Waiting
-from headrace.envs.worker import Task
+from headrace.envs.plan import check_memory, own_memory
+from headrace.envs.waiting import Waiting, cores
+from headrace.envs.worker import Facts, Task
 from headrace.envs.worker_process import GRACE, WorkerError, WorkerProcess
 from headrace.shared_memory import SharedRollout
 
@@ -32,20 +33,25 @@ class WorkerPool:
         self._poll = select.poll()
         self._places: dict[int, int] = {}  # by descriptor
         self._broken: set[int] = set()  # places of workers that nobody may be given again
-        for worker, task in zip(workers, tasks, strict=True):
-            worker.engage(task)
+        self.facts: Facts
         try:
-            self.facts = [self._facts(place) for place in range(len(workers))].pop()
+            # more processes than cores may be more than there is memory for: the first tells what one takes
+            for some in (range(1), range(1, len(workers))) if len(workers) > cores() else (range(len(workers)),):
+                if some.start:
+                    check_memory(len(workers), own_memory(workers[0].process.pid))
+                self._engage(tasks, some)
         except BaseException:
             self.dismiss()
             raise
 
-    def _facts(self, place: int) -> Any:
-        try:
-            return self.workers[place].facts()
-        except BaseException:
-            self._broken.update(range(place, len(self.workers)))  # the others may not have said theirs
-            raise
+    def _engage(self, tasks: list[Task], places: range) -> None:
+        """Have workers make their environments, all at once, and wait until they are made."""
+        self._broken.update(places)  # until they have said their facts
+        for place in places:
+            self.workers[place].engage(tasks[place])
+        for place in places:
+            self.facts = self.workers[place].facts()
+            self._broken.discard(place)
 
     def tell(self, what: int, where: int = 0, message: Any = None) -> None:
         """Give all workers an order that is not answered."""
@@ -127,5 +133,5 @@ class WorkerPool:
         for place, worker in enumerate(self.workers):
             if place in self._broken or place in self.orders:
                 worker.end(0.0)
-            else:
+            elif worker.running:
                 worker.dismiss()

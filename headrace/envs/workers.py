@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from headrace.envs.crowd import Grouping
-from headrace.envs.waiting import cores
+from headrace.envs.how_many import tried
+from headrace.envs.plan import check_processes, check_rollout, in_words
 from headrace.envs.worker import BEGIN_ANEW, RESET, ROWS, STEP, Task
 from headrace.envs.worker_pool import Order, WorkerPool
 from headrace.envs.worker_process import WorkerProcess, Workers
 from headrace.rollout import Column, Columns, Rollout, tree_map
-from headrace.shared_memory import SharedRollout, shared_rollout
+from headrace.shared_memory import FOLDER, SharedRollout, shared_rollout, shared_size
 from headrace.spaces import Space, action_column, env_columns
 
 OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_length")
@@ -31,8 +32,8 @@ class WorkerEnv:
     """N Gymnasium environments in worker processes behind headrace.envs.base.Env.
 
     factory() makes one of them; it goes to the workers by cloudpickle, and the script that defines it needs no
-    `if __name__ == "__main__"`. workers: how many processes; None for as many as there are cores, but one for the
-    learner; or Workers, which stay when this is closed. step_timeout: seconds after which a worker that has not
+    `if __name__ == "__main__"`. workers: how many processes; None for as many as trying one environment says;
+    or Workers, which stay when this is closed. step_timeout: seconds after which a worker that has not
     answered counts as dead.
     on_error: "raise" an environment's exception, with its traceback and which it was; or "restart": make it anew, end
     its episode as truncated, go on, and count it in `restarts`. A worker that dies or hangs is treated alike.
@@ -67,7 +68,8 @@ class WorkerEnv:
         self.name, self.num_envs, self.num_worlds, self.factory = name, num_envs, num_envs, factory
         self.restart = on_error == "restart"
         functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
-        lender = workers if isinstance(workers, Workers) else Workers(workers or min(num_envs, max(1, cores() - 1)))
+        lender = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
+        check_processes(min(lender.number, num_envs))
         processes = lender.lend(num_envs)
         bounds = pairwise(num_envs * k // len(processes) for k in range(len(processes) + 1))
         tasks = [
@@ -102,10 +104,17 @@ class WorkerEnv:
 
     def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
         """A rollout that the workers write into: into any other, what they do is copied step by step."""
+        size = shared_size(num_steps, self.num_envs, columns)
+        check_rollout(size, num_steps, self.num_envs, FOLDER)
         rollout = shared_rollout(num_steps, self.num_envs, columns)
         self._rollouts.append(rollout)
         self._pool.bind(rollout)
         return rollout
+
+    def plan(self) -> str:
+        """What processes and rollouts take of the machine, in a line."""
+        pids = [worker.process.pid for worker in self._pool.workers]
+        return in_words(self.name, self.num_envs, pids, [rollout.store.size for rollout in self._rollouts])
 
     @property
     def restarts(self) -> int:

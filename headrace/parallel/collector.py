@@ -32,6 +32,8 @@ class Collector:
     included: it is the counter behind the actions' randomness.
     """
 
+    unfilled = 0  # rows so far that are dead because nobody waited for them: see headrace.parallel.paces
+
     def __init__(
         self,
         env: Env,
