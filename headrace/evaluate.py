@@ -42,7 +42,7 @@ class Evaluation:
         length = sum(self.lengths) / len(self.lengths)
         told = f"return {self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes, mean length {length:.4g}"
         groups = ", ".join(f"{group} {mean:.4g}" for group, mean in self.by_group.items())
-        return f"{told} ({groups})" if groups else told
+        return f"{told} ({groups})" if len(self.by_group) > 1 else told
 
 
 @torch_threads(1)  # one observation a world is too little to share
@@ -53,7 +53,7 @@ def evaluate(
     seed: int = 0,
     deterministic: bool = True,
     most_steps: int = MOST_STEPS,
-    workers: int | None = None,
+    workers: Any = None,
 ) -> Evaluation:
     """Returns of `episodes` episodes, each in a world of its own.
 
@@ -61,7 +61,8 @@ def evaluate(
     Gymnasium environment itself; compiled ones of a KernelEnv that is no port. Never those of a training of the same
     seed. deterministic: the policy's most likely actions; else drawn ones, the same for the same seed.
     Where several agents share a world, an episode's return is the mean of theirs, and its length the longest of theirs.
-    workers: processes that step the worlds; None for none. Whatever their number, the returns are the same bits.
+    workers: processes that step the worlds, their number or a headrace.Workers; None for none. The returns are the same
+    bits for any number.
     Raises RuntimeError where an episode has not ended after most_steps; TypeError for worlds it cannot make again;
     ValueError for workers of compiled worlds.
     """
@@ -93,7 +94,7 @@ def _told(env: Any, returns: np.ndarray, lengths: np.ndarray, seconds: float) ->
     return Evaluation(mean, std, tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group)
 
 
-def _worlds(source: Any, number: int, device: torch.device, workers: int | None, group_by: Any) -> Any:
+def _worlds(source: Any, number: int, device: torch.device, workers: Any, group_by: Any) -> Any:
     """The original worlds of a source, as rollouts on a device see them."""
     kernel = kernel_class(source)
     compiled = kernel is not None and kernel.gymnasium_id is None
@@ -102,7 +103,9 @@ def _worlds(source: Any, number: int, device: torch.device, workers: int | None,
             what = "compiled" if compiled else "as a vector of environments"
             raise ValueError(f"{envs.spec(source).name} is evaluated {what}, without workers: leave {workers=} out")
         return envs.make(source, number, device=device, group_by=group_by)
-    processes: Any = {"backend": "inline"} if workers is None else {"workers": min(workers, number)}
+    if isinstance(workers, int):
+        workers = min(workers, number)
+    processes: Any = {"backend": "inline"} if workers is None else {"workers": workers}
     return envs.make(source, number, wrappers=(_one_episode,), device=device, group_by=group_by, **processes)
 
 

@@ -255,8 +255,9 @@ class Trainer:
 
     @property
     def short_name(self) -> str:
-        """The environment's name without the file or module it is from."""
-        return self.env.name.rpartition(":")[2]
+        """The environment's name without the file or module it is from; a PettingZoo world's is its module's."""
+        place, _, name = self.env.name.rpartition(":")
+        return place.rpartition(".")[2] if name == "parallel_env" else name
 
     def settings(self) -> dict[str, Any]:
         """What train(resume=...) needs to make this trainer again, in JSON's types."""

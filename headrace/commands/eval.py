@@ -38,7 +38,10 @@ def main(arguments: list[str]) -> None:
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
         facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds}
-        print(json.dumps(facts | {"return": _statistics(result.returns), "length": _statistics(result.lengths)}))
+        facts |= {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
+        if result.by_agent:
+            facts["return_by_agent"] = {agent: _statistics(returns) for agent, returns in result.by_agent.items()}
+        print(json.dumps(facts))
         return
     manner = "deterministic" if deterministic else "actions drawn"
     print(f"{env}: {options.episodes} episodes, {manner}, {folder}")
@@ -52,6 +55,8 @@ def _statistics(values: tuple[float, ...] | tuple[int, ...]) -> dict[str, float]
 
 def _table(result: Evaluation) -> str:
     rows = {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
-    lines = [" " * 8 + "".join(f"{name:>12}" for name in rows["return"])]
-    lines += [f"{row:<8}" + "".join(f"{value:12.2f}" for value in values.values()) for row, values in rows.items()]
+    rows |= {f"return of {agent}": _statistics(returns) for agent, returns in result.by_agent.items()}
+    width = max(8, *(len(row) for row in rows))
+    lines = [" " * width + "".join(f"{name:>12}" for name in rows["return"])]
+    lines += [f"{row:<{width}}" + "".join(f"{x:12.2f}" for x in values.values()) for row, values in rows.items()]
     return "\n".join(lines)
