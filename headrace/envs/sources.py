@@ -55,12 +55,12 @@ def registered(name: str) -> EnvSpec | None:
 
 def comes_as_vector(name: str, entry: Any) -> bool:
     """Whether this makes many worlds at once: an id that brings a vector environment, a task of EnvPool, a
-    gymnasium.vector.VectorEnv class, or a function with a parameter `num_envs`."""
+    gymnasium.vector.VectorEnv class, or another class or function with a parameter `num_envs`."""
     if name.startswith(ENVPOOL):
         return True
     if isinstance(entry, EnvSpec):
         return entry.vector_entry_point is not None
-    if inspect.isclass(entry):
+    if inspect.isclass(entry) and issubclass(entry, KernelEnv | gymnasium.Env | gymnasium.vector.VectorEnv):
         return issubclass(entry, gymnasium.vector.VectorEnv)
     return callable(entry) and "num_envs" in _parameters(entry)
 

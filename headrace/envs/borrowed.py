@@ -1,0 +1,61 @@
+"""Settings with which to train on environments that other packages bring, whichever way they are run.
+
+LunarLander's and HalfCheetah's started from those that rl-baselines3-zoo tuned for PPO, and were chosen anew, on seeds
+from 1000, for the shortest training: rollouts are shorter and learned from more often. Atari's are the zoo's, which are
+nearly those of the PPO paper (Schulman et al. 2017, arXiv:1707.06347, table 5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.envs.registry import register
+
+LUNAR_LANDER: dict[str, Any] = {
+    "total_steps": 1_000_000,
+    "num_envs": 16,
+    "num_steps": 256,
+    "epochs": 8,
+    "minibatch_size": 256,
+    "learning_rate": 1e-3,
+    "schedule": "linear",
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "entropy_coef": 0.01,
+}
+HALF_CHEETAH: dict[str, Any] = {
+    "total_steps": 1_000_000,
+    "num_envs": 8,
+    "num_steps": 256,
+    "epochs": 10,
+    "minibatch_size": 128,
+    "learning_rate": 1e-3,
+    "schedule": "linear",
+    "gamma": 0.98,
+    "gae_lambda": 0.92,
+}
+ATARI: dict[str, Any] = {
+    "total_steps": 10_000_000,
+    "num_envs": 8,
+    "num_steps": 128,
+    "epochs": 4,
+    "minibatch_size": 256,
+    "learning_rate": 2.5e-4,
+    "schedule": "linear",
+    "clip": 0.1,
+    "entropy_coef": 0.01,
+    "hidden": (),
+    "shared": True,
+    "normalize_return": False,
+    "threads": None,  # convolutions are worth sharing
+}
+
+for name, settings in (
+    ("LunarLander-v3", LUNAR_LANDER),
+    ("HalfCheetah-v5", HALF_CHEETAH),
+    ("ALE/Pong-v5", ATARI),
+    ("envpool/LunarLander-v3", LUNAR_LANDER),
+    ("envpool/HalfCheetah-v5", HALF_CHEETAH),
+    ("envpool/Pong-v5", ATARI),
+):
+    register(name, name, {"ppo": settings}, listed=False)
