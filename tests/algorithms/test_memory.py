@@ -298,8 +298,9 @@ def test_settings_that_do_not_go_together_are_refused():
 def test_a_cue_is_remembered():
     settings = {
         "recurrent": "gru", "memory_size": 16, "sequence_length": 6, "burn_in": 0, "batch_size": 96, "num_steps": 6,
-        "gradient_steps": 8, "hidden": (16,), "learning_rate": 5e-3, "target_interval": 20, "num_envs": 32,
-        "learning_starts": 500, "total_steps": 25_000, "gamma": 0.9, "normalize_observation": False,
+        "gradient_steps": 6, "hidden": (16,), "learning_rate": 5e-3, "target_interval": 20, "num_envs": 32,
+        "learning_starts": 500, "total_steps": 12_000, "gamma": 0.9, "normalize_observation": False,
+        "exploration_fraction": 0.5,
     }  # fmt: skip
     trainer = hr.Trainer("dqn", Recall, **settings)
     while not trainer.reason_to_stop():
