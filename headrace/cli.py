@@ -18,7 +18,7 @@ VERBS = {  # each is a module of headrace.commands with main(arguments)
     "play": ("a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
     "plot": ("learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
     "diagnose": ("where a training script's time goes", "headrace diagnose train.py"),
-    "check": ("whether this machine's kernels agree with plain torch", "headrace check --device cuda"),
+    "check": ("whether an environment, or a machine, is as it should be", "headrace check LunarLander-v3"),
     "envs": ("the environments that are built in", "headrace envs"),
 }
 USAGE = 2  # exit code of every error that is the user's to mend

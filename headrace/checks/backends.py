@@ -9,17 +9,15 @@ from importlib.util import find_spec
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from gymnasium.spaces import Box
 
 from headrace import envs
+from headrace.checks.batch import ROWS, fill
 from headrace.device import torch_threads
 from headrace.envs.base import columns_of, rollout_for
 from headrace.rollout import Rollout
 
 WORLDS = {"cpu": 1024, "torch": 1024, "cuda": 16384, "inline": 4, "vector": 8}
-ROWS = 8
 
 
 class Cost(NamedTuple):
@@ -81,15 +79,15 @@ def _cost(backend: str, build: Callable[[], Any], why_not: str, seconds: float) 
 
 
 def _with(backend: str, env: Any) -> str:
-    if backend == "workers":
-        return f"{env.num_envs} worlds in {workers()} processes"
-    return f"{env.num_envs:,} worlds"
+    agents = getattr(env, "num_agents", 1)
+    worlds = f"{env.num_envs // agents:,} worlds" + (f" of {agents} agents" if agents > 1 else "")
+    return f"{worlds} in {workers()} processes" if backend == "workers" else worlds
 
 
 def step_seconds(env: Any, seconds: float) -> float:
     """Seconds of a step of one world by random actions, measured for so long after a first rollout."""
     rollout = rollout_for(env, ROWS, columns_of(env))
-    act(env, rollout)
+    fill(env.action_space, rollout.action, 0)
     env.reset(rollout, 0)
     with torch_threads(1):
         _run(env, rollout)
@@ -106,14 +104,3 @@ def _run(env: Any, rollout: Rollout) -> None:
         env.step(rollout, t)
     if rollout.device.type == "cuda":
         torch.cuda.synchronize(rollout.device)
-
-
-def act(env: Any, rollout: Rollout) -> None:
-    """Fill a rollout's actions with random ones of the space."""
-    space = env.action_space
-    space.seed(0)
-    sampled = np.stack([np.asarray(space.sample()) for _ in range(ROWS * env.num_envs)])
-    if isinstance(space, Box) and not np.isfinite(sampled).all():
-        sampled = np.zeros_like(sampled)
-    actions = torch.from_numpy(sampled).to(rollout.action.dtype)
-    rollout.action.copy_(actions.reshape(rollout.action.shape))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from headrace import envs
+from headrace.checks import batch
 from headrace.checks import walk as walking
 from headrace.checks.against import against
+from headrace.checks.agents import said_by_pettingzoo
 from headrace.checks.backends import Cost, costs
 from headrace.checks.finding import Finding
 from headrace.envs.kernel import KernelEnv
@@ -15,6 +17,7 @@ from headrace.kernels.errors import EnvError
 from headrace.spaces import action_column, observation_column
 
 RAISES = "an exception ends a training, or with on_error='restart' the episode: mend what raises it"
+MANY = 4  # worlds that are looked at together
 UNEVEN = 10  # times the median: where one step in a hundred takes so long, others wait for it
 
 
@@ -28,42 +31,58 @@ class Report(NamedTuple):
 
 
 def check(source: Any, steps: int = 1000, seconds: float = 2.0, seed: int = 0, measure: float = 0.5) -> Report:
-    """Walk through a source's world, ask Gymnasium's checker, compare a kernel with its original, measure the backends.
+    """Walk through a source's worlds, ask Gymnasium's or PettingZoo's checker, compare a kernel with its original, and
+    measure the backends.
 
     steps, seconds: of the walk, whichever is over first. measure: seconds for each backend; 0 for none.
     Raises what make() raises for a source that is not known.
     """
     name, kernel = envs.spec(source).name, kernel_class(source)
-    findings, times = _single(source, steps, seconds, seed)
+    walk = _many if kernel is None and envs.comes_as_vector(source) else _one
+    findings, times = walk(source, steps, seconds, seed)
     if kernel is not None:
         findings += _kernel(kernel, seed)
     return Report(name, findings, times, costs(source, kernel, measure))
 
 
-def _single(source: Any, steps: int, seconds: float, seed: int) -> tuple[list[Finding], walking.Times | None]:
+def _one(source: Any, steps: int, seconds: float, seed: int) -> tuple[list[Finding], walking.Times | None]:
     """One world: the original of a port, a KernelEnv in plain Python, or what the source makes."""
     factory = envs.factory(source)
     try:
-        env = factory()
+        env: Any = factory()
     except ImportError:
         raise
     except Exception as error:
         return [_raised("making it", error)], None
+    if hasattr(env, "possible_agents"):
+        env.close()
+        findings, times = _many(source, steps, seconds, seed)
+        return [*said_by_pettingzoo(factory), *findings], times
+    findings = [
+        walking.supported(env.observation_space, observation_column, "observation_space"),
+        walking.supported(env.action_space, action_column, "action_space"),
+        *walking.said_by_gymnasium(env),
+    ]
     try:
-        findings = [
-            walking.supported(env.observation_space, observation_column, "observation_space"),
-            walking.supported(env.action_space, action_column, "action_space"),
-            *walking.said_by_gymnasium(env),
-        ]
         found = walking.walk(env, steps, seconds, seed)
         times = walking.Times.of(found.steps, found.resets)
         findings += walking.findings(found, env)
         findings += walking.seeding(factory, env, seed, times.median)
-        return [*findings, *_uneven(times)], times
     except Exception as error:
         return [*findings, _raised("a walk", error)], None
     finally:
         env.close()
+    return [*findings, *_uneven(times)], times
+
+
+def _many(source: Any, steps: int, seconds: float, seed: int) -> tuple[list[Finding], walking.Times | None]:
+    """Worlds that come as a vector of them, or are shared by several agents."""
+    try:
+        return batch.check(lambda: envs.make(source, MANY), steps, seconds, seed)
+    except ImportError:
+        raise
+    except Exception as error:
+        return [_raised(f"{MANY} of them", error)], None
 
 
 def _raised(what: str, error: Exception) -> Finding:

@@ -1,0 +1,105 @@
+"""Worlds that come many at once, or are shared by several agents, are checked by what they write into a rollout."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from headrace.checks.batch import check
+from headrace.checks.environment import check as check_environment
+from headrace.envs import make
+from headrace.envs.inline import InlineEnv
+
+
+class Walk(gymnasium.Env):
+    """Episodes of 5 steps."""
+
+    observation_space, action_space = Box(-9, 9, (2,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.seen(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.seen(), self.reward(), self.steps == 5, False, {}
+
+    def seen(self):
+        return self.np_random.normal(size=2).clip(-3, 3).astype(np.float32)
+
+    def reward(self):
+        return 1.0
+
+
+class Far(Walk):
+    def seen(self):
+        return np.array([0, 10 if self.steps == 3 else 0], np.float32)
+
+
+class NaN(Walk):
+    def reward(self):
+        return float("nan") if self.steps == 2 else 0.0
+
+
+class Unseeded(Walk):
+    def seen(self):
+        return np.random.normal(size=2).clip(-3, 3).astype(np.float32)
+
+
+def outcomes(build, steps=24):
+    findings, times = check(build, steps, 60.0, seed=1)
+    assert times.steps >= steps - 1 and times.median > 0
+    return {one.check: (one.outcome, one.found) for one in findings}
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: InlineEnv(Walk, 3, "test"), lambda: make("CartPole-v1", 2, backend="vector")]
+)
+def test_worlds_that_are_right_pass(build):
+    found = outcomes(build, 64)
+    assert {outcome for outcome, _ in found.values()} == {"ok"}
+    assert list(found) == ["observations", "rewards", "endings", "seeding", "another seed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "words"),
+    [
+        (Far, "observations", "observation is 10 (row 3, column 0, at [1])"),
+        (NaN, "rewards", "the reward is nan (row 1, column 0)"),
+        (Unseeded, "seeding", "reset to the same seed, the worlds differ"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(kind, check, words):
+    assert outcomes(lambda: InlineEnv(kind, 3, "test"))[check] == ("wrong", words)
+
+
+def test_an_adapter_that_forgets_the_dead_row_is_found():
+    class Forgetful(InlineEnv):
+        def step(self, rollout, t):
+            super().step(rollout, t)
+            rollout.valid[t + 1] = True
+
+    assert outcomes(lambda: Forgetful(Walk, 3, "test"))["endings"][0] == "wrong"
+
+
+def test_several_agents_are_asked_of_pettingzoo_too():
+    pytest.importorskip("pettingzoo")
+    report = check_environment("Pursuit", 400, seconds=60.0, measure=0.0)
+    assert {one.check: one.outcome for one in report.findings} == {
+        name: "ok"
+        for name in (
+            *("PettingZoo's API test", "PettingZoo's seed test", "observations", "rewards", "endings", "seeding"),
+            "another seed",
+        )
+    }
+
+
+def test_what_comes_as_a_vector_is_checked_as_one():
+    def many(num_envs):
+        return gymnasium.make_vec("CartPole-v1", num_envs)
+
+    report = check_environment(many, 64, seconds=60.0, measure=0.0)
+    assert {one.outcome for one in report.findings} == {"ok"} and len(report.findings) == 5
