@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace.fused import fused
 from headrace.rollout import flatten
 
 GATES = {"gru": 3, "lstm": 4}
@@ -55,7 +56,12 @@ class Core(nn.Module):
         copies, steps, envs = features.shape[:3]
         # what does not depend on memory goes through one product for all steps
         projected = self._project(features.flatten(1, 2)).view(copies, steps, envs, -1)
-        keep = valid.to(features.dtype).unsqueeze(-1)
+        return self.recur(projected, memory, valid, burn_in)
+
+    @fused("core.recur")
+    def recur(self, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
+        """sequence(), from what features say to the gates, [K, T, N, gates * size]."""
+        keep = valid.to(projected.dtype).unsqueeze(-1)
         state, outputs = self._stacked(memory), []
         for step, (now, kept) in enumerate(zip(projected.unbind(1), keep, strict=True)):
             state = self._step(now, state if step != burn_in else state.detach())
@@ -112,7 +118,7 @@ class MemoryEncoder(nn.Module):
         return features.take_along_dim(at.unsqueeze(2), 1).flatten(0, 1)
 
     def step(self, observation: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [N, size] of N observations, and the memory after them [N, width]; of memory the first width count."""
+        """Features [N, size] of N observations, and the memory [N, width] after them. memory: [N, width or more]."""
         encoded = self.encoder(observation)
         outputs, memory = self.core(encoded.unsqueeze(0), memory[:, : self.width])
         return torch.cat((encoded, outputs[0]), 1), memory

@@ -1,0 +1,109 @@
+"""Core.sequence with its steps compiled, forward and backward, for the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.device import kernel_threads
+from headrace.fused import register
+from headrace.kernels.compiled import entry
+from headrace.kernels.memory_job import CHUNK, Job, Slopes
+from headrace.kernels.native import Call
+from headrace.kernels.tables import WIDTH, WORKERS
+from headrace.kernels.teamwork import Team, state
+from headrace.policies.memory import GATES, Core
+
+# Of the plain source that the kernel was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
+DIGEST = "7d2908c2646e8326"
+SOURCES = ((Core, "_step"), (Core, "_stacked"))
+ANNOUNCEMENT = "compiling recurrent cores (once, about 4 s) ..."
+WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
+_teams = {"forward": Team(), "backward": Team()}
+_NONE = np.empty(0, np.float32)
+
+
+def _flat(x: Tensor) -> np.ndarray:
+    return x.detach().reshape(-1).numpy()
+
+
+def _run(name: str, job: Job, *more: Any) -> None:
+    arguments = (0, state(), job, *more)
+    operations = 2 * int(job.copies * job.steps * job.envs * job.gates * job.size * job.size)
+    parts = int(job.copies) * -(-int(job.envs) // int(CHUNK))
+    threads = min(kernel_threads(), WORKERS, parts) if operations > WORTH_HELP else 1
+    _teams[name].run(Call(entry("memory_cpu", name, arguments, ANNOUNCEMENT), arguments), threads)
+
+
+class _Recurrence(torch.autograd.Function):
+    """Outputs [K, T, N, size] from projected features [K, T, N, gates * size]; see Core.recur."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        projected: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        core: Core,
+        memory: Tensor,
+        valid: Tensor,
+        burn_in: int,
+    ) -> Tensor:
+        copies, steps, envs, _ = projected.shape
+        size, lstm = core.size, core.kind == "lstm"
+        gate, output = torch.empty(projected.shape), torch.empty(copies, steps, envs, size)
+        extra, before = torch.empty_like(output), torch.empty_like(output)
+        cell = torch.empty_like(output) if lstm else torch.empty(0)
+        start = core._stacked(memory)
+        before[:, 0] = start[..., :size]
+        if lstm:
+            cell[:, 0] = start[..., size:]
+        given = (_flat(projected), _flat(weight), _flat(bias), _flat(valid.float()))
+        shape = (np.uint64(number) for number in (copies, steps, envs, size, GATES[core.kind]))
+        parts: Any = (*shape, *given, *map(_flat, (gate, before, cell, extra, output)))
+        ctx.job = Job(*parts)
+        ctx.before, ctx.core, ctx.plain = before, core, (memory, valid, burn_in)
+        ctx.save_for_backward(projected, weight, bias)
+        _run("forward", ctx.job)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        projected, weight, bias = ctx.saved_tensors
+        nothing = (None,) * 4
+        if torch.is_grad_enabled():  # slopes are to be differentiated in turn: by torch, through the plain steps
+            outputs = Core.recur.plain(ctx.core, projected, *ctx.plain)  # type: ignore[attr-defined]
+            return *torch.autograd.grad(outputs, (projected, weight, bias), slope, create_graph=True), *nothing
+        job, lstm = ctx.job, ctx.core.kind == "lstm"
+        gate = torch.empty_like(projected)
+        remembered = gate if lstm else torch.empty_like(projected)
+        carried = torch.zeros(2, *projected.shape[:1], projected.shape[2], ctx.core.size)
+        slopes = Slopes(
+            np.uint64(ctx.plain[2]),
+            _flat(weight.transpose(1, 2)),
+            *(_flat(slope), _flat(gate), _NONE if lstm else _flat(remembered)),
+            *map(_flat, carried),
+        )
+        _run("backward", job, slopes)
+        of_memory = remembered.flatten(1, 2)
+        of_weight = torch.bmm(ctx.before.flatten(1, 2).transpose(1, 2), of_memory)
+        return gate, of_weight, of_memory.sum(1, True), *nothing
+
+
+def serves(core: Core, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> bool | str:
+    """Whether these sequences are such as the kernel knows; else the reason."""
+    if projected.device.type != "cpu" or projected.dtype != torch.float32 or memory.requires_grad:
+        return False
+    if core.size % int(WIDTH):
+        return f"a memory of {core.size} is not a multiple of {WIDTH}"
+    return True
+
+
+@register("core.recur", serves, DIGEST, SOURCES)
+def recur(core: Core, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
+    """headrace.policies.memory.Core.recur, with the same outputs and gradients within rounding."""
+    weights = (core.weight_memory, core.bias_memory)
+    return _Recurrence.apply(projected, *weights, core, memory, valid, burn_in)  # type: ignore[no-any-return]
