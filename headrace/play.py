@@ -15,6 +15,7 @@ import torch
 
 from headrace import envs
 from headrace.policies.base import Policy
+from headrace.policies.grouped import GroupedPolicy
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,6 +26,7 @@ DEFAULT_RATE = 30  # frames a second, of an environment that does not say
 FASTEST_GIF = 50  # frames a second: viewers slow down what is faster
 LAST_FRAME = 1.0  # s an episode's last frame stays
 CAPTION = 22  # pixels, height of the strip below the picture
+MOST_NAMED = 2  # agents whose returns stand there one by one; of more, the mean does
 NIGHT, CHALK = (32, 33, 38), (235, 235, 235)  # its colours
 
 
@@ -37,11 +39,12 @@ class Film:
     lengths: tuple[int, ...]  # steps of each episode
     frames: int
     frames_per_second: float
+    by_agent: tuple[dict[str, float], ...] = ()  # of each episode, where several agents share a world
 
 
 def play(
     policy: Policy,
-    env: envs.Source | gymnasium.Env,
+    env: Any,
     output: str | Path = "play.gif",
     episodes: int = 1,
     seed: int = 0,
@@ -50,8 +53,9 @@ def play(
 ) -> Film:
     """Film episodes of a policy, each with its step and return below the picture.
 
-    env: as for make(), filmed in the original environment by its own renderer; or a Gymnasium environment made with
-    render_mode="rgb_array". output: its ending chooses the format, .gif or .mp4. An episode is cut off after max_steps.
+    env: as for make(), filmed in the original environment by its own renderer; or a Gymnasium environment or
+    pettingzoo.ParallelEnv made with render_mode="rgb_array". output: its ending chooses the format, .gif or .mp4. An
+    episode is cut off after max_steps. Where several agents share a world, its return is the mean of theirs.
     Raises ValueError for another format or an environment that draws no pictures; ImportError for a missing library.
     """
     target = Path(output)
@@ -60,21 +64,23 @@ def play(
     if episodes < 1:
         raise ValueError(f"a film needs at least one episode, got {episodes}")
     write = WRITERS[target.suffix]()
-    if not isinstance(env, gymnasium.Env):
+    if not isinstance(env, gymnasium.Env) and not hasattr(env, "possible_agents"):
         _without_screen()
         world = envs.factory(env, render_mode="rgb_array")()
         try:
             return play(policy, world, target, episodes, seed, deterministic, max_steps)
         finally:
             world.close()
+    film = _film_agents if hasattr(env, "possible_agents") else _film_episode
     shots: list[Shot] = []
     for episode in range(episodes):
-        shots += _film_episode(policy, env, seed + episode, deterministic, max_steps)
+        shots += film(policy, env, seed + episode, deterministic, max_steps)
     target.parent.mkdir(parents=True, exist_ok=True)
     rate = float(env.metadata.get("render_fps", DEFAULT_RATE))
     write(target, shots, rate)
     ends = [shot for shot in shots if shot.last]
-    return Film(target, tuple(end.total for end in ends), tuple(end.step for end in ends), len(shots), rate)
+    returns, lengths = tuple(end.total for end in ends), tuple(end.step for end in ends)
+    return Film(target, returns, lengths, len(shots), rate, tuple(end.totals for end in ends if end.totals))
 
 
 @dataclass(frozen=True)
@@ -85,27 +91,47 @@ class Shot:
     step: int
     total: float  # return so far
     last: bool  # of its episode
+    totals: dict[str, float]  # of each agent, where there are several
 
 
 def _film_episode(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, max_steps: int) -> Iterator[Shot]:
     generator = torch.Generator().manual_seed(seed)
     observation, _ = env.reset(seed=seed)
     step, total, done, memory = 0, 0.0, False, None
-    yield _shot(env, step, total, done)
+    yield _shot(env, step, total, done, {})
     while not done:
         action, memory = policy.act_on(observation, memory, deterministic, generator)
         observation, reward, terminated, truncated, _ = env.step(action)
         step, total = step + 1, total + float(reward)
         done = terminated or truncated or step >= max_steps
-        yield _shot(env, step, total, done)
+        yield _shot(env, step, total, done, {})
 
 
-def _shot(env: gymnasium.Env, step: int, total: float, last: bool) -> Shot:
+def _film_agents(policy: Policy, world: Any, seed: int, deterministic: bool, max_steps: int) -> Iterator[Shot]:
+    """An episode of a pettingzoo.ParallelEnv: each agent acts by its group's policy, or all by one."""
+    generator = torch.Generator().manual_seed(seed)
+    seen, _ = world.reset(seed=seed)
+    step, done, memory = 0, False, dict[str, Any]()
+    totals = dict.fromkeys(world.possible_agents, 0.0)
+    yield _shot(world, step, 0.0, done, totals)
+    while not done:
+        actions = {}
+        for agent in world.agents:
+            its = policy[agent] if isinstance(policy, GroupedPolicy) else policy
+            actions[agent], memory[agent] = its.act_on(seen[agent], memory.get(agent), deterministic, generator)
+        seen, rewards, *_ = world.step(actions)
+        step, totals = step + 1, {agent: total + float(rewards.get(agent, 0.0)) for agent, total in totals.items()}
+        done = not world.agents or step >= max_steps
+        yield _shot(world, step, sum(totals.values()) / len(totals), done, totals)
+
+
+def _shot(env: Any, step: int, total: float, last: bool, totals: dict[str, float]) -> Shot:
     from PIL import Image, ImageDraw, ImageFont
 
     picture: Any = env.render()
     if not isinstance(picture, np.ndarray):
-        name = env.spec.id if env.spec else type(env.unwrapped).__name__
+        spec = getattr(env, "spec", None)
+        name = spec.id if spec else type(env.unwrapped).__name__
         raise ValueError(f"{name} draws no pictures: its render() gave {type(picture).__name__}, not an RGB array")
     image = Image.fromarray(picture)
     scale = max(1, -(-LEAST_SIZE // image.width))
@@ -116,8 +142,11 @@ def _shot(env: gymnasium.Env, step: int, total: float, last: bool) -> Shot:
     canvas.paste(image)
     pen, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=13)
     pen.text((8, canvas.height - CAPTION + 3), f"step {step}", CHALK, font)
-    pen.text((canvas.width - 8, canvas.height - CAPTION + 3), f"return {total:.1f}", CHALK, font, anchor="ra")
-    return Shot(canvas.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE), step, total, last)
+    told = f"return {total:.1f}"
+    if 0 < len(totals) <= MOST_NAMED:
+        told = "   ".join(f"{agent} {own:.1f}" for agent, own in totals.items())
+    pen.text((canvas.width - 8, canvas.height - CAPTION + 3), told, CHALK, font, anchor="ra")
+    return Shot(canvas.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE), step, total, last, totals)
 
 
 def _gif_writer() -> Callable[[Path, Sequence[Shot], float], None]:

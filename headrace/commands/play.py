@@ -40,6 +40,8 @@ def main(arguments: list[str]) -> None:
 def _report(film: Film) -> str:
     episodes = zip(film.returns, film.lengths, strict=True)
     lines = [f"episode {i}: return {total:.2f}, {steps} steps" for i, (total, steps) in enumerate(episodes, 1)]
+    for i, returns in enumerate(film.by_agent):
+        lines[i] += f" ({', '.join(f'{agent} {own:.2f}' for agent, own in returns.items())})"
     size = film.path.stat().st_size // 1000
     lines.append(f"wrote {film.path}: {film.frames} frames, {film.frames_per_second:g} a second, {size:,} kB")
     return "\n".join(lines)

@@ -29,7 +29,7 @@ class KernelEnv:
         agents, groups                      optional: their names; name -> agents that share a policy
         render(s, p)                        optional: an RGB image uint8 [H, W, 3], for people
         from_original(env) -> State         optional, for `headrace check MyEnv --against Id`: the state of the original
-        to_original(env, state)             and how it is set. Not needed where env.state holds the fields in their order
+        to_original(env, state)             and how it is set. Not needed where env.state holds the fields in order
 
     all plain functions without `self`, in the words of `headrace.kernels.words` (sin, uniform, clip ...). `key` is the
     randomness: uniform(key, 0, low, high), draw numbers are yours to count. The same source runs un-compiled under a
