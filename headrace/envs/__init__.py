@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.device import resolve
-from headrace.envs import borrowed, builtin, sources  # noqa: F401  importing these registers worlds and settings
+from headrace.envs import borrowed, builtin, partly_seen, sources  # noqa: F401  importing registers worlds, settings
 from headrace.envs.base import Env
 from headrace.envs.crowd import Grouping, grouped
 from headrace.envs.kernel import KernelEnv
