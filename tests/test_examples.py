@@ -67,16 +67,19 @@ def python_block(document: str, begins: str) -> str:
 
 
 def test_the_environment_of_the_documentation(tmp_path):
-    (tmp_path / "pursuit.py").write_text(python_block("docs/environments.md", "from typing import NamedTuple"))
+    head = python_block("docs/environments.md", "from typing import NamedTuple")
+    (tmp_path / "chase.py").write_text(head)
+    (tmp_path / "tag.py").write_text(head + python_block("docs/environments.md", "class Tag(KernelEnv)"))
     program = """
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 import headrace as hr
 from headrace.envs.single import single
-from pursuit import Pursuit
-check_env(single(Pursuit), skip_render_check=True)
-hr.make(Pursuit, 8, backend="torch")
-worlds = hr.make("pursuit.py:Pursuit", 8, params={"prey_speed": np.linspace(0.2, 0.9, 8), "reach": 0.4})
+from chase import Chase
+check_env(single(Chase), skip_render_check=True)
+hr.make(Chase, 8, backend="torch")
+assert hr.make("tag.py:Tag", 4, backend="torch").num_envs == 8
+worlds = hr.make("chase.py:Chase", 8, params={"prey_speed": np.linspace(0.2, 0.9, 8), "reach": 0.4})
 print(hr.train("ppo", worlds, num_steps=16, total_steps=128))
 """
     (tmp_path / "program.py").write_text(program)
@@ -102,7 +105,7 @@ def test_the_environment_of_the_readme(tmp_path):
 def test_the_readme_lists_the_worlds():
     readme = (EXAMPLES.parent / "README.md").read_text()
     for known in listing():
-        size = known.observation_space.shape[0]
+        size = " x ".join(map(str, known.observation_space.shape))
         actions = known.action_space
         count = actions.n if isinstance(actions, Discrete) else f"{actions.shape[0]}, continuous"
         assert f"| {known.name} | {size} | {count} |" in readme

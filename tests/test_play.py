@@ -11,6 +11,8 @@ from PIL import Image
 
 from headrace.play import CAPTION, play
 from headrace.policies.base import Policy
+from headrace.policies.grouped import GroupedPolicy
+from headrace.trainer import Trainer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -130,3 +132,24 @@ def test_a_missing_library_gives_the_line_that_installs_it(tmp_path, monkeypatch
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "imageio_ffmpeg" else object())
     with pytest.raises(ImportError, match=r"pip install 'imageio\[ffmpeg\]'"):
         play(Left(), Clock(), tmp_path / "film.mp4")
+
+
+def test_several_agents_are_filmed_each_with_its_return(tmp_path):
+    pytest.importorskip("pettingzoo")
+    policy = Trainer("ppo", "Pursuit", num_envs=2, num_steps=4, minibatch_size=8, total_steps=10).policy
+    film = play(policy, "Pursuit", tmp_path / "chase.gif", episodes=2, max_steps=6)
+    assert film.frames == 14 and film.lengths == (6, 6) and film.returns == pytest.approx((0.0, 0.0), abs=1e-5)
+    assert [set(returns) for returns in film.by_agent] == [{"pursuer", "evader"}] * 2
+    assert all(returns["pursuer"] == pytest.approx(-returns["evader"], abs=1e-5) for returns in film.by_agent)
+    apart = GroupedPolicy({"a": policy, "b": policy}, {"a": ["pursuer"], "b": ["evader"]})
+    assert play(apart, "Pursuit", tmp_path / "apart.gif", episodes=2, max_steps=6).by_agent == film.by_agent
+
+
+def test_a_world_of_pictures_is_filmed_as_it_is_seen(tmp_path):
+    settings = {"num_envs": 2, "num_steps": 4, "minibatch_size": 8, "total_steps": 10, "stagger": False}
+    policy = Trainer("ppo", "PixelPendulum", **settings).policy
+    film = play(policy, "PixelPendulum", tmp_path / "swing.gif", max_steps=2)
+    with Image.open(film.path) as pictures:
+        assert film.frames == 3 and pictures.size == (42 * 8, 42 * 8 + CAPTION)
+        grey = np.asarray(pictures.convert("L"))[: 42 * 8]
+    assert grey.max() > 200 and np.median(grey) < 10
