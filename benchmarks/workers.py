@@ -14,6 +14,7 @@ from typing import Any
 
 from common import Neighbours, Row, cores, finish, interpreter_with, parser, run_program, table
 
+OURS = ("headrace", "collecting")
 PEERS = {"gymnasium": "gymnasium", "sb3": "stable_baselines3", "torchrl": "torchrl"}  # and what to import of each
 TIMES = (0, 20, 200, 2000)  # microseconds
 SLOW = 1990  # microseconds in the mean: 99 % of the steps take 1 ms, 1 % take 100 ms
@@ -42,7 +43,7 @@ def main() -> None:
         rows += more
     if "collecting" in options.parts:
         acting = collecting(options)
-        columns = ("us", "steps", "workers", "num_steps", "collector", "stragglers", "sps", "times_together")
+        columns = ("us", "steps", "workers", "num_steps", "pace", "stragglers", "sps", "times_together")
         print(table(acting, (*columns, "dead_share", "others_cpu")))
         rows += acting
     finish("workers", rows, options, neighbours)
@@ -94,31 +95,31 @@ def compare(rows: list[Row]) -> None:
 def collecting(options: argparse.Namespace) -> list[Row]:
     """With a policy: worlds of equal steps on the cores' workers, and slow ones in a process each."""
     equal = [
-        {"us": us, "workers": cores(), "num_steps": 64, "collector": collector}
+        {"us": us, "workers": cores(), "num_steps": 64, "pace": pace}
         for us in options.us
-        for collector in ("together", "halves", "asynchronous")
+        for pace in ("together", "halves", "asynchronous")
     ]
     slow = [
         {"us": SLOW, "heavy": True, "sleeping": True, "workers": options.num_envs, "num_steps": steps} | how
         for steps in ((32,) if options.quick else (32, 128))
         for how in (
-            {"collector": "together"},
-            {"collector": "asynchronous"},
-            {"collector": "asynchronous", "stragglers": 0.25},
+            {"pace": "together"},
+            {"pace": "asynchronous"},
+            {"pace": "asynchronous", "stragglers": 0.25},
         )
     ]
     rows = [measured("collecting", sys.executable, kind, options) for kind in equal + slow]
     together = None
     for row in rows:
-        together = row["sps"] if row["collector"] == "together" else together
+        together = row["sps"] if row["pace"] == "together" else together
         row["times_together"] = row["sps"] / together if together else None
     return rows
 
 
 def measured(library: str, python: str, world: Row, options: argparse.Namespace) -> Row:
     """One measurement. Ours has a worker for each core where worlds compute, one for each world where they sleep."""
-    workers = world.get("workers") or (options.num_envs if world.get("sleeping") else min(cores(), options.num_envs))
-    words: list[Any] = ["--num-envs", options.num_envs, "--workers", workers]
+    workers = world.get("workers") or (options.num_envs if world.get("sleeping") else None)
+    words: list[Any] = ["--num-envs", options.num_envs] + (["--workers", workers] if workers else [])
     # a rollout with slow steps takes longer than a window
     words += ["--seconds", 3 * options.seconds if world.get("heavy") else options.seconds]
     for name, value in world.items():
@@ -127,14 +128,11 @@ def measured(library: str, python: str, world: Row, options: argparse.Namespace)
             words += [] if isinstance(value, bool) else [f"--{name.replace('_', '-')}", value]
     neighbours = Neighbours()
     row = run_program(python, "workers_one.py", library, *words, timeout=120)
-    pace = "heavy-tailed" if world.get("heavy") else "equal"
+    tail = "heavy-tailed" if world.get("heavy") else "equal"
     about = {"library": library, "task": "timed", **world, "num_envs": options.num_envs}
-    about["workers"] = {"alone": 0, "envpool": None}.get(library, workers if library in OURS else options.num_envs)
-    about["steps"] = f"{'sleeping' if world.get('sleeping') else 'computing'}, {pace}"
+    about["steps"] = f"{'sleeping' if world.get('sleeping') else 'computing'}, {tail}"
+    row["workers"] = row["workers"] or workers if library in OURS else options.num_envs
     return {**about, **row, "others_cpu": neighbours.busy()}
-
-
-OURS = ("headrace", "collecting")
 
 
 if __name__ == "__main__":

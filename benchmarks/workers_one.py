@@ -59,6 +59,7 @@ def headrace(options: argparse.Namespace) -> Step:
             env.step(rollout, t)
         rollout.advance()
 
+    step.workers = len(env.parts)  # type: ignore[attr-defined]
     return step, STEPS, env.close
 
 
@@ -68,16 +69,15 @@ def collecting(options: argparse.Namespace) -> Step:
 
     from headrace.trainer import Trainer
 
-    kind = {"together": {}, "halves": {"halves": True}, "asynchronous": {"asynchronous": True}}[options.collector]
     trainer = Trainer(
         "ppo",
         worlds(options),
         num_envs=options.num_envs,
         workers=options.workers,
         num_steps=options.num_steps,
+        pace=options.pace,
         stragglers=options.stragglers,
         scale=False,
-        **kind,
     )
     collector: Any = trainer.collector
     counted = [0, 0]  # rows, and those that are dead
@@ -131,9 +131,9 @@ def torchrl(options: argparse.Namespace) -> Step:
 
 def envpool(options: argparse.Namespace) -> Step:
     """EnvPool's own CartPole, in C++, with as many threads as it chooses."""
-    import envpool
+    import envpool as library
 
-    env = envpool.make_gymnasium("CartPole-v1", num_envs=options.num_envs)
+    env = library.make_gymnasium("CartPole-v1", num_envs=options.num_envs)
     env.reset()
     return in_turn(env.step, actions(options.num_envs).astype(np.int32), env.close)
 
@@ -172,14 +172,14 @@ def main() -> None:
     flags.add_argument("--sleeping", action="store_true")
     flags.add_argument("--heavy", action="store_true")
     flags.add_argument("--num-envs", type=int, default=8)
-    flags.add_argument("--workers", type=int, default=2)
+    flags.add_argument("--workers", type=int, help="of ours; without: as many as trying says")
     flags.add_argument("--num-steps", type=int, default=128, help="of a rollout, where a policy acts")
-    flags.add_argument("--collector", choices=("together", "halves", "asynchronous"), default="together")
+    flags.add_argument("--pace", choices=("together", "halves", "asynchronous"), default="together")
     flags.add_argument("--stragglers", type=float, default=0.0)
     flags.add_argument("--seconds", type=float, default=1.0)
     options = flags.parse_args()
     call, steps, close = LIBRARIES[options.library](options)
-    row = throughput(call, steps * options.num_envs, options.seconds)
+    row = {"workers": getattr(call, "workers", None)} | throughput(call, steps * options.num_envs, options.seconds)
     counted = getattr(call, "counted", None)
     if counted is not None:
         row |= {"dead_share": counted[1] / max(1, sum(counted)), "rows": sum(counted)}

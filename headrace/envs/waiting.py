@@ -1,18 +1,20 @@
 """Waiting for another process: looking again and again where that costs nobody anything, asleep otherwise.
 
 Waking a sleeper takes 20 to 80 microseconds, a look at a descriptor a third of one (benchmarks/worker_sync.py). But
-whoever looks keeps a core busy: it pays only where each process has a core of its own, and for a short while.
+whoever looks keeps a core busy, and where others want that core the system takes it away for milliseconds: it pays only
+where each process has a core of its own, and for a short while.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import sys
 from time import perf_counter
 
 SPIN = 200e-6  # s of looking before going to sleep
-PREEMPTED = 1e-3  # s between two looks that tell of other programs that want the core
-FIRST_PAUSE, LONGEST_PAUSE = 16, 4096  # waits without looking after that, doubled each time
+FIRST_PAUSE, LONGEST_PAUSE = 5e-3, 2.0  # s without looking after the core was taken away, doubled each time
+CALM = 10  # times the last pause without that: the next one is the first again
 
 
 def cores() -> int:
@@ -22,39 +24,47 @@ def cores() -> int:
 
 def spin_of(processes: int) -> float:
     """Seconds for which each of so many processes that wait for each other may look before it sleeps."""
-    return SPIN if processes <= cores() else 0.0
+    return SPIN if processes <= cores() and sys.platform == "linux" else 0.0
 
 
 class Waiting:
     """Waits on the descriptors of a poll object, awake for at most `spin` seconds, then asleep.
 
-    Gives way: where other programs took the core while it looked, it goes to sleep at once for some waits.
+    Gives way: while other programs take the core from this thread, it goes to sleep at once.
     """
 
     def __init__(self, spin: float) -> None:
         self.spin = spin
-        self._pause, self._sleeps = FIRST_PAUSE, 0
+        self._losses = _losses() if spin else 0
+        self._pause, self._until = FIRST_PAUSE, 0.0  # the last pause, and when it ends
 
     def poll(self, poll: select.poll, timeout: float) -> list[tuple[int, int]]:
         """What has happened, as soon as something has; nothing after `timeout` seconds."""
-        if self._sleeps:
-            self._sleeps -= 1
-        elif self.spin and timeout:
-            events = self._look(poll, min(self.spin, timeout))
-            if events:
-                return events
+        if self.spin and timeout > 0 and self._alone():
+            until = perf_counter() + min(self.spin, timeout)
+            while perf_counter() < until:
+                events = poll.poll(0)
+                if events:
+                    return events
         return poll.poll(max(0.0, timeout) * 1000)
 
-    def _look(self, poll: select.poll, seconds: float) -> list[tuple[int, int]]:
-        last = began = perf_counter()
-        while last - began < seconds:
-            events = poll.poll(0)
-            if events:
-                self._pause = max(FIRST_PAUSE, self._pause - 1)
-                return events
-            now = perf_counter()
-            if now - last > PREEMPTED:
-                self._sleeps, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
-                return []
-            last = now
-        return []
+    def _alone(self) -> bool:
+        """Whether nobody else has wanted the core of late."""
+        now = perf_counter()
+        if now < self._until:
+            return False
+        losses = _losses()
+        if losses == self._losses:
+            return True
+        self._losses = losses
+        calm = now - self._until > CALM * self._pause
+        self._pause = FIRST_PAUSE if calm else min(2 * self._pause, LONGEST_PAUSE)
+        self._until = now + self._pause
+        return False
+
+
+def _losses() -> int:
+    """How often the core was taken from this thread."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw

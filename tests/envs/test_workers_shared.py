@@ -1,0 +1,192 @@
+"""Workers that serve several environments, one after another; and what is decided and told before they start."""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+
+import gymnasium
+import pytest
+from faulty import Counter
+from gated import PLACE
+
+from headrace import Workers, envs
+from headrace.envs import how_many, plan, waiting
+from headrace.envs.how_many import StepTime, choose, step_time
+from headrace.envs.worker_process import WorkerProcess
+from headrace.envs.workers import WorkerEnv
+from headrace.trainer import Trainer
+
+CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
+
+
+def pids(env):
+    return [worker.process.pid for worker in env._pool.workers]
+
+
+def stepped(env, seed=0):
+    """What is seen after two steps."""
+    rollout = env.rollout(2, env.columns())
+    env.reset(rollout, seed)
+    env.step(rollout, 0)
+    env.step(rollout, 1)
+    return rollout.observation.clone()
+
+
+def test_workers_serve_one_training_after_another(tmp_path):
+    def note(what, place):
+        with open(tmp_path / what, "a") as file:
+            file.write(f"{place}")
+
+    with Workers(3) as workers:
+        functions = {"set_up": functools.partial(note, "up"), "clean_up": functools.partial(note, "down")}
+        env = WorkerEnv(CARTPOLE, 2, "test", workers, **functions)  # two of them are enough
+        first, seen = pids(env), stepped(env)
+        others = WorkerEnv(Counter, 4, "test", workers)
+        assert len(pids(others)) == 1 and not set(pids(others)) & set(first)
+        with pytest.raises(RuntimeError, match="all 3 workers are busy"):
+            WorkerEnv(CARTPOLE, 2, "test", workers)
+        assert stepped(others)[2, :, 0].tolist() == [2, 2, 2, 2]
+        all_pids = {*first, *pids(others)}
+        env.close()
+        others.close()
+        trainer = Trainer("a2c", CARTPOLE, num_envs=6, num_steps=4, workers=workers, hidden=(8,))
+        assert set(pids(trainer.env)) == all_pids and trainer.config.workers == 3
+        trainer.iterate()
+        trainer.close()
+        again = WorkerEnv(CARTPOLE, 2, "test", workers)
+        assert (stepped(again) == seen).all()
+        processes = [worker.process for worker in again._pool.workers]
+    assert (tmp_path / "up").read_text() == "01" and sorted((tmp_path / "down").read_text()) == ["0", "1"]
+    assert not any(process.is_alive() for process in processes)
+    with pytest.raises(RuntimeError, match="these workers are closed"):
+        WorkerEnv(CARTPOLE, 2, "test", workers)
+
+
+@pytest.mark.parametrize("fault", ["constructor", "step", "kill"])
+def test_workers_survive_what_goes_wrong_in_one_of_them(fault):
+    with Workers(2) as workers:
+        with pytest.raises(Exception, match="went wrong" if fault != "kill" else "SIGKILL"):
+            env = WorkerEnv(functools.partial(Counter, fault, at=1), 2, "test", workers)
+            stepped(env)
+        for _ in range(2):
+            env = WorkerEnv(CARTPOLE, 2, "test", workers)
+            assert stepped(env).any()
+            env.close()
+
+
+def test_no_workers_are_no_workers():
+    with pytest.raises(ValueError, match="1 worker or more, got 0"):
+        Workers(0)
+
+
+def test_waiting_looks_only_while_nobody_wants_the_core(monkeypatch):
+    reading, writing = os.pipe()
+    poll, looks = select.poll(), []
+
+    class Watched:
+        def poll(self, timeout):
+            looks.append(timeout)
+            return poll.poll(0)
+
+    poll.register(reading, select.POLLIN)
+    losses, clock = [0], [100.0]
+    monkeypatch.setattr(waiting, "_losses", lambda: losses[0])
+    monkeypatch.setattr(waiting, "perf_counter", lambda: clock.__setitem__(0, clock[0] + 1e-5) or clock[0])
+    mine = waiting.Waiting(1e-4)
+    assert mine.poll(Watched(), 1.0) == [] and looks.count(0) > 5 and looks[-1] == 1000.0
+    os.write(writing, b"x")
+    assert mine.poll(Watched(), 1.0) == [(reading, select.POLLIN)] and looks[-1] == 0
+    for pause in (waiting.FIRST_PAUSE, 2 * waiting.FIRST_PAUSE):  # the core was taken: asleep, each time for longer
+        losses[0] += 1
+        for _ in range(3):
+            mine.poll(Watched(), 1.0)
+            assert looks[-1] == 1000.0
+        clock[0] += pause - 1e-3
+        mine.poll(Watched(), 1.0)
+        assert looks[-1] == 1000.0
+        clock[0] += 2e-3
+    mine.poll(Watched(), 1.0)
+    assert looks[-1] == 0
+    assert waiting.Waiting(0.0).poll(Watched(), 1.0) and looks[-1] == 1000.0
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("step", "num_envs", "fewest", "number"),
+    [
+        (StepTime(3e-6, 1.0), 8, 0, 0),  # waking a worker takes longer than the steps
+        (StepTime(3e-6, 1.0), 8, 1, 1),
+        (StepTime(200e-6, 1.0), 8, 0, 4),
+        (StepTime(2e-3, 1.0), 64, 0, 4),
+        (StepTime(2e-3, 1.0), 3, 0, 3),
+        (StepTime(2e-3, 1.0), 5, 0, 3),  # two rows of steps either way: the fourth is left to the learner
+        (StepTime(2e-3, 0.01), 16, 0, 16),  # they wait for something else than a core
+    ],
+)
+def test_the_number_of_workers(monkeypatch, step, num_envs, fewest, number):
+    monkeypatch.setattr(how_many, "cores", lambda: 4)
+    chosen, words = choose(step, num_envs, fewest)
+    assert chosen == number
+    assert words.startswith(f"{number} worker" if number else "no workers") and f"all {num_envs}" in words
+
+
+def test_an_environment_is_tried_and_closed(monkeypatch):
+    closed = []
+
+    class Short(Counter):
+        def close(self):
+            closed.append(self.steps)
+
+    step = step_time(Short)
+    assert step.seconds > 0 and 0 < step.busy <= 1 and len(closed) == 1
+    monkeypatch.setattr(how_many, "step_time", lambda factory: StepTime(1e-9, 1.0))
+    env = envs.make(CARTPOLE, 3, workers="auto")
+    assert env.backend == "inline"
+    env.close()
+    assert envs.make("CartPole-v1", 3, workers="auto").backend == "cpu"
+
+
+def test_auto_is_told_and_resumed_with_as_many(monkeypatch, capfd):
+    monkeypatch.setattr(how_many, "step_time", lambda factory: StepTime(1.0, 0.0))
+    trainer = Trainer("a2c", CARTPOLE, num_envs=2, num_steps=4, workers="auto", hidden=(8,))
+    assert "2 workers: a step of one world takes 1e+03 ms, waiting; one of all 2" in capfd.readouterr().err
+    assert trainer.settings()["workers"] == 2 and "2 environments of" in trainer.plan
+    trainer.close()
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers(monkeypatch):
+    import resource
+
+    monkeypatch.setattr(plan, "free_memory", lambda: 1e9)
+    plan.check_memory(8, 100e6)
+    plan.check_memory(8, None)
+    with pytest.raises(MemoryError, match=r"10 workers of 100 MB each take 1,000 MB, .* 1,000 MB free: use at most 9"):
+        plan.check_memory(10, 100e6)
+    monkeypatch.setattr(plan.shutil, "disk_usage", lambda folder: type("", (), {"free": 64e6}))
+    with pytest.raises(
+        MemoryError, match=r"128 steps of 64 environments takes 100 MB, and /x has 64 MB free.*--shm-size"
+    ):
+        plan.check_rollout(100_000_000, 128, 64, "/x")
+    plan.check_rollout(50_000_000, 128, 64, "/x")
+    monkeypatch.setattr(plan, "free_memory", lambda: 40e6)
+    with pytest.raises(MemoryError, match="takes 50 MB, and there are 40 MB free"):
+        plan.check_rollout(50_000_000, 128, 64, "/x")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (50, 50))
+    with pytest.raises(ValueError, match="60 workers need 240 open files, and this process may open 50"):
+        plan.check_processes(60)
+
+
+def test_more_workers_than_memory_are_not_started(monkeypatch):
+    started = []
+    launch = WorkerProcess._launch
+    monkeypatch.setattr(WorkerProcess, "_launch", lambda self: (started.append(self), launch(self)))
+    monkeypatch.setattr(plan, "free_memory", lambda: 1e6)
+    monkeypatch.setattr("headrace.envs.worker_pool.cores", lambda: 2)
+    monkeypatch.setattr("headrace.envs.worker_pool.own_memory", lambda pid: 9e6)
+    with pytest.raises(MemoryError, match="6 workers of 9 MB each take 54 MB"):
+        WorkerEnv(CARTPOLE, 6, "test", 6)
+    assert len(started) == 1 and not started[0].running
+    assert PLACE not in os.environ
