@@ -24,9 +24,9 @@ class Left(Policy):
         super().__init__()
         self.asked: list[bool] = []
 
-    def act(self, observation, deterministic=True, generator=None):
+    def act_on(self, observation, memory=None, deterministic=True, generator=None):
         self.asked.append(deterministic)
-        return 0
+        return 0, memory
 
 
 class Clock(gymnasium.Env):

@@ -324,7 +324,7 @@ register(
             "normalize_return": False,
         },
         "dqn": {
-            "total_steps": 60_000,
+            "total_steps": 20_000,
             "num_envs": 16,
             "num_steps": 4,
             "update_ratio": 0.25,
