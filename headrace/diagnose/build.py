@@ -39,6 +39,7 @@ HELPERS = (
 )
 BUSY = 0.05  # share of a core above which a native thread is at work
 SEEN = 0.005  # share of the window that a native thread must have worked for
+WELL_SEEN = 0.9  # of the window; the report says it where fewer seconds of the driving thread were sampled
 GRID = 0.1  # s between points of a series
 WORKS = (Role.ENVIRONMENT, Role.INFERENCE, *LEARNING, Role.EVALUATION)
 
@@ -307,6 +308,12 @@ def _blind(
     said = [line for process in told for line in process.blind]
     if window.too_short and window.skip:
         said.append(f"The script ended within {window.skip:g} s, so its start-up is part of what was measured.")
+    seconds = window.ended - window.begin
+    if lanes and lanes[0].total < WELL_SEEN * seconds:
+        said.append(
+            f"The samples of the thread that the shares are of stand for {lanes[0].total:.1f} s of {seconds:.1f} s: "
+            "what it did in the rest was not seen."
+        )
     if root is None:
         said.append("The script's own process could not be sampled: was it started without site (python -S or -I)?")
     elif not root.self_sampling:

@@ -16,7 +16,7 @@ from headrace.diagnose.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, reme
 from headrace.diagnose.words import at, percent
 
 WORTH_SAYING = 1.05  # remedies whose bound is lower are not mentioned
-WARMER = 0.1  # of what follows a sleep, which runs on cold caches, may go with it
+WARMER = 0.1  # of all else may go with what is taken out between it, after which it ran on cold caches
 TRIED = 1.3  # a gain that is predicted goes before whatever has to be tried, if it is larger than this
 RARER = 10  # "ten times less often"
 
@@ -45,8 +45,7 @@ def _sleep(facts: Facts) -> Remedy | None:
     site = max(sites, key=lambda site: site.seconds, default=None)
     why = f"{percent(spent / facts.base)} of the time the script sleeps{at(site)}."
     change = snippets.without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
-    most = spent + WARMER * (facts.base - spent)
-    return remedy(facts, "Take the sleeping out", why, MINUTES, change, most=most, likely=spent)
+    return remedy(facts, "Take the sleeping out", why, MINUTES, change, most=_and_warmer(facts, spent), likely=spent)
 
 
 def _logging(facts: Facts) -> Remedy | None:
@@ -67,7 +66,13 @@ def _rarer(facts: Facts, role: Role, title: str, what: str, change: Callable[[Fa
         return None
     spent, site = facts.spent(role), facts.site(role)
     why = f"{percent(facts.share(role))} of the time {what}{at(site)}."
-    return remedy(facts, title, why, MINUTES, change(facts), most=spent, likely=spent * (1 - 1 / RARER))
+    likely = spent * (1 - 1 / RARER)
+    return remedy(facts, title, why, MINUTES, change(facts), most=_and_warmer(facts, spent), likely=likely)
+
+
+def _and_warmer(facts: Facts, spent: float) -> float:
+    """Seconds that go at most when these do: what comes after a sleep, a file or an evaluation finds caches cold."""
+    return spent + WARMER * (facts.base - spent)
 
 
 def _data(facts: Facts) -> Remedy | None:

@@ -88,8 +88,12 @@ class Classifier:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
             doing = _doing(stack[index + 1 :]) or _doing(stack[index:])
             return (Role.INFERENCE if doing is Doing.ACT else Role.FORWARD), title(stack[index].code)
+        if role in (None, Role.DATA):
+            argument = self._of_argument(stack)
+            if argument is not None:
+                return argument
         if role is None:
-            return self._of_argument(stack) or self._of_glue(stack)
+            return self._of_glue(stack)
         return role, self._detail(stack, index)
 
     def _of_code(self, code: Code) -> Role | None:

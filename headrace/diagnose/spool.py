@@ -1,4 +1,7 @@
-"""Reads what the samplers wrote: one file for each process, cut short wherever the process was killed."""
+"""Reads what the samplers wrote: one file for each process, cut short wherever the process was killed.
+
+A line that cannot be read is left out, and what rests on it; the lines after it count.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def _records(path: Path) -> Iterator[list[Any]]:
         try:
             yield json.loads(line)
         except json.JSONDecodeError:  # the last line of a process that was killed while it wrote
-            return
+            continue
 
 
 def _process(path: Path) -> Process | None:
@@ -95,9 +98,9 @@ def _process(path: Path) -> Process | None:
         elif kind == "code":
             number, file, name, module, line, ancestors = values
             codes[number] = Code(file, name, module, line, tuple(ancestors))
-        elif kind == "place":
+        elif kind == "place" and values[1] in codes:
             places[values[0]] = Place(codes[values[1]], values[2] or codes[values[1]].line, *values[3:])
-        elif kind == "stack":
+        elif kind == "stack" and places.keys() >= set(values[1]):
             stacks[values[0]] = own_part(tuple(places[number] for number in values[1]))
         elif process is not None:
             _tell(process, stacks, kind, values)
@@ -115,14 +118,15 @@ def own_part(stack: Stack) -> Stack:
 def _tell(process: Process, stacks: dict[int, Stack], kind: str, values: list[Any]) -> None:
     if kind == "samples":
         for thread, end, seconds, stack in values[0]:
-            process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack]))
+            if stack in stacks:
+                process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack]))
     elif kind == "counters":
         process.counters.update(values[0])
     elif kind == "gpu":
         process.gpu.update(values[0])
     elif kind == "versions":
         process.versions.update(values[0])
-    elif kind == "batch":
+    elif kind == "batch" and values[0] in stacks:
         process.batches.append((stacks[values[0]], values[1]))
     elif kind == "thread":
         process.names[values[0]] = values[1]

@@ -1,4 +1,4 @@
-"""Profiles made by hand, with every number known."""
+"""Profiles made by hand, with every number known; and what scripts that are diagnosed need."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import Ending, Exit, Kind, Lane, Machine, Profile, Role, Series, Site, Span
 
 SECONDS = 50.0
+SEEN = """
+def seen(pid=None):  # whether a process that is diagnosed, this one or another, has left samples of its main thread
+    import json, os, pathlib
+    pid = pid or os.getpid()
+    files = pathlib.Path(json.loads(os.environ["HEADRACE_DIAGNOSE"])["folder"]).glob(f"{pid}-*.jsonl")
+    return any(f'["samples",[[{pid},' in file.read_text() for file in files)
+"""  # for scripts that have to run until they were seen, however busy the machine is
 
 
 def lane(pid: int = 100, kind: Kind = Kind.MAIN, name: str = "main", turns: int = 20, **shares: float) -> Lane:

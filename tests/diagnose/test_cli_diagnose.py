@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 
 import pytest
-from samples import profile
+from samples import SEEN, profile
 
 from headrace import cli
 from headrace.commands.diagnose import split
 
-LOOP = """
-import sys, time
+LOOP = f"""{SEEN}
+import os, sys, time
 import gymnasium
 
 class Slow(gymnasium.Env):
     def reset(self, **options):
-        return 0, {}
+        return 0, {{}}
     def step(self, action):
         until = time.perf_counter() + 0.004
         while time.perf_counter() < until:
             pass
-        return 0, 0.0, False, False, {}
+        return 0, 0.0, False, False, {{}}
 
 print("arguments", sys.argv[1:])
 environment = Slow()
 environment.reset()
-while True:
+while "forever" in sys.argv or not seen():
     environment.step(0)
     time.sleep(0.004)
 """
@@ -50,18 +50,27 @@ def test_flags_before_the_script_are_the_diagnosis_s_and_the_rest_is_the_script_
 def test_an_unmodified_script_gets_its_report(tmp_path, capfd):
     (tmp_path / "loop.py").write_text(LOOP)
     output = tmp_path / "out"
-    words = ["--seconds", "6", "--skip", "0.5", "--output", str(output), str(tmp_path / "loop.py"), "--seconds", "7"]
+    words = ["--skip", "0", "--output", str(output), str(tmp_path / "loop.py"), "--seconds", "7"]
     assert cli.main(["diagnose", *words]) == 0
     said = capfd.readouterr().out
     assert "arguments ['--seconds', '7']" in said
-    assert "Take the sleeping out" in said
+    assert "environment" in said and "report.html" in said
     assert sorted(path.name for path in output.iterdir()) == [
         "profile.json",
         "report.html",
         "trace.json",
         "verdict.json",
     ]
-    shares = json.loads((output / "verdict.json").read_text())["shares"]
+    assert sum(json.loads((output / "verdict.json").read_text())["shares"].values()) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_what_a_script_does_half_of_the_time_has_half_of_it(tmp_path, capfd):
+    (tmp_path / "loop.py").write_text(LOOP)
+    words = ["--seconds", "6", "--skip", "0.5", "--output", str(tmp_path), str(tmp_path / "loop.py"), "forever"]
+    assert cli.main(["diagnose", *words]) == 0
+    assert "Take the sleeping out" in capfd.readouterr().out
+    shares = json.loads((tmp_path / "verdict.json").read_text())["shares"]
     assert shares["environment"] + shares["idle"] > 0.9
     assert 0.3 < shares["environment"] < 0.7
 

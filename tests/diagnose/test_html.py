@@ -95,6 +95,7 @@ def test_a_native_thread_is_drawn_by_its_use_of_a_core():
     assert "M0 75.0h1V100h-1z" in charts.effort(pool, 0.0, 50.0, 1)
 
 
+@pytest.mark.slow  # a browser has moods of its own
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 def test_a_browser_draws_the_chart_and_the_table(made, tmp_path):
     path = html.save(made, judge(made), tmp_path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,12 +102,15 @@ def test_a_record_has_functions_as_the_sampler_describes_them(told: Process) -> 
     assert "threading.Thread.run" in {f"{code.module}.{code.name}" for code in waiting}
 
 
-def look(found: Outside, watch: Watch, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        watch.look()
-        found.look()
-        time.sleep(0.05)
+def look(found: Outside, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look until it has been silent for long enough, by a clock that goes a second a look."""
+    with monkeypatch.context() as patch:
+        patch.setattr(outside, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+        for _ in range(5):
+            watch.look()
+            found.look()
+    for recorder in found._recorders:
+        recorder._process.wait(60)
     found.finish()
 
 
@@ -119,11 +123,10 @@ def test_what_to_do_is_said(reason: str, tmp_path: Path, monkeypatch: pytest.Mon
     refusing.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
     refusing.chmod(0o755)
     monkeypatch.setattr(outside, "find", lambda: None if reason is MISSING else str(refusing))
-    monkeypatch.setattr(outside, "AFTER", 0.2)
     alone = subprocess.Popen(ALONE)
     try:
         found = Outside(watch := Watch(alone.pid), tmp_path)
-        look(found, watch, 1.2)
+        look(found, watch, monkeypatch)
     finally:
         alone.kill()
         alone.wait()
@@ -133,20 +136,20 @@ def test_what_to_do_is_said(reason: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_said_of_processes_that_tell_themselves_or_are_no_python(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(outside, "AFTER", 0.2)
     for command in (ALONE, ["sleep", "60"]):
         process = subprocess.Popen(command)
         try:
             if command is ALONE:
                 (tmp_path / f"{process.pid}-0.jsonl").touch()
             found = Outside(watch := Watch(process.pid), tmp_path)
-            look(found, watch, 1.0)
+            look(found, watch, monkeypatch)
         finally:
             process.kill()
             process.wait()
         assert found.blind == [] and found.missed == set()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(outside.find() is None, reason="py-spy is not installed")
 def test_py_spy_sees_a_child_without_site(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outside, "AFTER", 0.2)

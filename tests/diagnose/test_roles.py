@@ -140,6 +140,7 @@ def test_what_is_made_to_be_printed_is_logging(tmp_path: Path) -> None:
     printed = Place(code, 2, 2, 10, 10 + len("json.dumps({'n': 1})"))
     assert source.calls_around(printed) == ("print",)
     assert role(encoder, printed) is Role.LOGGING
+    assert role(printed) is Role.LOGGING  # dumps itself, caught before or after its work
     assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.OTHER
 
 

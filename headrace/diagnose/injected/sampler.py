@@ -42,6 +42,7 @@ class Sampler:
         self._stacks = Stacks()
         self._samples = []  # (native id of thread, time, seconds that it stands for, number of stack)
         self._records = []
+        self._unwritten = b""
         self._told = {}  # the last facts, so that each is told once
         self._sizes = {}
         self._kernels = KernelWatch(self._began, self._kernels_after, KERNELS_FOR)
@@ -82,15 +83,18 @@ class Sampler:
     # --- the main thread
 
     def _tick(self, _, frame):
-        """Note where the main thread is, and for how long it may have been there: all ticks since the last note."""
-        if not self._working or self._inside:
+        """Note where the main thread is, and for how long it may have been there: all ticks since the last note.
+
+        frame: None where no Python code runs, as while the interpreter reads the script's file: the next tick has it.
+        """
+        if not self._working or self._inside or frame is None:
             return
         self._inside = True  # ticks that fall into this one are the next one's
         began = time.thread_time()
         try:
             self._note_main(frame)
         except Exception as error:  # never the script's business
-            self._give_up(error)
+            self._failed(error)
         finally:  # Ctrl-C may have come meanwhile, and goes to the script
             self._cost += time.thread_time() - began
             self._inside = False
@@ -98,7 +102,7 @@ class Sampler:
     def _note_main(self, frame):
         origin, period = self._schedule
         now = time.monotonic()
-        due = origin + int((now - origin) / period) * period
+        due = origin + (now - origin) // period * period
         if due <= self._last:
             return
         spent, self._last = due - self._last, due
@@ -153,9 +157,12 @@ class Sampler:
             self._ticker.stop()
             self._ticker = None
 
-    def _give_up(self, error):
-        self._halt()
-        self._say("blind", f"Sampling of process {self._pid} failed: {type(error).__name__}: {error}")
+    def _failed(self, error):
+        """Say that a look has failed, once; the next one may not, and stands for this one's time, too."""
+        key = f"failed {type(error).__name__}"
+        if key not in self._told:
+            self._told[key] = True
+            self._say("blind", f"A look into process {self._pid} failed: {type(error).__name__}: {error}")
 
     # --- the other threads
 
@@ -173,7 +180,7 @@ class Sampler:
                     self._keep_up()
                     self._write()
             except Exception as error:  # the script goes on, measured or not
-                self._give_up(error)
+                self._failed(error)
             self._cost += time.thread_time() - began
         if self._pid == pid:
             self._write()
@@ -228,22 +235,29 @@ class Sampler:
             self._append()
 
     def _append(self):
-        # the file is open no longer than for this: scripts may close what they like
-        samples, self._samples = self._samples, []
-        records, self._records = self._records, []
         # what describes stacks is taken last and written first: no sample comes before its stack
-        described, self._stacks.new = self._stacks.new, []
-        records = described + records + [["samples", samples], ["cost", self._cost, self._period]]
-        text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+        samples, records = _take(self._samples), _take(self._records)
+        records = _take(self._stacks.new) + records + [["samples", samples], ["cost", self._cost, self._period]]
+        self._unwritten += "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
         try:
+            # the file is open no longer than for this: scripts may close what they like
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        except OSError:  # the diagnosis is over, and its folder gone; this process goes on
+            try:
+                while self._unwritten:
+                    self._unwritten = self._unwritten[os.write(file, self._unwritten) :]
+            finally:
+                os.close(file)
+        except FileNotFoundError:  # the diagnosis is over, and its folder gone; this process goes on
             self._halt()
-            return
-        try:
-            os.write(file, text.encode())
-        finally:
-            os.close(file)
+        except OSError:  # too many files are open, or the disk is full: the next time all of it goes on where this ends
+            pass
+
+
+def _take(gathered):
+    """Empty a list to which another thread may be appending, and give what was in it."""
+    taken = gathered[:]
+    del gathered[: len(taken)]
+    return taken
 
 
 def _threads():

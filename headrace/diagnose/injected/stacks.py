@@ -10,10 +10,15 @@ MOST_FRAMES = 200  # innermost first; what lies further out does not decide anyt
 
 
 class Stacks:
-    """Numbers for stacks; `new` holds the descriptions that nobody has collected yet, as records for the spool."""
+    """Numbers for stacks; `new` holds the descriptions that nobody has collected yet, as records for the spool.
+
+    Several threads may ask at a time: each number is given once, and is known to others when its description is in
+    `new`.
+    """
 
     def __init__(self):
         self.new = []
+        self._numbers = itertools.count()
         self._codes = {}  # id -> (number, the code itself, which keeps the id its own)
         self._places = {}  # (id of code, offset of instruction) -> (number, whether the function has just been entered)
         self._stacks = {}
@@ -36,26 +41,29 @@ class Stacks:
                 frame = frame.f_back
             if places[0][1] and len(places) > 1:
                 del places[0]
-            number = self._stacks[key] = len(self._stacks)
+            number = next(self._numbers)
             self.new.append(["stack", number, [place[0] for place in places]])
+            self._stacks[key] = number
         return number
 
     def _describe(self, frame, place):
         code, offset = frame.f_code, place[1]
         known = self._codes.get(place[0])
         if known is None:
-            known = self._codes[place[0]] = (len(self._codes), code)
+            known = next(self._numbers), code
             name = getattr(code, "co_qualname", code.co_name)
             module = str(frame.f_globals.get("__name__", ""))
             ancestors = ancestry(frame, module, name)
             self.new.append(["code", known[0], code.co_filename, name, module, code.co_firstlineno, ancestors])
+            self._codes[place[0]] = known
         entered = False
         position = (frame.f_lineno, None, None, None)
         if hasattr(code, "co_positions"):
             entered = code.co_code[offset : offset + 2] == bytes((_RESUME, 0))
             position = next(itertools.islice(code.co_positions(), offset // 2, None), position)
-        found = self._places[place] = (len(self._places), entered)
+        found = next(self._numbers), entered
         self.new.append(["place", found[0], known[0], *position])
+        self._places[place] = found
         return found
 
 

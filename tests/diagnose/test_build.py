@@ -1,0 +1,49 @@
+"""What is made of what the samplers wrote: here of files that were written by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.diagnose import build
+from headrace.diagnose.gpu import GpuWatch
+from headrace.diagnose.hints import Hints
+from headrace.diagnose.outside import Outside
+from headrace.diagnose.processes import Watch
+from headrace.diagnose.profile import Ending, Exit, Profile
+
+PID, SECONDS = 4242, 6.0
+SCRIPT = [
+    ["code", 0, "/me/train.py", "main", "__main__", 1, []],
+    ["place", 1, 0, 3],
+    ["stack", 2, [1]],
+]
+
+
+def profile(folder: Path, sampled: float) -> Profile:
+    """Of a script of SECONDS, whose samples end after `sampled` seconds, ten a second."""
+    samples = [[PID, round(0.1 * (tick + 1), 6), 0.1, 2] for tick in range(round(10 * sampled))]
+    records = [["process", PID, os.getpid(), 0.0, True, "3.11.2"], *SCRIPT, ["samples", samples]]
+    (folder / f"{PID}-0.jsonl").write_text("\n".join(map(json.dumps, records)))
+    watch = Watch(PID)
+    window = build.Window(1.7e9, 0.0, SECONDS, 0.0)
+    exit = Exit(Ending.EXIT)
+    return build.profile(folder, watch, Outside(watch, folder), GpuWatch(), window, ["train.py"], exit, Hints())
+
+
+def about_samples(made: Profile) -> list[str]:
+    return [line for line in made.blind if "samples" in line]
+
+
+def test_samples_that_stand_for_less_than_the_window_are_said_to(tmp_path: Path) -> None:
+    (said,) = about_samples(profile(tmp_path, sampled=0.5))
+    assert "stand for 0.5 s of 6.0 s" in said
+
+
+@pytest.mark.parametrize("sampled", [5.5, 6.0])
+def test_the_last_samples_of_a_process_that_was_killed_are_not_missed(sampled: float, tmp_path: Path) -> None:
+    made = profile(tmp_path, sampled)
+    assert about_samples(made) == [] and made.driver.total == pytest.approx(sampled)
