@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,13 @@ class Memory:
                 os.posix_fallocate(file.fileno(), 0, self.size)  # now, rather than by a signal when it is first used
                 descriptor = os.dup(file.fileno())
         self.descriptor = descriptor
+        # gives the descriptor back, at the latest with this; the memory itself lives as long as views of it
+        self.close = weakref.finalize(self, os.close, descriptor)
         self.bytes = mmap.mmap(descriptor, self.size)
 
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A view of part of the memory."""
         return torch.frombuffer(self.bytes, dtype=dtype, count=prod(shape), offset=offset).view(shape)
-
-    def close(self) -> None:
-        """Give the descriptor back. The memory itself lives as long as views of it."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
 
 
 def shared_size(num_steps: int, num_envs: int, columns: Columns) -> int:

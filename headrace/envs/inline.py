@@ -17,7 +17,7 @@ Views = list[tuple[tuple[Any, ...], np.ndarray]]
 TRIES = 5  # how often in a row an environment may fail before it is given up
 
 
-def inline(factory: Callable[[], Any], num_worlds: int, name: str, *, group_by: str = "spaces", **part: Any) -> Any:
+def inline(factory: Callable[[], Any], num_worlds: int, name: str, *, group_by: Any = "spaces", **part: Any) -> Any:
     """An InlineEnv of factory's worlds, or a PettingZooEnv where several agents share one. part: see InlineEnv.
 
     Raises ValueError for a group_by where there is one agent.
@@ -86,6 +86,7 @@ class InlineEnv:
     def _describe(self, world: gymnasium.Env) -> None:
         """Take spaces and time limit from a world. Raises TypeError for spaces that are not supported."""
         self.max_steps = getattr(world.spec, "max_episode_steps", None)
+        self._scale = getattr(world, "headrace_reward_scale", 1.0)
         self.observation_space: Space = world.observation_space
         self.action_space: Space = world.action_space
         observation_column(self.observation_space)
@@ -138,10 +139,21 @@ class InlineEnv:
     def _make_anew(self, index: int) -> None:
         with suppress(Exception):  # it is broken already
             self.worlds[index].close()
-        self.worlds[index] = self.factory()
+        self.worlds[index] = self._built(index)
         self.restarts += 1
         self._made_anew[index] += 1
         self._unseeded.add(index)
+
+    def _built(self, index: int) -> Any:
+        """Another world; what it needs may not be free at once."""
+        for _ in range(TRIES - 1):
+            with suppress(Exception):
+                return self.factory()
+        try:
+            return self.factory()
+        except Exception as error:
+            self._annotate(error, index)
+            raise
 
     def _cut_off(self, index: int, t: int) -> None:
         """End an episode that nobody can go on with, as if its last step had not been taken."""
@@ -185,7 +197,7 @@ class InlineEnv:
         self._reward[t, index] = 0.0
         self._terminated[t, index] = self._truncated[t, index] = False
         self._valid[t + 1, index] = True
-        self._episode_return[t, index] = self._returns[index]
+        self._episode_return[t, index] = self._returns[index] / self._scale
         self._episode_length[t, index] = self._lengths[index]
         self._returns[index], self._lengths[index] = 0.0, 0
         self._episodes[index] += 1
