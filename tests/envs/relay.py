@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -56,6 +59,20 @@ class Relay(ParallelEnv):
         never = dict.fromkeys(here, False)
         flags = (over, never) if self.ending == "terminated" else (never, over)
         return seen, dict.fromkeys(here, float(self.count)), *flags, {agent: {} for agent in seen}
+
+
+class Mortal(Relay):
+    """Kills its process at the step `dies_at`, once: where the file `marker` is not there yet."""
+
+    def __init__(self, last, marker, dies_at, **options):
+        super().__init__(last, **options)
+        self.marker, self.dies_at = marker, dies_at
+
+    def step(self, actions):
+        if self.count + 1 == self.dies_at and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(actions)
 
 
 class Silent(Relay):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, Text
-from relay import Relay, Silent
+from relay import Mortal, Relay, Silent
 
 from headrace import envs
 from headrace.envs.base import columns_of, rollout_for
@@ -198,6 +198,30 @@ def test_a_world_that_fails_is_made_anew_where_asked():
     assert rows(rollout.valid) == [[1, 1, 1, 0, 1, 1, 1], [1, 1, 0, 0, 1, 1, 0]]
     assert rows(rollout.truncated)[0] == [0, 0, 1, 0, 0, 0] and rollout.reward[2, 0] == 0
     assert (rollout.episode_return[3, 0], rollout.episode_length[3, 0]) == (3, 2)
+
+
+@pytest.mark.parametrize("spaces", [{}, {"b": WIDE}], ids=["one group", "two groups"])
+def test_agents_of_a_process_that_is_killed_are_truncated_and_begin_anew(tmp_path, spaces):
+    def world():
+        return Mortal({"a": 9, "b": 9, "c": 2}, tmp_path / "died", dies_at=3, spaces=spaces)
+
+    env = envs.make(world, 2, workers=2, on_error="restart")
+    try:
+        rollout = run(env, 5)
+        assert env.restarts == 1 and env.num_envs == 6
+        cut = rollout.truncated.int().argmax(0)  # which of the two dies is the system's choice
+        lost = next(world for world in range(2) if cut[env.agents.index("a") * 2 + world])
+        for agent, valid, truncated in [
+            ("a", [1, 1, 1, 0, 1, 1], [0, 0, 1, 0, 0]),
+            ("b", [1, 1, 1, 0, 1, 1], [0, 0, 1, 0, 0]),
+            ("c", [1, 1, 0, 0, 1, 1], [0, 0, 0, 0, 0]),
+        ]:
+            column = env.agents.index(agent) * 2 + lost
+            assert rows(rollout.valid)[column] == valid and rows(rollout.truncated)[column] == truncated
+            kept = env.agents.index(agent) * 2 + 1 - lost
+            assert not rollout.truncated[:, kept].any() and rollout.valid[:3, kept].all() == (agent != "c")
+    finally:
+        env.close()
 
 
 def test_going_on_from_a_saved_state_begins_new_episodes():

@@ -137,3 +137,44 @@ def test_a_policy_is_evaluated_in_worlds_made_alike(tmp_path):
     assert made_alike(run.path) == {"frame_stack": 2, "time_limit": 5}
     resumed = hr.train(resume=run.path, total_steps=60)
     assert resumed.made_alike == {"frame_stack": 2, "time_limit": 5}
+
+
+def herd(**settings):
+    """Rows of a world of two agents, of which "a" leaves after 3 steps, in what was asked for."""
+    from relay import Relay
+
+    return stepped(envs.make(lambda: Relay({"a": 3, "b": 9}), 1, **settings), 6)
+
+
+def test_rewards_of_several_agents_are_scaled_and_returns_are_not():
+    rollout = herd(reward_scale=0.5, time_limit=4)
+    assert rollout.reward[:, 1].tolist() == [0.5, 1.0, 1.5, 2.0, 0.0, 0.5]
+    assert (rollout.episode_return[3, 0], rollout.episode_return[4, 1]) == (6.0, 10.0)
+
+
+def test_a_time_limit_truncates_all_agents_that_are_left():
+    rollout = herd(time_limit=4)
+    assert rollout.valid.int().T.tolist() == [[1, 1, 1, 0, 0, 1, 1], [1, 1, 1, 1, 0, 1, 1]]
+    assert rollout.truncated.int().T.tolist() == [[0] * 6, [0, 0, 0, 1, 0, 0]]
+    assert rollout.terminated[2, 0] and rollout.terminated.sum() == 1
+
+
+def test_each_agent_has_a_stack_of_its_own():
+    rollout = herd(frame_stack=2, time_limit=4)
+    assert rollout.observation[:, 1, :, 0].tolist() == [[0, 0], [0, 1], [1, 2], [2, 3], [3, 4], [0, 0], [0, 1]]
+    assert rollout.observation[4, :, 1, 1].tolist() == [0, 1]
+
+
+def test_pettingzoos_own_tests_of_worlds_in_what_was_asked_for():
+    checks = pytest.importorskip("pettingzoo.test")
+    from mpe2 import simple_spread_v3
+
+    from headrace.envs.wrappers import Wrapping, wrapped
+
+    def world():
+        return wrapped(
+            simple_spread_v3.parallel_env(max_cycles=9), Wrapping(frame_stack=3, time_limit=7, reward_scale=2.0)
+        )
+
+    checks.parallel_api_test(world(), num_cycles=20)
+    checks.parallel_seed_test(world, num_cycles=10)
