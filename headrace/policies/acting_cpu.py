@@ -26,8 +26,8 @@ from headrace.policies.served import flat_parameters, why_not
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
-DIGEST = "22c52088fde62e5d"
-VALUE_DIGEST = "34d67ea50e4a6df3"
+DIGEST = "876073e9fd8d5642"
+VALUE_DIGEST = "e9c31c175b5a9ac2"
 SOURCES = (
     *((ActorCritic, "forward"), (CategoricalHead, "forward"), (GaussianHead, "forward")),
     *((Categorical, "log_prob"), (Categorical, "_choose"), (Categorical, "mode")),

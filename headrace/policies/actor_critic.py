@@ -15,10 +15,11 @@ from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalize import ReturnNormalizer
 from headrace.policies.numpy_shell import batch_size, pad
 from headrace.rollout import Rollout, flatten
-from headrace.spaces import Space, to_json
+from headrace.spaces import Space, is_image, leaves, to_json
 
 # Decisions are made in whole blocks of rows: for a rest BLAS and vectorised functions take other routes, and what is
-# decided for an observation would differ in its last bits with the size of the batch.
+# decided for an observation would differ in its last bits with the size of the batch. Not so for images, of which a
+# block would cost more than all else.
 BLOCK = 64
 
 
@@ -54,6 +55,7 @@ class ActorCritic(Policy):
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.head = action_head(action_space, distribution)
         self.num_draws = self.head.num_draws
+        self.block = 1 if any(is_image(leaf) for _, leaf in leaves(observation_space)) else BLOCK
         self.layer_norm, self.images = layer_norm, images
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator, layer_norm)
@@ -85,9 +87,9 @@ class ActorCritic(Policy):
     @fused("actor_critic.decide")
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         rows = batch_size(observation)
-        if rows % BLOCK:
-            padded = None if noise is None else pad(noise, BLOCK)
-            decision = self.decide(pad(observation, BLOCK), memory, padded)
+        if rows % self.block:
+            padded = None if noise is None else pad(noise, self.block)
+            decision = self.decide(pad(observation, self.block), memory, padded)
             return Decision(decision.action[:rows], decision.log_prob[:rows], decision.value[:rows], memory)
         distribution, value = self(observation)
         action = distribution.mode() if noise is None else distribution.sample(noise)
@@ -100,8 +102,8 @@ class ActorCritic(Policy):
     @fused("actor_critic.value")
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         rows = batch_size(observation)
-        if rows % BLOCK:
-            return self.value(pad(observation, BLOCK))[:rows]
+        if rows % self.block:
+            return self.value(pad(observation, self.block))[:rows]
         value = self.critic_out(self.critic(self.encoder(observation))).flatten()
         return value if self.return_normalizer is None else self.return_normalizer(value)
 
