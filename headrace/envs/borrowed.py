@@ -12,27 +12,30 @@ from typing import Any
 from headrace.envs.registry import register
 
 LUNAR_LANDER: dict[str, Any] = {
-    "total_steps": 1_000_000,
+    "total_steps": 400_000,
+    "target_return": 230.0,
     "num_envs": 16,
     "num_steps": 256,
     "epochs": 8,
-    "minibatch_size": 256,
-    "learning_rate": 1e-3,
+    "minibatch_size": 128,
+    "learning_rate": 5e-4,
     "schedule": "linear",
-    "gamma": 0.999,
-    "gae_lambda": 0.98,
-    "entropy_coef": 0.01,
+    "entropy_coef": 0.003,
+    "hidden": (128, 128),
+    "activation": "relu",
 }
 HALF_CHEETAH: dict[str, Any] = {
-    "total_steps": 1_000_000,
+    "total_steps": 400_000,
     "num_envs": 8,
-    "num_steps": 256,
+    "num_steps": 128,
     "epochs": 10,
-    "minibatch_size": 128,
+    "minibatch_size": 64,
     "learning_rate": 1e-3,
     "schedule": "linear",
     "gamma": 0.98,
     "gae_lambda": 0.92,
+    "hidden": (128, 128),
+    "activation": "relu",
 }
 ATARI: dict[str, Any] = {
     "total_steps": 10_000_000,
