@@ -355,6 +355,18 @@ register(
             "hidden": (64,),
             "activation": "relu",
         },
+        "sac": {
+            "total_steps": 20_000,
+            "num_envs": 8,
+            "num_steps": 4,
+            "update_ratio": 0.25,
+            "batch_size": 128,
+            "buffer_size": 20_000,
+            "learning_rate": 1e-3,
+            "gamma": 0.95,
+            "tau": 0.02,
+            "hidden": (64, 64),
+        },
     },
 )
 register(
