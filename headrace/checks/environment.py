@@ -95,7 +95,12 @@ def _uneven(times: walking.Times) -> list[Finding]:
         return []
     found = f"one step in a hundred takes {times.p99 / times.median:.0f} times the median"
     return [
-        Finding("step time", "note", found, "let workers run ahead: see docs/environments.md, asynchronous workers")
+        Finding(
+            "step time",
+            "note",
+            found,
+            "in workers others need not wait for it: --pace asynchronous, see docs/environments.md",
+        )
     ]
 
 
