@@ -55,7 +55,7 @@ class DQNConfig:
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     layer_norm: bool = False  # what goes into each activation is normalised
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
-    images: str = "auto"  # network for images: nature, impala, small, or auto by their size
+    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
     memory_size: int = 64  # size of that memory
     sequence_length: int = 16  # rows of one env that are learned from together where there is memory

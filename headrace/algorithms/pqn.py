@@ -41,6 +41,7 @@ class PQNConfig:
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     layer_norm: bool = True  # what goes into each activation is normalised; without it values may diverge
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
 
     def __post_init__(self) -> None:
         counts, sizes = ("num_steps", "epochs", "minibatch_size"), ("learning_rate", "max_grad_norm")
@@ -68,7 +69,8 @@ class PQN(OnPolicy):
     ) -> PQN:
         """PQN with a QNetwork on a device. Raises TypeError for spaces it cannot learn on."""
         network = (config.hidden, config.activation, config.layer_norm, False, config.normalize_observation)
-        return cls(QNetwork(observation_space, action_space, *network, seed).to(device), config, seed)
+        policy = QNetwork(observation_space, action_space, *network, seed, config.images)
+        return cls(policy.to(device), config, seed)
 
     def columns(self) -> dict[str, Column | Columns]:
         """The value of the best action, of what is seen last too."""

@@ -43,7 +43,7 @@ class TD3Config:
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
-    images: str = "auto"  # network for images: nature, impala, small, or auto by their size
+    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
     memory_size: int = 64  # size of that memory
     sequence_length: int = 16  # rows of one env that are learned from together where there is memory
