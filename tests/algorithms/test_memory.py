@@ -306,3 +306,13 @@ def test_a_cue_is_remembered():
     while not trainer.reason_to_stop():
         trainer.iterate()
     assert hr.evaluate(trainer.policy, Recall, 64).mean > 0.8  # by chance 0, as often wrong as right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "env", "least"),
+    [("ppo", "CartPoleHidden", 400), ("dqn", "CartPoleHidden", 200), ("sac", "PendulumHidden", -300)],
+)
+def test_velocities_that_are_hidden_are_inferred(tmp_path, name, env, least):
+    run = hr.train(name, env, log_folder=str(tmp_path), progress="none")
+    assert run.evaluate(100).mean >= least

@@ -157,3 +157,10 @@ def test_an_unknown_network_is_named(kind):
     config = DQNConfig(images="big") if kind is DQN else SACConfig(images="big")
     with pytest.raises(ValueError, match="unknown network for images 'big'"):
         kind.build(config, IMAGES, Discrete(3) if kind is DQN else POINT, 0, "cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "env", "least"), [("dqn", "PixelCatch", 0.9), ("sac", "PixelPendulum", -300)])
+def test_worlds_are_mastered_by_looking(tmp_path, name, env, least):
+    run = hr.train(name, env, log_folder=str(tmp_path), progress="none")
+    assert run.evaluate(100).mean >= least
