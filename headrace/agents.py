@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gymnasium.spaces import Space
@@ -50,6 +50,21 @@ def build(kind: Any, config: Any, env: Any, seed: int) -> Any:
         for number, (group, pair) in enumerate(spaces.items())
     }
     return Grouped(algorithms, env.groups)
+
+
+def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], others: Iterable[str], env: Any) -> None:
+    """Raise ValueError, naming the algorithms that fit, where one cannot act in an environment.
+
+    kinds: gives the kinds of spaces that an algorithm acts in. others: the names of all algorithms.
+    """
+    spaces = [action for _, action in spaces_of(env).values()]
+    wrong = next((space for space in spaces if not isinstance(space, kinds(name))), None)
+    if wrong is not None:
+        fit = [other for other in others if all(isinstance(space, kinds(other)) for space in spaces)]
+        raise ValueError(
+            f"{name} chooses among {' or '.join(kind.__name__ for kind in kinds(name))} actions, and those of "
+            f"{env.name} are {wrong}: use {', '.join(fit) or 'another action space'}"
+        )
 
 
 def check_spaces(policy: Any, env: Any) -> None:

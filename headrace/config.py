@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
+MADE_ALIKE = ("frame_stack", "time_limit")  # settings of make() that hold for worlds to evaluate and to film in, too
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
 
@@ -35,6 +36,9 @@ class TrainConfig:
     on_error: Literal["raise", "restart"] = "raise"  # of a world in a worker: stop, or make it anew and count it
     step_timeout: float = 60.0  # seconds after which a worker that has not stepped counts as dead
     group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents of a world with the same of these share a policy
+    frame_stack: int = 1  # observations that are seen together
+    time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own limit
+    reward_scale: float = 1.0  # rewards are multiplied by it; returns that are reported are not
     total_steps: int | None = 1_000_000  # stop after this many steps; None for no such limit
     max_seconds: float | None = None  # stop after this much training time, s (evaluation and saving excluded)
     max_episodes: int | None = None  # stop after this many finished episodes
@@ -65,6 +69,10 @@ class TrainConfig:
             raise ValueError(
                 "nothing would stop this run: give total_steps, max_seconds, max_episodes or target_return"
             )
+
+    def made_alike(self) -> dict[str, Any]:
+        """The settings of worlds that hold for those to evaluate and to film in, too."""
+        return {name: getattr(self, name) for name in MADE_ALIKE}
 
 
 def settle(

@@ -54,6 +54,8 @@ def evaluate(
     deterministic: bool = True,
     most_steps: int = MOST_STEPS,
     workers: Any = None,
+    frame_stack: int = 1,
+    time_limit: int | None = None,
 ) -> Evaluation:
     """Returns of `episodes` episodes, each in a world of its own.
 
@@ -63,6 +65,7 @@ def evaluate(
     Where several agents share a world, an episode's return is the mean of theirs, and its length the longest of theirs.
     workers: processes that step the worlds, their number or a headrace.Workers; None for none. The returns are the same
     bits for any number.
+    frame_stack, time_limit: as the policy was trained with, see make(); of a ready Env they are its own.
     Raises RuntimeError where an episode has not ended after most_steps; TypeError for worlds it cannot make again;
     ValueError for workers of compiled worlds.
     """
@@ -70,7 +73,8 @@ def evaluate(
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
     source = original(env)
     started = perf_counter()
-    worlds = _worlds(source, episodes, next(policy.parameters()).device, workers, getattr(policy, "groups", "spaces"))
+    made: dict[str, Any] = {"device": next(policy.parameters()).device, "group_by": getattr(policy, "groups", "spaces")}
+    worlds = _worlds(source, episodes, workers, made | {"frame_stack": frame_stack, "time_limit": time_limit})
     try:
         returns, lengths = _first_episodes(policy, worlds, _apart(seed), deterministic, most_steps)
     finally:
@@ -94,19 +98,19 @@ def _told(env: Any, returns: np.ndarray, lengths: np.ndarray, seconds: float) ->
     return Evaluation(mean, std, tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group)
 
 
-def _worlds(source: Any, number: int, device: torch.device, workers: Any, group_by: Any) -> Any:
-    """The original worlds of a source, as rollouts on a device see them."""
+def _worlds(source: Any, number: int, workers: Any, made: dict[str, Any]) -> Any:
+    """The original worlds of a source. made: further options of make()."""
     kernel = kernel_class(source)
     compiled = kernel is not None and kernel.gymnasium_id is None
     if compiled or (kernel is None and envs.comes_as_vector(source)):
         if workers is not None:
             what = "compiled" if compiled else "as a vector of environments"
             raise ValueError(f"{envs.spec(source).name} is evaluated {what}, without workers: leave {workers=} out")
-        return envs.make(source, number, device=device, group_by=group_by)
+        return envs.make(source, number, **made)
     if isinstance(workers, int):
         workers = min(workers, number)
     processes: Any = {"backend": "inline"} if workers is None else {"workers": workers}
-    return envs.make(source, number, wrappers=(_one_episode,), device=device, group_by=group_by, **processes)
+    return envs.make(source, number, wrappers=(_one_episode,), **processes, **made)
 
 
 def _one_episode(env: Any) -> Any:

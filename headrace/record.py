@@ -106,6 +106,7 @@ class Recorder:
             self._row,
             reason,
             trainer.config.seed,
+            trainer.config.made_alike(),
         )
         self.progress.say(summary(trainer))
         self.progress.say(
@@ -119,7 +120,8 @@ class Recorder:
 
     def _evaluate(self) -> None:
         config = self.trainer.config
-        result = evaluate(self.trainer.policy, self.trainer.source, config.eval_episodes, config.seed)
+        alike = config.made_alike()
+        result = evaluate(self.trainer.policy, self.trainer.source, config.eval_episodes, config.seed, **alike)
         self._offer(result.mean)
         length = sum(result.lengths) / len(result.lengths)
         self._evaluation = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}

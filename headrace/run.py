@@ -34,10 +34,12 @@ class Run:
     metrics: dict[str, Any] = field(default_factory=dict)  # the last row of metrics.jsonl
     reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"
     seed: int = 0
+    made_alike: dict[str, Any] = field(default_factory=dict)  # settings with which worlds are made to evaluate in
 
     def evaluate(self, episodes: int = 100, seed: int | None = None, deterministic: bool = True) -> Evaluation:
         """Returns of the policy on the original environment; see headrace.evaluate. seed: None for the run's own."""
-        return evaluate(self.policy, self.env, episodes, self.seed if seed is None else seed, deterministic)
+        seed = self.seed if seed is None else seed
+        return evaluate(self.policy, self.env, episodes, seed, deterministic, **self.made_alike)
 
     @property
     def best(self) -> Policy:

@@ -24,6 +24,7 @@ __all__ = [
     "Space",
     "Tuple",
     "action_column",
+    "channels_first",
     "env_columns",
     "from_json",
     "is_image",
@@ -39,6 +40,7 @@ WHY_NOT: dict[type[Space], str] = {
     Graph: "its size differs from step to step",
     OneOf: "which of its spaces a sample is of differs from step to step",
 }
+CHANNELS = (1, 2, 3, 4)  # sizes by which a dimension is known to hold channels, colours or stacked frames
 MOST = 2**31  # whole numbers are kept as int32
 
 
@@ -148,6 +150,21 @@ def of_envs(column: Column | Columns, envs: int) -> Column | Columns:
 def is_image(space: Space) -> TypeGuard[Box]:
     """Whether observations are images: a Box of uint8 with two dimensions or more."""
     return isinstance(space, Box) and len(space.shape) >= 2 and space.dtype == np.uint8
+
+
+def channels_first(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
+    """Whether images of a space's shape have their channels in front, and (channels, height, width).
+
+    [H, W] has one channel. Of three dimensions the channels are that end which is 4 or less, or else the smaller of
+    both; in doubt the last, as Gymnasium draws them. Raises TypeError for another number of dimensions.
+    """
+    if len(shape) == 2:
+        return True, (1, *shape)
+    if len(shape) != 3:
+        raise TypeError(f"images are [H, W], [H, W, C] or [C, H, W], and these are of shape {shape}")
+    first, last = shape[0], shape[2]
+    in_front = first < last if (first in CHANNELS) == (last in CHANNELS) else first in CHANNELS
+    return in_front, shape if in_front else (last, *shape[:2])
 
 
 def to_json(space: Space) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from headrace import agents, envs, finite, rng
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.grouped import Grouped
-from headrace.config import TrainConfig, nearest, read_toml, settle
+from headrace.config import MADE_ALIKE, TrainConfig, nearest, read_toml, settle
 from headrace.device import torch_threads, without_denormals
 from headrace.envs.agent_info import GIVEN, InformedEnv, informed
 from headrace.metrics import Episodes
@@ -42,9 +42,9 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <
 }
 LEARNING_KERNELS = {  # name of an algorithm -> its kernel; importing one registers it
     "ppo": "headrace.algorithms.ppo_cpu",
-    "sac": "headrace.algorithms.sac_cpu",
-    "td3": "headrace.algorithms.td3_cpu",
-    "ddpg": "headrace.algorithms.td3_cpu",
+    "sac": "headrace.algorithms.actor_q_cpu",
+    "td3": "headrace.algorithms.actor_q_cpu",
+    "ddpg": "headrace.algorithms.actor_q_cpu",
     "dqn": "headrace.algorithms.dqn_cpu",
 }
 COMMON_KERNELS = (
@@ -56,7 +56,14 @@ COMMON_KERNELS = (
 )
 CPU_KERNELS = (*COMMON_KERNELS, *LEARNING_KERNELS.values())
 REHEARSAL_STEPS = 2
-MADE_WITH = ("workers", "on_error", "step_timeout", "group_by")  # settings that make() takes
+MADE_WITH = (
+    "workers",
+    "on_error",
+    "step_timeout",
+    "group_by",
+    *MADE_ALIKE,
+    "reward_scale",
+)  # settings that make() takes
 
 
 class Trainer:
@@ -103,7 +110,7 @@ class Trainer:
         self.env = informed(self._make_env(options.get("num_envs")), agent_info, self.config.eval_freq)
         if isinstance(algorithm, str):
             kind = algorithm_classes(algorithm)[0]
-            _check_actions(algorithm, self.env)
+            agents.check_actions(algorithm, lambda name: algorithm_classes(name)[0].actions, ALGORITHMS, self.env)
             with torch_threads(1):  # several take longer over such small matrices, and give other bits
                 self.algorithm: Algorithm = agents.build(kind, algorithm_config, self.env, self.config.seed)
         else:
@@ -364,20 +371,6 @@ def _weights(algorithm: Any, config: Any) -> int:
     if not isinstance(algorithm, str):
         return sum(parameter.numel() for parameter in algorithm.policy.parameters())
     return hidden_weights(getattr(config, "hidden", ()))
-
-
-def _check_actions(name: str, env: Any) -> None:
-    """Raise ValueError, naming the algorithms that fit, where this one cannot act in an environment."""
-    kinds = algorithm_classes(name)[0].actions
-    spaces = [action for _, action in agents.spaces_of(env).values()]
-    wrong = next((space for space in spaces if not isinstance(space, kinds)), None)
-    if wrong is not None:
-        others = {other: algorithm_classes(other)[0].actions for other in ALGORITHMS}
-        fit = [other for other, able in others.items() if all(isinstance(space, able) for space in spaces)]
-        raise ValueError(
-            f"{name} chooses among {' or '.join(kind.__name__ for kind in kinds)} actions, and those of {env.name} are "
-            f"{wrong}: use {', '.join(fit)}"
-        )
 
 
 def _is_ready(source: Any) -> bool:

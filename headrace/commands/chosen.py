@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from headrace import checkpoint
-from headrace.config import read_toml
+from headrace.config import MADE_ALIKE, read_toml
 from headrace.policies.base import Policy
 from headrace.run import BEST, LAST, load
 
@@ -50,3 +50,13 @@ def env_of(run: Path) -> Any:
                 raise ValueError(f"{folder}/config.toml does not say how its environment is made: give it by --env")
             return env
     raise FileNotFoundError(f"{run} has no config.toml: give the environment by --env")
+
+
+def made_alike(run: Path) -> dict[str, Any]:
+    """The settings with which a run's worlds were made and are to be made again; none where its config is gone."""
+    for folder in (run, run.parent):
+        if (folder / "config.toml").is_file():
+            settings = read_toml(folder / "config.toml")
+            found = {name: settings[name] for name in MADE_ALIKE if name in settings}
+            return {name: None if value == "none" else value for name, value in found.items()}
+    return {}

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from headrace.commands.chosen import Choice, env_of, load_chosen
+from headrace.commands.chosen import Choice, env_of, load_chosen, made_alike
 from headrace.evaluate import Evaluation, evaluate
 
 DESCRIPTION = "Returns of a trained policy on the original environment: headrace eval runs/ppo/CartPole-v1_1"
@@ -34,7 +34,8 @@ def main(arguments: list[str]) -> None:
     policy, folder = load_chosen(options.run, options.choice)
     env = options.choice.env or env_of(options.run)
     deterministic = not options.choice.stochastic
-    result = evaluate(policy, env, options.episodes, options.seed, deterministic, workers=options.workers)
+    alike = made_alike(options.run)
+    result = evaluate(policy, env, options.episodes, options.seed, deterministic, workers=options.workers, **alike)
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
         facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds}

@@ -16,6 +16,7 @@ from headrace.envs.base import Env
 from headrace.envs.crowd import Grouping, grouped
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.registry import Source, Spec, names, nearest, register, spec
+from headrace.envs.wrappers import UNWRAPPED, Wrapping, limited, wrapped
 
 if TYPE_CHECKING:
     from headrace.envs.worker_process import Workers
@@ -51,6 +52,9 @@ def make(
     on_error: Literal["raise", "restart"] = "raise",
     step_timeout: float = 60.0,
     group_by: Grouping = "spaces",
+    frame_stack: int = 1,
+    time_limit: int | None = None,
+    reward_scale: float = 1.0,
     **kwargs: Any,
 ) -> Env:
     """N environments behind one Env.
@@ -66,6 +70,9 @@ def make(
     With a pettingzoo.ParallelEnv, several agents share each of num_envs worlds: see headrace.envs.pettingzoo. group_by:
     who of them share a policy: those of the same "spaces", of the same "names" but for their numbers, none ("agents"),
     or groups by name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
+    frame_stack: observations seen together; time_limit: steps until an episode is truncated; reward_scale: what rewards
+    are multiplied by, while returns are reported as they are. See headrace.envs.wrappers; a compiled world has its time
+    limit alone from here.
     workers (how many processes, or the Workers to use, or "auto" for as many as trying one environment says, which may
     be none), on_error and step_timeout: see headrace.envs.workers.WorkerEnv.
     device: where the rollouts lie. Worlds that run on the CPU are seen from another one by a DeviceEnv.
@@ -82,12 +89,13 @@ def make(
         raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
     known = spec(source)
     entry = _entry(known)
+    wrapping = Wrapping(frame_stack, time_limit, reward_scale)
     if workers == "auto":
         workers = None
         if backend == "auto" and not sources.is_kernel(entry) and not sources.comes_as_vector(known.name, entry):
             from headrace.envs.how_many import tried
 
-            workers = tried(_factory(known.name, entry, wrappers, kwargs), num_envs) or None
+            workers = tried(_factory(known.name, entry, wrappers, kwargs, wrapping), num_envs) or None
     if workers is not None and backend not in ("auto", "workers"):
         raise ValueError(f"workers={workers} is for the workers backend; the backend is {backend!r}: leave one out")
     if workers is not None or backend == "workers":
@@ -95,31 +103,50 @@ def make(
         where = resolve(device)
         from headrace.envs.workers import WorkerEnv
 
-        build = _factory_elsewhere(known, wrappers, kwargs)
+        build = _factory_elsewhere(known, wrappers, kwargs, wrapping)
         faults: Any = {"on_error": on_error, "step_timeout": step_timeout}
         return _seen_from(where, WorkerEnv(build, num_envs, known.name, workers, group_by=group_by, **faults))
     if backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry)):
+        if wrapping.asked():
+            raise ValueError(
+                f"{known.name} comes as a vector of environments, which takes no {wrapping.asked()}: use the library's "
+                "own options, or backend='inline'"
+            )
         return _vector(known.name, entry, num_envs, device, wrappers, kwargs)
     if sources.is_kernel(entry) and backend != "inline":
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
             raise TypeError(f"{known.name} is compiled and takes no {given}: use params, or backend='inline'")
+        if asked := wrapping.asked("frame_stack", "reward_scale"):
+            raise ValueError(
+                f"{known.name} is compiled and takes no {asked}: write it into its observe() or step(), take recurrent "
+                "or normalize_return instead, or use backend='inline'"
+            )
+        entry = entry if time_limit is None else limited(entry, time_limit)
         compiled = _compiled(known.name, entry, num_envs, backend, device, threads, params)
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
     from headrace.envs.inline import inline
 
-    build = _factory(known.name, entry, wrappers, kwargs)
+    build = _factory(known.name, entry, wrappers, kwargs, wrapping)
     return _seen_from(where, inline(build, num_envs, known.name, group_by=group_by))
 
 
 def factory(
-    source: Source, *, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (), **kwargs: Any
+    source: Source,
+    *,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    frame_stack: int = 1,
+    time_limit: int | None = None,
+    **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
-    """A function that makes one gymnasium.Env of a source: the original of a port, or the KernelEnv in plain Python."""
+    """A function that makes one gymnasium.Env of a source: the original of a port, or the KernelEnv in plain Python.
+
+    The options are those of make().
+    """
     known = spec(source)
-    return _factory(known.name, _entry(known), wrappers, kwargs)
+    return _factory(known.name, _entry(known), wrappers, kwargs, Wrapping(frame_stack, time_limit))
 
 
 def adapted(worlds: Any) -> Any:
@@ -259,28 +286,41 @@ def _refuse_compiled_options(name: str, backend: str, threads: Any, params: Any)
 
 
 def _factory(
-    name: str, entry: Any, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]], kwargs: dict[str, Any]
+    name: str,
+    entry: Any,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
+    kwargs: dict[str, Any],
+    wrapping: Wrapping = UNWRAPPED,
 ) -> Callable[[], gymnasium.Env]:
+    if wrapping.time_limit is not None:
+        if sources.has_a_limit(entry):
+            kwargs = {"max_episode_steps": wrapping.time_limit, **kwargs}
+        elif sources.is_kernel(entry):
+            entry = limited(entry, wrapping.time_limit)
+
     def build() -> gymnasium.Env:
         env = sources.build(name, entry, kwargs)
         for wrapper in wrappers:
             env = wrapper(env)
-        return env
+        return wrapped(env, wrapping)
 
     return build
 
 
 def _factory_elsewhere(
-    known: Spec, wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]], kwargs: dict[str, Any]
+    known: Spec,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
+    kwargs: dict[str, Any],
+    wrapping: Wrapping,
 ) -> Callable[[], gymnasium.Env]:
     """As _factory(), for another process: what lies in a file of its own is found there anew."""
     name, entry = known.name, known.entry
     if not (isinstance(entry, str) and ".py" in entry):
-        return _factory(name, _entry(known), wrappers, kwargs)
+        return _factory(name, _entry(known), wrappers, kwargs, wrapping)
     path, colon, member = entry.rpartition(":")
     place = f"{Path(path).resolve()}:{member}" if colon else str(Path(entry).resolve())
 
     def build() -> gymnasium.Env:
-        return _factory(name, sources.find(place), wrappers, kwargs)()
+        return _factory(name, sources.find(place), wrappers, kwargs, wrapping)()
 
     return build

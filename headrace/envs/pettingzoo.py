@@ -61,6 +61,7 @@ class PettingZooEnv(InlineEnv):
 
     def _describe(self, world: Any) -> None:
         self.crowd = crowd_of(world, self.group_by)
+        self._scale = getattr(world, "headrace_reward_scale", 1.0)
         self.groups, self.spaces, self.agents = self.crowd.groups, self.crowd.spaces, self.crowd.agents
         self.num_agents, self.nested = len(self.agents), self.crowd.nested
         self.columns()  # raises for spaces that are not supported
@@ -158,7 +159,7 @@ class PettingZooEnv(InlineEnv):
         column = self._places[number].first + index
         self._reward[t, column] = 0.0
         self._terminated[t, column] = self._truncated[t, column] = False
-        self._episode_return[t, column] = self._sums[number, index]
+        self._episode_return[t, column] = self._sums[number, index] / self._scale
         self._episode_length[t, column] = self._counts[number, index]
         self._sums[number, index] = self._counts[number, index] = 0
 

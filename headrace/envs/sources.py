@@ -110,6 +110,12 @@ def is_kernel(thing: Any) -> bool:
     return inspect.isclass(thing) and issubclass(thing, KernelEnv)
 
 
+def has_a_limit(entry: Any) -> bool:
+    """Whether gymnasium.make makes this, or the original that it is a port of, and so limits its episodes."""
+    port = is_kernel(entry) and entry.gymnasium_id is not None
+    return port or (isinstance(entry, EnvSpec) and not entry.id.startswith(ATARI))
+
+
 def _parameters(function: Any) -> Any:
     try:
         return inspect.signature(function).parameters

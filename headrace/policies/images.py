@@ -8,25 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from headrace.spaces import Box
+from headrace.spaces import Box, channels_first
 
-CHANNELS = (1, 2, 3, 4)  # sizes by which a dimension is known to hold channels, colours or stacked frames
 NATURE_FROM = 36  # pixels a side from which Nature's convolutions leave something over
-
-
-def channels_first(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
-    """Whether images of a space's shape have their channels in front, and (channels, height, width).
-
-    [H, W] has one channel. Of three dimensions the channels are that end which is 4 or less, or else the smaller of
-    both; in doubt the last, as Gymnasium draws them. Raises TypeError for another number of dimensions.
-    """
-    if len(shape) == 2:
-        return True, (1, *shape)
-    if len(shape) != 3:
-        raise TypeError(f"images are [H, W], [H, W, C] or [C, H, W], and these are of shape {shape}")
-    first, last = shape[0], shape[2]
-    in_front = first < last if (first in CHANNELS) == (last in CHANNELS) else first in CHANNELS
-    return in_front, shape if in_front else (last, *shape[:2])
 
 
 class ImageEncoder(nn.Module):
