@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,7 +209,7 @@ class Left(NamedTuple):
     descriptors: int
     processes: int
     megabytes: float
-    shared: frozenset[str]  # what lies in /dev/shm
+    shared: frozenset[str]  # what lies in /dev/shm and no other program uses
 
     @classmethod
     def now(cls) -> Left:
@@ -218,8 +219,22 @@ class Left(NamedTuple):
             len(os.listdir("/proc/self/fd")),
             len(descendants(os.getpid())),
             pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
-            frozenset(os.listdir("/dev/shm")),
+            shared_files(),
         )
+
+
+def shared_files() -> frozenset[str]:
+    """Files in /dev/shm that no process of another program has mapped."""
+    mine, others = {os.getpid(), *descendants(os.getpid())}, set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        if int(maps.parent.name) not in mine:
+            with suppress(OSError):  # it has ended, or is another user's
+                others |= {int(line.split()[4]) for line in maps.read_text().splitlines() if "/dev/shm/" in line}
+    found = set()
+    for entry in os.scandir("/dev/shm"):
+        with suppress(OSError):  # it has gone
+            found |= {entry.name} if entry.stat().st_ino not in others else set()
+    return frozenset(found)
 
 
 def main() -> None:
