@@ -135,13 +135,19 @@ def _lanes(process: Process, classifier: Classifier, watch: Watch, window: Windo
         spans = _spans(kept, classifier, clock, window)
         if kind is Kind.THREAD:
             _call_it_waiting(spans)
-        lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans), samples=len(kept))
+        lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans))
+        lane.samples = _looks(kept, process.period)
         lane.cpu_seconds = _cpu(clock, window.begin, window.ended)
         lane.queued_seconds = _queued(clock, window.begin, window.ended)
         lane.sites = sites.find(kept, classifier)
         lane.counters = dict(process.counters) if main else {}
         lanes.append(lane)
     return lanes
+
+
+def _looks(samples: list[Sample], period: float) -> int:
+    """How many looks the samples stand for: one sample stands for all that fall into a long call of C."""
+    return max(len(samples), round(sum(sample.seconds for sample in samples) / period) if period else 0)
 
 
 def _spans(samples: list[Sample], classifier: Classifier, clock: Thread | None, window: Window) -> list[Span]:
@@ -295,6 +301,12 @@ def _cpu_name() -> str:
     return names[0] if names else platform.processor()
 
 
+def _sampled_for(root: Process, window: Window) -> float:
+    """Seconds of the window within which the script ran: not Python's own beginning and end before and after it."""
+    end = window.ended if root.ended is None else min(root.ended, window.ended)
+    return end - max(root.began, window.begin)
+
+
 def _blind(
     told: list[Process],
     root: Process | None,
@@ -308,8 +320,7 @@ def _blind(
     said = [line for process in told for line in process.blind]
     if window.too_short and window.skip:
         said.append(f"The script ended within {window.skip:g} s, so its start-up is part of what was measured.")
-    seconds = window.ended - window.begin
-    if lanes and lanes[0].total < WELL_SEEN * seconds:
+    if lanes and root and lanes[0].total < WELL_SEEN * (seconds := _sampled_for(root, window)):
         said.append(
             f"The samples of the thread that the shares are of stand for {lanes[0].total:.1f} s of {seconds:.1f} s: "
             "what it did in the rest was not seen."

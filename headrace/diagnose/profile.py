@@ -86,7 +86,7 @@ class Lane:
     sites: list[Site] = field(default_factory=list)  # costliest first
     cpu_seconds: float = 0.0  # of the thread, within the window
     queued_seconds: float = 0.0  # for which it could have run within the window, but other threads had the cores
-    samples: int = 0  # stacks that were read; 0 for native threads, which are seen by their CPU time alone
+    samples: int = 0  # looks that found it somewhere; 0 for native threads, which are seen by their CPU time alone
     counters: dict[str, float] = field(default_factory=dict)  # see COUNTERS
 
     @property

@@ -89,10 +89,14 @@ def evaluation(facts: Facts) -> str:
 def fused(facts: Facts) -> str:
     """Adam in one call."""
     if facts.uses(SB3):
-        return (
-            'PPO("MlpPolicy", env, policy_kwargs=dict(optimizer_kwargs=dict(fused=True)))   # SAC, DQN, A2C(Adam) alike'
-        )
+        return f'{_algorithm(facts)}("MlpPolicy", env, policy_kwargs=dict(optimizer_kwargs=dict(fused=True)))'
     return "torch.optim.Adam(parameters, lr=..., fused=True)"
+
+
+def _algorithm(facts: Facts) -> str:
+    """The class of Stable-Baselines3 that learns."""
+    places = (site.function.partition(".") for site in facts.profile.driver.sites if f"{SB3}/" in site.file)
+    return next((owner for owner, _, method in places if method == "train"), "PPO")
 
 
 def minibatch(facts: Facts, factor: int) -> str:
@@ -104,7 +108,7 @@ def minibatch(facts: Facts, factor: int) -> str:
 def device(facts: Facts, name: str) -> str:
     """Where the network lies."""
     if facts.uses(SB3):
-        return f'PPO("MlpPolicy", env, device="{name}")'
+        return f'{_algorithm(facts)}("MlpPolicy", env, device="{name}")'
     return f'device = torch.device("{name}")'
 
 

@@ -16,6 +16,7 @@ from headrace.diagnose.words import capital, count, duration, percent, place, se
 NOTHING = 1.15  # where no remedy can gain more, there is nothing to gain
 ENOUGH_SAMPLES = 150  # below, shares are too rough for a verdict
 FEW_TURNS = 5  # of collecting and learning; with fewer, it matters where the window began
+MOSTLY_LEARNING = 0.95  # of the time: there it does not matter where the turns lie
 UNBOUNDED = 50.0  # a bound as high as this says nothing
 UNNAMED = 0.25  # of the time in code without a role: the verdict says so before anything else
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
@@ -129,6 +130,8 @@ def _manner(facts: Facts) -> str:
 
 
 def _bounds(facts: Facts, found: list[Remedy]) -> str:
+    if facts.samples < ENOUGH_SAMPLES:
+        return "What could be gained is not said on so little."
     text = [_gpu(facts)]
     if found:
         offers = [f"{remedy.title[0].lower()}{remedy.title[1:]}: {promise(remedy)}" for remedy in found[:3]]
@@ -272,9 +275,10 @@ def _turns(facts: Facts) -> int:
     if not spans or facts.learning < NOTICEABLE * facts.base:
         return 0
     columns = binned(spans, spans[0].start, spans[-1].end, 200)
+    columns = [column for column in columns if column.get(Role.START_UP, 0.0) < 0.5]
     learning = [sum(column.get(role, 0.0) for role in LEARNING) > 0.5 for column in columns]
     began = sum(now and not before for before, now in zip([False, *learning], learning, strict=False))
-    return began if 0 < began < FEW_TURNS and not all(learning) else 0
+    return began if 0 < began < FEW_TURNS and sum(learning) < MOSTLY_LEARNING * len(learning) else 0
 
 
 def ending(profile: Profile) -> str:

@@ -23,10 +23,10 @@ SCRIPT = [
 ]
 
 
-def profile(folder: Path, sampled: float) -> Profile:
+def profile(folder: Path, sampled: float, *more: list) -> Profile:
     """Of a script of SECONDS, whose samples end after `sampled` seconds, ten a second."""
     samples = [[PID, round(0.1 * (tick + 1), 6), 0.1, 2] for tick in range(round(10 * sampled))]
-    records = [["process", PID, os.getpid(), 0.0, True, "3.11.2"], *SCRIPT, ["samples", samples]]
+    records = [["process", PID, os.getpid(), 0.0, True, "3.11.2"], *SCRIPT, ["samples", samples], *more]
     (folder / f"{PID}-0.jsonl").write_text("\n".join(map(json.dumps, records)))
     watch = Watch(PID)
     window = build.Window(1.7e9, 0.0, SECONDS, 0.0)
@@ -47,3 +47,14 @@ def test_samples_that_stand_for_less_than_the_window_are_said_to(tmp_path: Path)
 def test_the_last_samples_of_a_process_that_was_killed_are_not_missed(sampled: float, tmp_path: Path) -> None:
     made = profile(tmp_path, sampled)
     assert about_samples(made) == [] and made.driver.total == pytest.approx(sampled)
+
+
+def test_what_python_does_after_the_script_is_not_missed(tmp_path: Path) -> None:
+    assert about_samples(profile(tmp_path, 3.0, ["end", 3.1, "", ""])) == []
+    assert len(about_samples(profile(tmp_path, 3.0, ["end", 5.9, "", ""]))) == 1
+
+
+def test_a_call_that_takes_long_counts_as_the_looks_that_fell_into_it(tmp_path: Path) -> None:
+    waiting = ["samples", [[PID, SECONDS, 3.0, 2]]]
+    assert profile(tmp_path, 3.0, ["cost", 0.0, 0.1]).driver.samples == 30
+    assert profile(tmp_path, 3.0, waiting, ["cost", 0.0, 0.1]).driver.samples == 60

@@ -234,3 +234,12 @@ def test_waiting_for_a_core_is_not_sleeping():
     assert "in 8 processes" in titles(remedies(Facts(made)))[0]
     made.driver.queued_seconds = 0.6 * SECONDS  # on a busy machine
     assert "in 2 processes" in titles(remedies(Facts(made)))[0]
+
+
+def test_changes_name_the_algorithm_that_is_at_work():
+    made = profile(INFERENCE=0.1, **LEARNING)
+    made.machine.versions["stable_baselines3"] = "2.9.2"
+    assert "PPO(" in named(remedies(Facts(made)), "fused").change
+    made.driver.sites = [site(Role.OPTIMIZER, 9.0)]
+    made.driver.sites[0].file, made.driver.sites[0].function = "/x/stable_baselines3/sac/sac.py", "SAC.train"
+    assert "SAC(" in named(remedies(Facts(made)), "fused").change

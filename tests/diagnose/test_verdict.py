@@ -70,9 +70,17 @@ def test_time_without_a_name_is_said_first_with_its_line():
 def test_few_samples_give_no_verdict():
     made = profile()
     made.driver.samples = 120
-    assert judge(Facts(made)).headline == "Too little was seen for a verdict: 120 samples. Try a longer --seconds."
+    verdict = judge(Facts(made))
+    assert verdict.headline == "Too little was seen for a verdict: 120 samples. Try a longer --seconds."
+    assert verdict.remedies == [] and "CPU" not in verdict.bounds
     made.exit = Exit(Ending.EXIT)
     assert judge(Facts(made)).headline.endswith("Give the script more to do, such as more steps.")
+
+
+def test_a_script_that_learns_all_of_the_time_takes_no_turns():
+    # the fifth of the window that is start-up is no turn
+    assert not [line for line in judge(facts(turns=1, START_UP=0.2, FORWARD=0.78, OTHER=0.02)).blind if "turns" in line]
+    assert [line for line in judge(facts(turns=1, ENVIRONMENT=0.3, FORWARD=0.7)).blind if "turns" in line]
 
 
 def test_start_up_is_left_out():
