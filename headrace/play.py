@@ -50,12 +50,15 @@ def play(
     seed: int = 0,
     deterministic: bool = True,
     max_steps: int = MOST_STEPS,
+    frame_stack: int = 1,
+    time_limit: int | None = None,
 ) -> Film:
     """Film episodes of a policy, each with its step and return below the picture.
 
     env: as for make(), filmed in the original environment by its own renderer; or a Gymnasium environment or
     pettingzoo.ParallelEnv made with render_mode="rgb_array". output: its ending chooses the format, .gif or .mp4. An
-    episode is cut off after max_steps. Where several agents share a world, its return is the mean of theirs.
+    episode is cut off after max_steps. frame_stack, time_limit: as the policy was trained with, see make(). Where
+    several agents share a world, its return is the mean of theirs.
     Raises ValueError for another format or an environment that draws no pictures; ImportError for a missing library.
     """
     target = Path(output)
@@ -66,7 +69,8 @@ def play(
     write = WRITERS[target.suffix]()
     if not isinstance(env, gymnasium.Env) and not hasattr(env, "possible_agents"):
         _without_screen()
-        world = envs.factory(env, render_mode="rgb_array")()
+        made: dict[str, Any] = {"frame_stack": frame_stack, "time_limit": time_limit, "render_mode": "rgb_array"}
+        world = envs.factory(env, **made)()
         try:
             return play(policy, world, target, episodes, seed, deterministic, max_steps)
         finally:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from headrace.commands.chosen import Choice, env_of, load_chosen
+from headrace.commands.chosen import Choice, env_of, load_chosen, made_alike
 from headrace.play import MOST_STEPS, Film, play
 
 DESCRIPTION = "A film of a trained policy: headrace play runs/ppo/CartPole-v1_1 --output play.gif"
@@ -32,7 +32,8 @@ def main(arguments: list[str]) -> None:
     policy, folder = load_chosen(options.run, options.choice)
     name = options.choice.env or env_of(options.run)
     deterministic = not options.choice.stochastic
-    film = play(policy, name, options.output, options.episodes, options.seed, deterministic, options.max_steps)
+    asked = (options.output, options.episodes, options.seed, deterministic, options.max_steps)
+    film = play(policy, name, *asked, **made_alike(options.run))
     print(f"{name}, {folder}")
     print(_report(film))
 

@@ -135,6 +135,8 @@ def test_a_policy_is_evaluated_in_worlds_made_alike(tmp_path):
     from headrace.commands.chosen import made_alike
 
     assert made_alike(run.path) == {"frame_stack": 2, "time_limit": 5}
+    film = hr.play(run.policy, "Pendulum-v1", tmp_path / "film.gif", **made_alike(run.path))
+    assert film.lengths == (5,)
     resumed = hr.train(resume=run.path, total_steps=60)
     assert resumed.made_alike == {"frame_stack": 2, "time_limit": 5}
 
