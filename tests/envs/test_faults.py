@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -91,6 +95,16 @@ def test_a_training_that_sees_no_number_ends_and_says_so():
             trainer.iterate()
         finally:
             trainer.close()
+
+
+@pytest.mark.slow
+def test_a_tenth_of_the_benchmarks_faults(tmp_path):
+    program = Path(__file__).parents[2] / "benchmarks" / "faults.py"
+    command = [sys.executable, str(program), "--quick", "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "faults.jsonl").read_text())
+    assert result["faults"] > 200 and result["wrong"] == [] and len(result["rows"]) == 14
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors as Linux shows them")
