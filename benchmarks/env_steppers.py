@@ -15,6 +15,7 @@ import numpy as np
 from common import Neighbours, cores, throughput, versions
 
 DRAWN = 64  # rows of actions, used in turn
+MOST_BYTES = 2**29  # of the observations in a rollout
 PROBE = 256  # vector steps in which endings are counted
 
 
@@ -38,11 +39,13 @@ def headrace(config: str, env_id: str, num_envs: int) -> Stepper:
     threads = cores() if config == "threaded" else 1
     torch.set_num_threads(threads)  # it carries the edge of a rollout to the next one
     env = make(env_id, num_envs, threads=threads)
-    num_steps = max(4, min(128, 524_288 // num_envs))  # as one would train with so many worlds
+    size = np.prod(env.observation_space.shape) * env.observation_space.dtype.itemsize
+    # as one would train with so many worlds; of pictures as many rows as memory is there for
+    num_steps = int(max(4, min(128, 524_288 // num_envs, MOST_BYTES // (num_envs * size))))
     columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
-    rollout = Rollout(num_steps, num_envs, columns, env.device)
+    rollout = Rollout(num_steps, env.num_envs, columns, env.device)
     env.reset(rollout, 0)
-    drawn = torch.from_numpy(draw_actions(env.action_space, num_envs, num_steps))
+    drawn = torch.from_numpy(draw_actions(env.action_space, env.num_envs, num_steps))
     rollout.action[:] = drawn.to(rollout.action.dtype)
 
     def step() -> None:
@@ -55,8 +58,8 @@ def headrace(config: str, env_id: str, num_envs: int) -> Stepper:
     for _ in range(calls):
         step()
         valid += int(rollout.valid_steps())
-    share = valid / (calls * num_steps * num_envs)
-    return Stepper(step, num_steps * num_envs, share, env.backend, threads, env.close)
+    share = valid / (calls * num_steps * env.num_envs)
+    return Stepper(step, num_steps * env.num_envs, share, env.backend, threads, env.close)
 
 
 def gymnasium(config: str, env_id: str, num_envs: int) -> Stepper:
@@ -64,6 +67,8 @@ def gymnasium(config: str, env_id: str, num_envs: int) -> Stepper:
     import gymnasium as gym
 
     def one() -> gym.Env:
+        if env_id == "PixelPendulum":
+            return pictures(gym.make("Pendulum-v1", disable_env_checker=True, render_mode="rgb_array"))
         return gym.make(env_id, disable_env_checker=True)
 
     if config == "loop":
@@ -77,6 +82,15 @@ def gymnasium(config: str, env_id: str, num_envs: int) -> Stepper:
     env.reset(seed=0)
     threads = num_envs if config == "async" else 1
     return vector(env, env.single_action_space, num_envs, "process" if config == "async" else "python", threads)
+
+
+def pictures(env: Any) -> Any:
+    """Gymnasium's own way to what PixelPendulum shows: two grey pictures of 42 x 42, from the renderer's."""
+    from gymnasium import wrappers
+
+    drawn = wrappers.AddRenderObservation(env, render_only=True)
+    small = wrappers.ResizeObservation(wrappers.GrayscaleObservation(drawn), (42, 42))
+    return wrappers.FrameStackObservation(small, 2)
 
 
 def plain_loop(env: Any) -> Stepper:
