@@ -74,6 +74,9 @@ def groups(facts: Facts) -> list[tuple[str, float]]:
 def _headline(facts: Facts, found: list[Remedy]) -> str:
     name, seconds = groups(facts)[0]
     most = f"{percent(seconds / facts.base)} of the time"
+    if facts.samples < ENOUGH_SAMPLES and facts.timed:  # timers need no samples
+        part, share = max(facts.timed.items(), key=lambda item: item[1])
+        return f"Most of it is {PARTS.get(part, part)}: {percent(share)} of the training, by Headrace's own timers."
     if facts.samples < ENOUGH_SAMPLES:
         most = " Start-up took nearly all of the window." if facts.start_up > facts.base else ""
         cut = facts.profile.exit.ending is Ending.TIME_LIMIT
@@ -131,7 +134,8 @@ def _manner(facts: Facts) -> str:
 
 def _bounds(facts: Facts, found: list[Remedy]) -> str:
     if facts.samples < ENOUGH_SAMPLES:
-        return "What could be gained is not said on so little."
+        few = count(facts.samples, "sample")
+        return f"What could be gained is not said on {few}: more steps of training, or a longer --seconds, give more."
     text = [_gpu(facts)]
     if found:
         offers = [f"{remedy.title[0].lower()}{remedy.title[1:]}: {promise(remedy)}" for remedy in found[:3]]

@@ -163,6 +163,12 @@ def test_headraces_own_timers_stand_beside_the_samples():
     assert "forward" not in verdict.where  # one call learns: it has no parts that a sampler could see
 
 
+def test_headraces_own_timers_judge_a_training_that_is_over_before_it_was_seen():
+    made = profile(FORWARD=0.9, INFERENCE=0.1, counters={"timed": 0.6, "timed env": 0.05, "timed learning": 0.45})
+    made.driver.samples = 28
+    assert judge(Facts(made)).headline == "Most of it is learning: 75 % of the training, by Headrace's own timers."
+
+
 def test_start_up_that_fills_the_window_gives_no_verdict():
     made = profile(START_UP=0.999, FORWARD=0.001)
     verdict = judge(Facts(made))
