@@ -214,6 +214,8 @@ def _entry(known: Spec) -> Any:
     if ":" in entry or entry.endswith(".py"):
         return sources.find(entry)
     hint = nearest(entry, [*names(), *gymnasium.registry]) or "; `headrace envs` lists those that are built in"
+    if sources.is_module(entry):
+        hint = f": it is a module; name what makes one in it, as {entry}:Class, or {entry}:parallel_env of PettingZoo"
     if "/" in entry:  # a namespace, such as ALE/Pong-v5: its package registers it when imported
         hint = f"; if a package brings it, name the package too: 'ale_py:{entry}'"
     raise ValueError(f"there is no environment {entry!r}{hint}")

@@ -92,6 +92,7 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
         if entry.id.startswith(ATARI):
             from headrace.envs import atari
 
+            registered(entry.id)  # in a worker process nobody has imported what registers it
             return atari.game(entry.id, **kwargs)
         try:
             return gymnasium.make(entry, **kwargs)
@@ -108,6 +109,16 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
 def is_kernel(thing: Any) -> bool:
     """Whether it is a class that can be compiled."""
     return inspect.isclass(thing) and issubclass(thing, KernelEnv)
+
+
+def is_module(name: str) -> bool:
+    """Whether this is the dotted name of a module that can be imported."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        return False
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def has_a_limit(entry: Any) -> bool:

@@ -179,6 +179,12 @@ def test_worlds_that_break_the_rules_are_named():
         assert any("in env 0 of 2" in note and "the run's 3" in note for note in raised.value.__notes__)
 
 
+def test_a_module_alone_says_what_is_missing():
+    pytest.importorskip("mpe2")
+    with pytest.raises(ValueError, match=r"it is a module; .* mpe2.simple_spread_v3:parallel_env of PettingZoo"):
+        envs.make("mpe2.simple_spread_v3", 1)
+
+
 def test_turn_taking_worlds_are_refused():
     simple = pytest.importorskip("mpe2.simple_spread_v3")
     with pytest.raises(TypeError, match="agents take turns: give its parallel_env"):
