@@ -123,7 +123,9 @@ def _manner(facts: Facts) -> str:
     each = f", {duration(facts.step_seconds)} a step" if facts.step_seconds else ""
     if facts.stepping:
         busy = sum(facts.work) / len(facts.work) / facts.base
-        many = count(len(facts.stepping), "process").replace("processs", "processes")
+        if len(facts.stepping) == 1:
+            return f" Another process steps the environments{each}, and is busy with them {percent(busy)} of the time."
+        many = f"{len(facts.stepping)} processes"
         return f" {many} step the environments{each}, and are busy with them {percent(busy)} of the time."
     if facts.unseen_processes:
         return " Other processes step the environments, but they were not seen at it."

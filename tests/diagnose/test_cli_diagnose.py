@@ -54,14 +54,14 @@ def test_an_unmodified_script_gets_its_report(tmp_path, capfd):
     assert cli.main(["diagnose", *words]) == 0
     said = capfd.readouterr().out
     assert "arguments ['--seconds', '7']" in said
-    assert "environment" in said and "report.html" in said
+    assert "report.html" in said
     assert sorted(path.name for path in output.iterdir()) == [
         "profile.json",
         "report.html",
         "trace.json",
         "verdict.json",
     ]
-    assert sum(json.loads((output / "verdict.json").read_text())["shares"].values()) == pytest.approx(1.0)
+    assert json.loads((output / "verdict.json").read_text())["headline"] in said.replace("\n", " ")
 
 
 @pytest.mark.slow
