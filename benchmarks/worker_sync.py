@@ -1,7 +1,7 @@
 """How long a parent and its worker processes take to tell each other "go" and "done", by what carries the words.
 
 Candidates: pipes, eventfds and semaphores, each waited for asleep; and spinning for at most SPIN seconds, on a pipe
-(polled) or on a word in shared memory, before going to sleep. A round: the parent tells every worker, each works for
+(polled) or on a word in shared memory, before going to sleep; and what headrace.envs.waiting makes of it. A round: the parent tells every worker, each works for
 `work` microseconds, and the parent, once all are done, works for `policy` microseconds. `rivals` are processes that
 compute all the time, as other programs do: `rivals_share` is how much they get done, of what they do alone.
 """
@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 from common import Neighbours, Row, finish, parser, table
 
+from headrace.envs.waiting import Waiting, spin_of
+
 SPIN = 50e-6  # s
 LINE = 8  # words of a cache line
 FORK = multiprocessing.get_context("fork")  # nothing but this file is loaded, and no thread runs
@@ -32,22 +34,22 @@ class Bell(NamedTuple):
     wait: Callable[[], Any]
 
 
-def pipe() -> Bell:
+def pipe(processes: int) -> Bell:
     reading, writing = os.pipe()
     return Bell(lambda: os.write(writing, bytes(12)), lambda: os.read(reading, 12))
 
 
-def eventfd() -> Bell:
+def eventfd(processes: int) -> Bell:
     descriptor = os.eventfd(0)
     return Bell(lambda: os.eventfd_write(descriptor, 1), lambda: os.eventfd_read(descriptor))
 
 
-def semaphore() -> Bell:
+def semaphore(processes: int) -> Bell:
     made = FORK.Semaphore(0)
     return Bell(made.release, made.acquire)
 
 
-def spinning_pipe() -> Bell:
+def spinning_pipe(processes: int) -> Bell:
     reading, writing = os.pipe()
     poll = select.poll()
     poll.register(reading, select.POLLIN)
@@ -61,7 +63,7 @@ def spinning_pipe() -> Bell:
     return Bell(lambda: os.write(writing, bytes(12)), wait)
 
 
-def spinning_word() -> Bell:
+def spinning_word(processes: int) -> Bell:
     """A word counts the rings; a sleeper says so in another, and is woken by a pipe."""
     words = memoryview(mmap.mmap(-1, 2 * LINE * 8)).cast("q")
     reading, writing = os.pipe()
@@ -94,12 +96,27 @@ def spinning_word() -> Bell:
     return Bell(ring, wait)
 
 
+def adopted(processes: int) -> Bell:
+    """As headrace.envs.waiting has it: spinning where each process has a core, until somebody else wants it."""
+    reading, writing = os.pipe()
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    waiting = Waiting(spin_of(processes))
+
+    def wait() -> None:
+        waiting.poll(poll, 60.0)
+        os.read(reading, 12)
+
+    return Bell(lambda: os.write(writing, bytes(12)), wait)
+
+
 CANDIDATES = {
     "pipe": pipe,
     "eventfd": eventfd,
     "semaphore": semaphore,
     "pipe, spinning": spinning_pipe,
     "word, spinning": spinning_word,
+    "adopted": adopted,
 }
 
 
@@ -123,9 +140,9 @@ def rate_of(count: Any, seconds: float) -> float:
     return (count.value - before) / (time.perf_counter() - began)
 
 
-def rounds(make: Callable[[], Bell], workers: int, work: float, policy: float, seconds: float) -> float:
+def rounds(make: Callable[[int], Bell], workers: int, work: float, policy: float, seconds: float) -> float:
     """Rounds a second."""
-    orders, answers = [make() for _ in range(workers)], [make() for _ in range(workers)]
+    orders, answers = ([make(workers + 1) for _ in range(workers)] for _ in range(2))
 
     def worker(place: int) -> None:
         while True:

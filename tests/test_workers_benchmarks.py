@@ -22,5 +22,5 @@ def test_workers(tmp_path):
 @pytest.mark.slow
 def test_worker_sync(tmp_path):
     printed, result = run("worker_sync", tmp_path)
-    assert len(result["rows"]) == 2 * 2 * 3 * 2 * 5 and "word, spinning" in printed
+    assert len(result["rows"]) == 2 * 2 * 3 * 2 * 6 and "word, spinning" in printed
     assert all(row["rounds_per_second"] > 0 for row in result["rows"])

@@ -155,6 +155,15 @@ def test_what_a_pace_cannot_do_is_said(options, message):
         Trainer("a2c", CARTPOLE, num_envs=2, num_steps=4, **options)
 
 
+def test_halves_give_the_same_bits_each_time():
+    runs = []
+    for _ in range(2):
+        trainer = Trainer("a2c", CARTPOLE, num_envs=5, num_steps=8, workers=3, pace="halves", hidden=(8,), seed=2)
+        runs.append([trainer.iterate() for _ in range(3)])
+        trainer.close()
+    assert runs[0] == runs[1]
+
+
 def test_training_at_the_workers_own_pace(tmp_path):
     trainer = Trainer("a2c", CARTPOLE, num_envs=4, num_steps=8, workers=2, pace="asynchronous", stragglers=0.5)
     assert "4 environments of" in trainer.plan and "in 2 processes" in trainer.plan
