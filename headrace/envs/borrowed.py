@@ -30,7 +30,7 @@ HALF_CHEETAH: dict[str, Any] = {
     "num_steps": 128,
     "epochs": 10,
     "minibatch_size": 64,
-    "learning_rate": 1e-3,
+    "learning_rate": 5e-4,
     "schedule": "linear",
     "gamma": 0.98,
     "gae_lambda": 0.92,
