@@ -1,4 +1,5 @@
-"""Learning calls whose gradients are written out equal the plain ones, which autograd differentiates."""
+"""Learning calls whose gradients are written out, in torch and compiled, equal the plain ones, which autograd
+differentiates."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ import torch
 from doubles import ACTIONS, OBSERVATIONS, made_up
 
 from headrace import fused
-from headrace.algorithms import ddpg, sac, sac_cpu, td3, td3_cpu
+from headrace.algorithms import actor_q_cpu, ddpg, sac, sac_cpu, td3, td3_cpu
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.device import torch_threads
+from headrace.kernels.teamwork import Team
 
 CASES = {
     "two layers": {},
@@ -55,22 +57,40 @@ def numbers(algorithm):
     return flats | moments | algorithm.buffers
 
 
-def learned(algorithm, calls=2):
-    noise = torch.rand(STEPS, ROWS, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(5))
+def learned(algorithm, calls=2, rows=ROWS):
+    noise = torch.rand(STEPS, rows, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(5))
     for call in range(calls):
-        metrics = algorithm.learn(made_up(STEPS, ROWS, seed=call), noise)
+        metrics = algorithm.learn(made_up(STEPS, rows, seed=call), noise)
         algorithm.iteration += 1
     return metrics
 
 
+@pytest.fixture
+def by_torch(monkeypatch):
+    """As on a machine whose registers are narrow, with layers as wide as these."""
+    monkeypatch.setattr(actor_q_cpu, "WIDEST", 0)
+    monkeypatch.setattr(actor_q_cpu, "WIDEST_512", 0)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_equal_the_plain_calls(name, case):
-    plain = build(name, **CASES[case])
-    by_hand = build(name, **CASES[case])
+def test_by_torch_equal_the_plain_calls(name, case, by_torch):
+    compare(name, CASES[case])
+
+
+@pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_compiled_equal_the_plain_calls(name, case):
+    special = {"one row more than a block": ({}, 65), "whole vectors": ({"hidden": (32, 48)}, ROWS)}
+    compare(name, *special.get(case, (CASES.get(case), ROWS)))
+
+
+def compare(name, options, rows=ROWS):
+    plain = build(name, **options)
+    by_hand = build(name, **options)
     with fused.plain_only():
-        wanted = learned(plain)
-    got = learned(by_hand)
+        wanted = learned(plain, rows=rows)
+    got = learned(by_hand, rows=rows)
     for key, value in numbers(plain).items():
         torch.testing.assert_close(numbers(by_hand)[key], value, rtol=2e-4, atol=2e-6, msg=key)
     torch.testing.assert_close(
@@ -79,8 +99,11 @@ def test_equal_the_plain_calls(name, case):
     assert list(got) == list(wanted)
 
 
-def test_a_clipped_deviation_and_a_fixed_temperature():
+@pytest.mark.parametrize("widest", [0, 512])
+def test_a_clipped_deviation_and_a_fixed_temperature(widest, monkeypatch):
     """Outside its bounds log_std has no slope."""
+    monkeypatch.setattr(actor_q_cpu, "WIDEST", widest)
+    monkeypatch.setattr(actor_q_cpu, "WIDEST_512", widest)
     ends = []
     for plain in (True, False):
         algorithm = build("sac", learn_temperature=False, target_entropy=-1.0)
@@ -96,7 +119,7 @@ def test_a_clipped_deviation_and_a_fixed_temperature():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys):
+def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys, by_torch):
     served, module = [], td3_cpu if name != "sac" else sac_cpu
     monkeypatch.setattr(module, "inputs", lambda *x: served.append(name) or original(*x))
     original = copy.copy(sac_cpu.inputs) if name != "sac" else td3_cpu.inputs
@@ -106,6 +129,20 @@ def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys):
     monkeypatch.setattr(fused, "_said", set())
     learned(build(name, activation="gelu"))
     assert not served and "written out for relu and tanh alone, not for gelu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, monkeypatch):
+    monkeypatch.setattr(actor_q_cpu, "WORTH_HELP", 0)
+    asked, ends, run = [], [], Team.run
+    monkeypatch.setattr(Team, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
+    for threads in ("1", "3"):
+        monkeypatch.setenv("HEADRACE_THREADS", threads)
+        algorithm = build(name, hidden=(48, 32))
+        learned(algorithm, rows=150)
+        ends.append(numbers(algorithm))
+    assert set(asked) == {1, 3}
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
 
 
 def test_a_policy_whose_parameters_moved_is_learned_anew():

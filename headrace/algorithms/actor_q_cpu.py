@@ -1,0 +1,240 @@
+"""The learning calls of SAC, TD3 and DDPG by the CPU's kernel: hundreds of gradient steps in one call.
+
+Where networks are wide and the processor's registers narrow, the library's products are faster: then
+headrace.algorithms.sac_cpu and td3_cpu serve.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headrace.algorithms import sac_cpu, td3_cpu
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.by_hand import why_not
+from headrace.algorithms.ddpg import DDPGConfig
+from headrace.algorithms.deterministic import Networks
+from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
+from headrace.algorithms.td3 import TD3Config
+from headrace.device import kernel_threads
+from headrace.fused import register
+from headrace.kernels import actor_q_job as job
+from headrace.kernels.actor_q_job import Batches, Job, Settings, Weights
+from headrace.kernels.chain_tables import Dense, chain, pieces
+from headrace.kernels.compiled import entry
+from headrace.kernels.native import Call, processor
+from headrace.kernels.tables import BLOCK, WORKERS, aligned, rounded
+from headrace.kernels.teamwork import Team, state
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.critics import Critics
+from headrace.policies.distributions import box_muller
+from headrace.replay import Batch
+from headrace.rollout import tree_map
+
+ANNOUNCEMENT = "compiling the learning call (once, about 6 s) ..."
+WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernel's products are as fast as the library's; with AVX-512
+WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
+_NO_TEMPERATURE = Weights(*np.zeros((4, 1), np.float32))
+
+
+class _Learner:
+    """Learns for one policy, as long as its parameters lie where they lay, from `steps` batches of `rows`."""
+
+    def __init__(
+        self, policy: ActorQ, actor: Adam, critics: Adam, targets: tuple[Tensor, Tensor], shape: tuple[int, int]
+    ):
+        self.key = (critics.flat.data_ptr(), targets[1].data_ptr(), *shape)
+        steps, rows = shape
+        self.steps, self.rows, self.blocks = steps, rows, -(-rows // int(BLOCK))
+        features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
+        own, place = chain(_actor(policy, actor.flat), 0, (features + actions) * block)
+        tables = []
+        for c in range(policy.critics.number):
+            table, place = chain(_critic(policy.critics, c, policy.activation, critics.flat), 0, place)
+            tables.append(table)
+        self.given: Any = [
+            *(torch.zeros(steps, self.blocks, width, block) for width in (features, features, actions)),
+            *(torch.zeros(steps, self.blocks, 1, block) for _ in range(3)),
+            torch.zeros(steps, 2 * self.blocks, actions, block),
+        ]
+        widest = max(int(table[:, 13].max()) for table in (own, *tables))
+        size = max(24 * widest, *(rounded(int(table[:, 1].max())) for table in (own, *tables)))
+        parts = len(tables) * self.blocks + self.blocks
+        self.numbers = np.zeros(16, np.float32)
+        self.numbers[int(job.ACTOR_EPS)], self.numbers[int(job.CRITICS_EPS)] = actor.eps, critics.eps
+        sizes: Any = (np.uint64(x) for x in (not policy.deterministic, self.blocks, features, actions, place))
+        self.job = Job(
+            *sizes,
+            *(own, np.stack(tables), pieces([own]), pieces(tables)),
+            *(_weights(actor, targets[0]), _weights(critics, targets[1])),
+            Batches(*(x.view(-1).numpy() for x in self.given)),
+            *(aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block), aligned(WORKERS, size)),
+            *(np.zeros((parts, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
+        )
+        self.metrics = torch.zeros(steps, job.METRICS)
+        self.operations = 6 * steps * rows * (len(critics.flat) + len(actor.flat))
+        self.team, self.call = Team(), cast(Call | None, None)
+
+    def learn(self, policy: ActorQ, batches: Batch, normal: Tensor, settings: Settings, temperature: Weights) -> Tensor:
+        """Metrics [G, METRICS]. normal: [G, R, K], R twice the batch, or once."""
+        self._take(policy, batches, normal)
+        if self.call is None:
+            arguments = (0, state(), self.job, settings, temperature, self.metrics.view(-1).numpy())
+            self.call = Call(entry("actor_q_cpu", "learn", arguments, ANNOUNCEMENT), arguments)
+            self.place = self.call.place(3)
+        self.call.put(self.place, settings)
+        threads = min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations > WORTH_HELP else 1
+        self.team.run(self.call, threads)
+        return self.metrics
+
+    def _take(self, policy: ActorQ, batches: Batch, normal: Tensor) -> None:
+        """Lay the batches into blocks, encoded and with actions normalised."""
+        now, later, action, *columns, noise = self.given
+        for target, part in ((now, batches.observation), (later, batches.next_observation)):
+            encoded = policy.encoder(tree_map(lambda x: x.flatten(0, 1), part))
+            self._lay(target, encoded.view(self.steps, self.rows, -1))
+        self._lay(action, policy.normalized(batches.action))
+        share = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
+        for target, column in zip(columns, (batches.reward, batches.discount, share), strict=True):
+            self._lay(target, column.unsqueeze(2))
+        for half in range(normal.shape[1] // self.rows):
+            part = normal[:, half * self.rows : (half + 1) * self.rows]
+            self._lay(noise[:, half * self.blocks : (half + 1) * self.blocks], part)
+
+    def _lay(self, target: Tensor, column: Tensor) -> None:
+        """Copy rows [G, B, W] to blocks [G, B / 64, W, 64]."""
+        left = self.blocks * int(BLOCK) - self.rows
+        column = pad(column, (0, 0, 0, left)) if left else column
+        target.copy_(column.reshape(self.steps, self.blocks, int(BLOCK), -1).transpose(2, 3))
+
+
+def _place(parameter: Tensor, flat: Tensor) -> int:
+    return (parameter.data_ptr() - flat.data_ptr()) // 4
+
+
+def _actor(policy: ActorQ, flat: Tensor) -> list[Dense]:
+    layers: Any = [(layer, policy.activation) for layer in policy.actor.layers] + [(policy.actor_out, "identity")]
+    return [
+        Dense(x.weight.shape[1], x.weight.shape[0], _place(x.weight, flat), _place(x.bias, flat), False, activation)
+        for x, activation in layers
+    ]
+
+
+def _critic(critics: Critics, c: int, activation: str, flat: Tensor) -> list[Dense]:
+    parts: Any = [(weight[c], bias[c]) for weight, bias in zip(critics.weights, critics.biases, strict=True)]
+    names = [activation] * (len(parts) - 1) + ["identity"]
+    return [
+        Dense(weight.shape[0], weight.shape[1], _place(weight, flat), _place(bias, flat), True, name)
+        for (weight, bias), name in zip(parts, names, strict=True)
+    ]
+
+
+def _weights(optimizer: Adam, target: Tensor) -> Weights:
+    return Weights(*(x.numpy() for x in (optimizer.flat, optimizer.mean, optimizer.square, target)))
+
+
+_learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
+
+
+def _learner(policy: ActorQ, actor: Adam, critics: Adam, targets: tuple[Tensor, Tensor], batches: Batch) -> _Learner:
+    shape = (batches.reward.shape[0], batches.reward.shape[1])
+    learner = _learners.get(policy)
+    if learner is None or learner.key != (critics.flat.data_ptr(), targets[1].data_ptr(), *shape):
+        learner = _learners[policy] = _Learner(policy, actor, critics, targets, shape)
+    return learner
+
+
+def _knows(policy: ActorQ, *optimizers: Adam) -> bool:
+    """Whether the kernel is the best there is for this policy; what else there is says what it does not know."""
+    sizes = (*policy.hidden, policy.encoder.size + policy.action_size)
+    widest = WIDEST_512 if "+avx512f" in processor()[1] else WIDEST
+    return why_not(policy, *optimizers) is None and max(sizes) <= widest
+
+
+def sac_serves(
+    policy: ActorQ,
+    target: ActorQ,
+    target_flat: Tensor,
+    optimizers: Optimizers,
+    batches: Batch,
+    noise: Tensor,
+    config: SACConfig,
+) -> bool:
+    """Whether the kernel is the best there is."""
+    return noise.device.type == "cpu" and _knows(policy, *optimizers)
+
+
+@register("sac.learn", sac_serves, sac_cpu.DIGEST, sac_cpu.SOURCES)
+@torch.no_grad()
+def sac_learn(
+    policy: ActorQ,
+    target: ActorQ,
+    target_flat: Tensor,
+    optimizers: Optimizers,
+    batches: Batch,
+    noise: Tensor,
+    config: SACConfig,
+) -> dict[str, Tensor]:
+    """headrace.algorithms.sac.learn, with the same results within rounding."""
+    actor, critics, temperature = optimizers
+    learner = _learner(policy, actor, critics, (actor.flat, target_flat), batches)
+    steps, rows, draws = noise.shape
+    # [G, B, 2 D] -> [G, 2 B, K]: for the next actions, then for those of now
+    uniform = noise.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
+    normal = box_muller(uniform.t(), policy.action_size).t().reshape(steps, 2 * rows, -1)
+    entropy = float(-policy.action_size if config.target_entropy is None else config.target_entropy)
+    counts = (float(x.steps) for x in optimizers)
+    rates = (float(x.learning_rate) for x in optimizers)
+    numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature.eps))
+    settings = Settings(1, 0, float(config.tau), *numbers)
+    found = learner.learn(policy, batches, normal, settings, _weights(temperature, temperature.flat))
+    actor.steps += steps
+    critics.steps += steps
+    temperature.steps += steps if config.learn_temperature else 0
+    return dict(zip(METRICS, found.mean(0), strict=True))
+
+
+def _follow(networks: Networks, batches: Batch, noise: Tensor, since: int, delay: int, tau: float) -> dict[str, Tensor]:
+    policy, _, actor, critics, slow_actor, slow_critics = networks
+    learner = _learner(policy, actor, critics, (slow_actor, slow_critics), batches)
+    counts = (float(actor.steps), float(critics.steps), 0.0)
+    rates = (float(actor.learning_rate), float(critics.learning_rate), 0.0)
+    settings = Settings(delay, since, float(tau), *counts, *rates, 0.0, 0, 0.0)
+    found = learner.learn(policy, batches, noise, settings, _NO_TEMPERATURE)
+    steps = len(found)
+    critics.steps += steps
+    actor.steps += (since + steps) // delay - since // delay
+    return dict(zip(METRICS[:2], found.mean(0)[:2], strict=True))
+
+
+def td3_serves(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> bool:
+    """Whether the kernel is the best there is."""
+    return noise.device.type == "cpu" and _knows(networks.policy, networks.actor, networks.critics)
+
+
+@register("td3.learn", td3_serves, td3_cpu.TD3_DIGEST, td3_cpu.SOURCES)
+@torch.no_grad()
+def td3_learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
+    """headrace.algorithms.td3.learn, with the same results within rounding."""
+    steps, rows, draws = noise.shape
+    normal = box_muller(noise.reshape(-1, draws).t(), networks.policy.action_size).t().reshape(steps, rows, -1)
+    smoothing = normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
+    return _follow(networks, batches, smoothing, since, config.policy_delay, config.tau)
+
+
+def ddpg_serves(networks: Networks, batches: Batch, config: DDPGConfig) -> bool:
+    """Whether the kernel is the best there is."""
+    return batches.reward.device.type == "cpu" and _knows(networks.policy, networks.actor, networks.critics)
+
+
+@register("ddpg.learn", ddpg_serves, td3_cpu.DDPG_DIGEST, td3_cpu.SOURCES)
+@torch.no_grad()
+def ddpg_learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
+    """headrace.algorithms.ddpg.learn, with the same results within rounding."""
+    silence = torch.zeros(*batches.reward.shape, networks.policy.action_size)
+    return _follow(networks, batches, silence, 0, 1, config.tau)
