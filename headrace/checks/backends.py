@@ -15,6 +15,7 @@ from headrace import envs
 from headrace.checks.batch import ROWS, fill
 from headrace.device import torch_threads
 from headrace.envs.base import columns_of, rollout_for
+from headrace.kernels.errors import EnvError
 from headrace.rollout import Rollout
 
 WORLDS = {"cpu": 1024, "torch": 1024, "cuda": 16384, "inline": 4, "vector": 8}
@@ -68,14 +69,20 @@ def _cost(backend: str, build: Callable[[], Any], why_not: str, seconds: float) 
         return Cost(backend, None, "not measured")
     try:
         env = build()
-    except Exception as error:  # of the kernel compiler, which says why, or of the environment
-        return Cost(backend, None, f"{type(error).__name__}: {error}".splitlines()[0])
+    except (EnvError, ImportError, TypeError, ValueError) as error:  # says what is in the way
+        return Cost(backend, None, str(error).splitlines()[0])
+    except Exception as error:
+        return Cost(backend, None, _raised(error))
     try:
         return Cost(backend, step_seconds(env, seconds), _with(backend, env))
     except Exception as error:
-        return Cost(backend, None, f"{type(error).__name__}: {error}".splitlines()[0])
+        return Cost(backend, None, _raised(error))
     finally:
         env.close()
+
+
+def _raised(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _with(backend: str, env: Any) -> str:

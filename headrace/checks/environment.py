@@ -42,6 +42,8 @@ def check(source: Any, steps: int = 1000, seconds: float = 2.0, seed: int = 0, m
     findings, times = walk(source, steps, seconds, seed)
     if kernel is not None:
         findings += _kernel(kernel, seed)
+    elif times is not None:  # those of a kernel are of its plain Python, which no training runs
+        findings += uneven(times)
     return Report(name, findings, times, costs(source, kernel, measure))
 
 
@@ -72,7 +74,7 @@ def _one(source: Any, steps: int, seconds: float, seed: int) -> tuple[list[Findi
         return [*findings, _raised("a walk", error)], None
     finally:
         env.close()
-    return [*findings, *_uneven(times)], times
+    return findings, times
 
 
 def _many(source: Any, steps: int, seconds: float, seed: int) -> tuple[list[Finding], walking.Times | None]:
@@ -90,7 +92,8 @@ def _raised(what: str, error: Exception) -> Finding:
     return Finding("exceptions", "wrong", f"{what} raised {type(error).__name__}: {error} {notes}".rstrip(), RAISES)
 
 
-def _uneven(times: walking.Times) -> list[Finding]:
+def uneven(times: walking.Times) -> list[Finding]:
+    """A note, where some steps take much longer than most."""
     if times.p99 < UNEVEN * times.median or times.p99 < 1e-3:
         return []
     found = f"one step in a hundred takes {times.p99 / times.median:.0f} times the median"

@@ -88,7 +88,7 @@ def test_an_adapter_that_forgets_the_dead_row_is_found():
 def test_several_agents_are_asked_of_pettingzoo_too():
     pytest.importorskip("pettingzoo")
     report = check_environment("Pursuit", 400, seconds=60.0, measure=0.0)
-    assert {one.check: one.outcome for one in report.findings} == {
+    assert {one.check: one.outcome for one in report.findings if one.check != "step time"} == {
         name: "ok"
         for name in (
             *("PettingZoo's API test", "PettingZoo's seed test", "observations", "rewards", "endings", "seeding"),
@@ -102,4 +102,4 @@ def test_what_comes_as_a_vector_is_checked_as_one():
         return gymnasium.make_vec("CartPole-v1", num_envs)
 
     report = check_environment(many, 64, seconds=60.0, measure=0.0)
-    assert {one.outcome for one in report.findings} == {"ok"} and len(report.findings) == 5
+    assert [one.outcome for one in report.findings if one.check != "step time"] == ["ok"] * 5

@@ -187,6 +187,14 @@ def test_one_game_is_like_many(pong):
     assert run(inline, 3).observation.dtype == torch.uint8
 
 
+def test_a_worker_finds_games_though_nobody_has_imported_them_there():
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    env = envs.make("ALE/Pong-v5", 1, workers=1)
+    assert env.observation_space.shape == (4, 84, 84)
+    env.close()
+
+
 def test_a_game_is_learned_by_convolutions(pong):
     trainer = hr.Trainer("ppo", pong(), num_steps=8, epochs=1, hidden=(), shared=True)
     metrics = trainer.iterate()
