@@ -96,7 +96,8 @@ class Facts:
         found = []
         for lane in self.profile.workers:
             asleep = _seconds(lane, Role.IDLE) > NOTICEABLE * self.base  # as an environment may be
-            if asleep or _seconds(lane, Role.ENVIRONMENT) > 0:
+            serving = any(word in site.file for site in lane.sites for word in IN_PROCESSES)  # if too briefly to see
+            if asleep or serving or _seconds(lane, Role.ENVIRONMENT) > 0:
                 found.append(lane)
         return found
 

@@ -179,3 +179,11 @@ def test_a_busy_machine_is_said_to_be_one():
     made = profile()
     made.driver.queued_seconds = 0.4 * made.driver.total
     assert "had no core 40 % of the time" in " ".join(judge(Facts(made)).notes)
+
+
+def test_processes_count_that_step_too_briefly_to_be_seen_at_it():
+    workers = [worker(1, 0.1), worker(2, 0.0), worker(3, 0.0)]
+    workers[1].sites = [site(Role.WAIT, 9.0)]
+    workers[1].sites[0].file = "/x/stable_baselines3/common/vec_env/subproc_vec_env.py"
+    assert "2 processes step the environments" in judge(facts(*workers, WAIT=0.5, FORWARD=0.5)).where
+    assert "Another process steps the environments" in judge(facts(workers[0], WAIT=0.5, FORWARD=0.5)).where
