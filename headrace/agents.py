@@ -16,8 +16,9 @@ from headrace.spaces import action_column, observation_column
 
 def spaces_of(env: Any) -> dict[str, tuple[Space, Space]]:
     """The spaces of observations and of actions of each group of agents; of a world with one agent, of "all"."""
-    both = (env.observation_space, env.action_space)
-    return dict(getattr(env, "spaces", None) or {group: both for group in getattr(env, "groups", {"all": ()})})
+    if getattr(env, "nested", False):
+        return dict(env.spaces)
+    return dict.fromkeys(getattr(env, "groups", {"all": ()}), (env.observation_space, env.action_space))
 
 
 def columns_of_groups(env: Any) -> dict[str, slice]:

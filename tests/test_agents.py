@@ -16,6 +16,7 @@ import headrace as hr
 from headrace import envs
 from headrace.algorithms.grouped import Grouped, seed_of
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.envs.device_env import DeviceEnv
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.grouped import GroupedPolicy
 from headrace.policies.recurrent import RecurrentActorCritic
@@ -168,6 +169,14 @@ def test_off_policy_algorithms_learn_in_groups():
     trainer.close()
 
 
+def test_from_another_device_they_are_the_same_groups():
+    there = Trainer("a2c", DeviceEnv(envs.make(farm, 2), "cpu"), num_steps=8)
+    here = Trainer("a2c", envs.make(farm, 2), num_steps=8)
+    assert isinstance(there.algorithm, Grouped)
+    assert there.iterate() == here.iterate()
+    assert torch.equal(there.collector.rollout.observation.hen, here.collector.rollout.observation.hen)
+
+
 def test_one_group_is_learned_by_the_algorithm_itself():
     trainer = Trainer("ppo", lambda: Relay(dict.fromkeys(("a", "b"), 4)), **SMALL)
     assert type(trainer.algorithm) is PPO and trainer.env.num_envs == 4
@@ -175,6 +184,16 @@ def test_one_group_is_learned_by_the_algorithm_itself():
     assert trainer.steps == trainer.collector.rollout.valid_steps()
     assert "return/all" not in trainer.row({})
     trainer.close()
+
+
+def test_agents_of_a_world_may_be_told_who_they_are():
+    pair = Relay(dict.fromkeys(("a", "b"), 4))
+    trainer = Trainer("ppo", lambda: pair, **{**SMALL, "num_envs": 1}, agent_info=np.array([0, 1]))
+    trainer.iterate()
+    assert trainer.collector.rollout.observation.agent_info[3].tolist() == [0, 1]
+    trainer.close()
+    with pytest.raises(TypeError, match="groups of agents see different things"):
+        Trainer("ppo", farm, **SMALL, agent_info=np.zeros(6))
 
 
 def test_what_does_not_fit_is_named():

@@ -34,6 +34,10 @@ class InformedEnv:
     def __init__(self, env: Env, agent_info: Any) -> None:
         self.env = env
         self.info_space, self._fixed = _understood(agent_info, env.num_envs)
+        if getattr(env, "nested", False):
+            raise TypeError(
+                f"groups of agents see different things in {env.name}, and agent_info is for those who see alike"
+            )
         seen = env.observation_space
         members = dict(seen.spaces) if isinstance(seen, Dict) else {SEEN: seen}
         if NAME in members:

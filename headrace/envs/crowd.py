@@ -17,6 +17,15 @@ from headrace.rollout import Column, Columns
 from headrace.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
 
 Grouping = Literal["spaces", "names", "agents"] | Mapping[str, Sequence[str]]
+OF_AGENTS = (
+    "num_worlds",
+    "num_agents",
+    "agents",
+    "groups",
+    "spaces",
+    "nested",
+    "crowd",
+)  # attributes of an Env of them
 GROUPINGS = ("spaces", "names", "agents")
 Spaces = tuple[Space, Space]  # of observations and of actions
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.device import transfer
 from headrace.envs.base import Env, columns_of, rollout_for
+from headrace.envs.crowd import OF_AGENTS
 from headrace.rollout import Column, Columns, Group, Rollout, tree_map
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
@@ -34,6 +35,9 @@ class DeviceEnv:
         self.env, self.device = env, torch.empty(0, device=device).device  # "cuda" becomes cuda:0
         self.name, self.backend, self.num_envs, self.max_steps = env.name, env.backend, env.num_envs, env.max_steps
         self.observation_space, self.action_space = env.observation_space, env.action_space
+        for name in OF_AGENTS:  # where several share a world
+            if hasattr(env, name):
+                setattr(self, name, getattr(env, name))
         row = Rollout(1, self.num_envs, columns_of(env))
         self._orders = _Block(row, ("action", "valid"), self.device)
         self._outcome = _Block(row, (*SEEN, *RESULT), self.device)

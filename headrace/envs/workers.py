@@ -90,6 +90,7 @@ class WorkerEnv:
         self.crowd = self._pool.facts.crowd
         if self.crowd is not None:  # several agents share a world
             self.groups, self.agents, self.spaces = self.crowd.groups, self.crowd.agents, self.crowd.spaces
+            self.nested = self.crowd.nested
             self.num_agents = len(self.agents)
             self.num_envs = self.num_agents * self.num_worlds
         self._seed = 0
