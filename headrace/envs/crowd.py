@@ -25,7 +25,7 @@ OF_AGENTS = (
     "spaces",
     "nested",
     "crowd",
-)  # attributes of an Env of them
+)  # attributes
 GROUPINGS = ("spaces", "names", "agents")
 Spaces = tuple[Space, Space]  # of observations and of actions
 
