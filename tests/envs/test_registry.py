@@ -28,6 +28,11 @@ NAMES = [
     "MountainCarContinuous-v0",
     "Catch",
     "GridWorld",
+    "PixelCatch",
+    "PixelPendulum",
+    "Pursuit",
+    "CartPoleHidden",
+    "PendulumHidden",
 ]
 
 MINE = """
@@ -193,7 +198,7 @@ def test_registered_names_carry_defaults(own_registry, my_file):
 
 def test_a_class_finds_its_registered_defaults():
     assert envs.spec(CartPole) == envs.spec("CartPole-v1") == envs.spec("headrace.envs.cartpole:CartPole")
-    assert envs.spec("LunarLander-v3").defaults == {}
+    assert envs.spec("FrozenLake-v1").defaults == {}
 
 
 def test_a_gymnasium_id_may_have_defaults_of_its_own(own_registry):
@@ -207,11 +212,14 @@ def test_a_gymnasium_id_may_have_defaults_of_its_own(own_registry):
 @pytest.mark.parametrize("name", NAMES)
 def test_defaults_are_settings_that_exist(name):
     """A misspelt default would be ignored, or break training on that world alone."""
-    from headrace.algorithms.ppo import PPOConfig
     from headrace.config import TrainConfig
+    from headrace.trainer import algorithm_classes
 
-    fields = {field.name for config in (PPOConfig, TrainConfig) for field in dataclasses.fields(config)}
-    assert set(envs.spec(name).defaults["ppo"]) <= fields
+    defaults = envs.spec(name).defaults
+    assert defaults
+    for algorithm, settings in defaults.items():
+        configs = (algorithm_classes(algorithm)[1], TrainConfig)
+        assert set(settings) <= {field.name for config in configs for field in dataclasses.fields(config)}, algorithm
 
 
 def test_listing_tells_what_each_world_is():
