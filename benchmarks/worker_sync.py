@@ -1,9 +1,10 @@
 """How long a parent and its worker processes take to tell each other "go" and "done", by what carries the words.
 
-Candidates: pipes, eventfds and semaphores, each waited for asleep; and spinning for at most SPIN seconds, on a pipe
-(polled) or on a word in shared memory, before going to sleep; and what headrace.envs.waiting makes of it. A round: the parent tells every worker, each works for
-`work` microseconds, and the parent, once all are done, works for `policy` microseconds. `rivals` are processes that
-compute all the time, as other programs do: `rivals_share` is how much they get done, of what they do alone.
+Candidates: pipes, eventfds and semaphores, each waited for asleep; spinning for at most SPIN seconds, on a pipe or on
+a word in shared memory, before going to sleep; and what headrace.envs.waiting makes of it. A round: the parent tells
+every worker, each works for `work` microseconds, and the parent, once all are done, works for `policy` microseconds.
+`rivals` are processes that compute all the time, as other programs do: `rivals_share` is how much they get done, of
+what they do alone.
 """
 
 from __future__ import annotations

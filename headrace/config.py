@@ -151,7 +151,14 @@ def _fit(name: str, value: Any, hint: Any) -> Any:
             return value
         if kind in (bool, str) and isinstance(value, kind):
             return value
-    raise TypeError(f"{name} must be {getattr(hint, '__name__', None) or hint}, got {value!r}")
+    raise TypeError(f"{name} must be {' | '.join(map(_named, choices))}, got {value!r}")
+
+
+def _named(hint: Any) -> str:
+    """A type as people write it."""
+    if typing.get_origin(hint) is Literal:
+        return " | ".join(map(repr, typing.get_args(hint)))
+    return "None" if hint is type(None) else str(getattr(hint, "__name__", hint))
 
 
 def _at_least(least: int, name: str, value: int) -> None:

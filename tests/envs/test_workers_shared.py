@@ -12,6 +12,7 @@ from faulty import Counter
 from gated import PLACE
 
 from headrace import Workers, envs
+from headrace.config import settle
 from headrace.envs import how_many, plan, waiting
 from headrace.envs.how_many import StepTime, choose, step_time
 from headrace.envs.worker_process import WorkerProcess
@@ -147,6 +148,15 @@ def test_an_environment_is_tried_and_closed(monkeypatch):
     assert env.backend == "inline"
     env.close()
     assert envs.make("CartPole-v1", 3, workers="auto").backend == "cpu"
+
+
+def test_settings_take_a_number_or_auto():
+    for given, kept in (("auto", "auto"), (3, 3), (3.0, 3), (None, None), ("none", None)):
+        assert settle(None, {}, {}, {"workers": given})[0].workers == kept
+    with pytest.raises(TypeError, match=r"workers must be int \| 'auto' \| None, got 'many'"):
+        settle(None, {}, {}, {"workers": "many"})
+    with pytest.raises(ValueError, match="pace must be one of together, halves, asynchronous, got 'slow'"):
+        settle(None, {}, {}, {"pace": "slow"})
 
 
 def test_auto_is_told_and_resumed_with_as_many(monkeypatch, capfd):
