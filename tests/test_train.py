@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 
-import gymnasium
 import pytest
 import torch
 from tiny import TINY, Walk
@@ -295,5 +294,3 @@ def test_what_does_not_fit_together_is_said():
         hr.Trainer(PPO(policy, PPOConfig(num_steps=8)), "Pendulum-v1", num_envs=2, backend="inline")
     with pytest.raises(TypeError, match="PPO is a class"):
         hr.Trainer(PPO, Walk())
-    with pytest.raises(TypeError, match="is a vector of environments"):
-        hr.Trainer("ppo", gymnasium.make_vec("CartPole-v1", num_envs=2))
