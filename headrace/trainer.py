@@ -45,7 +45,7 @@ LEARNING_KERNELS = {  # name of an algorithm -> its kernel; importing one regist
     "sac": "headrace.algorithms.actor_q_cpu",
     "td3": "headrace.algorithms.actor_q_cpu",
     "ddpg": "headrace.algorithms.actor_q_cpu",
-    "dqn": "headrace.algorithms.dqn_cpu",
+    "dqn": "headrace.algorithms.q_cpu",
 }
 COMMON_KERNELS = (
     "headrace.kernels.random_cpu",
@@ -117,10 +117,14 @@ class Trainer:
             self.algorithm = algorithm
             agents.check_spaces(self.policy, self.env)
         self.timer = Timer()
-        self.collector = collector_at(
-            *(self.config.pace, self.config.stragglers, self.env, self.policy, self.algorithm.num_steps),
-            *(self.algorithm.columns(), self.config.seed, self.timer),
-        )
+        try:
+            self.collector = collector_at(
+                *(self.config.pace, self.config.stragglers, self.env, self.policy, self.algorithm.num_steps),
+                *(self.algorithm.columns(), self.config.seed, self.timer),
+            )
+        except BaseException:
+            self.close()  # workers that were lent may be used again
+            raise
         if self.config.stragglers and (self.config.stagger or "value" not in self.collector.rollout.columns):
             raise ValueError("stragglers is for algorithms that learn from whole rollouts, and goes without stagger")
         if self.config.stagger and "value" not in self.collector.rollout.columns:
