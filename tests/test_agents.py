@@ -236,3 +236,31 @@ def test_in_worker_processes_the_rollouts_are_the_same():
     for group in GROUPS:
         assert torch.equal(getattr(here.observation, group), getattr(there.observation, group))
         assert torch.equal(getattr(here.action, group), getattr(there.action, group))
+
+
+def test_pettingzoo_worlds_train_from_one_command(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("mpe2")
+    from headrace.commands import eval as evaluation
+    from headrace.commands import train
+
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--num-envs", "2", "--num-steps", "8", "--total-steps", "60", "--final-episodes", "2"]
+    train.main(["a2c", "mpe2.simple_tag_v3:parallel_env", *sizes, "--time-limit", "6", "--progress", "plain"])
+    told = capsys.readouterr().out
+    assert "mean length 6" in told and "adversary" in told
+    evaluation.main(["runs/a2c/simple_tag_v3_1", "--episodes", "2", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    assert list(result["return_by_agent"]) == ["adversary_0", "adversary_1", "adversary_2", "agent_0"]
+    assert result["length"]["mean"] == 6
+
+
+@pytest.mark.slow
+def test_agents_learn_to_spread():
+    """Random actions return -24 to each agent; see docs/environments.md for what is learned."""
+    pytest.importorskip("mpe2")
+    settings = {"num_steps": 50, "epochs": 8, "learning_rate": 1e-3, "gamma": 0.9, "num_envs": 16}
+    trainer = Trainer("ppo", "mpe2.simple_spread_v3:parallel_env", total_steps=250_000, seed=1000, **settings)
+    while not trainer.reason_to_stop():
+        trainer.iterate()
+    trainer.close()
+    assert trainer.episodes.mean_return() > -20.5
