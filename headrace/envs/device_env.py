@@ -15,6 +15,7 @@ from headrace.rollout import Column, Columns, Group, Rollout, tree_map
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
 SEEN = ("observation", "valid")  # what a step writes into row t + 1 ...
+TOLD = ("num_agents", "agents", "groups", "spaces", "crowd")  # of an env whose worlds several agents share
 RESULT = ("reward", "terminated", "truncated", "episode_return", "episode_length")  # ... and into row t
 
 
@@ -36,6 +37,9 @@ class DeviceEnv:
         self.name, self.backend, self.num_envs, self.max_steps = env.name, env.backend, env.num_envs, env.max_steps
         self.observation_space, self.action_space = env.observation_space, env.action_space
         for name in OF_AGENTS:  # where several share a world
+            if hasattr(env, name):
+                setattr(self, name, getattr(env, name))
+        for name in TOLD:
             if hasattr(env, name):
                 setattr(self, name, getattr(env, name))
         row = Rollout(1, self.num_envs, columns_of(env))

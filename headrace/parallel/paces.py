@@ -33,7 +33,8 @@ def collector_at(pace: str, stragglers: float, env: Any, *arguments: Any) -> Col
     if pace == "together":
         return Collector(env, *arguments)
     if not hasattr(env, "start") or getattr(env, "crowd", None) is not None:
-        raise ValueError(f"the pace {pace!r} is for worlds of one agent in workers: {env.name} runs as {env.backend!r}")
+        runs = f"{env.name} runs as {env.backend!r}, seen from {env.device}"
+        raise ValueError(f"the pace {pace!r} is for worlds of one agent in workers: {runs}")
     if len(env.parts) < 2:
         raise ValueError(f"the pace {pace!r} needs 2 workers or more, and there is 1")
     return Halves(env, *arguments) if pace == "halves" else Asynchronous(stragglers, env, *arguments)

@@ -11,6 +11,7 @@ from faulty import Counter
 from gymnasium.spaces import Box, Dict, Discrete
 from strict_device import here, strict_device
 
+from headrace.checks.batch import watched
 from headrace.envs import make
 from headrace.envs.base import columns_of
 from headrace.envs.device_env import DeviceEnv
@@ -142,6 +143,20 @@ def test_a_collector_with_its_policy_there_collects_the_same():
     with strict_device() as device:
         there = collected(DeviceEnv(inline(), device), device)
     assert_equal(there, collected(inline(), "cpu"))
+
+
+def test_groups_of_agents_keep_their_columns():
+    world = pytest.importorskip("mpe2.simple_speaker_listener_v4")
+    factory = functools.partial(world.parallel_env, max_cycles=5)
+    plain = make(factory, 2)
+    with strict_device() as device:
+        env = DeviceEnv(make(factory, 2), device)
+        there, _ = watched(env, 16, float("inf"), seed=3)
+    assert env.groups == plain.groups and env.num_agents == 2 and env.num_envs == 4
+    here_too, _ = watched(plain, 16, float("inf"), seed=3)
+    for one, other in zip(there, here_too, strict=True):
+        for name in other:
+            tree_map(functools.partial(_same, name=name), one[name], other[name])
 
 
 def test_an_env_that_is_there_already_is_refused():
