@@ -258,8 +258,7 @@ def test_pettingzoo_worlds_train_from_one_command(tmp_path, monkeypatch, capsys)
 def test_agents_learn_to_spread():
     """Random actions return -24 to each agent; see docs/environments.md for what is learned."""
     pytest.importorskip("mpe2")
-    settings = {"num_steps": 50, "epochs": 8, "learning_rate": 1e-3, "gamma": 0.9, "num_envs": 16}
-    trainer = Trainer("ppo", "mpe2.simple_spread_v3:parallel_env", total_steps=250_000, seed=1000, **settings)
+    trainer = Trainer("ppo", "mpe2.simple_spread_v3:parallel_env", total_steps=250_000, seed=1000)
     while not trainer.reason_to_stop():
         trainer.iterate()
     trainer.close()

@@ -36,6 +36,7 @@ HALF_CHEETAH: dict[str, Any] = {
     "gae_lambda": 0.92,
     "hidden": (128, 128),
     "activation": "relu",
+    "initial_std": 0.37,
 }
 ATARI: dict[str, Any] = {
     "total_steps": 10_000_000,
@@ -53,6 +54,16 @@ ATARI: dict[str, Any] = {
     "threads": None,  # convolutions are worth sharing
 }
 
+# PettingZoo's simple_spread: tried, not tuned. Episodes are of 25 steps.
+SIMPLE_SPREAD = {
+    "total_steps": 500_000,
+    "num_envs": 16,
+    "num_steps": 50,
+    "epochs": 8,
+    "learning_rate": 1e-3,
+    "gamma": 0.9,
+}
+
 for name, settings in (
     ("LunarLander-v3", LUNAR_LANDER),
     ("HalfCheetah-v5", HALF_CHEETAH),
@@ -62,3 +73,4 @@ for name, settings in (
     ("envpool/Pong-v5", ATARI),
 ):
     register(name, name, {"ppo": settings}, listed=False)
+register("simple_spread_v3", "mpe2.simple_spread_v3:parallel_env", {"ppo": SIMPLE_SPREAD}, listed=False)
