@@ -12,6 +12,7 @@ from headrace.envs.compiled import CompiledEnv
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pursuit import Pursuit
 from headrace.envs.single import single
+from headrace.kernels.compare import deviation
 from headrace.kernels.env_cpu import CpuWorlds
 from headrace.kernels.env_torch import TorchWorlds
 from headrace.kernels.source import read
@@ -209,6 +210,12 @@ def test_an_env_says_who_its_agents_are():
     assert CompiledEnv(Pursuit, 2).groups == {"all": ("pursuer", "evader")}
     with pytest.raises(ValueError, match="the rollout has 4 envs, the environment 12"):
         env.reset(rollout(env.source, 1, 4), 0)
+
+
+def test_targets_can_be_compared():
+    source = read(Pursuit)
+    assert deviation(CpuWorlds(source, 32), TorchWorlds(source, 32), 20, seed=1).passed
+    assert not deviation(CpuWorlds(source, 32), TorchWorlds(source, 32, {"reach": 0.2}), 20, seed=1).passed
 
 
 def test_random_actions_are_those_of_single_steps():

@@ -12,6 +12,7 @@ from headrace.envs.kernel import KernelEnv
 from headrace.envs.pixel_catch import PixelCatch
 from headrace.envs.pixel_pendulum import PixelPendulum
 from headrace.envs.single import single
+from headrace.kernels.compare import deviation
 from headrace.kernels.env_cpu import CpuWorlds
 from headrace.kernels.env_torch import TorchWorlds
 from headrace.kernels.errors import EnvError
@@ -203,6 +204,13 @@ def test_saved_worlds_go_on_with_their_frames(make):
     for t in range(4):
         other.step(second, t)
     assert torch.equal(first.observation, second.observation)
+
+
+def test_targets_are_told_apart_by_their_bytes():
+    source = read(Colours)
+    assert deviation(CpuWorlds(source, 32), TorchWorlds(source, 32), 10, seed=1).passed
+    wrong = deviation(CpuWorlds(source, 32), TorchWorlds(source, 32, {"contrast": 320.0}), 10, seed=1)
+    assert wrong.column == "observation" and not wrong.passed
 
 
 def test_a_branch_is_refused_on_torch_alone():
