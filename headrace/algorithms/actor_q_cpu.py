@@ -12,10 +12,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from headrace.algorithms import sac_cpu, td3_cpu
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.blocks import count, dense, lay, narrow
+from headrace.algorithms.blocks import place as place_of
+from headrace.algorithms.blocks import weights as weights_of
 from headrace.algorithms.by_hand import why_not
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.deterministic import Networks
@@ -27,7 +29,7 @@ from headrace.kernels import actor_q_job as job
 from headrace.kernels.actor_q_job import Batches, Job, Settings, Weights
 from headrace.kernels.chain_tables import Dense, chain, pieces
 from headrace.kernels.compiled import entry
-from headrace.kernels.native import Call, processor
+from headrace.kernels.native import Call
 from headrace.kernels.tables import BLOCK, WORKERS, aligned, rounded
 from headrace.kernels.teamwork import Team, state
 from headrace.policies.actor_q import ActorQ
@@ -37,7 +39,6 @@ from headrace.replay import Batch
 from headrace.rollout import tree_map
 
 ANNOUNCEMENT = "compiling the learning call (once, about 6 s) ..."
-WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernel's products are as fast as the library's; with AVX-512
 WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 _NO_TEMPERATURE = Weights(*np.zeros((4, 1), np.float32))
 
@@ -50,9 +51,13 @@ class _Learner:
     ):
         self.key = (critics.flat.data_ptr(), targets[1].data_ptr(), *shape)
         steps, rows = shape
-        self.steps, self.rows, self.blocks = steps, rows, -(-rows // int(BLOCK))
+        self.steps, self.rows, self.blocks = steps, rows, count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
-        own, place = chain(_actor(policy, actor.flat), 0, (features + actions) * block)
+        own, place = chain(
+            dense([*policy.actor.layers, policy.actor_out], policy.activation, actor.flat),
+            0,
+            (features + actions) * block,
+        )
         tables = []
         for c in range(policy.critics.number):
             table, place = chain(_critic(policy.critics, c, policy.activation, critics.flat), 0, place)
@@ -67,15 +72,16 @@ class _Learner:
         parts = len(tables) * self.blocks + self.blocks
         self.numbers = np.zeros(16, np.float32)
         self.numbers[int(job.ACTOR_EPS)], self.numbers[int(job.CRITICS_EPS)] = actor.eps, critics.eps
-        sizes: Any = (np.uint64(x) for x in (not policy.deterministic, self.blocks, features, actions, place))
-        self.job = Job(
+        sizes = (np.uint64(x) for x in (not policy.deterministic, self.blocks, features, actions, place))
+        fields: Any = (
             *sizes,
             *(own, np.stack(tables), pieces([own]), pieces(tables)),
-            *(_weights(actor, targets[0]), _weights(critics, targets[1])),
+            *(weights_of(actor, targets[0]), weights_of(critics, targets[1])),
             Batches(*(x.view(-1).numpy() for x in self.given)),
             *(aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block), aligned(WORKERS, size)),
             *(np.zeros((parts, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )
+        self.job = Job(*fields)
         self.metrics = torch.zeros(steps, job.METRICS)
         self.operations = 6 * steps * rows * (len(critics.flat) + len(actor.flat))
         self.team, self.call = Team(), cast(Call | None, None)
@@ -97,45 +103,23 @@ class _Learner:
         now, later, action, *columns, noise = self.given
         for target, part in ((now, batches.observation), (later, batches.next_observation)):
             encoded = policy.encoder(tree_map(lambda x: x.flatten(0, 1), part))
-            self._lay(target, encoded.view(self.steps, self.rows, -1))
-        self._lay(action, policy.normalized(batches.action))
+            lay(target, encoded.view(self.steps, self.rows, -1))
+        lay(action, policy.normalized(batches.action))
         share = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
         for target, column in zip(columns, (batches.reward, batches.discount, share), strict=True):
-            self._lay(target, column.unsqueeze(2))
+            lay(target, column.unsqueeze(2))
         for half in range(normal.shape[1] // self.rows):
             part = normal[:, half * self.rows : (half + 1) * self.rows]
-            self._lay(noise[:, half * self.blocks : (half + 1) * self.blocks], part)
-
-    def _lay(self, target: Tensor, column: Tensor) -> None:
-        """Copy rows [G, B, W] to blocks [G, B / 64, W, 64]."""
-        left = self.blocks * int(BLOCK) - self.rows
-        column = pad(column, (0, 0, 0, left)) if left else column
-        target.copy_(column.reshape(self.steps, self.blocks, int(BLOCK), -1).transpose(2, 3))
-
-
-def _place(parameter: Tensor, flat: Tensor) -> int:
-    return (parameter.data_ptr() - flat.data_ptr()) // 4
-
-
-def _actor(policy: ActorQ, flat: Tensor) -> list[Dense]:
-    layers: Any = [(layer, policy.activation) for layer in policy.actor.layers] + [(policy.actor_out, "identity")]
-    return [
-        Dense(x.weight.shape[1], x.weight.shape[0], _place(x.weight, flat), _place(x.bias, flat), False, activation)
-        for x, activation in layers
-    ]
+            lay(noise[:, half * self.blocks : (half + 1) * self.blocks], part)
 
 
 def _critic(critics: Critics, c: int, activation: str, flat: Tensor) -> list[Dense]:
     parts: Any = [(weight[c], bias[c]) for weight, bias in zip(critics.weights, critics.biases, strict=True)]
     names = [activation] * (len(parts) - 1) + ["identity"]
     return [
-        Dense(weight.shape[0], weight.shape[1], _place(weight, flat), _place(bias, flat), True, name)
+        Dense(weight.shape[0], weight.shape[1], place_of(weight, flat), place_of(bias, flat), True, name)
         for (weight, bias), name in zip(parts, names, strict=True)
     ]
-
-
-def _weights(optimizer: Adam, target: Tensor) -> Weights:
-    return Weights(*(x.numpy() for x in (optimizer.flat, optimizer.mean, optimizer.square, target)))
 
 
 _learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
@@ -152,8 +136,7 @@ def _learner(policy: ActorQ, actor: Adam, critics: Adam, targets: tuple[Tensor, 
 def _knows(policy: ActorQ, *optimizers: Adam) -> bool:
     """Whether the kernel is the best there is for this policy; what else there is says what it does not know."""
     sizes = (*policy.hidden, policy.encoder.size + policy.action_size)
-    widest = WIDEST_512 if "+avx512f" in processor()[1] else WIDEST
-    return why_not(policy, *optimizers) is None and max(sizes) <= widest
+    return why_not(policy, *optimizers) is None and narrow(sizes)
 
 
 def sac_serves(
@@ -192,7 +175,7 @@ def sac_learn(
     rates = (float(x.learning_rate) for x in optimizers)
     numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature.eps))
     settings = Settings(1, 0, float(config.tau), *numbers)
-    found = learner.learn(policy, batches, normal, settings, _weights(temperature, temperature.flat))
+    found = learner.learn(policy, batches, normal, settings, weights_of(temperature, temperature.flat))
     actor.steps += steps
     critics.steps += steps
     temperature.steps += steps if config.learn_temperature else 0

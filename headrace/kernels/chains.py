@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from headrace.kernels.activations import activate, pull_back
-from headrace.kernels.adam_cpu import BETA1, BETA2
+from headrace.kernels.adam_cpu import BETA1, BETA2, squares
 from headrace.kernels.chain_tables import (
     ACTIVATION,
     BELOW,
@@ -42,18 +42,43 @@ _ONE = F(1)
 
 
 @njit(**INNER)
+def forward_rows(chain, n, parameters, scratch, r):
+    """CHUNK outputs of layer n of a block, from output r on."""
+    inputs, row, column = chain[n, INPUTS], chain[n, ROW], chain[n, COLUMN]
+    rows, place = min(CHUNK, chain[n, OUTPUTS] - r), chain[n, OUTPUT] + r * BLOCK
+    fill(scratch, place, rows, parameters, chain[n, BIAS] + r)
+    multiply(
+        parameters, chain[n, WEIGHT] + r * row, row, column, rows, inputs,
+        scratch, chain[n, SOURCE], BLOCK, scratch, place, BLOCK, BLOCK,
+    )  # fmt: skip
+    activate(chain[n, ACTIVATION], scratch, place, chain[n, SLOPE] + r * BLOCK, rows * BLOCK)
+
+
+@njit(**INNER)
 def forward(chain, parameters, scratch):
     """Outputs of all layers of a block, from its inputs."""
     for n in range(_0, U(len(chain))):
-        inputs, outputs, row, column = chain[n, INPUTS], chain[n, OUTPUTS], chain[n, ROW], chain[n, COLUMN]
-        for r in range(_0, outputs, CHUNK):
-            rows, place = min(CHUNK, outputs - r), chain[n, OUTPUT] + r * BLOCK
-            fill(scratch, place, rows, parameters, chain[n, BIAS] + r)
-            multiply(
-                parameters, chain[n, WEIGHT] + r * row, row, column, rows, inputs,
-                scratch, chain[n, SOURCE], BLOCK, scratch, place, BLOCK, BLOCK,
-            )  # fmt: skip
-            activate(chain[n, ACTIVATION], scratch, place, chain[n, SLOPE] + r * BLOCK, rows * BLOCK)
+        for r in range(_0, chain[n, OUTPUTS], CHUNK):
+            forward_rows(chain, n, parameters, scratch, r)
+
+
+@njit(**INNER)
+def pull(chain, n, scratch):
+    """Layer n's delta in a block: from the slope at its activation to that before it."""
+    size = chain[n, OUTPUTS] * BLOCK
+    pull_back(chain[n, ACTIVATION], scratch, chain[n, DELTA], chain[n, OUTPUT], chain[n, SLOPE], size)
+
+
+@njit(**INNER)
+def backward_rows(chain, n, parameters, scratch, i):
+    """Slopes at CHUNK inputs of layer n of a block, from input i on."""
+    outputs, row, column = chain[n, OUTPUTS], chain[n, ROW], chain[n, COLUMN]
+    rows, place = min(CHUNK, chain[n, INPUTS] - i), chain[n, BELOW] + i * BLOCK
+    clear(scratch, place, rows * BLOCK)
+    multiply(
+        parameters, chain[n, WEIGHT] + i * column, column, row, rows, outputs,
+        scratch, chain[n, DELTA], BLOCK, scratch, place, BLOCK, BLOCK,
+    )  # fmt: skip
 
 
 @njit(**INNER)
@@ -61,27 +86,26 @@ def backward(chain, parameters, scratch, first):
     """Deltas of all layers of a block, given the last one's; and of its inputs, for first = 0, else 1."""
     for back in range(_0, U(len(chain))):
         n = U(len(chain)) - _1 - back
-        inputs, outputs, row, column = chain[n, INPUTS], chain[n, OUTPUTS], chain[n, ROW], chain[n, COLUMN]
-        delta, below = chain[n, DELTA], chain[n, BELOW]
-        pull_back(chain[n, ACTIVATION], scratch, delta, chain[n, OUTPUT], chain[n, SLOPE], outputs * BLOCK)
+        pull(chain, n, scratch)
         if n >= first:
-            for i in range(_0, inputs, CHUNK):
-                rows, place = min(CHUNK, inputs - i), below + i * BLOCK
-                clear(scratch, place, rows * BLOCK)
-                multiply(
-                    parameters, chain[n, WEIGHT] + i * column, column, row, rows, outputs,
-                    scratch, delta, BLOCK, scratch, place, BLOCK, BLOCK,
-                )  # fmt: skip
+            for i in range(_0, chain[n, INPUTS], CHUNK):
+                backward_rows(chain, n, parameters, scratch, i)
+
+
+@njit(**INNER)
+def turn_layer(chain, n, scratch):
+    """Of a layer of a block that went forward and backward: what its gradient needs with samples as rows."""
+    if chain[n, COLUMN] == _1:
+        transpose(scratch, chain[n, SOURCE], chain[n, INPUTS], chain[n, TURNED], chain[n, STRIDE])
+    else:
+        transpose(scratch, chain[n, DELTA], chain[n, OUTPUTS], chain[n, TURNED], chain[n, STRIDE])
 
 
 @njit(**INNER)
 def turn(chain, scratch):
-    """Of a block that went forward and backward: what gradients need with samples as rows."""
+    """turn_layer of all layers."""
     for n in range(_0, U(len(chain))):
-        if chain[n, COLUMN] == _1:
-            transpose(scratch, chain[n, SOURCE], chain[n, INPUTS], chain[n, TURNED], chain[n, STRIDE])
-        else:
-            transpose(scratch, chain[n, DELTA], chain[n, OUTPUTS], chain[n, TURNED], chain[n, STRIDE])
+        turn_layer(chain, n, scratch)
 
 
 @njit(**INNER)
@@ -90,11 +114,11 @@ def move(weights, place, gradient, g, count, scale, eps, tau):
 
     weights: (parameters, mean, square, target). scale: adam_cpu.scales()."""
     parameters, mean, square, target = weights
-    _, rate, correction = scale
+    factor, rate, correction = scale
     keep1, keep2, take1, take2 = F(BETA1), F(BETA2), F(1.0 - BETA1), F(1.0 - BETA2)
     whole = count - count % WIDTH
     for i in range(_0, whole, WIDTH):
-        at, slope = place + i, load(gradient, g + i)
+        at, slope = place + i, load(gradient, g + i) * factor
         m = load(mean, at) * keep1 + slope * take1
         v = load(square, at) * keep2 + slope * take2 * slope
         store(mean, at, m), store(square, at, v)
@@ -104,7 +128,7 @@ def move(weights, place, gradient, g, count, scale, eps, tau):
             slow = load(target, at)
             store(target, at, slow + (x - slow) * tau)
     for i in range(whole, count):
-        at, slope = place + i, gradient[g + i]
+        at, slope = place + i, gradient[g + i] * factor
         mean[at] = mean[at] * keep1 + slope * take1
         square[at] = square[at] * keep2 + slope * take2 * slope
         parameters[at] -= mean[at] * rate / (F(math.sqrt(square[at])) * correction + eps)
@@ -113,13 +137,18 @@ def move(weights, place, gradient, g, count, scale, eps, tau):
 
 
 @njit(**INNER)
-def learn_piece(chain, n, first, scratch, room, weights, scale, eps, tau):
-    """Move CHUNK rows of layer n's weights, from row `first` on, along their gradient over blocks, the rows of scratch;
-    with the first rows the biases. room: float32 for a gradient."""
+def _sizes(chain, n, first):
+    """Of a piece: how many rows, how long each of them is, and how far apart their gradients."""
     straight = chain[n, COLUMN] == _1
-    inputs, outputs, stride = chain[n, INPUTS], chain[n, OUTPUTS], chain[n, STRIDE]
-    major, minor = (outputs, inputs) if straight else (inputs, outputs)
-    rows, source = min(CHUNK, major - first), chain[n, DELTA] if straight else chain[n, SOURCE]
+    inputs, outputs = chain[n, INPUTS], chain[n, OUTPUTS]
+    return min(CHUNK, (outputs if straight else inputs) - first), inputs if straight else outputs, chain[n, STRIDE]
+
+
+@njit(**INNER)
+def _differentiate(chain, n, first, scratch, room):
+    """The gradient of CHUNK rows of layer n's weights, from row `first` on, over blocks, the rows of scratch."""
+    rows, _, stride = _sizes(chain, n, first)
+    source = chain[n, DELTA] if chain[n, COLUMN] == _1 else chain[n, SOURCE]
     clear(room, _0, rows * stride)
     for b in range(_0, U(len(scratch))):
         block = scratch[b]
@@ -127,14 +156,56 @@ def learn_piece(chain, n, first, scratch, room, weights, scale, eps, tau):
             block, source + first * BLOCK, BLOCK, _1, rows, BLOCK,
             block, chain[n, TURNED], stride, room, _0, stride, stride,
         )  # fmt: skip
+
+
+@njit(**INNER)
+def _differentiate_bias(chain, n, scratch, room):
+    outputs = chain[n, OUTPUTS]
+    clear(room, _0, (outputs + WIDTH - _1) // WIDTH * WIDTH)
+    for b in range(_0, U(len(scratch))):
+        add_row_sums(scratch[b], chain[n, DELTA], outputs, room, _0)
+
+
+@njit(**INNER)
+def learn_piece(chain, n, first, scratch, room, weights, scale, eps, tau):
+    """Move CHUNK rows of layer n's weights, from row `first` on, along their gradient over blocks, the rows of scratch;
+    with the first rows the biases. room: float32 for a gradient."""
+    rows, minor, stride = _sizes(chain, n, first)
     place = chain[n, WEIGHT] + first * minor
+    _differentiate(chain, n, first, scratch, room)
     if stride == minor:
         move(weights, place, room, _0, rows * minor, scale, eps, tau)
     else:
         for r in range(_0, rows):
             move(weights, place + r * minor, room, r * stride, minor, scale, eps, tau)
     if first == _0:
-        clear(room, _0, (outputs + WIDTH - _1) // WIDTH * WIDTH)
-        for b in range(_0, U(len(scratch))):
-            add_row_sums(scratch[b], chain[n, DELTA], outputs, room, _0)
-        move(weights, chain[n, BIAS], room, _0, outputs, scale, eps, tau)
+        _differentiate_bias(chain, n, scratch, room)
+        move(weights, chain[n, BIAS], room, _0, chain[n, OUTPUTS], scale, eps, tau)
+
+
+@njit(**INNER)
+def differentiate_piece(chain, n, first, scratch, room, gradient):
+    """Write the gradient of what learn_piece() would move in the parameters' order. Gives the sum of its squares."""
+    rows, minor, stride = _sizes(chain, n, first)
+    place = chain[n, WEIGHT] + first * minor
+    _differentiate(chain, n, first, scratch, room)
+    for r in range(_0, rows):
+        for i in range(_0, minor):
+            gradient[place + r * minor + i] = room[r * stride + i]
+    found = squares(gradient, place, rows * minor)
+    if first == _0:
+        _differentiate_bias(chain, n, scratch, room)
+        for o in range(_0, chain[n, OUTPUTS]):
+            gradient[chain[n, BIAS] + o] = room[o]
+        found += squares(gradient, chain[n, BIAS], chain[n, OUTPUTS])
+    return found
+
+
+@njit(**INNER)
+def move_piece(chain, n, first, gradient, weights, scale, eps):
+    """Move what learn_piece() would, along a gradient in the parameters' order."""
+    rows, minor, _ = _sizes(chain, n, first)
+    place = chain[n, WEIGHT] + first * minor
+    move(weights, place, gradient, place, rows * minor, scale, eps, F(0))
+    if first == _0:
+        move(weights, chain[n, BIAS], gradient, chain[n, BIAS], chain[n, OUTPUTS], scale, eps, F(0))

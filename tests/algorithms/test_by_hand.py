@@ -11,7 +11,7 @@ import torch
 from doubles import ACTIONS, OBSERVATIONS, made_up
 
 from headrace import fused
-from headrace.algorithms import actor_q_cpu, ddpg, sac, sac_cpu, td3, td3_cpu
+from headrace.algorithms import actor_q_cpu, blocks, ddpg, sac, sac_cpu, td3, td3_cpu
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
@@ -68,8 +68,8 @@ def learned(algorithm, calls=2, rows=ROWS):
 @pytest.fixture
 def by_torch(monkeypatch):
     """As on a machine whose registers are narrow, with layers as wide as these."""
-    monkeypatch.setattr(actor_q_cpu, "WIDEST", 0)
-    monkeypatch.setattr(actor_q_cpu, "WIDEST_512", 0)
+    monkeypatch.setattr(blocks, "WIDEST", 0)
+    monkeypatch.setattr(blocks, "WIDEST_512", 0)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -102,8 +102,8 @@ def compare(name, options, rows=ROWS):
 @pytest.mark.parametrize("widest", [0, 512])
 def test_a_clipped_deviation_and_a_fixed_temperature(widest, monkeypatch):
     """Outside its bounds log_std has no slope."""
-    monkeypatch.setattr(actor_q_cpu, "WIDEST", widest)
-    monkeypatch.setattr(actor_q_cpu, "WIDEST_512", widest)
+    monkeypatch.setattr(blocks, "WIDEST", widest)
+    monkeypatch.setattr(blocks, "WIDEST_512", widest)
     ends = []
     for plain in (True, False):
         algorithm = build("sac", learn_temperature=False, target_entropy=-1.0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import headrace.algorithms.dqn_cpu as dqn_cpu
+import headrace.algorithms.q_cpu as q_cpu
 from headrace.algorithms.dqn import DQN, DQNConfig, learn
 from headrace.fused import source_digest
 from headrace.replay import Batch
@@ -45,16 +46,18 @@ def test_it_learns_what_the_plain_call_learns(activation, double, duelling, hidd
     )
     batch = made_up(5, 2)
     results = []
-    for call in (learn.plain, dqn_cpu.learn):
+    compiled = () if duelling else (q_cpu.learn,)
+    for call in (learn.plain, dqn_cpu.learn, *compiled):
         dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(5, start=2), 3, "cpu")
         dqn.policy.encoder.update_statistics(deepcopy(batch.observation[0]) * 3 + 1, torch.ones(SIZE).bool())
         follow = torch.tensor([tau if step % interval == 0 else 0.0 for step in range(1, STEPS + 1)])
         arguments = (dqn.policy, dqn.target, dqn.slow, dqn.optimizer, batch, follow, config)
-        assert dqn_cpu.serves(*arguments) is True
+        assert dqn_cpu.serves(*arguments) is True and q_cpu.serves(*arguments) is not duelling
         metrics, error = call(*arguments)
         results.append((dqn.optimizer.flat, dqn.slow, error, metrics["loss"], metrics["q_value"], dqn.optimizer.steps))
-    for plain, fast in zip(*results, strict=True):
-        torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+    for found in results[1:]:
+        for plain, fast in zip(results[0], found, strict=True):
+            torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
 
 
 def test_what_it_was_not_written_for_goes_to_the_plain_call():

@@ -1,0 +1,54 @@
+"""What the compiled learning calls of off-policy algorithms share: batches in blocks of 64 rows, layers in buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from headrace.algorithms.adam import Adam
+from headrace.kernels.actor_q_job import Weights
+from headrace.kernels.chain_tables import Dense
+from headrace.kernels.native import processor
+from headrace.kernels.tables import BLOCK
+
+WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernels' products are as fast as the library's; with AVX-512
+
+
+def narrow(sizes: Sequence[int]) -> bool:
+    """Whether layers of these sizes are learned faster by the kernels than by the library's products."""
+    return max(sizes) <= (WIDEST_512 if "+avx512f" in processor()[1] else WIDEST)
+
+
+def count(rows: int) -> int:
+    """Blocks that so many rows fill."""
+    return -(-rows // int(BLOCK))
+
+
+def lay(target: Tensor, column: Tensor) -> None:
+    """Copy rows [G, R, W] to blocks [G, B, W, 64]; what is left of the last one is 0."""
+    steps, rows, _ = column.shape
+    left = target.shape[1] * int(BLOCK) - rows
+    column = pad(column, (0, 0, 0, left)) if left else column
+    target.copy_(column.reshape(steps, target.shape[1], int(BLOCK), -1).transpose(2, 3))
+
+
+def place(parameter: Tensor, flat: Tensor) -> int:
+    """Where a parameter begins in the buffer that it is a view of."""
+    return (parameter.data_ptr() - flat.data_ptr()) // 4
+
+
+def dense(layers: Sequence[Any], activation: str, flat: Tensor) -> list[Dense]:
+    """Linear layers one after another, of which the last has no activation."""
+    names = [activation] * (len(layers) - 1) + ["identity"]
+    return [
+        Dense(x.weight.shape[1], x.weight.shape[0], place(x.weight, flat), place(x.bias, flat), False, name)
+        for x, name in zip(layers, names, strict=True)
+    ]
+
+
+def weights(optimizer: Adam, target: Tensor) -> Weights:
+    """An optimizer's buffers, and that of the target that follows its parameters."""
+    return Weights(*(x.numpy() for x in (optimizer.flat, optimizer.mean, optimizer.square, target)))

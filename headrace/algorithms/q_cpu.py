@@ -1,0 +1,119 @@
+"""DQN's learning call by the CPU's kernel: all gradient steps of an iteration in one call.
+
+For duelling networks, and layers that are wide where the processor's registers are narrow, there is
+headrace.algorithms.dqn_cpu.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+
+from headrace.algorithms import dqn_cpu
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.blocks import count, dense, lay, narrow
+from headrace.algorithms.blocks import weights as weights_of
+from headrace.algorithms.dqn import DQNConfig
+from headrace.device import kernel_threads
+from headrace.fused import register
+from headrace.kernels.chain_tables import chain, pieces
+from headrace.kernels.compiled import entry
+from headrace.kernels.native import Call
+from headrace.kernels.q_job import Job, Settings
+from headrace.kernels.tables import BLOCK, WORKERS, aligned, rounded
+from headrace.kernels.teamwork import Team, state
+from headrace.policies.q_network import QNetwork
+from headrace.replay import Batch
+from headrace.rollout import flatten
+
+ANNOUNCEMENT = "compiling DQN's learning call (once, about 6 s) ..."
+TOGETHER = 8  # minibatches for which the target is asked at once
+WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
+
+
+class _Learner:
+    """Learns for one policy, as long as its parameters lie where they lay, from `steps` batches of `rows`."""
+
+    def __init__(self, policy: QNetwork, slow: Tensor, optimizer: Adam, shape: tuple[int, int], double: bool) -> None:
+        self.key = (optimizer.flat.data_ptr(), slow.data_ptr(), *shape, double)
+        (steps, rows), block = shape, int(BLOCK)
+        blocks, features, actions = count(rows), policy.encoder.size, policy.out.weight.shape[0]
+        layers = dense([*policy.trunk.layers, policy.out], policy.activation, optimizer.flat)
+        table, place = chain(layers, 0, features * block)
+        of_now, of_next = (torch.zeros(steps, blocks, features, block) for _ in range(2))
+        columns = [torch.zeros(steps, blocks, 1, block) for _ in range(6)]
+        self.given, self.found = (of_now, of_next, *columns[:4]), columns[4:]
+        self.numbers, parts = np.zeros(16, np.float32), pieces([table])
+        self.numbers[3] = optimizer.eps
+        room = max(24 * int(table[:, 13].max()), rounded(int(table[:, 1].max())))
+        fields: Any = (
+            *(np.uint64(x) for x in (double, blocks, features, actions)),
+            *(table, parts, weights_of(optimizer, slow)),
+            *(x.view(-1).numpy() for x in self.given),
+            *(np.zeros(TOGETHER * blocks * actions * block, np.float32), aligned(optimizer.flat.numel())),
+            *(aligned(2 * blocks + WORKERS, place), aligned(WORKERS, room)),
+            *(np.zeros(len(parts), np.float32), self.numbers, np.zeros(8, np.int64)),
+            *(x.view(-1).numpy() for x in self.found),
+        )
+        self.job, self.follow = Job(*fields), torch.zeros(steps)
+        self.operations = 8 * steps * rows * optimizer.flat.numel()
+        self.team, self.call = Team(), cast(Call | None, None)
+
+    def learn(self, policy: QNetwork, batches: Batch, follow: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+        """Values of the actions taken, and their errors, [G, B] each."""
+        of_now, of_next, *columns = self.given
+        steps, rows = batches.reward.shape
+        for target, part in ((of_now, batches.observation), (of_next, batches.next_observation)):
+            lay(target, policy.encoder(flatten(part)).view(steps, rows, -1))
+        share = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
+        given = (batches.action - policy.start, batches.reward, batches.discount, share)
+        for target, column in zip(columns, given, strict=True):
+            lay(target, column.unsqueeze(2))
+        self.follow.copy_(follow)
+        if self.call is None:
+            arguments = (0, state(), self.job, settings, self.follow.numpy(), TOGETHER)
+            self.call = Call(entry("q_cpu", "learn", arguments, ANNOUNCEMENT), arguments)
+            self.place = self.call.place(3)
+        self.call.put(self.place, settings)
+        self.team.run(self.call, min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1)
+        value, error = (x.view(steps, -1)[:, :rows].clone() for x in self.found)
+        return value, error
+
+
+_learners: WeakKeyDictionary[QNetwork, _Learner] = WeakKeyDictionary()
+
+
+def serves(policy: Any, target: Any, slow: Tensor, optimizer: Any, batches: Batch, follow: Tensor, config: Any) -> bool:
+    """Whether the kernel is the best there is for this policy; what else there is says what it does not know."""
+    if dqn_cpu.serves(policy, target, slow, optimizer, batches, follow, config) is not True or policy.duelling:
+        return False
+    return narrow((*policy.hidden, policy.encoder.size))
+
+
+@register("dqn.learn", serves, dqn_cpu.DIGEST, dqn_cpu.SOURCES)
+@torch.no_grad()
+def learn(
+    policy: QNetwork,
+    target: QNetwork,
+    slow: Tensor,
+    optimizer: Adam,
+    batches: Batch,
+    follow: Tensor,
+    config: DQNConfig,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """headrace.algorithms.dqn.learn, with the same results within rounding."""
+    shape = (batches.reward.shape[0], batches.reward.shape[1])
+    learner = _learners.get(policy)
+    if learner is None or learner.key != (optimizer.flat.data_ptr(), slow.data_ptr(), *shape, config.double):
+        learner = _learners[policy] = _Learner(policy, slow, optimizer, shape, config.double)
+    settings = Settings(float(optimizer.steps), float(optimizer.learning_rate), float(config.max_grad_norm))
+    value, error = learner.learn(policy, batches, follow, settings)
+    optimizer.steps += shape[0]
+    weight = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
+    loss = (smooth_l1_loss(error, torch.zeros_like(error), reduction="none") * weight).sum(1).mean()
+    return {"loss": loss, "q_value": (value * weight).sum(1).mean()}, error
