@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace import rng
 from headrace.algorithms.adam import Adam
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
+from headrace.policies.heads import GaussianHead
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.rollout import Column, Columns, Rollout, masked_mean
 from headrace.spaces import Space
@@ -98,7 +100,15 @@ class OnPolicy:
 
 
 def actor_critic(config: Any, observation_space: Space, action_space: Space, seed: int) -> Any:
-    """The actor and critic that a config asks for: with memory where its `recurrent` is not "none"."""
+    """The actor and critic that a config asks for: with memory where its `recurrent` is not "none"; actions of a Box
+    spread by its `initial_std`."""
+    policy = _networks(config, observation_space, action_space, seed)
+    if isinstance(policy.head, GaussianHead):
+        nn.init.constant_(policy.head.log_std, math.log(getattr(config, "initial_std", 1.0)))
+    return policy
+
+
+def _networks(config: Any, observation_space: Space, action_space: Space, seed: int) -> Any:
     names = {field.name for field in fields(config)}
     settings = {name: getattr(config, name) for name in POLICY_SETTINGS if name in names}
     recurrent = getattr(config, "recurrent", "none")

@@ -45,6 +45,7 @@ class PPOConfig:
     layer_norm: bool = False  # layer normalisation before each activation
     shared: bool = False  # actor and critic share their hidden layers
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
+    initial_std: float = 1.0  # standard deviation of Box actions at the start, in half their range
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
@@ -54,7 +55,7 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         counts = ("num_steps", "epochs", "minibatch_size")
-        check_ranges(self, least_one=counts, above_zero=("learning_rate", "clip", "max_grad_norm"))
+        check_ranges(self, least_one=counts, above_zero=("learning_rate", "clip", "max_grad_norm", "initial_std"))
         for name in ("value_clip", "target_kl"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 (off) or above, got {getattr(self, name)}")

@@ -332,3 +332,13 @@ def test_learning_takes_any_policy():
     assert not torch.equal(ppo.optimizer.flat, before)
     assert torch.equal(permutation, ppo.permutation(rollout, ppo.config.epochs))
     assert permutation.sort(1).values.equal(torch.arange(8 * 16).expand(2, -1))
+
+
+def test_actions_of_a_box_begin_as_far_apart_as_the_config_says():
+    spaces = Box(-1, 1, (3,)), Box(-2, 2, (2,))
+    policy = PPO.build(PPOConfig(initial_std=0.5), *spaces, seed=0, device="cpu").policy
+    assert policy.head.log_std.exp().tolist() == pytest.approx([0.5, 0.5])
+    assert PPO.build(PPOConfig(), *spaces, seed=0, device="cpu").policy.head.log_std.tolist() == [0, 0]
+    PPO.build(PPOConfig(initial_std=0.5), spaces[0], Discrete(2), seed=0, device="cpu")
+    with pytest.raises(ValueError, match="initial_std must be above 0"):
+        PPOConfig(initial_std=0.0)
