@@ -14,7 +14,7 @@ class Job(NamedTuple):
 
     double: 1 where the network chooses the next action. blocks: B, of 64 samples, of a minibatch. features, actions: F
     and A. chain: the network's layers. pieces: see chain_tables.pieces. weights: its target follows by itself.
-    now, later [G, B, F, 64]: encoded observations, flat. action, reward, discount, share [G, B, 64], flat: the action as
+    now, later [G, B, F, 64]: encoded observations, flat. action, reward, discount, share [G, B, 64], flat: action as
     its number from 0; share is 1 / number of samples that count, times their weight. coming [together, B, A, 64], flat:
     what the target says. gradient [P]. scratch [2 B + workers, *]: blocks of now, of later, a row for each worker.
     room: a row for each worker. sums [pieces]. numbers [16]: Adam's scale, eps. task: int64 [8]: task, batch, layer,
