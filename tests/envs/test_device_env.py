@@ -11,6 +11,7 @@ from faulty import Counter
 from gymnasium.spaces import Box, Dict, Discrete
 from strict_device import here, strict_device
 
+from headrace import fused
 from headrace.checks.batch import watched
 from headrace.envs import make
 from headrace.envs.base import columns_of
@@ -20,6 +21,7 @@ from headrace.parallel.collector import Collector
 from headrace.parallel.stagger import Stagger
 from headrace.policies.actor_critic import ActorCritic
 from headrace.rollout import Rollout, tree_map
+from headrace.trainer import Trainer
 
 
 class Places(gymnasium.Env):
@@ -143,6 +145,22 @@ def test_a_collector_with_its_policy_there_collects_the_same():
     with strict_device() as device:
         there = collected(DeviceEnv(inline(), device), device)
     assert_equal(there, collected(inline(), "cpu"))
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_a_training_there_meets_no_tensor_of_the_cpu(algorithm):
+    cartpole = functools.partial(gymnasium.make, "CartPole-v1")
+    settings = {"num_envs": 3, "num_steps": 8, "hidden": (8,), "seed": 1, "scale": False}
+    with fused.plain_only(), strict_device() as device:
+        there = Trainer(algorithm, cartpole, device=str(device), **settings)
+        there.iterate()
+        collected = here(there.collector.rollout.observation)
+        there.iterate()
+    with fused.plain_only():
+        plain = Trainer(algorithm, cartpole, **settings)
+        plain.iterate()
+    assert isinstance(there.env, DeviceEnv) and there.steps >= 40
+    assert torch.equal(collected, plain.collector.rollout.observation)
 
 
 def test_groups_of_agents_keep_their_columns():
