@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from faulty import Counter
 
+from headrace import fused
 from headrace.envs.base import columns_of
 from headrace.envs.inline import TRIES, InlineEnv
 from headrace.envs.worker_process import Workers
@@ -24,6 +25,13 @@ from headrace.rollout import Rollout
 from headrace.trainer import Trainer
 
 SETTINGS = {"num_envs": 4, "num_steps": 8, "minibatch_size": 16, "epochs": 1, "hidden": (4,)}
+
+
+@pytest.fixture(autouse=True)
+def without_kernels():
+    """They would be compiled for this alone."""
+    with fused.plain_only():
+        yield
 
 
 class Stubborn(Counter):
