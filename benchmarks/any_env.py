@@ -28,7 +28,7 @@ def main() -> None:
     flags.add_argument("--env", nargs="+", default=list(TASKS), choices=TASKS)
     flags.add_argument("--library", nargs="+", default=list(LIBRARIES), choices=LIBRARIES)
     flags.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    flags.add_argument("--patience", type=float, default=2.5, help="times Headrace's seconds")
+    flags.add_argument("--patience", type=float, default=4.0, help="times Headrace's seconds")
     flags.add_argument("--most-seconds", type=float, default=900.0, help="of training, of any run")
     flags.add_argument("--seconds", type=float, default=30.0, help="over which throughput is measured")
     flags.add_argument("--pong-return", action="store_true", help="Pong to its return too, rather than its throughput")
