@@ -158,10 +158,17 @@ def exact_namespace(device: torch.device) -> dict[str, Any]:
             return x.to(torch.float32)
         return torch.full((), float(np.float32(x)), dtype=torch.float32, device=device)
 
+    wide = torch.float32 if device.type == "mps" else torch.float64  # which Metal has not
+
+    def sqrt(x: Any) -> Tensor:
+        # torch's root of float32 is now and then off by one unit; that of a double, rounded, never is
+        return to_float(x).to(wide).sqrt().to(torch.float32)
+
     found: dict[str, Any] = dict(_own)
     found |= {name: FunctionType(function.__code__, found, name) for name, function in words.functions().items()}
-    kept = ("I32", "U32", "U64", "BOOL", "select", "sqrt", "power", "_as_int", "_as_float")
-    found.update({name: _shared[name] for name in kept} | {"F32": to_float})  # in place: words find each other in it
+    kept = ("I32", "U32", "U64", "BOOL", "select", "power", "_as_int", "_as_float")
+    # in place: words find each other in it
+    found.update({name: _shared[name] for name in kept} | {"F32": to_float, "sqrt": sqrt})
     return found
 
 
