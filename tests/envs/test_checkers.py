@@ -23,7 +23,7 @@ TOGETHER = [name for name in KERNELS if name not in ALONE]
 OF_TASTE = (  # Gymnasium says as much of its own CartPole and Pendulum
     "A Box observation space m",  # has infinite bounds
     "we recommend using a symmetric and normalized space",
-    "environment not having a spec",  # it makes another by the id under which an environment is registered with Gymnasium, and these are not
+    "environment not having a spec",  # is not registered with Gymnasium, by whose id it would make another
 )
 
 SB3 = """
