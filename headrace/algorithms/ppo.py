@@ -68,7 +68,7 @@ class PPOConfig:
         growth = num_envs / base_envs
         foresight = self.gamma * self.gae_lambda
         reach = ceil(1 / (1 - foresight)) if foresight < 1 else inf  # steps that an advantage sums over
-        rows = self.num_steps * base_envs  # of a rollout
+        rows: float = self.num_steps * base_envs  # of a rollout
         if growth < 1:
             rows = max(rows * sqrt(growth), min(rows, FEWEST_ROWS))
         num_steps = max(round(rows / num_envs), min(self.num_steps, reach))
