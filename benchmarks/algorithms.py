@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from common import Neighbours, Row, finish, parser, run_program, table
@@ -19,6 +20,7 @@ class Task(NamedTuple):
     algorithm: str
     env: str
     threshold: float
+    seeds: int = 5  # trainings, where nothing else is asked for
 
 
 TASKS = [
@@ -29,7 +31,8 @@ TASKS = [
     Task("dqn", "CartPoleHidden", 200.0),
     Task("sac", "PendulumHidden", -300.0),
     *(Task(name, "PixelCatch", 0.9) for name in ("ppo", "dqn")),
-    Task("sac", "PixelPendulum", -300.0),
+    Task("sac", "PixelPendulum", -300.0, seeds=1),
+    *(Task(name, "HalfCheetah-v5", 4000.0, seeds=1) for name in ("sac", "td3")),
 ]
 COLUMNS = ("algorithm", "env", "threshold", "return", "spread", "lowest", "reached", "seeds", "steps", "seconds")
 
@@ -38,24 +41,29 @@ def main() -> None:
     flags = parser(__doc__ or "")
     flags.add_argument("--only", default="", help="algorithms, separated by commas; all of them where empty")
     flags.add_argument("--env", default="", help="environments, separated by commas; all of them where empty")
-    flags.add_argument("--seeds", type=int, default=5)
+    flags.add_argument("--seeds", type=int, help="5 where nothing else is said, and 1 of the slowest tasks")
+    flags.add_argument("--first-seed", type=int, default=0)
     options = flags.parse_args()
     neighbours = Neighbours()
     algorithms, envs = (set(filter(None, text.split(","))) for text in (options.only, options.env))
     chosen = [t for t in TASKS if (not algorithms or t.algorithm in algorithms) and (not envs or t.env in envs)]
     if not chosen:
         sys.exit(f"no task of {options.only or 'any algorithm'} on {options.env or 'any environment'}")
-    rows = [summary(task, seeds(task, options.seeds, options.quick)) for task in chosen]
+    first = options.first_seed
+    rows = []
+    for task in chosen:
+        numbers = range(first, first + (1 if options.quick else options.seeds or task.seeds))
+        rows.append(summary(task, trainings(task, numbers, options.quick)))
     print(table(rows, COLUMNS))
     finish("algorithms", rows, options, neighbours)
 
 
-def seeds(task: Task, number: int, quick: bool) -> list[Row]:
+def trainings(task: Task, numbers: Iterable[int], quick: bool) -> list[Row]:
     """One training for each seed. quick: one short one, whose return means nothing."""
     limits = ["--total-steps", 2_000] if quick else []
     episodes = 5 if quick else 100
     rows = []
-    for seed in range(1 if quick else number):
+    for seed in numbers:
         arguments = (task.algorithm, task.env, "--seed", seed, "--episodes", episodes, *limits)
         rows.append(run_program(sys.executable, "algorithms_one.py", *arguments, timeout=3600))
         print(*arguments, f"return {rows[-1]['return']:.1f}, {rows[-1]['seconds']:.1f} s", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from common import Neighbours, Row, finish, interpreter_with, parser, run_program, table
@@ -26,7 +27,7 @@ def main() -> None:
     flags.add_argument("--seeds", type=int, default=3, help="of these trainings")
     options = flags.parse_args()
     neighbours = Neighbours()
-    found = interpreters(options.libraries.split(","), options.peers_home)
+    found = interpreters(options.libraries.split(","), options.peers_home, LIBRARIES)
     rounds, seconds = (1, 0.2) if options.quick else (options.rounds, 2.0)
     rows = rates(options.only.split(","), found, rounds, seconds)
     print(table(rows, ("algorithm", "library", "per_second", "per_second_min", "per_second_max", "times_sb3")))
@@ -42,13 +43,13 @@ def main() -> None:
     finish("off_policy", rows + solved, options, neighbours)
 
 
-def interpreters(libraries: list[str], home: Path) -> dict[str, str]:
-    """A Python for each library that is to be had."""
+def interpreters(libraries: Iterable[str], home: Path, modules: dict[str, str]) -> dict[str, str]:
+    """A Python for each library that is to be had. modules: what it must be able to import."""
     found = {}
     for name in libraries:
-        python = sys.executable if name == "headrace" else interpreter_with(LIBRARIES[name], home)
+        python = sys.executable if name == "headrace" else interpreter_with(modules[name], home)
         if python is None:
-            print(f"{name} left out: no Python with {LIBRARIES[name]} here or in {home}", file=sys.stderr)
+            print(f"{name} left out: no Python with {modules[name]} here or in {home}", file=sys.stderr)
         else:
             found[name] = python
     return found
