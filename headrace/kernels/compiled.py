@@ -12,8 +12,8 @@ from headrace.kernels.native import Native
 
 _FOLDER = Path(__file__).parent
 _KERNELS = ("jit", "simd", "functions", "activations", "dense", "mlp_cpu", "heads_cpu", "adam_cpu", "team")
-_OTHERS = ("act_cpu", "foreign", "tables", "ppo_job", "memory_job", "chains", "chain_tables", "actor_q_job", "q_job")
-_OTHERS += ("native", "machine_code")
+_OTHERS: tuple[str, ...] = ("act_cpu", "foreign", "tables", "ppo_job", "memory_job", "chains", "chain_tables")
+_OTHERS += ("actor_q_job", "q_job", "native", "machine_code")
 
 
 @cache

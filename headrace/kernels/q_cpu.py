@@ -149,13 +149,13 @@ def _differentiate(job, state, g):
         _do(job, state, FORWARD, n, blocks * _chunks(job.chain[n, OUTPUTS]))
     _loss(job, g)
     for back in range(_0, layers):
-        n = layers - _1 - back
+        layer = layers - _1 - back
         for b in range(_0, job.blocks):
-            pull(job.chain, n, job.scratch[b])
-            if n == _0:
-                turn_layer(job.chain, n, job.scratch[b])
-        if n:
-            _do(job, state, BACKWARD, n, job.blocks * (_chunks(job.chain[n, INPUTS]) + _1))
+            pull(job.chain, layer, job.scratch[b])
+            if layer == _0:
+                turn_layer(job.chain, layer, job.scratch[b])
+        if layer:
+            _do(job, state, BACKWARD, layer, job.blocks * (_chunks(job.chain[layer, INPUTS]) + _1))
     _do(job, state, GRADIENT, _0, U(len(job.pieces)))
     found = _ZERO
     for part in range(_0, U(len(job.pieces))):
