@@ -38,7 +38,7 @@ from headrace.policies.distributions import box_muller
 from headrace.replay import Batch
 from headrace.rollout import tree_map
 
-ANNOUNCEMENT = "compiling the learning call (once, about 6 s) ..."
+ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
 WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 _NO_TEMPERATURE = Weights(*np.zeros((4, 1), np.float32))
 

@@ -31,7 +31,7 @@ from headrace.policies.q_network import QNetwork
 from headrace.replay import Batch
 from headrace.rollout import flatten
 
-ANNOUNCEMENT = "compiling DQN's learning call (once, about 6 s) ..."
+ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
 TOGETHER = 8  # minibatches for which the target is asked at once
 WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 
