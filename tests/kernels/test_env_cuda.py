@@ -26,7 +26,7 @@ from headrace.kernels.generate_cuda import cuda_module
 from headrace.kernels.generate_pictures import cuda_pictures
 from headrace.kernels.random_actions import random_actions
 from headrace.kernels.source import read
-from tests.kernels.test_agents import Duel, Herd, assert_agents_agree
+from tests.kernels.test_crowded_kernels import Duel, Herd, assert_agents_agree
 from tests.kernels.test_pictures import Chequered, Colours
 from tests.kernels.worlds import BRANCH_FREE, Medley, assert_steps_agree, rollout
 
