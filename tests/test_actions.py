@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 import headrace as hr
 from headrace.cli import main
@@ -13,7 +13,7 @@ from headrace.trainer import ALGORITHMS, algorithm_classes
 def test_every_algorithm_says_in_which_spaces_it_acts():
     for name in ALGORITHMS:
         kinds = algorithm_classes(name)[0].actions
-        assert kinds and set(kinds) <= {Discrete, MultiDiscrete, Box}
+        assert kinds and set(kinds) <= {Discrete, MultiDiscrete, MultiBinary, Box}
 
 
 @pytest.mark.parametrize(

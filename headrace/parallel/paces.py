@@ -155,7 +155,7 @@ class Asynchronous(Collector):
     def _cut(self, seen: Rollout) -> Rollout:
         """A copy for learning, in which the rows that stragglers have not filled are dead."""
         for name in self.rollout.columns:
-            getattr(seen, name).copy_(getattr(self.rollout, name))
+            tree_map(lambda copy, column: copy.copy_(column), getattr(seen, name), getattr(self.rollout, name))
         for worker in self._late:
             part, row = self.env.parts[worker], self._at[worker]  # type: ignore[attr-defined]
             if row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -62,16 +63,17 @@ class Relay(ParallelEnv):
 
 
 class Mortal(Relay):
-    """Kills its process at the step `dies_at`, once: where the file `marker` is not there yet."""
+    """Kills its process at the step `dies_at`, once: that which makes the file `marker`."""
 
     def __init__(self, last, marker, dies_at, **options):
         super().__init__(last, **options)
         self.marker, self.dies_at = marker, dies_at
 
     def step(self, actions):
-        if self.count + 1 == self.dies_at and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.count + 1 == self.dies_at:
+            with suppress(FileExistsError):
+                self.marker.touch(exist_ok=False)  # one process alone can
+                os.kill(os.getpid(), signal.SIGKILL)
         return super().step(actions)
 
 

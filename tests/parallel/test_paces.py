@@ -130,6 +130,22 @@ def test_stragglers_are_cut_off_and_their_step_is_the_first_of_the_next_rollout(
     assert seen == list(range(4, 4 + len(seen)))
 
 
+def named_cartpole():
+    """CartPole whose observation is a Dict."""
+    env = gymnasium.make("CartPole-v1")
+    space = gymnasium.spaces.Dict({"cart": env.observation_space})
+    return gymnasium.wrappers.TransformObservation(env, lambda seen: {"cart": seen}, space)
+
+
+def test_stragglers_may_see_dicts(workers):
+    env = workers(named_cartpole, 2, 2)
+    collector = collector_at("asynchronous", 0.5, env, policy_of(env), 8, DECLARED, 3)
+    for _ in range(3):
+        rollout = collector.collect()
+        lived = rollout.valid[:-1].all(0)
+        assert lived.any() and rollout.observation.cart[:, lived].abs().sum() > 0
+
+
 def test_a_death_at_their_own_pace_is_mended(workers, tmp_path):
     from faulty import Counter
 

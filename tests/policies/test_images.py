@@ -10,7 +10,6 @@ from gymnasium.spaces import Box, Dict
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.trpo import TRPO, TRPOConfig
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.actor_q import ActorQ
 from headrace.policies.images import ImageEncoder, channels_first
 from headrace.policies.networks import make_encoder
 from headrace.rollout import Group, Rollout
@@ -105,8 +104,3 @@ def test_convolutions_learn_and_only_the_actors_step_moves_trpos(kind, config, r
         before = [p.detach().clone() for p in after]
         assert algorithm.update(rollout, 0.0)["value_loss"] > 0.1
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-def test_actors_with_critics_of_actions_refuse_images():
-    with pytest.raises(TypeError, match="no actor and critics for images yet"):
-        ActorQ(images(12, 12), Box(-1, 1, (2,)))

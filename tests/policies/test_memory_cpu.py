@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from headrace import fused
 from headrace.fused import kernel_of, plain_only
 from headrace.kernels.teamwork import Team
 from headrace.policies import memory_cpu
@@ -77,7 +78,8 @@ def test_without_gradients_it_serves_too():
             torch.testing.assert_close(outputs, core.sequence(features, memory, valid), rtol=1e-5, atol=2e-6)
 
 
-def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys):
+def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys, monkeypatch):
+    monkeypatch.setattr(fused, "_said", set())  # others may have asked
     core, features, memory, valid = made("gru", 12)
     core.sequence(features, memory, valid)
     assert "core.recur not fused: a memory of 12 is not a multiple of 16" in capsys.readouterr().err
