@@ -235,7 +235,15 @@ def test_a_signal_finishes_the_iteration_saves_and_restores_handlers(number, cap
     assert hr.load(run.path, which="last") is not None
 
 
-def test_a_second_signal_interrupts_at_once():
+@pytest.fixture
+def ctrl_c():
+    """Python's own answer to SIGINT, which a shell's background jobs are started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_signal_interrupts_at_once(ctrl_c):
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.caught == "SIGINT"
@@ -250,7 +258,7 @@ def test_training_in_a_thread_leaves_signals_alone():
     assert runs[0].steps >= 100
 
 
-def test_a_second_signal_in_a_run_says_that_nothing_was_saved(capsys):
+def test_a_second_signal_in_a_run_says_that_nothing_was_saved(ctrl_c, capsys):
     class Impatient(Walk):
         def step(self, rollout, t):
             super().step(rollout, t)
