@@ -1,10 +1,10 @@
 """Time to solve against the number of envs: by settings that follow from it, and by the registered ones as they are.
 
-The rule (docs/scaling.md) was fitted on CartPole-v1 and Pendulum-v1, for fewer environments on two more, on seeds from
-1000 up; Acrobot-v1 and MountainCar-v0 show whether it holds. Solved is as in solve.py: held for three checks in a row by
-judge.py; training alone counts. A run is given up after some seconds of training, the same for all. Where width costs
-nothing, as on a GPU with room, time goes with what is done one after another: updates (minibatch steps) and vector steps
-are counted too.
+The rule (docs/scaling.md) was fitted on CartPole-v1 and Pendulum-v1, for fewer environments on two more, on seeds
+from 1000 up; Acrobot-v1 and MountainCar-v0 show whether it holds. Solved is as in solve.py: held for three checks in a
+row by judge.py; training alone counts. A run is given up after some seconds of training, the same for all. Where width
+costs nothing, as on a GPU with room, time goes with what is done one after another: updates (minibatch steps) and
+vector steps are counted too.
 """
 
 from __future__ import annotations
