@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headrace.algorithms import sac_cpu, td3_cpu
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.blocks import count, dense, lay, narrow
+from headrace.algorithms.blocks import WORTH_HELP, count, dense, lay, narrow
 from headrace.algorithms.blocks import place as place_of
 from headrace.algorithms.blocks import weights as weights_of
 from headrace.algorithms.by_hand import why_not
@@ -39,7 +39,6 @@ from headrace.replay import Batch
 from headrace.rollout import tree_map
 
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
-WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 _NO_TEMPERATURE = Weights(*np.zeros((4, 1), np.float32))
 
 

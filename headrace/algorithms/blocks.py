@@ -14,6 +14,7 @@ from headrace.kernels.chain_tables import Dense
 from headrace.kernels.native import processor
 from headrace.kernels.tables import BLOCK
 
+WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernels' products are as fast as the library's; with AVX-512
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms import dqn_cpu
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.blocks import count, dense, lay, narrow
+from headrace.algorithms.blocks import WORTH_HELP, count, dense, lay, narrow
 from headrace.algorithms.blocks import weights as weights_of
 from headrace.algorithms.dqn import DQNConfig
 from headrace.device import kernel_threads
@@ -33,7 +33,6 @@ from headrace.rollout import flatten
 
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
 TOGETHER = 8  # minibatches for which the target is asked at once
-WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 
 
 class _Learner:

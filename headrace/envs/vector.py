@@ -6,7 +6,6 @@ rollout knows the first alone (see headrace.rollout); this is the one place that
 
 from __future__ import annotations
 
-import os
 import warnings
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.envs.waiting import cores
 from headrace.rollout import Group, Rollout, tree_map
 from headrace.spaces import Space, action_column, observation_column
 
@@ -230,5 +230,4 @@ def _where(mask: Tensor, values: Any, others: Any) -> Any:
 
 def threads(num_envs: int) -> int:
     """As many threads as there are cores for this process, and no more than worlds."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, num_envs)
+    return min(cores(), num_envs)
