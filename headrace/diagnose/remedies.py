@@ -12,12 +12,20 @@ from collections.abc import Callable
 from headrace.diagnose import arithmetic, snippets, stepping
 from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import Role
-from headrace.diagnose.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy
+from headrace.diagnose.remedy import (
+    HALF_AN_HOUR,
+    MINUTE,
+    MINUTES,
+    WAKING,
+    WAKING_AT_MOST,
+    Remedy,
+    remedy,
+    with_the_rest,
+)
 from headrace.diagnose.words import at, percent
 
 WORTH_SAYING = 1.05  # remedies whose bound is lower are not mentioned
-WARMER = 0.1  # of all else may go with what is taken out between it, after which it ran on cold caches
-AWAKE = 0.25  # the same of sleeping, at most: without it scripts were 10 to 24 % faster at the rest
+WARMER = 0.1  # of all else may go with a file or an evaluation, after which it found its caches cold
 TRIED = 1.3  # a gain that is predicted goes before whatever has to be tried, if it is larger than this
 RARER = 10  # "ten times less often"
 
@@ -46,7 +54,7 @@ def _sleep(facts: Facts) -> Remedy | None:
     site = max(sites, key=lambda site: site.seconds, default=None)
     why = f"{percent(spent / facts.base)} of the time the script sleeps{at(site)}."
     change = snippets.without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
-    most, likely = _and_warmer(facts, spent, AWAKE), _and_warmer(facts, spent)
+    most, likely = with_the_rest(facts, spent, WAKING_AT_MOST), with_the_rest(facts, spent, WAKING)
     return remedy(facts, "Take the sleeping out", why, MINUTES, change, most=most, likely=likely)
 
 
@@ -68,13 +76,8 @@ def _rarer(facts: Facts, role: Role, title: str, what: str, change: Callable[[Fa
         return None
     spent, site = facts.spent(role), facts.site(role)
     why = f"{percent(facts.share(role))} of the time {what}{at(site)}."
-    likely = spent * (1 - 1 / RARER)
-    return remedy(facts, title, why, MINUTES, change(facts), most=_and_warmer(facts, spent), likely=likely)
-
-
-def _and_warmer(facts: Facts, spent: float, share: float = WARMER) -> float:
-    """Seconds that go at most when these do: what comes after a sleep, a file or an evaluation finds caches cold."""
-    return spent + share * (facts.base - spent)
+    most, likely = with_the_rest(facts, spent, WARMER), spent * (1 - 1 / RARER)
+    return remedy(facts, title, why, MINUTES, change(facts), most=most, likely=likely)
 
 
 def _data(facts: Facts) -> Remedy | None:

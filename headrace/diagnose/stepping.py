@@ -7,13 +7,12 @@ from statistics import median
 from headrace.diagnose import snippets
 from headrace.diagnose.facts import Facts
 from headrace.diagnose.profile import Role
-from headrace.diagnose.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy, remedy
+from headrace.diagnose.remedy import DAY, HALF_AN_HOUR, MINUTES, WAKING, WAKING_AT_MOST, Remedy, remedy, with_the_rest
 from headrace.diagnose.words import capital, count, duration, percent
 
 MORE_ENVS = 8  # what few environments are raised to
 FEW_ENVS = 4  # up to here the policy is asked too seldom for many actions at once
 WARM = 0.5  # of the time a short step takes in a worker, which wakes up for it on cold caches, it takes in a loop
-CROWDED = 0.25  # of what else the driving thread does may go with workers that take cores and caches from it
 LAGGING = 1.4  # times as long as the others: a straggler
 
 
@@ -72,9 +71,10 @@ def one_process(facts: Facts) -> Remedy | None:
         f"{percent(waiting / facts.base)} of the time, their environments together {theirs}"
         ": the rest is pickling, pipes and waking up."
     ).replace("processs", "processes")
-    most = waiting + CROWDED * (facts.base - waiting)
+    most = with_the_rest(facts, waiting, WAKING_AT_MOST)
+    likely = with_the_rest(facts, waiting, WAKING) - alone
     title = "Step the environments in the script's own process"
-    return remedy(facts, title, why, MINUTES, snippets.one_process(facts), most=most, likely=waiting - alone)
+    return remedy(facts, title, why, MINUTES, snippets.one_process(facts), most=most, likely=likely)
 
 
 def _busy(facts: Facts) -> list[float]:

@@ -211,7 +211,8 @@ def repeat(turn):
         json.dump((n - 9) / (time.perf_counter() - began), file)
 
 """
-FRESH = {  # written when the remedies' constants had been chosen, and none has been changed since
+# Written when the constants of the remedies had been chosen. One was raised since: sleep and workers had gained more.
+FRESH = {
     "lines that are written at once": (
         "Log ten times less often",
         """
