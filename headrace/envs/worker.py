@@ -31,6 +31,7 @@ class Task(NamedTuple):
     clean_up: bytes | None  # likewise at the end
     name: str
     place: int  # which worker it is
+    workers: int  # of so many
     first: int  # its environments among all
     size: int
     of: int
@@ -40,6 +41,15 @@ class Task(NamedTuple):
     def envs(self) -> slice:
         """Its environments among all."""
         return slice(self.first, self.first + self.size)
+
+    def cores(self, allowed: list[int]) -> list[int]:
+        """Its share of the cores, all of them where there are more workers.
+
+        Workers that are woken together may land on one core while another idles, and wait there for milliseconds.
+        """
+        number = len(allowed)
+        share = allowed[number * self.place // self.workers : number * (self.place + 1) // self.workers]
+        return share if self.workers <= number else allowed
 
 
 class Facts(NamedTuple):
@@ -66,15 +76,18 @@ def run(orders: Connection, spin: float) -> None:
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     torch.set_num_threads(1)
     inbox = _Inbox(orders, spin)
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     with suppress(*GONE):
-        while inbox.order()[0] == ENGAGE and _serve(inbox, orders.recv()):
+        while inbox.order()[0] == ENGAGE and _serve(inbox, orders.recv(), allowed):
             pass
 
 
-def _serve(inbox: _Inbox, task: Task) -> bool:
-    """Run environments until told to stop: whether there may be others after them."""
+def _serve(inbox: _Inbox, task: Task, allowed: list[int]) -> bool:
+    """Run environments until told to stop: whether there may be others after them. allowed: cores, [] if unknown."""
     worker: _Worker | None = None
     try:
+        if allowed:
+            os.sched_setaffinity(0, task.cores(allowed))
         if task.set_up is not None:
             pickle.loads(task.set_up)(task.place)
         worker = _Worker(task, inbox)

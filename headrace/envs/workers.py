@@ -38,7 +38,8 @@ class WorkerEnv:
     on_error: "raise" an environment's exception, with its traceback and which it was; or "restart": make it anew, end
     its episode as truncated, go on, and count it in `restarts`. A worker that dies or hangs is treated alike.
     group_by: see headrace.envs.crowd. Where several agents share a world, num_envs asks for worlds, and is columns.
-    set_up, clean_up: called in each worker with its number, first and last of all.
+    set_up, clean_up: called in each worker with its number, first and last of all. Where there are no more workers than
+    cores each keeps to its own share of these; set_up may undo that (os.sched_setaffinity).
 
     step() has all workers take a step. With start() and get() each takes steps at its own pace: `parts` are the
     environments of each worker, and it is started with a row of a rollout that rollout() gave.
@@ -73,7 +74,7 @@ class WorkerEnv:
         processes = lender.lend(num_envs)
         bounds = pairwise(num_envs * k // len(processes) for k in range(len(processes) + 1))
         tasks = [
-            Task(*functions, name, place, first, last - first, num_envs, self.restart, group_by)
+            Task(*functions, name, place, len(processes), first, last - first, num_envs, self.restart, group_by)
             for place, (first, last) in enumerate(bounds)
         ]
         self.parts = [task.envs() for task in tasks]

@@ -73,6 +73,20 @@ def test_workers_give_what_the_same_environments_give_inline(workers, direct):
     assert env.max_steps == 500 and env.restarts == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores are chosen by the system here")
+@pytest.mark.parametrize("more", [0, 1])
+def test_each_worker_keeps_to_its_share_of_the_cores_unless_there_are_more_workers(workers, more):
+    allowed = os.sched_getaffinity(0)
+    number = min(len(allowed), 4) if not more else len(allowed) + 1
+    env = workers(CARTPOLE, number, number)
+    env.reset(env.rollout(1, columns(env)), 0)
+    shares = [os.sched_getaffinity(worker.process.pid) for worker in env._pool.workers]
+    if more:
+        assert shares == [allowed] * number
+    else:
+        assert set.union(*shares) == allowed and sum(map(len, shares)) == len(allowed)
+
+
 def test_shared_rollouts_are_rollouts():
     space = Dict({"place": Box(-1, 1, (3,)), "kind": Discrete(4)})
     declared = env_columns(space) | {"action": action_column(Discrete(2))}
