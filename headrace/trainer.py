@@ -325,7 +325,8 @@ class Trainer:
         processes: Any = {name: getattr(config, name) for name in MADE_WITH}
         processes["workers"] = self._lent or config.workers
         env = envs.make(self.source, config.num_envs, backend=backend, device=device, **processes)
-        self.config = replace(config, workers=len(getattr(env, "parts", ())) or None)  # a resumed run has as many
+        number = len(getattr(env, "parts", ())) if env.backend == "workers" else 0
+        self.config = replace(config, workers=number or None)  # a resumed run has as many
         if env.backend != "cuda":
             return env
         from headrace import parity

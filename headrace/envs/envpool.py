@@ -18,63 +18,65 @@ from headrace.envs.vector import SEEDS, Autoreset, Outcome, threads
 class EnvPoolSource:
     """A task of EnvPool, whose worlds are made at reset(), because they take their seed then alone.
 
-    options: as envpool.make takes them. With a batch_size its threads hand over so many worlds as soon as they are
-    ready, while others still run; a step ends when all are there. Raises ImportError where it is not installed,
-    ValueError for a task it does not have, or a batch_size that does not divide num_envs.
+    batch_size: how many worlds are handed over at a time where each has a pace of its own, see
+    headrace.envs.envpool_ready; here all of them step together. options: as envpool.make takes them.
+    Raises ImportError where EnvPool is not installed, ValueError for a task it does not have, or a batch_size that is
+    not between 1 and num_envs.
     """
 
     device = torch.device("cpu")
     autoreset = Autoreset.NEXT_STEP
+    resets_some = True
 
-    def __init__(self, task: str, num_envs: int, **options: Any) -> None:
+    def __init__(self, task: str, num_envs: int, batch_size: int | None = None, **options: Any) -> None:
         envpool = _envpool()
         if task not in envpool.list_all_envs():
             hint = nearest(task, envpool.list_all_envs()) or ": envpool.list_all_envs() lists those it has"
             raise ValueError(f"EnvPool has no task {task!r}{hint}")
-        self.name, self.num_envs, self.task = ENVPOOL + task, num_envs, task
-        self.options = {"num_threads": threads(num_envs), "batch_size": num_envs, **options}
-        self.batch_size = self.options["batch_size"] or num_envs
-        if num_envs % self.batch_size:
-            raise ValueError(f"batch_size is {self.batch_size}: let it divide num_envs, {num_envs}")
+        if batch_size is not None and not 1 <= batch_size <= num_envs:
+            raise ValueError(f"batch_size must be between 1 and num_envs = {num_envs}, got {batch_size}")
+        self.name, self.num_envs, self.task, self.batch_size = ENVPOOL + task, num_envs, task, batch_size
+        self.options = {"num_threads": threads(num_envs), **options}
         spec = envpool.make_spec(task, num_envs=num_envs, **self.options)
         self.observation_space = spec.gymnasium_observation_space
         self.action_space = spec.gymnasium_action_space
         self.max_steps: int | None = spec.config.max_episode_steps
-        self.resets_some = self.batch_size == num_envs
+        self.pool: Any = None
         self._actions = action_caster(self.action_space)
         self._make: Callable[..., Any] = envpool.make_gymnasium
-        self._pool: Any = None
         self._worlds = np.arange(num_envs, dtype=np.int32)
 
+    def make(self, seed: int, spares: int = 0, batch_size: int | None = None) -> None:
+        """Make the pool anew, with `spares` worlds beside the num_envs. batch_size: how many worlds its recv() gives,
+        of those that are ready; None for all, in their order."""
+        self.close()
+        number = self.num_envs + spares
+        made = {"num_envs": number, "batch_size": batch_size or number, "seed": env_seed(seed, 0) % SEEDS}
+        self.pool = self._make(self.task, **made, **self.options)
+
     def reset(self, seed: int | None) -> Any:
-        if seed is not None or self._pool is None:
-            self.close()
-            seed = env_seed(seed or 0, 0) % SEEDS
-            self._pool = self._make(self.task, num_envs=self.num_envs, seed=seed, **self.options)
-        self._pool.async_reset()
-        return self._received(reset=True)[0]
+        if seed is not None or self.pool is None:
+            self.make(seed or 0)
+        self.pool.async_reset()
+        return self.pool.recv(reset=True)[0]
 
     def reset_some(self, mask: Tensor) -> Any:
         (worlds,) = np.nonzero(mask.numpy())
-        some, info = self._pool.reset(worlds.astype(np.int32))
+        some, info = self.pool.reset(worlds.astype(np.int32))
         return _scattered(some, info["env_id"], self.num_envs)
 
     def step(self, action: Tensor) -> Outcome:
-        self._pool.send(np.ascontiguousarray(self._actions(action.numpy())), self._worlds)
-        return Outcome(*self._received(reset=False)[:4])
+        self.pool.send(self.actions(action), self._worlds)
+        return Outcome(*self.pool.recv()[:4])
 
-    def _received(self, reset: bool) -> list[Any]:
-        """What recv() gives, of all worlds in their order."""
-        parts = [self._pool.recv(reset=reset) for _ in range(self.num_envs // self.batch_size)]
-        worlds = np.concatenate([part[-1]["env_id"] for part in parts])
-        if len(parts) == 1 and np.array_equal(worlds, self._worlds):
-            return list(parts[0])
-        return [_ordered(column, np.argsort(worlds)) for column in zip(*(part[:-1] for part in parts), strict=True)]
+    def actions(self, action: Tensor) -> np.ndarray:
+        """Some worlds' actions, [k, ...], as the pool takes them."""
+        return np.ascontiguousarray(self._actions(action.numpy()))
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
 
 
 def _scattered(some: Any, worlds: np.ndarray, num_envs: int) -> Any:
@@ -84,13 +86,6 @@ def _scattered(some: Any, worlds: np.ndarray, num_envs: int) -> Any:
     every = np.zeros((num_envs, *some.shape[1:]), some.dtype)
     every[worlds] = some
     return every
-
-
-def _ordered(parts: tuple[Any, ...], order: np.ndarray) -> Any:
-    """Batches one after another, then in an order, member by member for a Dict."""
-    if isinstance(parts[0], dict):
-        return {key: _ordered(tuple(part[key] for part in parts), order) for key in parts[0]}
-    return np.concatenate(parts)[order]
 
 
 def _envpool() -> Any:

@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 from headrace.envs import atari
 from headrace.envs.base import Env
 from headrace.envs.envpool import EnvPoolSource
+from headrace.envs.envpool_ready import EnvPoolEnv
 from headrace.envs.gymnasium_vector import GymnasiumSource, gymnasium_vector
 from headrace.envs.simulators import SimulatorSource
 from headrace.envs.sources import ATARI, ENVPOOL
@@ -21,7 +22,7 @@ EnvSpec = gymnasium.envs.registration.EnvSpec
 def make(name: str, entry: Any, num_envs: int, options: dict[str, Any]) -> Env:
     """N worlds of what comes as a vector. Raises ValueError where it gives another number of them."""
     if name.startswith(ENVPOOL):
-        return VectorAdapter(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options))
+        return EnvPoolEnv(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options))
     if isinstance(entry, EnvSpec):
         if name.startswith(ATARI):
             return atari.games(name, num_envs, **options)

@@ -22,6 +22,7 @@ PACES = ("together", "halves", "asynchronous")
 def collector_at(pace: str, stragglers: float, env: Any, *arguments: Any) -> Collector:
     """A Collector of this pace, one of PACES. stragglers: of asynchronous workers, see Asynchronous.
 
+    What is said of workers holds for EnvPool's worlds, too, each of which is a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
     """
     if not 0 <= stragglers < 1:
@@ -34,9 +35,14 @@ def collector_at(pace: str, stragglers: float, env: Any, *arguments: Any) -> Col
         return Collector(env, *arguments)
     if not hasattr(env, "start") or getattr(env, "crowd", None) is not None:
         runs = f"{env.name} runs as {env.backend!r}, seen from {env.device}"
-        raise ValueError(f"the pace {pace!r} is for worlds of one agent in workers: {runs}")
+        raise ValueError(f"the pace {pace!r} is for worlds of one agent in workers, or of EnvPool: {runs}")
     if len(env.parts) < 2:
-        raise ValueError(f"the pace {pace!r} needs 2 workers or more, and there is 1")
+        what = "workers" if env.backend == "workers" else "worlds"
+        raise ValueError(f"the pace {pace!r} needs 2 {what} or more, and there is 1")
+    if hasattr(env, "info_space"):
+        raise ValueError(f"the pace {pace!r} goes without agent_info: leave one of them out")
+    if hasattr(env, "at_own_pace"):
+        env.at_own_pace()
     return Halves(env, *arguments) if pace == "halves" else Asynchronous(stragglers, env, *arguments)
 
 

@@ -161,7 +161,7 @@ def test_a_death_at_their_own_pace_is_mended(workers, tmp_path):
     ("options", "message"),
     [
         ({"pace": "halves", "workers": 1}, "'halves' needs 2 workers or more, and there is 1"),
-        ({"pace": "asynchronous", "backend": "inline"}, "for worlds of one agent in workers: .* runs as 'inline'"),
+        ({"pace": "asynchronous", "backend": "inline"}, "for worlds of one agent in workers, or .* runs as 'inline'"),
         ({"pace": "halves", "workers": 2, "stragglers": 0.5}, "stragglers=0.5 is for the pace 'asynchronous'"),
         ({"pace": "asynchronous", "workers": 2, "stragglers": 1.0}, r"0 .. 1, got 1.0"),
     ],
