@@ -17,7 +17,7 @@ import llvmlite.binding
 import numpy as np
 
 from headrace.kernels.jit import INNER, njit
-from headrace.kernels.simd import fma, load, splat, store, total
+from headrace.kernels.simd import fma, load, splat, store, total, turn
 from headrace.kernels.tables import BLOCK, WIDTH
 
 _ZERO, _ONE, _FOUR, _SIX, _EIGHT = (np.uint64(n) for n in (0, 1, 4, 6, 8))
@@ -192,9 +192,8 @@ def transpose(scratch, source, rows, target, stride):
     """scratch[target + e * stride + r] = scratch[source + r * BLOCK + e], sixteen rows at a time."""
     whole = rows - rows % WIDTH
     for r in range(_ZERO, whole, WIDTH):
-        for e in range(_ZERO, BLOCK):
-            for j in range(_ZERO, WIDTH):
-                scratch[target + e * stride + r + j] = scratch[source + (r + j) * BLOCK + e]
+        for e in range(_ZERO, BLOCK, WIDTH):
+            turn(scratch, source + r * BLOCK + e, BLOCK, target + e * stride + r, stride)
     for r in range(whole, rows):
         for e in range(_ZERO, BLOCK):
             scratch[target + e * stride + r] = scratch[source + r * BLOCK + e]

@@ -112,6 +112,32 @@ def store(typing: Any, array: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
+def turn(typing: Any, array: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
+    """array[target + j * target_row + i] = array[source + i * source_row + j], for i and j below 16.
+
+    In four rounds row i is shuffled with row i + 8, card by card, which brings a bit of i to where one of j was.
+    """
+
+    def generate(context: Any, builder: ir.IRBuilder, call: Any, args: Any) -> ir.Value:
+        array, source, source_row, target, target_row = args
+
+        def place(first: ir.Value, row: ir.Value, number: int) -> ir.Value:
+            index = builder.add(first, builder.mul(row, ir.Constant(row.type, number)))
+            return _address(context, builder, call, (array, index))
+
+        halves = [[j + half + 16 * card for j in range(8) for card in (0, 1)] for half in (0, 8)]
+        rows = [builder.load(place(source, source_row, i), align=4) for i in range(16)]
+        for _ in range(4):
+            pairs = zip(rows[:8], rows[8:], strict=True)
+            rows = [builder.shuffle_vector(x, y, ir.Constant(_words, half)) for x, y in pairs for half in halves]
+        for j, row in enumerate(rows):
+            builder.store(row, place(target, target_row, j), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, *[types.uint64] * 4), generate
+
+
+@intrinsic
 def splat(typing: Any, value: Any) -> Any:
     """Sixteen times the same float32."""
     return lanes(types.float32), lambda context, builder, call, args: _splat(builder, args[0])
