@@ -18,7 +18,7 @@ from .stacks import Stacks
 from .ticker import Ticker
 
 WRITE_EVERY = 0.5  # s
-THREAD_PERIOD = 0.02  # s between samples of threads other than the main one
+THREAD_PERIOD = 0.04  # s between samples of other threads: each takes the interpreter from the script for a moment
 STUCK = 0.5  # s without a sample of the main thread, after which the writing thread has a look at it
 LOOK_EVERY = 0.25  # s between looks at variables
 KERNELS_FOR = 1.0  # s for which a GPU's kernels are counted
