@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numba import njit
+from numba import njit  # noqa: TID253
 
 from headrace.kernels.dense import transpose
 from headrace.kernels.tables import BLOCK, rounded
