@@ -126,7 +126,7 @@ def picture(lines: list[Row], folder: Path) -> None:
             panels[0].set_ylim(0.1, 10)  # a logarithmic axis finds no limits in nothing
         panels[0].set_ylabel(label)
     for above, below, env in zip(*grid, names, strict=True):
-        above.set_title(env.rpartition("-v")[0])
+        above.set_title(env.partition("-v")[0])
         below.set_xlabel("envs")
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     save(figure, folder, "scaling")

@@ -31,7 +31,7 @@ class TrainConfig:
     graphs: bool = True  # on CUDA: whole iterations as one CUDA graph, where they can be captured
     backend: str = "auto"  # how worlds are run: auto, or one that `headrace envs` lists
     workers: int | Literal["auto"] | None = None  # processes for worlds, uncompiled; auto: tried out; None: none
-    pace: Literal["together", "halves", "asynchronous"] = "together"  # of workers: see docs/environments.md
+    pace: Literal["together", "halves", "asynchronous"] = "together"  # see docs/environments.md
     stragglers: float = 0.0  # share of asynchronous workers whose last steps of a rollout nobody waits for
     on_error: Literal["raise", "restart"] = "raise"  # of a world in a worker: stop, or make it anew and count it
     step_timeout: float = 60.0  # seconds after which a worker that has not stepped counts as dead
