@@ -1,4 +1,4 @@
-"""The sampler: where the threads of this process are, some hundred times a second, written to a spool file.
+"""The sampler: where the threads of this process are, some dozen times a second, written to a spool file.
 
 The main thread samples itself, see ticker. A thread of ours, known to nobody, samples the others and writes: half a
 second at most is lost when the process is killed.
