@@ -58,14 +58,14 @@ def work(steps):
         if step % 8 == 0:
             learn(logits)
 """
-SCRIPTS = {  # name -> (code, turns that take about four seconds)
-    "one environment": (LEARNER + ONE + "measured(work, int(sys.argv[1]))\n", 60_000),
+SCRIPTS = {  # name -> (code, turns that take about two seconds)
+    "one environment": (LEARNER + ONE + "measured(work, int(sys.argv[1]))\n", 30_000),
     "eight waiting threads": (
         LEARNER
         + ONE
         + "for _ in range(8):\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         + "measured(work, int(sys.argv[1]))\n",
-        60_000,
+        30_000,
     ),
     "two worker processes": (
         LEARNER
@@ -84,14 +84,14 @@ if __name__ == "__main__":
     measured(work, int(sys.argv[1]))
     envs.close()
 """,
-        12_000,
+        6_000,
     ),
 }
 
 
 def main() -> None:
     flags = parser(__doc__.splitlines()[0])
-    flags.add_argument("--pairs", type=int, default=8, help="runs with and without, of each script")
+    flags.add_argument("--pairs", type=int, default=20, help="runs with and without, of each script")
     flags.add_argument("--scripts", nargs="+", default=list(SCRIPTS), choices=SCRIPTS)
     options = flags.parse_args()
     options.pairs = 1 if options.quick else options.pairs

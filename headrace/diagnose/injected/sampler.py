@@ -1,7 +1,9 @@
 """The sampler: where the threads of this process are, some dozen times a second, written to a spool file.
 
-The main thread samples itself, see ticker. A thread of ours, known to nobody, samples the others and writes: half a
-second at most is lost when the process is killed.
+The main thread samples itself, see ticker, and the others, and writes: half a second at most is lost when the process
+is killed. A thread of ours, known to nobody, does that while the main thread is in one long call. It is there only in
+processes with other threads, or whose main thread was in such a call before: a second thread makes every allocation of
+memory dearer, and the first one pays.
 """
 
 import _thread
@@ -18,9 +20,10 @@ from .stacks import Stacks
 from .ticker import Ticker
 
 WRITE_EVERY = 0.5  # s
-THREAD_PERIOD = 0.04  # s between samples of other threads: each takes the interpreter from the script for a moment
-STUCK = 0.5  # s without a sample of the main thread, after which the writing thread has a look at it
-LOOK_EVERY = 0.25  # s between looks at variables
+THREAD_PERIOD = 0.04  # s between samples of other threads
+STUCK = 0.5  # s without a sample of the main thread, after which a thread of ours has a look at it
+LONG_CALL = 2.0  # s without one, after which a process without other threads gets that thread; imports take less
+LOOK_EVERY = 0.5  # s between looks at variables
 KERNELS_FOR = 1.0  # s for which a GPU's kernels are counted
 MOST_COST = 0.015  # share of time that sampling may take; the period is doubled beyond that
 LONGEST_PERIOD = 0.04  # s
@@ -51,9 +54,11 @@ class Sampler:
         self._checked = self._began, self._cost
         self._last = self._threads_last = self._began
         self._next_look = self._began + LOOK_EVERY
+        self._next_write = self._began + WRITE_EVERY
         self._main = threading.get_ident()
         self._ticks = 0
         self._inside = False
+        self._helper = None  # the thread of ours, by its ident
         self._working = True
         self._writing = _thread.allocate_lock()
         self._ticker = self._make_ticker()
@@ -61,7 +66,8 @@ class Sampler:
         self._write()
         if self._ticker:
             self._set_phase()
-        _thread.start_new_thread(self._run, ())
+        else:
+            self._start_helper()
 
     def stop(self):
         """Write the last samples; the process is about to end."""
@@ -93,6 +99,8 @@ class Sampler:
         began = time.thread_time()
         try:
             self._note_main(frame)
+            self._note_threads(THREAD_PERIOD)
+            self._write_if_due()
         except Exception as error:  # never the script's business
             self._failed(error)
         finally:  # Ctrl-C may have come meanwhile, and goes to the script
@@ -106,6 +114,8 @@ class Sampler:
         if due <= self._last:
             return
         spent, self._last = due - self._last, due
+        if not self._helper and (spent > LONG_CALL or len(sys._current_frames()) > 1):
+            self._start_helper()
         stack = self._stacks.number(frame)
         self._samples.append((self._pid, due, spent, stack))
         self._ticks += 1
@@ -166,36 +176,40 @@ class Sampler:
 
     # --- the other threads
 
+    def _start_helper(self):
+        self._helper = _thread.start_new_thread(self._run, ())
+
     def _run(self):
-        pid, next_write = self._pid, time.monotonic() + WRITE_EVERY
+        pid = self._pid
         while self._working and self._pid == pid:
-            others = len(sys._current_frames()) > 2  # than the main thread and this one
-            pause = THREAD_PERIOD * (0.5 + _chance()) if others or not self._ticker else WRITE_EVERY
-            time.sleep(pause)
+            if self._ticker and time.monotonic() - self._last <= STUCK:
+                time.sleep(STUCK / 2)
+                continue
+            time.sleep(THREAD_PERIOD * (0.5 + _chance()))
             began = time.thread_time()
             try:
                 self._note_threads()
-                if time.monotonic() >= next_write:
-                    next_write = time.monotonic() + WRITE_EVERY
-                    self._keep_up()
-                    self._write()
+                self._write_if_due()
             except Exception as error:  # the script goes on, measured or not
                 self._failed(error)
             self._cost += time.thread_time() - began
         if self._pid == pid:
             self._write()
 
-    def _note_threads(self):
-        """Note where the other threads are; and the main one, where it does not do so itself or has not for long."""
-        now, me = time.monotonic(), _thread.get_ident()
-        spent, self._threads_last = now - self._threads_last, now
+    def _note_threads(self, period=0.0):
+        """Note where the other threads are, if `period` has passed; and the main one, where it has not for long."""
+        now = time.monotonic()
+        spent = now - self._threads_last
+        if spent < period:
+            return
+        self._threads_last = now
         for thread, frame in sys._current_frames().items():
             if thread == self._main:
                 if not self._ticker or now - self._last > STUCK:
                     stack = self._stacks.number(frame)
                     self._samples.append((self._pid, now, now - self._last, stack))
                     self._last = now
-            elif thread != me:
+            elif thread != self._helper:
                 known = _threads().get(thread)
                 number = getattr(known, "native_id", None) or thread
                 self._name(number, known)
@@ -207,6 +221,14 @@ class Sampler:
         if key not in self._told:
             self._told[key] = True
             self._say("thread", number, thread.name if thread else "")
+
+    def _write_if_due(self):
+        now = time.monotonic()
+        if now < self._next_write:
+            return
+        self._next_write = now + WRITE_EVERY
+        self._keep_up()
+        self._write()
 
     def _keep_up(self):
         """What is due from time to time: versions, another period, quiet at the end."""
