@@ -27,7 +27,7 @@ class TrainConfig:
     stagger: bool = False  # first episodes are cut off, each world's later, so that they do not stay in step
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"  # of hidden layers; tf32 is for CUDA
+    precision: Literal["float32", "tf32", "bfloat16", "auto"] = "float32"  # of hidden layers, see docs/gpu.md
     graphs: bool = True  # on CUDA: whole iterations as one CUDA graph, where they can be captured
     backend: str = "auto"  # how worlds are run: auto, or one that `headrace envs` lists
     workers: int | Literal["auto"] | None = None  # processes for worlds, uncompiled; auto: tried out; None: none

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -15,6 +15,22 @@ from headrace.fused import plain_only
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 LAYERS = (functional.linear, functional.conv1d, functional.conv2d, torch.conv1d, torch.conv2d)
+
+
+def resolve(precision: str, network: nn.Module, device: torch.device) -> str:
+    """The precision that a name stands for. "auto" is bfloat16 for networks with convolutions where the device's matrix
+    units multiply in it (AMX, tensor cores), and float32 otherwise."""
+    if precision != "auto":
+        return precision
+    convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in network.modules())
+    return "bfloat16" if convolves and _multiplies_bfloat16(device) else "float32"
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    has_amx: Callable[[], bool] | None = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return device.type == "cpu" and has_amx is not None and has_amx()
 
 
 @contextmanager

@@ -100,12 +100,19 @@ class Replay:
         end = self.written - self.num_steps + 1  # one past the last that may be drawn
         oldest = (self.written - self.length + 1).clamp(min=0)
         choices = ((end - oldest) * self.num_envs).clamp(min=1)
+        start, size = oldest % self.length * self.num_envs, self.length * self.num_envs
         # float32 cannot tell the rows of a large ring apart: the last draw gives the digits behind those of the others
-        fine = noise[..., :TRIES].double() + noise[..., TRIES:].double() * 2.0**-24
-        pick = (fine * choices).long() + oldest * self.num_envs
-        pick %= self.length * self.num_envs
-        first = self.ring.valid.flatten()[pick].int().argmax(-1, keepdim=True)
-        return pick.gather(-1, first).squeeze(-1)
+        fine = noise[..., TRIES].double() * 2.0**-24
+        valid = self.ring.valid.flatten()
+
+        def pick(which: int) -> Tensor:
+            row = ((noise[..., which] + fine) * choices).long() + start
+            return torch.where(row < size, row, row - size)
+
+        drawn = pick(0)
+        for which in range(1, TRIES):
+            drawn = torch.where(valid[drawn], drawn, pick(which))
+        return drawn
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
         """The transitions of n steps that begin at `rows`, of any shape, cut short where an episode ends within them.

@@ -24,7 +24,7 @@ from headrace.parallel.graphs import GraphedIteration
 from headrace.parallel.paces import collector_at
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
-from headrace.precision import computing
+from headrace.precision import computing, resolve
 from headrace.rollout import Rollout
 from headrace.scaling import derived
 from headrace.timer import Timer
@@ -116,6 +116,8 @@ class Trainer:
         else:
             self.algorithm = algorithm
             agents.check_spaces(self.policy, self.env)
+        precision = resolve(self.config.precision, self.policy, self.env.device)
+        self.config = replace(self.config, precision=precision)
         self.timer = Timer()
         try:
             self.collector = collector_at(

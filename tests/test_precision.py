@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 import headrace as hr
 from headrace import fused
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.precision import computing
+from headrace.config import read_toml
+from headrace.precision import computing, resolve
 from headrace.spaces import Box, Discrete
 from headrace.trainer import Trainer
 from tests.tiny import TINY, Walk
@@ -56,10 +58,29 @@ def test_gradients_pass_and_weights_stay_float32():
 def test_what_there_is_not_is_refused():
     with pytest.raises(ValueError, match="precision 'tf32' is for CUDA devices, and the device is cpu"):
         Trainer("ppo", Walk(), precision="tf32", **TINY)
-    with pytest.raises(ValueError, match="one of float32, tf32, bfloat16, got 'float16'"):
+    with pytest.raises(ValueError, match="one of float32, tf32, bfloat16, auto, got 'float16'"):
         Trainer("ppo", Walk(), precision="float16", **TINY)
     with pytest.raises(ValueError, match="got 'half'"), computing("half", CPU):
         pass
+
+
+def test_auto_is_bfloat16_for_convolutions_where_they_are_multiplied_in_it(monkeypatch):
+    for has_amx in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda has=has_amx: has, raising=False)
+        assert resolve("auto", nn.Conv2d(1, 1, 3), CPU) == ("bfloat16" if has_amx else "float32")
+        assert resolve("auto", nn.Sequential(nn.Linear(1, 1)), CPU) == "float32"
+        assert resolve("float32", nn.Conv2d(1, 1, 3), CPU) == "float32"
+
+
+def test_a_run_says_what_auto_came_to(tmp_path):
+    run = hr.train("ppo", Walk(), precision="auto", log_folder=str(tmp_path), **(TINY | {"progress": "none"}))
+    assert read_toml(run.path / "config.toml")["precision"] == "float32"
+
+
+@pytest.mark.slow
+def test_catch_from_pixels_is_learned_in_bfloat16(tmp_path):
+    run = hr.train("ppo", "PixelCatch", precision="bfloat16", seed=1, log_folder=str(tmp_path), progress="none")
+    assert run.evaluate(100).mean >= 0.9
 
 
 @pytest.mark.slow

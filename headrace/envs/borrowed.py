@@ -62,6 +62,7 @@ ATARI: dict[str, Any] = {
     "shared": True,
     "normalize_return": False,
     "threads": None,  # convolutions are worth sharing
+    "precision": "auto",
 }
 
 # PettingZoo's simple_spread: tried, not tuned. Episodes are of 25 steps.

@@ -246,6 +246,41 @@ def test_other_threads_are_noted_with_their_names(started: sampler.Sampler, cloc
     assert sum(seconds_in(process, thread.native_id).values()) == pytest.approx(PERIOD)
 
 
+def test_a_tick_notes_the_other_threads_and_writes_what_is_due(
+    started: sampler.Sampler, clock: Clock, tmp_path: Path
+) -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        fill(clock, started, round(sampler.WRITE_EVERY / PERIOD))
+        process = told(tmp_path)
+        assert thread.native_id is not None
+        # noted at every third tick of 1/64 s, of which the last one is not due yet
+        assert sum(seconds_in(process, thread.native_id).values()) == pytest.approx(30 * PERIOD)
+        assert seconds_in(process)["here"] == pytest.approx(32 * PERIOD)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_thread_of_ours_is_there_for_the_sake_of_others_and_of_long_calls_alone(
+    started: sampler.Sampler, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = {started._main: sys._getframe()}
+    monkeypatch.setattr(sampler, "sys", SimpleNamespace(**vars(sys) | {"_current_frames": lambda: alone}))
+    clock.now += sampler.LONG_CALL  # no longer than an import may take
+    started._tick(None, here())
+    assert started._helper is None
+    clock.now += sampler.LONG_CALL + 2 * PERIOD
+    started._tick(None, here())
+    assert started._helper is not None
+    started._helper = None
+    alone[-1] = sys._getframe()
+    fill(clock, started, 1)
+    assert started._helper is not None
+
+
 def test_stacks_that_several_threads_describe_have_numbers_of_their_own() -> None:
     """Each is described before it is known to others, and no number is given twice."""
     made = stacks.Stacks()
