@@ -116,7 +116,7 @@ class Trainer:
         else:
             self.algorithm = algorithm
             agents.check_spaces(self.policy, self.env)
-        precision = resolve(self.config.precision, self.policy, self.env.device)
+        precision: Any = resolve(self.config.precision, self.policy, self.env.device)
         self.config = replace(self.config, precision=precision)
         self.timer = Timer()
         try:
