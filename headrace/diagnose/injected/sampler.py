@@ -2,8 +2,7 @@
 
 The main thread samples itself, see ticker, and the others, and writes: half a second at most is lost when the process
 is killed. A thread of ours, known to nobody, does that while the main thread is in one long call. It is there only in
-processes with other threads, or whose main thread was in such a call before: a second thread makes every allocation of
-memory dearer, and the first one pays.
+processes with other threads, or whose main thread was in such a call before: a script without threads stays one.
 """
 
 import _thread
