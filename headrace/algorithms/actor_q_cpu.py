@@ -27,10 +27,10 @@ from headrace.device import kernel_threads
 from headrace.fused import register
 from headrace.kernels import actor_q_job as job
 from headrace.kernels.actor_q_job import Batches, Job, Settings, Weights
-from headrace.kernels.chain_tables import Dense, chain, pieces
+from headrace.kernels.chain_tables import Dense, chain, pieces, room
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Call
-from headrace.kernels.tables import BLOCK, WORKERS, aligned, rounded
+from headrace.kernels.tables import BLOCK, WORKERS, aligned
 from headrace.kernels.teamwork import Team, state
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
@@ -39,7 +39,7 @@ from headrace.replay import Batch
 from headrace.rollout import tree_map
 
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
-_NO_TEMPERATURE = Weights(*np.zeros((4, 1), np.float32))
+_NO_TEMPERATURE = Weights(*np.zeros((6, 1), np.float32))
 
 
 class _Learner:
@@ -52,32 +52,32 @@ class _Learner:
         steps, rows = shape
         self.steps, self.rows, self.blocks = steps, rows, count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
-        own, place = chain(
-            dense([*policy.actor.layers, policy.actor_out], policy.activation, actor.flat),
-            0,
-            (features + actions) * block,
-        )
-        tables = []
+        layers = dense([*policy.actor.layers, policy.actor_out], policy.activation, actor.flat)
+        own, place, actor_words = chain(layers, 0, (features + actions) * block, 0, self.blocks)
+        tables, words = [], 0
         for c in range(policy.critics.number):
-            table, place = chain(_critic(policy.critics, c, policy.activation, critics.flat), 0, place)
+            layers = _critic(policy.critics, c, policy.activation, critics.flat)
+            table, place, words = chain(layers, 0, place, words, self.blocks)
             tables.append(table)
         self.given: Any = [
             *(torch.zeros(steps, self.blocks, width, block) for width in (features, features, actions)),
             *(torch.zeros(steps, self.blocks, 1, block) for _ in range(3)),
             torch.zeros(steps, 2 * self.blocks, actions, block),
         ]
-        widest = max(int(table[:, 13].max()) for table in (own, *tables))
-        size = max(24 * widest, *(rounded(int(table[:, 1].max())) for table in (own, *tables)))
         parts = len(tables) * self.blocks + self.blocks
         self.numbers = np.zeros(16, np.float32)
         self.numbers[int(job.ACTOR_EPS)], self.numbers[int(job.CRITICS_EPS)] = actor.eps, critics.eps
-        sizes = (np.uint64(x) for x in (not policy.deterministic, self.blocks, features, actions, place))
+        tiled = actor_words + words > 0
+        sizes = (np.uint64(x) for x in (not policy.deterministic, tiled, self.blocks, features, actions, place))
         fields: Any = (
             *sizes,
             *(own, np.stack(tables), pieces([own]), pieces(tables)),
-            *(weights_of(actor, targets[0]), weights_of(critics, targets[1])),
+            *(weights_of(actor, targets[0], actor_words), weights_of(critics, targets[1], words)),
             Batches(*(x.view(-1).numpy() for x in self.given)),
-            *(aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block), aligned(WORKERS, size)),
+            *(
+                aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block),
+                aligned(WORKERS, room([own, *tables])),
+            ),
             *(np.zeros((parts, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )
         self.job = Job(*fields)

@@ -12,7 +12,7 @@ from headrace.algorithms.adam import Adam
 from headrace.kernels.actor_q_job import Weights
 from headrace.kernels.chain_tables import Dense
 from headrace.kernels.native import processor
-from headrace.kernels.tables import BLOCK
+from headrace.kernels.tables import BLOCK, aligned
 
 WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernels' products are as fast as the library's; with AVX-512
@@ -50,6 +50,7 @@ def dense(layers: Sequence[Any], activation: str, flat: Tensor) -> list[Dense]:
     ]
 
 
-def weights(optimizer: Adam, target: Tensor) -> Weights:
-    """An optimizer's buffers, and that of the target that follows its parameters."""
-    return Weights(*(x.numpy() for x in (optimizer.flat, optimizer.mean, optimizer.square, target)))
+def weights(optimizer: Adam, target: Tensor, words: int = 0) -> Weights:
+    """An optimizer's buffers, that of the target that follows its parameters, and room for so many words of each."""
+    parameters, mean, square, slow = (x.numpy() for x in (optimizer.flat, optimizer.mean, optimizer.square, target))
+    return Weights(parameters, mean, square, slow, aligned(words), aligned(words))

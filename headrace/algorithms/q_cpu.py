@@ -21,11 +21,11 @@ from headrace.algorithms.blocks import weights as weights_of
 from headrace.algorithms.dqn import DQNConfig
 from headrace.device import kernel_threads
 from headrace.fused import register
-from headrace.kernels.chain_tables import chain, pieces
+from headrace.kernels.chain_tables import chain, pieces, room
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Call
 from headrace.kernels.q_job import Job, Settings
-from headrace.kernels.tables import BLOCK, WORKERS, aligned, rounded
+from headrace.kernels.tables import BLOCK, WORKERS, aligned
 from headrace.kernels.teamwork import Team, state
 from headrace.policies.q_network import QNetwork
 from headrace.replay import Batch
@@ -43,19 +43,18 @@ class _Learner:
         (steps, rows), block = shape, int(BLOCK)
         blocks, features, actions = count(rows), policy.encoder.size, policy.out.weight.shape[0]
         layers = dense([*policy.trunk.layers, policy.out], policy.activation, optimizer.flat)
-        table, place = chain(layers, 0, features * block)
+        table, place, _ = chain(layers, 0, features * block)
         of_now, of_next = (torch.zeros(steps, blocks, features, block) for _ in range(2))
         columns = [torch.zeros(steps, blocks, 1, block) for _ in range(6)]
         self.given, self.found = (of_now, of_next, *columns[:4]), columns[4:]
         self.numbers, parts = np.zeros(16, np.float32), pieces([table])
         self.numbers[3] = optimizer.eps
-        room = max(24 * int(table[:, 13].max()), rounded(int(table[:, 1].max())))
         fields: Any = (
             *(np.uint64(x) for x in (double, blocks, features, actions)),
             *(table, parts, weights_of(optimizer, slow)),
             *(x.view(-1).numpy() for x in self.given),
             *(np.zeros(TOGETHER * blocks * actions * block, np.float32), aligned(optimizer.flat.numel())),
-            *(aligned(2 * blocks + WORKERS, place), aligned(WORKERS, room)),
+            *(aligned(2 * blocks + WORKERS, place), aligned(WORKERS, room([table]))),
             *(np.zeros(len(parts), np.float32), self.numbers, np.zeros(8, np.int64)),
             *(x.view(-1).numpy() for x in self.found),
         )

@@ -22,19 +22,22 @@ from headrace.kernels.actor_q_job import (
 )
 from headrace.kernels.adam_cpu import scales
 from headrace.kernels.chain_tables import BELOW, DELTA, OUTPUT
-from headrace.kernels.chains import backward, forward, learn_piece, move, turn
+from headrace.kernels.chains import backward, forward, lay_piece, learn_piece, move, turn
 from headrace.kernels.functions import exp, log, tanh
 from headrace.kernels.jit import ENTRY, INNER, njit
 from headrace.kernels.simd import fma, load, select, splat, store, total
 from headrace.kernels.tables import BLOCK, WIDTH
 from headrace.kernels.team import claim, dismiss, dismissed, finished, publish, rest, wait
+from headrace.kernels.thirds import close_tiles, open_tiles
+from headrace.kernels.tiles import known
 
 F, U = np.float32, np.uint64
 _0, _1, _2 = U(0), U(1), U(2)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 _CONSTANT = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
 _LOG_STD_MIN, _LOG_STD_MAX = F(-20), F(2)
-LOOK, DIFFERENTIATE, MOVE_CRITICS, IMPROVE, MOVE_ACTOR = range(5)  # tasks
+LAY, LOOK, DIFFERENTIATE, MOVE_CRITICS, IMPROVE, MOVE_ACTOR = range(6)  # tasks
+_TILES = known()
 _TASK, _BATCH = _0, _1  # places in Job.task
 
 
@@ -90,10 +93,10 @@ def _smooth(job, scratch, normal):
 
 
 @njit(**INNER)
-def _values(job, scratch, parameters, critics):
+def _values(job, scratch, parameters, words, critics):
     """Let the first critics go forward; their last layer's outputs are its values."""
     for c in range(_0, critics):
-        forward(job.critics[c], parameters, scratch)
+        forward(job.critics[c], parameters, words, scratch)
 
 
 @njit(**INNER)
@@ -111,12 +114,15 @@ def _look(job, b, worker):
     critics, scratch = U(len(job.critics)), job.scratch[job.blocks + worker]
     at = U(job.task[_BATCH]) * job.blocks + b
     _copy(scratch, _0, job.batches.later, at * job.features * BLOCK, job.features * BLOCK)
-    forward(job.actor, job.actor_weights.parameters if job.stochastic else job.actor_weights.target, scratch)
+    if job.stochastic:
+        forward(job.actor, job.actor_weights.parameters, job.actor_weights.words, scratch)
+    else:
+        forward(job.actor, job.actor_weights.target, job.actor_weights.target_words, scratch)
     normal = (U(job.task[_BATCH]) * _2 * job.blocks + b) * job.actions * BLOCK
     _act(job, scratch, normal)
     if not job.stochastic:
         _smooth(job, scratch, normal)
-    _values(job, scratch, job.critic_weights.target, critics)
+    _values(job, scratch, job.critic_weights.target, job.critic_weights.target_words, critics)
     _, _, log_prob, aim = _rows(job)
     for i in range(_0, BLOCK, WIDTH):
         value, row = _lowest(job, scratch, critics, i), at * BLOCK + i
@@ -132,8 +138,8 @@ def _look(job, b, worker):
 def _differentiate(job, part):
     """Deltas of one critic in one block, and its loss."""
     c, b = part // job.blocks, part % job.blocks
-    scratch, chain = job.scratch[b], job.critics[c]
-    forward(chain, job.critic_weights.parameters, scratch)
+    scratch, chain, weights = job.scratch[b], job.critics[c], job.critic_weights
+    forward(chain, weights.parameters, weights.words, scratch)
     output, delta, aim = chain[-1, OUTPUT], chain[-1, DELTA], _rows(job)[3]
     loss, row = splat(_ZERO), (U(job.task[_BATCH]) * job.blocks + b) * BLOCK
     for i in range(_0, BLOCK, WIDTH):
@@ -142,8 +148,8 @@ def _differentiate(job, part):
         loss = fma(error, slope, loss)
         store(scratch, delta + i, slope if job.stochastic else slope * _TWO)
     job.sums[part, _0] = total(loss)
-    backward(chain, job.critic_weights.parameters, scratch, _1)
-    turn(chain, scratch)
+    backward(chain, weights.parameters, weights.words, scratch, _1)
+    turn(chain, scratch, weights.words, b, job.blocks)
 
 
 @njit(**INNER)
@@ -153,7 +159,7 @@ def _judge(job, b, own, scratch):
     own: the block's scratch, whose actor went forward; scratch: room for the critics."""
     batch, critics = U(job.task[_BATCH]), U(len(job.critics)) if job.stochastic else _1
     _copy(scratch, _0, own, _0, (job.features + job.actions) * BLOCK)
-    _values(job, scratch, job.critic_weights.parameters, critics)
+    _values(job, scratch, job.critic_weights.parameters, job.critic_weights.words, critics)
     log_prob = _rows(job)[2]
     loss, entropy, shares, row = splat(_ZERO), splat(_ZERO), splat(_ZERO), (batch * job.blocks + b) * BLOCK
     for i in range(_0, BLOCK, WIDTH):
@@ -169,7 +175,7 @@ def _judge(job, b, own, scratch):
     sums = job.sums[U(len(job.critics)) * job.blocks + b]
     sums[_0], sums[_1], sums[_2] = total(loss), total(entropy), total(shares)
     for c in range(_0, critics):
-        backward(job.critics[c], job.critic_weights.parameters, scratch, _0)
+        backward(job.critics[c], job.critic_weights.parameters, job.critic_weights.words, scratch, _0)
     return critics, row
 
 
@@ -178,7 +184,8 @@ def _improve(job, b, worker):
     """The actor's deltas in a block, and its loss."""
     own, scratch, last = job.scratch[b], job.scratch[job.blocks + worker], U(len(job.actor)) - _1
     normal = (U(job.task[_BATCH]) * _2 * job.blocks + job.blocks + b) * job.actions * BLOCK
-    forward(job.actor, job.actor_weights.parameters, own)
+    weights = job.actor_weights
+    forward(job.actor, weights.parameters, weights.words, own)
     _act(job, own, normal)
     critics, row = _judge(job, b, own, scratch)
     delta, (spread, free, _, _) = job.actor[last, DELTA], _rows(job)
@@ -195,8 +202,8 @@ def _improve(job, b, worker):
                 through = (slope * load(own, spread + at) - weight) * load(own, free + at)
                 store(own, delta + (job.actions + k) * BLOCK + i, through)
             store(own, delta + at, slope)
-    backward(job.actor, job.actor_weights.parameters, own, _1)
-    turn(job.actor, own)
+    backward(job.actor, weights.parameters, weights.words, own, _1)
+    turn(job.actor, own, weights.words, b, job.blocks)
 
 
 @njit(**INNER)
@@ -216,6 +223,17 @@ def _move(job, critics, part, room):
 
 
 @njit(**INNER)
+def _lay(job, part):
+    """Lay a piece of the weights, the critics' first, and the target's."""
+    critics = part < U(len(job.critic_pieces))
+    number, n, first = job.critic_pieces[part] if critics else job.actor_pieces[part - U(len(job.critic_pieces))]
+    chain = job.critics[number] if critics else job.actor
+    weights = job.critic_weights if critics else job.actor_weights
+    lay_piece(chain, n, first, weights.parameters, weights.words, True)
+    lay_piece(chain, n, first, weights.target, weights.target_words, False)
+
+
+@njit(**INNER)
 def _work(job, state, worker):
     """Do parts of the task that is on, until none is left."""
     mine = claim(state, worker)
@@ -227,6 +245,8 @@ def _work(job, state, worker):
             _differentiate(job, part)
         elif task == IMPROVE:
             _improve(job, part, U(worker))
+        elif task == LAY:
+            _lay(job, part)
         else:
             _move(job, task == MOVE_CRITICS, part, job.room[U(worker)])
         finished(state)
@@ -272,6 +292,8 @@ def _temper(job, g, settings, temperature, metrics, first):
 def _lead(job, state, settings, temperature, metrics):
     """All gradient steps, one task after another."""
     critics, loss, taken = U(len(job.critics)) * job.blocks, _ZERO, 0
+    if job.tiled:  # others may have moved the weights since the last call
+        _do(job, state, LAY, U(len(job.critic_pieces) + len(job.actor_pieces)))
     for g in range(_0, U(len(metrics)) // U(METRICS)):
         improves = (settings.since + np.int64(g) + 1) % settings.delay == 0
         job.task[_BATCH] = np.int64(g)
@@ -299,6 +321,8 @@ def learn(worker, state, job, settings, temperature, metrics):
     """A gradient step on each of the batches; metrics: float32 [G * METRICS].
 
     worker, state: as in headrace.kernels.ppo_cpu.learn. temperature: Weights of its logarithm."""
+    if _TILES and job.tiled:
+        open_tiles()
     if worker == 0:
         _lead(job, state, settings, temperature, metrics)
         dismiss(state)
@@ -306,3 +330,5 @@ def learn(worker, state, job, settings, temperature, metrics):
         while not dismissed(state):
             rest()
             _work(job, state, worker)
+    if _TILES and job.tiled:
+        close_tiles()

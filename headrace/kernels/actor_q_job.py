@@ -14,12 +14,17 @@ METRICS = 4  # of each gradient step: actor's loss, critics' loss, temperature, 
 
 
 class Weights(NamedTuple):
-    """A network's parameters, Adam's moments, and the parameters of the target that follows; float32 [P]."""
+    """A network's parameters, Adam's moments, and the parameters of the target that follows; float32 [P].
+
+    words, target_words: float32, room for factors of parameters and of target (see chain_tables.WORDS).
+    """
 
     parameters: np.ndarray
     mean: np.ndarray
     square: np.ndarray
     target: np.ndarray
+    words: np.ndarray
+    target_words: np.ndarray
 
 
 class Batches(NamedTuple):
@@ -42,14 +47,15 @@ class Batches(NamedTuple):
 class Job(NamedTuple):
     """All that stays, and room for what does not.
 
-    stochastic: 1 for SAC. actor: its chain; critics: uint64 [C, L, 14], theirs. actor_pieces, critic_pieces: see
-    chain_tables.pieces. scratch: float32 [B + workers, *], a row for each block, then for each worker; inputs lie at 0,
-    the action behind the observation, and from `aside` on rows of 64: spread, free (K each), log_prob, aim. room:
-    float32, a row for each worker. sums: float32 [C * B + B, 16], losses. numbers: float32 [16], see above. task: int64
-    [8]: task, batch.
+    stochastic: 1 for SAC. tiled: 1 where tiles multiply some layers. actor: its chain; critics: uint64 [C, L, 16],
+    theirs. actor_pieces, critic_pieces: see chain_tables.pieces. scratch: float32 [B + workers, *], a row for each
+    block, then for each worker; inputs lie at 0, the action behind the observation, and from `aside` on rows of 64:
+    spread, free (K each), log_prob, aim. room: float32, a row for each worker. sums: float32 [C * B + B, 16], losses.
+    numbers: float32 [16], see above. task: int64 [8]: task, batch.
     """
 
     stochastic: np.uint64
+    tiled: np.uint64
     blocks: np.uint64
     features: np.uint64
     actions: np.uint64

@@ -49,7 +49,7 @@ def _aim(job, part, worker):
     scratch, size = job.scratch[_2 * job.blocks + worker], job.features * BLOCK
     at = U(job.task[_FIRST]) * job.blocks + part
     _copy(scratch, _0, job.later, at * size, size)
-    forward(job.chain, job.weights.target, scratch)
+    forward(job.chain, job.weights.target, job.weights.target_words, scratch)
     values = job.actions * BLOCK
     _copy(job.coming, part * values, scratch, job.chain[-1, OUTPUT], values)
 

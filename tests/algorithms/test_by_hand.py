@@ -78,21 +78,23 @@ def test_by_torch_equal_the_plain_calls(name, case, by_torch):
     compare(name, CASES[case])
 
 
-@pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors"])
+@pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors", "tiles"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_compiled_equal_the_plain_calls(name, case):
     special = {"one row more than a block": ({}, 65), "whole vectors": ({"hidden": (32, 48)}, ROWS)}
+    # tanh has no kink that another rounding may fall on the other side of; Adam's first steps are a slope's sign
+    special["tiles"] = ({"hidden": (128, 160, 128), "activation": "tanh"}, 65, 2e-5)
     compare(name, *special.get(case, (CASES.get(case), ROWS)))
 
 
-def compare(name, options, rows=ROWS):
+def compare(name, options, rows=ROWS, atol=2e-6):
     plain = build(name, **options)
     by_hand = build(name, **options)
     with fused.plain_only():
         wanted = learned(plain, rows=rows)
     got = learned(by_hand, rows=rows)
     for key, value in numbers(plain).items():
-        torch.testing.assert_close(numbers(by_hand)[key], value, rtol=2e-4, atol=2e-6, msg=key)
+        torch.testing.assert_close(numbers(by_hand)[key], value, rtol=2e-4, atol=atol, msg=key)
     torch.testing.assert_close(
         torch.stack(list(got.values())), torch.stack(list(wanted.values())), rtol=1e-4, atol=1e-5
     )
@@ -131,14 +133,15 @@ def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys, by_torch)
     assert not served and "written out for relu and tanh alone, not for gelu" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("hidden", [(48, 32), (128, 160)])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, monkeypatch):
+def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
     monkeypatch.setattr(actor_q_cpu, "WORTH_HELP", 0)
     asked, ends, run = [], [], Team.run
     monkeypatch.setattr(Team, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):
         monkeypatch.setenv("HEADRACE_THREADS", threads)
-        algorithm = build(name, hidden=(48, 32))
+        algorithm = build(name, hidden=hidden)
         learned(algorithm, rows=150)
         ends.append(numbers(algorithm))
     assert set(asked) == {1, 3}
