@@ -21,7 +21,6 @@ from headrace.kernels.chain_tables import (
     CHUNK,
     COLUMN,
     DELTA,
-    FACTOR,
     INPUTS,
     OUTPUT,
     OUTPUTS,
@@ -33,16 +32,21 @@ from headrace.kernels.chain_tables import (
     WEIGHT,
     WORDS,
 )
+from headrace.kernels.chain_tiles import (
+    backward_tiles,
+    differentiate_tiles,
+    forward_tiles,
+    lay_gradient,
+    lay_weights,
+)
 from headrace.kernels.dense import add_row_sums, clear, fill, multiply, transpose
 from headrace.kernels.jit import INNER, njit
 from headrace.kernels.simd import load, sqrt, store
 from headrace.kernels.tables import BLOCK, NOWHERE, WIDTH
-from headrace.kernels.thirds import lay, multiply_tiles
-from headrace.kernels.tiles import HALF, TILE, known
+from headrace.kernels.tiles import HALF, known
 
 F, U = np.float32, np.uint64
-_0, _1, _2, _3 = U(0), U(1), U(2), U(3)
-_FOUR_TILES = U(4) * TILE  # of a block's 64 samples
+_0, _1 = U(0), U(1)
 _TILES = known()  # where it is false, what tiles do is not compiled
 
 
@@ -60,26 +64,11 @@ def forward_rows(chain, n, parameters, scratch, r):
 
 
 @njit(**INNER)
-def _forward_tiles(chain, n, parameters, words, scratch):
-    inputs, outputs, factor = chain[n, INPUTS], chain[n, OUTPUTS], chain[n, FACTOR]
-    tiles = inputs // HALF
-    lay(scratch, chain[n, SOURCE], BLOCK, BLOCK, inputs, False, False, scratch, factor, tiles * _FOUR_TILES, tiles)
-    for r in range(_0, outputs, HALF):
-        place = chain[n, OUTPUT] + r * BLOCK
-        fill(scratch, place, HALF, parameters, chain[n, BIAS] + r)
-        multiply_tiles(
-            words, chain[n, WORDS] + r // WIDTH * tiles * TILE, inputs * outputs // _2,
-            scratch, factor, tiles * _FOUR_TILES, tiles, BLOCK, scratch, place, BLOCK,
-        )  # fmt: skip
-        activate(chain[n, ACTIVATION], scratch, place, chain[n, SLOPE] + r * BLOCK, HALF * BLOCK)
-
-
-@njit(**INNER)
 def forward(chain, parameters, words, scratch):
     """Outputs of all layers of a block, from its inputs. words: of these parameters, see lay_piece()."""
     for n in range(_0, U(len(chain))):
         if _TILES and chain[n, WORDS] != NOWHERE:
-            _forward_tiles(chain, n, parameters, words, scratch)
+            forward_tiles(chain, n, parameters, words, scratch)
         else:
             for r in range(_0, chain[n, OUTPUTS], CHUNK):
                 forward_rows(chain, n, parameters, scratch, r)
@@ -105,20 +94,6 @@ def backward_rows(chain, n, parameters, scratch, i):
 
 
 @njit(**INNER)
-def _backward_tiles(chain, n, words, scratch):
-    inputs, outputs, factor = chain[n, INPUTS], chain[n, OUTPUTS], chain[n, FACTOR]
-    tiles, size = outputs // HALF, inputs * outputs // _2
-    lay(scratch, chain[n, DELTA], BLOCK, BLOCK, outputs, False, False, scratch, factor, tiles * _FOUR_TILES, tiles)
-    for i in range(_0, inputs, HALF):
-        place = chain[n, BELOW] + i * BLOCK
-        clear(scratch, place, HALF * BLOCK)
-        multiply_tiles(
-            words, chain[n, WORDS] + _3 * size + i // WIDTH * tiles * TILE, size,
-            scratch, factor, tiles * _FOUR_TILES, tiles, BLOCK, scratch, place, BLOCK,
-        )  # fmt: skip
-
-
-@njit(**INNER)
 def backward(chain, parameters, words, scratch, first):
     """Deltas of all layers of a block, given the last one's; and of its inputs, for first = 0, else 1."""
     for back in range(_0, U(len(chain))):
@@ -126,7 +101,7 @@ def backward(chain, parameters, words, scratch, first):
         pull(chain, n, scratch)
         if n >= first:
             if _TILES and chain[n, WORDS] != NOWHERE:
-                _backward_tiles(chain, n, words, scratch)
+                backward_tiles(chain, n, words, scratch)
             else:
                 for i in range(_0, chain[n, INPUTS], CHUNK):
                     backward_rows(chain, n, parameters, scratch, i)
@@ -142,34 +117,11 @@ def turn_layer(chain, n, scratch):
 
 
 @njit(**INNER)
-def _gradient_words(chain, n, blocks):
-    """Of a layer's gradient: where its left factor begins among words, its right one, and their planes' sizes."""
-    size, samples = chain[n, INPUTS] * chain[n, OUTPUTS] // _2, blocks * BLOCK // _2
-    straight = chain[n, COLUMN] == _1
-    left = samples * (chain[n, OUTPUTS] if straight else chain[n, INPUTS])
-    right = samples * (chain[n, INPUTS] if straight else chain[n, OUTPUTS])
-    place = chain[n, WORDS] + _3 * (size + size)
-    return place, place + _3 * left, left, right
-
-
-@njit(**INNER)
-def _lay_gradient(chain, n, scratch, words, b, blocks):
-    """Lay what the gradient of a layer is made of: the b-th of all blocks' samples."""
-    left, right, left_plane, right_plane = _gradient_words(chain, n, blocks)
-    straight, tiles = chain[n, COLUMN] == _1, blocks * BLOCK // HALF
-    major, minor = (DELTA, SOURCE) if straight else (SOURCE, DELTA)
-    rows, columns = (OUTPUTS, INPUTS) if straight else (INPUTS, OUTPUTS)
-    at = b * (BLOCK // HALF) * TILE
-    lay(scratch, chain[n, major], BLOCK, chain[n, rows], BLOCK, True, True, words, left + at, left_plane, tiles)
-    lay(scratch, chain[n, minor], BLOCK, chain[n, columns], BLOCK, True, False, words, right + at, right_plane, tiles)
-
-
-@njit(**INNER)
 def turn(chain, scratch, words, b, blocks):
     """Of all layers of the b-th of all blocks, which went forward and backward: what their gradients need."""
     for n in range(_0, U(len(chain))):
         if _TILES and chain[n, WORDS] != NOWHERE:
-            _lay_gradient(chain, n, scratch, words, b, blocks)
+            lay_gradient(chain, n, scratch, words, b, blocks)
         else:
             turn_layer(chain, n, scratch)
 
@@ -234,37 +186,10 @@ def _differentiate_bias(chain, n, scratch, room):
 
 
 @njit(**INNER)
-def _differentiate_tiles(chain, n, first, blocks, words, room):
-    _, minor, stride = _sizes(chain, n, first)
-    left, right, left_plane, right_plane = _gradient_words(chain, n, blocks)
-    tiles = blocks * BLOCK // HALF
-    clear(room, _0, HALF * stride)
-    multiply_tiles(
-        words, left + first // WIDTH * tiles * TILE, left_plane,
-        words, right, right_plane, tiles, minor, room, _0, stride,
-    )  # fmt: skip
-
-
-@njit(**INNER)
 def lay_piece(chain, n, first, parameters, words, both):
-    """Lay a piece of a layer's weights as factors for forward() and, where `both`, for backward(). Nothing for layers
-    that tiles do not multiply."""
+    """Of a piece of layer n's weights: what tiles read in forward() and, where `both`, in backward()."""
     if _TILES and chain[n, WORDS] != NOWHERE:
-        _, minor, _ = _sizes(chain, n, first)
-        straight, size = chain[n, COLUMN] == _1, chain[n, INPUTS] * chain[n, OUTPUTS] // _2
-        major, along, across = _2 * size // minor, chain[n, WORDS], chain[n, WORDS]
-        if straight:
-            across += _3 * size
-        else:
-            along += _3 * size
-        place = chain[n, WEIGHT] + first * minor
-        if both or straight:
-            tiles = minor // HALF
-            at = along + first // WIDTH * tiles * TILE
-            lay(parameters, place, minor, HALF, minor, True, True, words, at, size, tiles)
-        if both or not straight:
-            at = across + first // HALF * TILE
-            lay(parameters, place, minor, minor, HALF, False, True, words, at, size, major // HALF)
+        lay_weights(chain, n, first, parameters, words, both)
 
 
 @njit(**INNER)
@@ -274,7 +199,7 @@ def learn_piece(chain, n, first, scratch, room, weights, scale, eps, tau):
     rows, minor, stride = _sizes(chain, n, first)
     place = chain[n, WEIGHT] + first * minor
     if _TILES and chain[n, WORDS] != NOWHERE:
-        _differentiate_tiles(chain, n, first, U(len(scratch)), weights.words, room)
+        differentiate_tiles(chain, n, first, U(len(scratch)), weights.words, room)
     else:
         _differentiate(chain, n, first, scratch, room)
     if stride == minor:

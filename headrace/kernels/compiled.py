@@ -13,7 +13,7 @@ from headrace.kernels.native import Native
 _FOLDER = Path(__file__).parent
 _KERNELS = ("jit", "simd", "functions", "activations", "dense", "mlp_cpu", "heads_cpu", "adam_cpu", "team")
 _OTHERS: tuple[str, ...] = ("act_cpu", "foreign", "tables", "ppo_job", "memory_job", "chains", "chain_tables")
-_OTHERS += ("actor_q_job", "q_job", "native", "machine_code", "thirds", "tiles")
+_OTHERS += ("actor_q_job", "q_job", "native", "machine_code", "thirds", "tiles", "chain_tiles")
 
 
 @cache

@@ -1,0 +1,122 @@
+"""A chain's layers whose products tiles compute (headrace.kernels.thirds): those that have WORDS in the chain's table.
+
+Factors that all blocks share, the weights and what a gradient is made of, are laid once, among `words`; what a block
+multiplies them with, in its scratch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.kernels.activations import activate
+from headrace.kernels.chain_tables import (
+    ACTIVATION,
+    BELOW,
+    BIAS,
+    COLUMN,
+    DELTA,
+    FACTOR,
+    INPUTS,
+    OUTPUT,
+    OUTPUTS,
+    SLOPE,
+    SOURCE,
+    STRIDE,
+    WEIGHT,
+    WORDS,
+)
+from headrace.kernels.dense import clear, fill
+from headrace.kernels.jit import INNER, njit
+from headrace.kernels.tables import BLOCK, WIDTH
+from headrace.kernels.thirds import lay, multiply_tiles
+from headrace.kernels.tiles import HALF, TILE
+
+U = np.uint64
+_0, _1, _2, _3 = U(0), U(1), U(2), U(3)
+_BLOCK_TILES = BLOCK // WIDTH * TILE  # words of a block's samples, for 32 numbers of each
+
+
+@njit(**INNER)
+def forward_tiles(chain, n, parameters, words, scratch):
+    """Outputs of layer n of a block."""
+    inputs, outputs, factor = chain[n, INPUTS], chain[n, OUTPUTS], chain[n, FACTOR]
+    tiles = inputs // HALF
+    lay(scratch, chain[n, SOURCE], BLOCK, BLOCK, inputs, False, False, scratch, factor, tiles * _BLOCK_TILES, tiles)
+    for r in range(_0, outputs, HALF):
+        place = chain[n, OUTPUT] + r * BLOCK
+        fill(scratch, place, HALF, parameters, chain[n, BIAS] + r)
+        multiply_tiles(
+            words, chain[n, WORDS] + r // WIDTH * tiles * TILE, inputs * outputs // _2,
+            scratch, factor, tiles * _BLOCK_TILES, tiles, BLOCK, scratch, place, BLOCK,
+        )  # fmt: skip
+        activate(chain[n, ACTIVATION], scratch, place, chain[n, SLOPE] + r * BLOCK, HALF * BLOCK)
+
+
+@njit(**INNER)
+def backward_tiles(chain, n, words, scratch):
+    """Slopes at the inputs of layer n of a block."""
+    inputs, outputs, factor = chain[n, INPUTS], chain[n, OUTPUTS], chain[n, FACTOR]
+    tiles, size = outputs // HALF, inputs * outputs // _2
+    lay(scratch, chain[n, DELTA], BLOCK, BLOCK, outputs, False, False, scratch, factor, tiles * _BLOCK_TILES, tiles)
+    for i in range(_0, inputs, HALF):
+        place = chain[n, BELOW] + i * BLOCK
+        clear(scratch, place, HALF * BLOCK)
+        multiply_tiles(
+            words, chain[n, WORDS] + _3 * size + i // WIDTH * tiles * TILE, size,
+            scratch, factor, tiles * _BLOCK_TILES, tiles, BLOCK, scratch, place, BLOCK,
+        )  # fmt: skip
+
+
+@njit(**INNER)
+def _gradient_words(chain, n, blocks):
+    """Of a layer's gradient: where its left factor begins among words, its right one, and their planes' sizes."""
+    size, samples = chain[n, INPUTS] * chain[n, OUTPUTS] // _2, blocks * BLOCK // _2
+    straight = chain[n, COLUMN] == _1
+    left = samples * (chain[n, OUTPUTS] if straight else chain[n, INPUTS])
+    right = samples * (chain[n, INPUTS] if straight else chain[n, OUTPUTS])
+    place = chain[n, WORDS] + _3 * (size + size)
+    return place, place + _3 * left, left, right
+
+
+@njit(**INNER)
+def lay_gradient(chain, n, scratch, words, b, blocks):
+    """Lay what the gradient of layer n is made of: the b-th of all blocks' samples."""
+    left, right, left_plane, right_plane = _gradient_words(chain, n, blocks)
+    straight, tiles = chain[n, COLUMN] == _1, blocks * BLOCK // HALF
+    major, minor = (DELTA, SOURCE) if straight else (SOURCE, DELTA)
+    rows, columns = (OUTPUTS, INPUTS) if straight else (INPUTS, OUTPUTS)
+    at = b * (BLOCK // HALF) * TILE
+    lay(scratch, chain[n, major], BLOCK, chain[n, rows], BLOCK, True, True, words, left + at, left_plane, tiles)
+    lay(scratch, chain[n, minor], BLOCK, chain[n, columns], BLOCK, True, False, words, right + at, right_plane, tiles)
+
+
+@njit(**INNER)
+def differentiate_tiles(chain, n, first, blocks, words, room):
+    """The gradient of 32 rows of layer n's weights, from row `first` on, over all blocks."""
+    minor = chain[n, STRIDE]
+    left, right, left_plane, right_plane = _gradient_words(chain, n, blocks)
+    tiles = blocks * BLOCK // HALF
+    clear(room, _0, HALF * minor)
+    multiply_tiles(
+        words, left + first // WIDTH * tiles * TILE, left_plane,
+        words, right, right_plane, tiles, minor, room, _0, minor,
+    )  # fmt: skip
+
+
+@njit(**INNER)
+def lay_weights(chain, n, first, parameters, words, both):
+    """Lay 32 rows of layer n's weights, from row `first` on, as factors for forward() and, where `both`, backward()."""
+    straight, size = chain[n, COLUMN] == _1, chain[n, INPUTS] * chain[n, OUTPUTS] // _2
+    minor, along, across = chain[n, STRIDE], chain[n, WORDS], chain[n, WORDS]
+    if straight:
+        across += _3 * size
+    else:
+        along += _3 * size
+    place = chain[n, WEIGHT] + first * minor
+    if both or straight:
+        tiles = minor // HALF
+        at = along + first // WIDTH * tiles * TILE
+        lay(parameters, place, minor, HALF, minor, True, True, words, at, size, tiles)
+    if both or not straight:
+        at = across + first // HALF * TILE
+        lay(parameters, place, minor, minor, HALF, False, True, words, at, size, _2 * size // minor // HALF)
