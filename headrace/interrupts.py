@@ -1,19 +1,22 @@
-"""Ctrl-C and SIGTERM let a run finish its iteration and save."""
+"""Ctrl-C, SIGTERM and a terminal that is closed let a run finish its iteration and save."""
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import threading
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM is noted in `caught`; the second does what it did before.
+    """While entered, the first SIGINT, SIGTERM or SIGHUP is noted in `caught`; the second does what it did before.
 
-    Signals reach Python's main thread alone: in another this does nothing. On leaving, the old handlers are back.
+    A SIGHUP that is ignored, as under nohup, stays so. Signals reach Python's main thread alone: in another this does
+    nothing. On leaving, the old handlers are back.
     """
 
     def __init__(self) -> None:
@@ -23,7 +26,8 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                self._before[number] = signal.signal(number, self._note)
+                if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -34,4 +38,18 @@ class Interrupts:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.caught = signal.Signals(number).name
+        if self.caught == "SIGHUP":
+            _leave_the_terminal()
         self.__exit__()
+
+
+def _leave_the_terminal() -> None:
+    """What is still said goes nowhere: to write to a terminal that is gone is an error, before anything is saved."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        try:
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                os.dup2(nowhere, descriptor)
+        except OSError:  # it was closed before
+            continue
+    os.close(nowhere)

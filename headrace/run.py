@@ -48,7 +48,7 @@ class Run:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM ended it."""
+        """Whether Ctrl-C, SIGTERM or SIGHUP ended it."""
         return self.reason.startswith("SIG")
 
     @property

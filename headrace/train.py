@@ -28,7 +28,7 @@ def train(
     """Train until a limit is met, and keep everything in a run's folder, runs/<algorithm>/<env>_<n>/.
 
     algorithm, env, config, options: see Trainer. resume: a run's folder, or a checkpoint in one, to go on from with the
-    settings it had; options may move its limits. Ctrl-C and SIGTERM finish the iteration, save, and return.
+    settings it had; options may move its limits. Ctrl-C, SIGTERM and SIGHUP finish the iteration, save, and return.
     Raises TypeError, ValueError for wrong settings; NotFinite where a NaN or infinity appears; OSError where the folder
     cannot be written.
     """

@@ -168,3 +168,30 @@ def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prin
     rest = ["--total-steps", str(steps + 100), "--final-episodes", "0"]
     subprocess.run([*command, *said, *rest], check=True, capture_output=True, timeout=60)
     assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] >= steps + 100
+
+
+def test_a_terminal_that_is_closed_ends_a_run_that_is_saved():
+    """Whoever writes to it afterwards gets an error."""
+    master, slave = os.openpty()
+    flags = (
+        "train ppo CartPole-v1 --backend inline --num-envs 2 --num-steps 16 --total-steps 10000000 --final-episodes 0"
+    )
+    command = [sys.executable, "-c", TERMINAL, *flags.split()]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    metrics, said = Path("runs/ppo/CartPole-v1_1/metrics.jsonl"), b""
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        said += os.read(master, 65536)  # else the terminal is full one day
+    os.close(master)
+    assert process.wait(60) == 0, said
+    assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] > 0
+
+
+# a process whose controlling terminal is its standard input, as a shell's are
+TERMINAL = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from headrace.cli import main
+sys.exit(main(sys.argv[1:]))
+"""

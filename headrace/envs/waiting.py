@@ -7,6 +7,7 @@ where each process has a core of its own, and for a short while.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import sys
@@ -15,6 +16,8 @@ from time import perf_counter
 SPIN = 200e-6  # s of looking before going to sleep
 FIRST_PAUSE, LONGEST_PAUSE = 5e-3, 2.0  # s without looking after the core was taken away, doubled each time
 CALM = 10  # times the last pause without that: the next one is the first again
+PERIOD = 2e-3  # s between two looks at how long this thread has waited for a core
+SHARE = 0.05  # of the time that a thread may wait for a core because of the system itself: nobody else wants it
 
 
 def cores() -> int:
@@ -35,8 +38,8 @@ class Waiting:
 
     def __init__(self, spin: float) -> None:
         self.spin = spin
-        self._losses = _losses() if spin else 0
         self._pause, self._until = FIRST_PAUSE, 0.0  # the last pause, and when it ends
+        self._waited, self._noted = _waited() if spin else 0.0, perf_counter()
 
     def poll(self, poll: select.poll, timeout: float) -> list[tuple[int, int]]:
         """What has happened, as soon as something has; nothing after `timeout` seconds."""
@@ -51,20 +54,22 @@ class Waiting:
     def _alone(self) -> bool:
         """Whether nobody else has wanted the core of late."""
         now = perf_counter()
-        if now < self._until:
-            return False
-        losses = _losses()
-        if losses == self._losses:
-            return True
-        self._losses = losses
-        calm = now - self._until > CALM * self._pause
-        self._pause = FIRST_PAUSE if calm else min(2 * self._pause, LONGEST_PAUSE)
-        self._until = now + self._pause
-        return False
+        if now < max(self._until, self._noted + PERIOD):
+            return now >= self._until
+        waited = _waited()
+        alone = waited - self._waited <= SHARE * (now - self._noted)  # not so where either is infinite
+        self._waited, self._noted = waited, now
+        if not alone:
+            calm = now - self._until > CALM * self._pause
+            self._pause = FIRST_PAUSE if calm else min(2 * self._pause, LONGEST_PAUSE)
+            self._until = now + self._pause
+        return alone
 
 
-def _losses() -> int:
-    """How often the core was taken from this thread."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+def _waited() -> float:
+    """Seconds for which this thread could have run and had no core; where the system does not tell, ever more."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, IndexError):
+        return math.inf

@@ -84,6 +84,12 @@ def test_no_workers_are_no_workers():
         Workers(0)
 
 
+def test_how_long_a_thread_had_no_core_is_known_or_counts_as_long(monkeypatch):
+    assert 0 <= waiting._waited() < 1e6
+    monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    assert waiting._waited() == float("inf")
+
+
 def test_waiting_looks_only_while_nobody_wants_the_core(monkeypatch):
     reading, writing = os.pipe()
     poll, looks = select.poll(), []
@@ -94,15 +100,19 @@ def test_waiting_looks_only_while_nobody_wants_the_core(monkeypatch):
             return poll.poll(0)
 
     poll.register(reading, select.POLLIN)
-    losses, clock = [0], [100.0]
-    monkeypatch.setattr(waiting, "_losses", lambda: losses[0])
+    waited, clock = [0.0], [100.0]
+    monkeypatch.setattr(waiting, "_waited", lambda: waited[0])
     monkeypatch.setattr(waiting, "perf_counter", lambda: clock.__setitem__(0, clock[0] + 1e-5) or clock[0])
     mine = waiting.Waiting(1e-4)
     assert mine.poll(Watched(), 1.0) == [] and looks.count(0) > 5 and looks[-1] == 1000.0
     os.write(writing, b"x")
     assert mine.poll(Watched(), 1.0) == [(reading, select.POLLIN)] and looks[-1] == 0
+    clock[0] += 1.0
+    waited[0] += waiting.SHARE / 2  # the system itself had the core
+    assert mine.poll(Watched(), 1.0) and looks[-1] == 0
     for pause in (waiting.FIRST_PAUSE, 2 * waiting.FIRST_PAUSE):  # the core was taken: asleep, each time for longer
-        losses[0] += 1
+        clock[0] += waiting.PERIOD
+        waited[0] += waiting.PERIOD / 2
         for _ in range(3):
             mine.poll(Watched(), 1.0)
             assert looks[-1] == 1000.0
