@@ -75,7 +75,11 @@ SIMPLE_SPREAD = {
     "gamma": 0.9,
 }
 
-HALF_CHEETAH_ALL = {"ppo": HALF_CHEETAH, "sac": HALF_CHEETAH_OFF_POLICY, "td3": HALF_CHEETAH_OFF_POLICY}
+HALF_CHEETAH_ALL = {
+    "ppo": HALF_CHEETAH,
+    "sac": HALF_CHEETAH_OFF_POLICY,
+    "td3": HALF_CHEETAH_OFF_POLICY | {"total_steps": 200_000},
+}
 
 for name, settings in (
     ("LunarLander-v3", {"ppo": LUNAR_LANDER}),

@@ -16,7 +16,7 @@ from time import perf_counter
 SPIN = 200e-6  # s of looking before going to sleep
 FIRST_PAUSE, LONGEST_PAUSE = 5e-3, 2.0  # s without looking after the core was taken away, doubled each time
 CALM = 10  # times the last pause without that: the next one is the first again
-PERIOD = 2e-3  # s between two looks at how long this thread has waited for a core
+PERIOD = 10e-3  # s between two looks at how long this thread has waited for a core
 SHARE = 0.05  # of the time that a thread may wait for a core because of the system itself: nobody else wants it
 
 
