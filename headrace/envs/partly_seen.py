@@ -9,7 +9,7 @@ register(
     "headrace.envs.hidden_velocity:CartPoleHidden",
     {
         "ppo": {
-            "total_steps": 200_000,
+            "total_steps": 400_000,
             "num_envs": 32,
             "num_steps": 32,
             "recurrent": "gru",
