@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -43,8 +46,19 @@ class Interrupts:
         self.__exit__()
 
 
+@contextmanager
+def saying() -> Iterator[None]:
+    """For what writes to the terminal: goes on where that is gone, which may be seen here before SIGHUP comes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        _leave_the_terminal()
+
+
 def _leave_the_terminal() -> None:
-    """What is still said goes nowhere: to write to a terminal that is gone is an error, before anything is saved."""
+    """What is still said goes nowhere: to write to a terminal that is gone is an error."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         try:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace.interrupts import saying
+
 if TYPE_CHECKING:
     from headrace.trainer import Trainer
 
@@ -41,18 +43,22 @@ class Progress:
     def close(self) -> None:
         """Leave the table as it is. What is said from now on comes below it."""
         if self._live:
-            self._live.stop()
+            with saying():
+                self._live.stop()
             self._live = None
 
     def show(self, metrics: Mapping[str, float]) -> None:
         """Show where training is, if it is time to. metrics: of the last update."""
         if self.mode == "none" or time.monotonic() < self._next:
             return
+        self._next = time.monotonic() + (LINE_EVERY if self.mode == "plain" else LIVE_EVERY)
+        with saying():
+            self._show(metrics)
+
+    def _show(self, metrics: Mapping[str, float]) -> None:
         if self.mode == "plain":
-            self._next = time.monotonic() + LINE_EVERY
             print(line(self.trainer), flush=True)
             return
-        self._next = time.monotonic() + LIVE_EVERY
         if self._live is None:
             from rich.live import Live
 
@@ -62,7 +68,9 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line, above the table where there is one; nothing in mode "none"."""
-        if self.mode != "none":
+        if self.mode == "none":
+            return
+        with saying():
             self._live.console.print(text, highlight=False, markup=False) if self._live else print(text, flush=True)
 
 

@@ -170,13 +170,14 @@ def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prin
     assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] >= steps + 100
 
 
-def test_a_terminal_that_is_closed_ends_a_run_that_is_saved():
-    """Whoever writes to it afterwards gets an error."""
+@pytest.mark.parametrize("theirs", [True, False])
+def test_a_terminal_that_is_closed_does_not_lose_a_run(theirs):
+    """Whoever writes to it afterwards gets an error. Those whose terminal it is are told by SIGHUP, and end."""
     master, slave = os.openpty()
     flags = (
         "train ppo CartPole-v1 --backend inline --num-envs 2 --num-steps 16 --total-steps 10000000 --final-episodes 0"
     )
-    command = [sys.executable, "-c", TERMINAL, *flags.split()]
+    command = [sys.executable, "-c", OWN_TERMINAL if theirs else TERMINAL, *flags.split()]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     metrics, said = Path("runs/ppo/CartPole-v1_1/metrics.jsonl"), b""
@@ -184,14 +185,17 @@ def test_a_terminal_that_is_closed_ends_a_run_that_is_saved():
     while not metrics.exists() and time.monotonic() < deadline:
         said += os.read(master, 65536)  # else the terminal is full one day
     os.close(master)
+    if not theirs:
+        time.sleep(1.0)  # some tables long
+        process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0, said
     assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] > 0
 
 
-# a process whose controlling terminal is its standard input, as a shell's are
 TERMINAL = """
-import fcntl, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+import sys
 from headrace.cli import main
 sys.exit(main(sys.argv[1:]))
 """
+# a process whose controlling terminal is its standard input, as a shell's are
+OWN_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)" + TERMINAL
