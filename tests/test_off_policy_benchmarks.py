@@ -16,7 +16,7 @@ def test_off_policy(tmp_path):
 
 @pytest.mark.slow
 def test_algorithms(tmp_path):
-    printed, result = run("algorithms", tmp_path, "--only", "sac")
+    printed, result = run("algorithms", tmp_path, "--only", "sac", "--env", "Pendulum-v1")
     (row,) = result["rows"]
     assert (row["algorithm"], row["env"], row["threshold"]) == ("sac", "Pendulum-v1", -200.0)
     assert row["seeds"] == len(row["runs"]) == 1 and -2000 < row["return"] < 0 and row["seconds"] > 0
