@@ -6,7 +6,9 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -95,7 +97,8 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
             registered(entry.id)  # in a worker process nobody has imported what registers it
             return atari.game(entry.id, **kwargs)
         try:
-            return gymnasium.make(entry, **kwargs)
+            with _mujoco_warns_once(entry):
+                return gymnasium.make(entry, **kwargs)
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(f"{name} needs a package that is not installed: {_remedy(entry)}") from error
     env = entry(**kwargs)
@@ -104,6 +107,25 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
     if not isinstance(env, gymnasium.Env) and not hasattr(env, "possible_agents"):
         raise TypeError(f"{name} gave {env!r} where a gymnasium.Env or a pettingzoo.ParallelEnv was expected")
     return env
+
+
+@contextmanager
+def _mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
+    """Let MuJoCo say what it has against a model as a warning, which Python says once: it prints that for each world, and
+    writes it to a file."""
+    if ".mujoco" not in str(entry.entry_point) or importlib.util.find_spec("mujoco") is None:
+        yield
+        return
+    mujoco: Any = importlib.import_module("mujoco")
+    said: list[str] = []
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(said.append)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+    for text in said:
+        warnings.warn(f"MuJoCo: {text}", stacklevel=1)
 
 
 def is_kernel(thing: Any) -> bool:

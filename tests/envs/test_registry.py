@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 import textwrap
+import warnings
 
 import gymnasium
 import pytest
 
 from headrace import envs
-from headrace.envs import registry
+from headrace.envs import registry, sources
 from headrace.envs.cartpole import CartPole
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.inline import InlineEnv
@@ -333,3 +334,17 @@ def test_importing_envs_loads_neither_numba_nor_the_worlds():
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, timeout=60
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_what_mujoco_says_of_a_model_is_said_once_and_not_left_in_a_file(tmp_path, monkeypatch, capfd):
+    """It prints deprecations for every world that is made, a hundred for an evaluation, and writes MUJOCO_LOG.TXT."""
+    mujoco = pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    entry = gymnasium.registry["HalfCheetah-v5"]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            sources.build("HalfCheetah-v5", entry, {}).close()
+    assert len({str(warning.message) for warning in said}) == len(said) <= 1
+    assert capfd.readouterr().err == "" and not list(tmp_path.iterdir())
+    assert mujoco.get_mju_user_warning() is None
