@@ -111,8 +111,9 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
 
 @contextmanager
 def _mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
-    """Let MuJoCo say what it has against a model as a warning, which Python says once: it would print that for each world,
-    and write it to a file."""
+    """Let MuJoCo say what it has against a model as a warning, which Python says once.
+
+    It would print that for each world, and write it to a file."""
     if ".mujoco" not in str(entry.entry_point) or importlib.util.find_spec("mujoco") is None:
         yield
         return
