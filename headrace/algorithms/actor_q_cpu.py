@@ -74,10 +74,8 @@ class _Learner:
             *(own, np.stack(tables), pieces([own]), pieces(tables)),
             *(weights_of(actor, targets[0], actor_words), weights_of(critics, targets[1], words)),
             Batches(*(x.view(-1).numpy() for x in self.given)),
-            *(
-                aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block),
-                aligned(WORKERS, room([own, *tables])),
-            ),
+            aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block),
+            aligned(WORKERS, room([own, *tables])),
             *(np.zeros((parts, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )
         self.job = Job(*fields)

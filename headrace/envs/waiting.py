@@ -33,7 +33,7 @@ def spin_of(processes: int) -> float:
 class Waiting:
     """Waits on the descriptors of a poll object, awake for at most `spin` seconds, then asleep.
 
-    Gives way: while other programs take the core from this thread, it goes to sleep at once.
+    Gives way: where other programs took the core from this thread, as it finds within PERIOD, it goes to sleep at once.
     """
 
     def __init__(self, spin: float) -> None:

@@ -230,7 +230,8 @@ def _lay(job, part):
     chain = job.critics[number] if critics else job.actor
     weights = job.critic_weights if critics else job.actor_weights
     lay_piece(chain, n, first, weights.parameters, weights.words, True)
-    lay_piece(chain, n, first, weights.target, weights.target_words, False)
+    if critics or not job.stochastic:  # SAC's actor has no target
+        lay_piece(chain, n, first, weights.target, weights.target_words, False)
 
 
 @njit(**INNER)

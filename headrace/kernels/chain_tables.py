@@ -81,7 +81,7 @@ def pieces(tables: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def room(tables: Sequence[np.ndarray]) -> int:
-    """Float32 that the gradient of the largest piece takes."""
+    """Float32 that the gradient of a piece takes at most."""
     rows = np.concatenate(tables)
     biases = rounded(int(rows[:, int(OUTPUTS)].max()))
     return max(int(HALF) * int(rows[:, int(STRIDE)].max()), biases)

@@ -70,24 +70,20 @@ def backward_tiles(chain, n, words, scratch):
 @njit(**INNER)
 def _gradient_words(chain, n, blocks):
     """Of a layer's gradient: where its left factor begins among words, its right one, and their planes' sizes."""
-    size, samples = chain[n, INPUTS] * chain[n, OUTPUTS] // _2, blocks * BLOCK // _2
-    straight = chain[n, COLUMN] == _1
-    left = samples * (chain[n, OUTPUTS] if straight else chain[n, INPUTS])
-    right = samples * (chain[n, INPUTS] if straight else chain[n, OUTPUTS])
-    place = chain[n, WORDS] + _3 * (size + size)
-    return place, place + _3 * left, left, right
+    size, minor, samples = chain[n, INPUTS] * chain[n, OUTPUTS], chain[n, STRIDE], blocks * BLOCK // _2
+    left_plane, place = samples * (size // minor), chain[n, WORDS] + _3 * size
+    return place, place + _3 * left_plane, left_plane, samples * minor
 
 
 @njit(**INNER)
 def lay_gradient(chain, n, scratch, words, b, blocks):
     """Lay what the gradient of layer n is made of: the b-th of all blocks' samples."""
     left, right, left_plane, right_plane = _gradient_words(chain, n, blocks)
-    straight, tiles = chain[n, COLUMN] == _1, blocks * BLOCK // HALF
-    major, minor = (DELTA, SOURCE) if straight else (SOURCE, DELTA)
-    rows, columns = (OUTPUTS, INPUTS) if straight else (INPUTS, OUTPUTS)
-    at = b * (BLOCK // HALF) * TILE
-    lay(scratch, chain[n, major], BLOCK, chain[n, rows], BLOCK, True, True, words, left + at, left_plane, tiles)
-    lay(scratch, chain[n, minor], BLOCK, chain[n, columns], BLOCK, True, False, words, right + at, right_plane, tiles)
+    major, minor = (DELTA, SOURCE) if chain[n, COLUMN] == _1 else (SOURCE, DELTA)
+    columns, tiles = chain[n, STRIDE], blocks * BLOCK // HALF
+    rows, at = chain[n, INPUTS] * chain[n, OUTPUTS] // columns, b * (BLOCK // HALF) * TILE
+    lay(scratch, chain[n, major], BLOCK, rows, BLOCK, True, True, words, left + at, left_plane, tiles)
+    lay(scratch, chain[n, minor], BLOCK, columns, BLOCK, True, False, words, right + at, right_plane, tiles)
 
 
 @njit(**INNER)
