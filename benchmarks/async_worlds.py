@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from headrace.rollout import Rollout
+from headrace.data.rollout import Rollout
 
 
 class AsyncWorlds:

@@ -16,12 +16,12 @@ import torch
 from common import Neighbours, Row, cores, finish, parser, table, throughput
 
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.device import torch_threads
+from headrace.core.device import torch_threads
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
 from headrace.parallel.placement import measured_file
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete
 from headrace.trainer import CPU_KERNELS
 
 VECTOR, IMAGE = Box(-1, 1, (24,)), Box(0, 255, (4, 42, 42), np.uint8)

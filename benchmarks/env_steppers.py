@@ -32,9 +32,9 @@ def headrace(config: str, env_id: str, num_envs: int) -> Stepper:
     """A whole rollout a call, as the collector does, into the columns that the learner reads."""
     import torch
 
+    from headrace.data.rollout import Rollout
+    from headrace.data.spaces import action_column, env_columns
     from headrace.envs import make
-    from headrace.rollout import Rollout
-    from headrace.spaces import action_column, env_columns
 
     threads = cores() if config == "threaded" else 1
     torch.set_num_threads(threads)  # it carries the edge of a rollout to the next one

@@ -23,11 +23,11 @@ from common import HERE, Row, interpreter_with, machine, run_program, table
 
 from headrace import envs
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core.precision import PRECISIONS, computing
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
-from headrace.precision import PRECISIONS, computing
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
 
 CUDA = torch.device("cuda")
 WORLDS = (1024, 16_384, 131_072, 1_048_576)

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from common import Neighbours, Row, cores, finish, parser, table, throughput
 
-from headrace import fused
 from headrace.algorithms import ppo, ppo_cpu  # noqa: F401 (registers the kernel)
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core import fused
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.policies import acting_cpu  # noqa: F401 (registers the kernel)
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete, action_column, env_columns
 
 
 class Case(NamedTuple):

@@ -38,7 +38,7 @@ MOST_STEPS = 20_000
 def headrace_rate(name: str, seconds: float, steps: int) -> dict[str, Any]:
     """Gradient steps a second of Headrace: drawing rows, gathering them and learning, `steps` to a call."""
     from headrace import Trainer
-    from headrace.device import torch_threads, without_denormals
+    from headrace.core.device import torch_threads, without_denormals
 
     work = WORKS[name]
     threads = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from common import Neighbours, Row, cores, throughput
 
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 from headrace.envs.compiled import CompiledEnv
 from headrace.kernels.source import read
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
 
 ACTIONS = 64  # rows of actions, used in turn
 

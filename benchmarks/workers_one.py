@@ -46,8 +46,8 @@ def headrace(options: argparse.Namespace) -> Step:
     """A rollout a call."""
     import torch
 
+    from headrace.data.spaces import action_column, env_columns
     from headrace.envs.workers import WorkerEnv
-    from headrace.spaces import action_column, env_columns
 
     env = WorkerEnv(worlds(options), options.num_envs, "timed", options.workers)
     rollout = env.rollout(STEPS, env_columns(env.observation_space) | {"action": action_column(env.action_space)})

@@ -13,7 +13,7 @@ import torch
 import warp as wp
 
 import headrace as hr
-from headrace.spaces import Box
+from headrace.data.spaces import Box
 
 MODEL = Path(gymnasium.__file__).parent / "envs/mujoco/assets/half_cheetah.xml"
 

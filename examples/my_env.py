@@ -5,9 +5,9 @@ headrace train ppo examples/my_env.py:Collect
 
 from typing import NamedTuple
 
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import array, clip, i8, i32, randint, select
-from headrace.spaces import Box, Discrete
 
 SIZE = 6
 FRUITS = 5

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from headrace.algorithms.ppo import PPOConfig as PPOConfig
     from headrace.check_device import CheckDevice as CheckDevice
     from headrace.config import TrainConfig as TrainConfig
+    from headrace.data.rollout import Rollout as Rollout
+    from headrace.data.spaces import Box as Box
+    from headrace.data.spaces import Dict as Dict
+    from headrace.data.spaces import Discrete as Discrete
+    from headrace.data.spaces import MultiBinary as MultiBinary
+    from headrace.data.spaces import MultiDiscrete as MultiDiscrete
+    from headrace.data.spaces import Tuple as Tuple
     from headrace.envs import Env as Env
     from headrace.envs import KernelEnv as KernelEnv
     from headrace.envs import make as make
@@ -28,15 +35,8 @@ if TYPE_CHECKING:
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
     from headrace.policies.base import Policy as Policy
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
-    from headrace.rollout import Rollout as Rollout
     from headrace.run import Run as Run
     from headrace.run import load as load
-    from headrace.spaces import Box as Box
-    from headrace.spaces import Dict as Dict
-    from headrace.spaces import Discrete as Discrete
-    from headrace.spaces import MultiBinary as MultiBinary
-    from headrace.spaces import MultiDiscrete as MultiDiscrete
-    from headrace.spaces import Tuple as Tuple
     from headrace.train import train as train
     from headrace.trainer import Trainer as Trainer
 

@@ -8,10 +8,10 @@ from typing import Any
 from gymnasium.spaces import Space
 
 from headrace.algorithms.grouped import Grouped, seed_of
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, observation_column
 from headrace.metrics import Episodes
 from headrace.policies.grouped import GroupedPolicy
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, observation_column
 
 
 def spaces_of(env: Any) -> dict[str, tuple[Space, Space]]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.rollout import Group, Rollout
+from headrace.data.rollout import Group, Rollout
 
 CHECKED = (  # what collecting and learning call; all else is forwarded as it is
     *("reset", "step", "run", "run_random"),

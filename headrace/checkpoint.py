@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.rollout import Group
+from headrace.data.rollout import Group
 
 FORMAT = 1
 MANIFEST = "manifest.json"

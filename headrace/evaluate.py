@@ -12,8 +12,9 @@ import gymnasium
 import numpy as np
 import torch
 
-from headrace import envs, rng
-from headrace.device import torch_threads
+from headrace import envs
+from headrace.core import rng
+from headrace.core.device import torch_threads
 from headrace.envs import sources
 from headrace.envs.base import columns_of, rollout_for
 from headrace.envs.compiled import CompiledEnv

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.rollout import Rollout
+from headrace.data.rollout import Rollout
 
 # Names of Stable-Baselines3, so that dashboards people have go on working.
 TENSORBOARD = {

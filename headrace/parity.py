@@ -23,8 +23,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headrace import fused, rng
 from headrace.algorithms import ppo
+from headrace.core import fused, rng
+from headrace.core.returns import gae
+from headrace.data.rollout import Column, Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.envs import make
 from headrace.envs.compiled import CompiledEnv
 from headrace.kernels import cache
@@ -33,9 +36,6 @@ from headrace.kernels.errors import EnvError
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic
-from headrace.returns import gae
-from headrace.rollout import Column, Rollout
-from headrace.spaces import Box, Discrete, action_column, env_columns
 
 WORLDS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too
 NUM_WORLDS, NUM_STEPS = 256, 40

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import checkpoint
 from headrace.config import to_toml
+from headrace.data.finite import NotFinite
 from headrace.evaluate import evaluate, original
-from headrace.finite import NotFinite
 from headrace.logs import Logs
 from headrace.progress import Progress, summary
 from headrace.run import BEST, LAST, Run, describe, identity, lock, save_policy

@@ -12,11 +12,16 @@ from typing import Any
 
 import torch
 
-from headrace import agents, envs, finite, rng
+from headrace import agents, envs
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.grouped import Grouped
 from headrace.config import MADE_ALIKE, TrainConfig, nearest, read_toml, settle
-from headrace.device import torch_threads, without_denormals
+from headrace.core import rng
+from headrace.core.device import torch_threads, without_denormals
+from headrace.core.precision import computing, resolve
+from headrace.core.timer import Timer
+from headrace.data import finite
+from headrace.data.rollout import Rollout
 from headrace.envs.agent_info import GIVEN, InformedEnv, informed
 from headrace.metrics import Episodes
 from headrace.parallel.collector import decided
@@ -24,10 +29,7 @@ from headrace.parallel.graphs import GraphedIteration
 from headrace.parallel.paces import collector_at
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
-from headrace.precision import computing, resolve
-from headrace.rollout import Rollout
 from headrace.scaling import derived
-from headrace.timer import Timer
 
 ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
     "ppo": "PPO",

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete
 
 LENGTH = 6  # cells; an episode starts in cell 0, cell LENGTH - 1 ends it with reward 1
 LIMIT = 12  # steps until truncation

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from headrace.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, is_image
+from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, is_image
 
 FLOATS = (np.float16, np.float32, np.float64)
 INTEGERS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64)

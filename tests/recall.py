@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import f32, i32, randint
-from headrace.spaces import Box, Discrete
 
 WAIT = 4  # steps after the cue, in which nothing is seen
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete, action_column, env_columns
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
 
 
 def rehearsed(kind, config, action_space=Discrete(3), envs=12, seed=0):  # noqa: B008 (not changed)

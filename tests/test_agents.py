@@ -16,12 +16,12 @@ import headrace as hr
 from headrace import envs
 from headrace.algorithms.grouped import Grouped, seed_of
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.data.rollout import Group
+from headrace.data.spaces import action_column, observation_column
 from headrace.envs.device_env import DeviceEnv
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.grouped import GroupedPolicy
 from headrace.policies.recurrent import RecurrentActorCritic
-from headrace.rollout import Group
-from headrace.spaces import action_column, observation_column
 from headrace.trainer import Trainer
 
 HEN = (Box(-1, 300, (3,)), Box(-1, 1, (2,)))

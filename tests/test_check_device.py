@@ -7,13 +7,14 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from strict_device import strict_device
 
-from headrace import CheckDevice, DeviceEnv, fused
+from headrace import CheckDevice, DeviceEnv
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core import fused
+from headrace.data.rollout import Group, Rollout
+from headrace.data.spaces import action_column, env_columns
 from headrace.envs import make
 from headrace.parallel.collector import Collector
 from headrace.policies.actor_critic import ActorCritic
-from headrace.rollout import Group, Rollout
-from headrace.spaces import action_column, env_columns
 
 SPACE = Dict({"place": Box(-1, 1, (3,)), "kind": Discrete(4)})
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import checkpoint
-from headrace.rollout import Group
+from headrace.data.rollout import Group
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 states = st.recursive(

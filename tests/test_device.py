@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from headrace.device import torch_threads, without_denormals
+from headrace.core.device import torch_threads, without_denormals
 
 
 def halved() -> float:

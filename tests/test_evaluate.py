@@ -10,10 +10,10 @@ import pytest
 from tiny import Walk
 
 import headrace as hr
+from headrace.data.spaces import Box, Dict, Discrete
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import f32, i32, uniform
 from headrace.policies.actor_critic import ActorCritic
-from headrace.spaces import Box, Dict, Discrete
 
 
 def policy_for(observation_space, action_space, seed=0):
@@ -143,9 +143,9 @@ def test_a_world_of_ones_own_is_evaluated_compiled_on_its_first_episodes():
     policy = policy_for(Dice.observation_space, Dice.action_space)
     result = hr.evaluate(policy, Dice, episodes=40)
     env = hr.make(Dice, 40)
+    from headrace.data.rollout import Rollout
+    from headrace.data.spaces import action_column, env_columns
     from headrace.evaluate import _apart
-    from headrace.rollout import Rollout
-    from headrace.spaces import action_column, env_columns
 
     rollout = Rollout(1, 40, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
     env.reset(rollout, _apart(0))

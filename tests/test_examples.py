@@ -92,7 +92,7 @@ IMPORTS = """
 from typing import NamedTuple
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import clip, f32, uniform
-from headrace.spaces import Box, Discrete
+from headrace.data.spaces import Box, Discrete
 """
 
 

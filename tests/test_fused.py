@@ -5,10 +5,10 @@ import types
 
 import pytest
 
-from headrace.fused import fused, plain_only, register, source_digest
+from headrace.core.fused import fused, plain_only, register, source_digest
 
 SOURCE = '''
-from headrace.fused import fused
+from headrace.core.fused import fused
 
 WEIGHT = 2
 

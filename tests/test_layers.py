@@ -205,7 +205,7 @@ def build(folder: Path, files: dict[str, str]) -> dict[str, Module]:
     ("file", "source"),
     [
         ("rng.py", "from headrace import train"),
-        ("rng.py", "def f():\n    from headrace.rollout import Rollout"),
+        ("rng.py", "def f():\n    from headrace.data.rollout import Rollout"),
         ("kernels/mlp.py", "import headrace.policies.base"),
         ("policies/base.py", "from ..envs import base"),
         ("envs/base.py", "from headrace.policies.base import Policy"),

@@ -10,13 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nested import action_spaces, observation_spaces
 
-from headrace.device import torch_threads
+from headrace.core.device import torch_threads
+from headrace.data.rollout import Group, Rollout
+from headrace.data.spaces import (
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    action_column,
+    env_columns,
+    from_json,
+    leaves,
+    to_json,
+)
 from headrace.envs.inline import InlineEnv
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import make_encoder
 from headrace.policies.numpy_shell import to_batch
-from headrace.rollout import Group, Rollout
-from headrace.spaces import Discrete, MultiBinary, MultiDiscrete, action_column, env_columns, from_json, leaves, to_json
 
 SEEDS = st.integers(0, 2**31 - 1)
 STEPS, ENVS = 2, 3

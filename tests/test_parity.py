@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headrace import fused, parity
+from headrace import parity
 from headrace.cli import main
+from headrace.core import fused
 from headrace.envs.cartpole import CartPole
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.grid_world import GridWorld

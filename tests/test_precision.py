@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional
 
 import headrace as hr
-from headrace import fused
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.config import read_toml
-from headrace.precision import computing, resolve
-from headrace.spaces import Box, Discrete
+from headrace.core import fused
+from headrace.core.precision import computing, resolve
+from headrace.data.spaces import Box, Discrete
 from headrace.trainer import Trainer
 from tests.tiny import TINY, Walk
 

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import replay as replay_module
-from headrace.priorities import SMALLEST, PrioritizedReplay
-from headrace.replay import DRAWS, Replay, plan
-from headrace.rollout import Column, Group, Rollout
+from headrace.data import replay as replay_module
+from headrace.data.priorities import SMALLEST, PrioritizedReplay
+from headrace.data.replay import DRAWS, Replay, plan
+from headrace.data.rollout import Column, Group, Rollout
 
 COLUMNS = {
     "observation": {"place": Column((2,), edge=True, feature_major=True), "step": Column((), torch.int32, edge=True)},

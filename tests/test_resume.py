@@ -15,8 +15,9 @@ import torch
 from tiny import TINY, Walk
 
 import headrace as hr
-from headrace import checkpoint, fused
+from headrace import checkpoint
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core import fused
 from headrace.policies.actor_critic import ActorCritic
 
 LONG = TINY | {"total_steps": 3000, "schedule": "linear", "normalize_observation": True, "normalize_return": True}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from headrace import rng
-from headrace.device import known
+from headrace.core import rng
+from headrace.core.device import known
 
 
 def test_a_counter_on_the_device_gives_the_same_draws():

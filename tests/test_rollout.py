@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headrace.rollout import Column, Rollout, flatten, masked_mean, tree_map
+from headrace.data.rollout import Column, Rollout, flatten, masked_mean, tree_map
 
 COLUMNS = {
     "observation": {

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_replay import COLUMNS, GAMMA, World, transition
 
-from headrace.replay import DRAWS
-from headrace.rollout import Column, Group, Rollout
-from headrace.sequences import SequenceReplay
+from headrace.data.replay import DRAWS
+from headrace.data.rollout import Column, Group, Rollout
+from headrace.data.sequences import SequenceReplay
 
 
 class Remembering(World):

@@ -6,8 +6,9 @@ import textwrap
 
 import pytest
 
-from headrace import returns, rollout, source_text
 from headrace.algorithms import ppo
+from headrace.core import returns, source_text
+from headrace.data import rollout
 from headrace.kernels import words_scalar
 from headrace.policies import distributions
 

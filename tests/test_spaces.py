@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium.spaces import Graph, OneOf, Sequence, Text
 
-from headrace.spaces import (
+from headrace.data.spaces import (
     Box,
     Dict,
     Discrete,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from headrace.timer import Timer
+from headrace.core.timer import Timer
 
 
 def test_seconds_of_a_part_add_up_and_what_no_part_claims_is_not_counted():

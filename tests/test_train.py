@@ -13,7 +13,7 @@ from tiny import TINY, Walk
 import headrace as hr
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.config import TrainConfig, read_toml, settle, to_toml
-from headrace.finite import NotFinite
+from headrace.data.finite import NotFinite
 from headrace.interrupts import Interrupts
 from headrace.policies.actor_critic import ActorCritic
 
@@ -193,7 +193,7 @@ def test_sums_that_overflow_are_no_error():
     trainer = hr.Trainer("ppo", Walk(bad=("reward", 5, 4, 3e38)), **TINY)
     trainer.collector.collect()
     trainer.collector.rollout.reward[5, 1] = 3e38
-    from headrace.finite import check_rollout
+    from headrace.data.finite import check_rollout
 
     check_rollout(trainer.collector.rollout, 0, 0)
 

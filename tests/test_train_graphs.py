@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace import fused, rng
 from headrace.algorithms import ppo
-from headrace.finite import NotFinite
+from headrace.core import fused, rng
+from headrace.data.finite import NotFinite
 from headrace.parallel.graphs import GraphedIteration
 from headrace.trainer import Trainer
 from tests.parallel.recorder import record

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete
 
 # settings for hr.train; one thread, because the tests of several processes may share the machine
 TINY = {"num_steps": 16, "minibatch_size": 64, "epochs": 2, "hidden": (8,), "progress": "none", "threads": 1}

@@ -8,10 +8,10 @@ from typing import Literal
 from torch import Tensor
 
 from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
-from headrace.fused import fused
+from headrace.core.fused import fused
+from headrace.core.returns import explained_variance, gae
+from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
-from headrace.returns import explained_variance, gae
-from headrace.rollout import Rollout
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.deterministic import Networks
 from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
 from headrace.algorithms.td3 import TD3Config
-from headrace.device import kernel_threads
-from headrace.fused import register
+from headrace.core.device import kernel_threads
+from headrace.core.fused import register
+from headrace.data.replay import Batch
+from headrace.data.rollout import tree_map
 from headrace.kernels import actor_q_job as job
 from headrace.kernels.actor_q_job import Batches, Job, Settings, Weights
 from headrace.kernels.chain_tables import Dense, chain, pieces, room
@@ -35,8 +37,6 @@ from headrace.kernels.teamwork import Team, state
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
-from headrace.replay import Batch
-from headrace.rollout import tree_map
 
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
 _NO_TEMPERATURE = Weights(*np.zeros((6, 1), np.float32))

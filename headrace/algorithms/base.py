@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from gymnasium.spaces import Space
 from torch import Tensor
 
+from headrace.data.rollout import Column, Columns, Rollout
 from headrace.policies.base import Policy
-from headrace.rollout import Column, Columns, Rollout
 
 
 class Algorithm(Protocol):
@@ -43,7 +43,7 @@ class Algorithm(Protocol):
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Learn from a rollout; give metrics as scalars on the device. progress: share of the training done, 0 .. 1,
         which schedules follow. On a GPU the whole of it may be captured in a graph, with `iteration` and progress as
-        tensors: give them to headrace.rng and to arithmetic alone, and count nothing else on the host."""
+        tensors: give them to headrace.core.rng and to arithmetic alone, and count nothing else on the host."""
 
     def state_dict(self) -> dict[str, Any]:
         """Nested dict of tensors and numbers: policy, optimizer, counters."""

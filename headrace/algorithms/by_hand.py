@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.data.replay import Batch
+from headrace.data.rollout import tree_map
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
-from headrace.replay import Batch
-from headrace.rollout import tree_map
 
 
 def _through_relu(slope: Tensor, out: Tensor) -> Tensor:

@@ -16,13 +16,13 @@ from torch.nn.functional import smooth_l1_loss
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.exploration import check_exploration, random_share
 from headrace.algorithms.off_policy import OffPolicy, check_ranges, following, parts, policy_settings, shares
-from headrace.fused import fused
+from headrace.core.fused import fused
+from headrace.data.priorities import BYTES, PrioritizedReplay
+from headrace.data.replay import Batch, Replay
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Discrete, Space
 from headrace.policies.flat import flatten, polyak
 from headrace.policies.q_network import QNetwork
-from headrace.priorities import BYTES, PrioritizedReplay
-from headrace.replay import Batch, Replay
-from headrace.rollout import Rollout
-from headrace.spaces import Discrete, Space
 
 
 @dataclass(frozen=True)

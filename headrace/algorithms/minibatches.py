@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headrace.rollout import tree_map
+from headrace.data.rollout import tree_map
 
 
 def count(rows: int, minibatch_size: int, unit: int = 1) -> int:

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from headrace import rng
 from headrace.algorithms.adam import Adam
+from headrace.core import rng
+from headrace.data.replay import DRAWS, Batch, Replay, bytes_needed, plan
+from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.sequences import SequenceReplay
 from headrace.policies.base import Policy
-from headrace.replay import DRAWS, Batch, Replay, bytes_needed, plan
-from headrace.rollout import Column, Columns, Rollout, tree_map
-from headrace.sequences import SequenceReplay
 
 POLICY_SETTINGS = (
     "hidden",

@@ -10,14 +10,14 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
-from headrace import rng
 from headrace.algorithms.adam import Adam
+from headrace.core import rng
+from headrace.data.rollout import Column, Columns, Rollout, masked_mean
+from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
 from headrace.policies.heads import GaussianHead
 from headrace.policies.recurrent import RecurrentActorCritic
-from headrace.rollout import Column, Columns, Rollout, masked_mean
-from headrace.spaces import Space
 
 POLICY_SETTINGS = (
     "hidden",

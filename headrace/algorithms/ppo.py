@@ -12,11 +12,11 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count, minibatches
 from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
-from headrace.device import known
-from headrace.fused import fused
+from headrace.core.device import known
+from headrace.core.fused import fused
+from headrace.core.returns import explained_variance, gae
+from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
-from headrace.returns import explained_variance, gae
-from headrace.rollout import Rollout
 
 METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
 FEWEST_ROWS = 1024  # of a rollout, below which gradients are too noisy: see docs/scaling.md

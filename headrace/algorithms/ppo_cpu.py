@@ -12,8 +12,9 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
 from headrace.algorithms.ppo import METRICS, PPOConfig
-from headrace.device import kernel_threads
-from headrace.fused import register
+from headrace.core.device import kernel_threads
+from headrace.core.fused import register
+from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Call
 from headrace.kernels.ppo_job import DONE, PART, PARTS, STEPS, SUMS, Columns, Job, Loss
@@ -25,7 +26,6 @@ from headrace.policies.distributions import Categorical, Gaussian, MultiCategori
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import MLP, Readout
 from headrace.policies.served import flat_parameters, why_not
-from headrace.rollout import Rollout, flatten
 
 # Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
 # bring the kernel after the source, see that tests/algorithms/test_ppo_cpu.py passes, and put the new digest here.

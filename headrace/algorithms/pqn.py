@@ -15,11 +15,11 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.exploration import check_exploration, random_share
 from headrace.algorithms.minibatches import count, minibatches
 from headrace.algorithms.on_policy import OnPolicy, check_ranges
-from headrace.fused import fused
+from headrace.core.fused import fused
+from headrace.core.returns import explained_variance, gae
+from headrace.data.rollout import Column, Columns, Rollout, flatten
+from headrace.data.spaces import Discrete, Space
 from headrace.policies.q_network import QNetwork
-from headrace.returns import explained_variance, gae
-from headrace.rollout import Column, Columns, Rollout, flatten
-from headrace.spaces import Discrete, Space
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,10 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.blocks import WORTH_HELP, count, dense, lay, narrow
 from headrace.algorithms.blocks import weights as weights_of
 from headrace.algorithms.dqn import DQNConfig
-from headrace.device import kernel_threads
-from headrace.fused import register
+from headrace.core.device import kernel_threads
+from headrace.core.fused import register
+from headrace.data.replay import Batch
+from headrace.data.rollout import flatten
 from headrace.kernels.chain_tables import chain, pieces, room
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Call
@@ -28,8 +30,6 @@ from headrace.kernels.q_job import Job, Settings
 from headrace.kernels.tables import BLOCK, WORKERS, aligned
 from headrace.kernels.teamwork import Team, state
 from headrace.policies.q_network import QNetwork
-from headrace.replay import Batch
-from headrace.rollout import flatten
 
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
 TOGETHER = 8  # minibatches for which the target is asked at once

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
+from headrace.core.returns import discounted_returns, explained_variance
+from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
-from headrace.returns import discounted_returns, explained_variance
-from headrace.rollout import Rollout
 
 
 @dataclass(frozen=True)

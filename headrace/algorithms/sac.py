@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import OffPolicy, check_ranges, following, means, parts, policy_settings, shares
-from headrace.fused import fused
+from headrace.core.fused import fused
+from headrace.data.replay import Batch
+from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.flat import flatten, polyak
-from headrace.replay import Batch
-from headrace.spaces import Box, Space
 
 METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 

@@ -13,13 +13,13 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.by_hand import Inputs, actor_tower, critic_tower, inputs, why_not
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
-from headrace.fused import register
+from headrace.core.fused import register
+from headrace.data.replay import Batch
 from headrace.policies import squashed
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
 from headrace.policies.flat import polyak
-from headrace.replay import Batch
 
 # Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
 DIGEST = "04208de4947c789e"

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from headrace.algorithms.deterministic import Networks, networks
 from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, policy_settings, shares
-from headrace.fused import fused
+from headrace.core.fused import fused
+from headrace.data.replay import Batch
+from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller
 from headrace.policies.flat import polyak
-from headrace.replay import Batch
-from headrace.spaces import Box, Space
 
 METRICS = ("actor_loss", "critic_loss")
 

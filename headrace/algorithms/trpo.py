@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count, minibatches
 from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
-from headrace.device import known
-from headrace.returns import explained_variance, gae
-from headrace.rollout import Rollout
+from headrace.core.device import known
+from headrace.core.returns import explained_variance, gae
+from headrace.data.rollout import Rollout
 
 SMALLEST = 1e-30  # divisors are at least this, so that a gradient of 0 gives a step of 0
 

@@ -13,10 +13,10 @@ import torch
 
 from headrace import envs
 from headrace.checks.batch import ROWS, fill
-from headrace.device import torch_threads
+from headrace.core.device import torch_threads
+from headrace.data.rollout import Rollout
 from headrace.envs.base import columns_of, rollout_for
 from headrace.kernels.errors import EnvError
-from headrace.rollout import Rollout
 
 WORLDS = {"cpu": 1024, "torch": 1024, "cuda": 16384, "inline": 4, "vector": 8}
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from headrace.checks.finding import Finding
 from headrace.checks.walk import ADVICE, Times
+from headrace.data.rollout import Group, Rollout, tree_map
+from headrace.data.spaces import leaves
 from headrace.envs.base import columns_of, rollout_for
-from headrace.rollout import Group, Rollout, tree_map
-from headrace.spaces import leaves
 
 ROWS = 8
 SEEN = ("observation", "valid", "reward", "terminated", "truncated")

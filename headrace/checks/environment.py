@@ -11,10 +11,10 @@ from headrace.checks.against import against
 from headrace.checks.agents import said_by_pettingzoo
 from headrace.checks.backends import Cost, costs
 from headrace.checks.finding import Finding
+from headrace.data.spaces import action_column, observation_column
 from headrace.envs.kernel import KernelEnv
 from headrace.evaluate import kernel_class
 from headrace.kernels.errors import EnvError
-from headrace.spaces import action_column, observation_column
 
 RAISES = "an exception ends a training, or with on_error='restart' the episode: mend what raises it"
 MANY = 4  # worlds that are looked at together

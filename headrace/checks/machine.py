@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from headrace.commands.envs import plain_table
-from headrace.device import resolve
+from headrace.core.device import resolve
 
 HEADINGS = ("check", "agrees", "difference", "allowed", "seconds", "")
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import tyro
 
+from headrace.data.spaces import Box, Space, to_json
 from headrace.envs import Listing, listing
-from headrace.spaces import Box, Space, to_json
 
 DESCRIPTION = "The environments that are built in, with their spaces and the backends that run them."
 HINT = "Any other Gymnasium id (LunarLander-v3) and your own path/to/file.py:Class work as well."

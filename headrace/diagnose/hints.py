@@ -65,8 +65,8 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
     Role.DATA: (
         "stable_baselines3.common.buffers.*", "stable_baselines3.her.*", "torch.utils.data.*", "numpy.*", "pandas.*",
         "stable_baselines3.common.utils.explained_variance", "stable_baselines3.common.utils.obs_as_tensor",
-        "stable_baselines3.common.preprocessing.*", "headrace.rollout.*", "headrace.returns.*", "headrace.rng.*",
-        "headrace.algorithms.minibatches.*", "pickle.*",
+        "stable_baselines3.common.preprocessing.*", "headrace.data.rollout.*", "headrace.core.returns.*",
+        "headrace.core.rng.*", "headrace.algorithms.minibatches.*", "pickle.*",
         "multiprocessing.reduction.*", "multiprocessing.connection.*Connection*.send*",
         "multiprocessing.connection.*Connection*._send*", "cloudpickle.*", "copy.*",
         "random.*", "torchrl.data.*", "tensordict.*",

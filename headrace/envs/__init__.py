@@ -10,7 +10,7 @@ import gymnasium
 import torch
 from gymnasium.spaces import Space
 
-from headrace.device import resolve
+from headrace.core.device import resolve
 from headrace.envs import borrowed, builtin, partly_seen, sources  # noqa: F401  importing registers worlds, settings
 from headrace.envs.base import Env
 from headrace.envs.crowd import Grouping, grouped

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import clip, cos, f32, floor, sin, uniform
-from headrace.spaces import Box, Discrete
 
 PI = np.pi
 MAX_SPIN1 = 4.0 * PI  # rad/s

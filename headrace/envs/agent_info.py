@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace import rng
+from headrace.core import rng
+from headrace.data.rollout import Column, Columns, Group, Rollout
+from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, observation_column
 from headrace.envs.base import Env, columns_of, rollout_for
-from headrace.rollout import Column, Columns, Group, Rollout
-from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, Space, observation_column
 
 NAME, SEEN = "agent_info", "observation"  # SEEN: the name of an observation that is no Dict itself
 GIVEN = "given"  # stands in a run's settings for what was told

@@ -7,15 +7,15 @@ from typing import Any, Protocol
 import torch
 from gymnasium.spaces import Space
 
-from headrace.rollout import Column, Columns, Rollout
-from headrace.spaces import action_column, env_columns
+from headrace.data.rollout import Column, Columns, Rollout
+from headrace.data.spaces import action_column, env_columns
 
 
 class Env(Protocol):
     """N worlds on one device.
 
     An env reads `rollout.action[t]` and writes `reward[t], terminated[t], truncated[t], observation[t + 1],
-    valid[t + 1]`, and at dead rows `episode_return[t], episode_length[t]` (see headrace.rollout for endings).
+    valid[t + 1]`, and at dead rows `episode_return[t], episode_length[t]` (see headrace.data.rollout for endings).
     A step that terminates at the time limit is truncated too, as Gymnasium's TimeLimit has it.
     Actions of a Box outside its bounds are clipped to them; the column keeps what the policy said.
     """

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import clip, i32, randint
-from headrace.spaces import Box, Discrete
 
 ROWS, COLUMNS = 10, 5
 CELL = 32  # pixels of a rendered cell

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from gymnasium.spaces import Space
 
+from headrace.data.rollout import Rollout
 from headrace.kernels.random_actions import random_actions
 from headrace.kernels.source import Source, read
 from headrace.kernels.worlds import Worlds
-from headrace.rollout import Rollout
 
 BACKENDS = ("cpu", "cuda", "torch")
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headrace.rollout import Column, Columns
-from headrace.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
+from headrace.data.rollout import Column, Columns
+from headrace.data.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
 
 Grouping = Literal["spaces", "names", "agents"] | Mapping[str, Sequence[str]]
 OF_AGENTS = (

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.device import transfer
+from headrace.core.device import transfer
+from headrace.data.rollout import Column, Columns, Group, Rollout, tree_map
 from headrace.envs.base import Env, columns_of, rollout_for
 from headrace.envs.crowd import OF_AGENTS
-from headrace.rollout import Column, Columns, Group, Rollout, tree_map
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
 SEEN = ("observation", "valid")  # what a step writes into row t + 1 ...

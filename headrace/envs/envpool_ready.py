@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.data.rollout import Rollout, tree_map
 from headrace.envs.envpool import EnvPoolSource
 from headrace.envs.vector import Outcome, VectorAdapter
-from headrace.rollout import Rollout, tree_map
 
 
 class EnvPoolEnv(VectorAdapter):

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import array, clip, i8, i32, randint
-from headrace.spaces import Box, Discrete
 
 SIZE = 8
 VIEW = 2 * SIZE - 1  # cells across what the agent sees, itself in the middle: all of the board from any corner

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.data.spaces import Box
 from headrace.envs.cartpole import HIGH, CartPole
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pendulum import Pendulum
 from headrace.kernels.words import cos, sin
-from headrace.spaces import Box
 
 
 class CartPoleHidden(KernelEnv):

@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 import torch
 
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Space, action_column, leaves, observation_column
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Space, action_column, leaves, observation_column
 
 Views = list[tuple[tuple[Any, ...], np.ndarray]]
 TRIES = 5  # how often in a row an environment may fail before it is given up

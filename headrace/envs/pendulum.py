@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.data.spaces import Box
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import clip, cos, f32, floor, sin, uniform
-from headrace.spaces import Box
 
 PI = np.pi
 MAX_SPIN = 8.0  # rad/s

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.data.rollout import Column, Columns, Rollout
 from headrace.envs.crowd import Grouping, crowd_of
 from headrace.envs.inline import InlineEnv, Views, action_caster, observation_of, put, views
-from headrace.rollout import Column, Columns, Rollout
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.data.spaces import Box
 from headrace.envs.catch import COLUMNS, ROWS, Catch
 from headrace.envs.kernel import KernelEnv
-from headrace.spaces import Box
 
 CELL = 2  # pixels a side of a cell
 BALL, PADDLE = 255.0, 160.0  # greys

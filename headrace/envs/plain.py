@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from headrace.core.rng import Purpose
 from headrace.kernels import kinds
 from headrace.kernels.env_cpu import pack_params
 from headrace.kernels.pictures_plain import PlainPictures
 from headrace.kernels.source import Source, read
-from headrace.rng import Purpose
 
 
 class PlainWorld:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import f32, floor, sqrt, uniform
-from headrace.spaces import Box, Discrete
 
 PICTURE = 240  # pixels a side of a rendered picture
 NIGHT, RED, GREEN = (24, 24, 32), (230, 90, 70), (90, 200, 130)

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from headrace.data.spaces import Box, Space
 from headrace.envs.vector import Autoreset, Outcome
-from headrace.spaces import Box, Space
 
 
 class Simulator(Protocol):

@@ -1,7 +1,7 @@
 """Worlds that come many at once, from vector libraries and simulators, behind headrace.envs.base.Env.
 
 Libraries begin new episodes in three ways: at the next step, in the same step that ends the old one, or when told. A
-rollout knows the first alone (see headrace.rollout); this is the one place that makes it of the others.
+rollout knows the first alone (see headrace.data.rollout); this is the one place that makes it of the others.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.data.rollout import Group, Rollout, tree_map
+from headrace.data.spaces import Space, action_column, observation_column
 from headrace.envs.waiting import cores
-from headrace.rollout import Group, Rollout, tree_map
-from headrace.spaces import Space, action_column, observation_column
 
 SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many give world i the seed + i
 

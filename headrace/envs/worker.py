@@ -162,7 +162,7 @@ class _Worker:
         return None
 
     def _bind(self) -> None:
-        from headrace.shared_memory import Memory, shared_rollout
+        from headrace.data.shared_memory import Memory, shared_rollout
 
         num_steps, num_envs, columns, size = self.orders.recv()
         memory = Memory(size, recv_handle(self.orders))

@@ -6,11 +6,11 @@ import select
 from time import monotonic
 from typing import Any, NamedTuple
 
+from headrace.data.shared_memory import SharedRollout
 from headrace.envs.plan import check_memory, own_memory
 from headrace.envs.waiting import Waiting, cores
 from headrace.envs.worker import Facts, Task
 from headrace.envs.worker_process import GRACE, WorkerError, WorkerProcess
-from headrace.shared_memory import SharedRollout
 
 __all__ = ["Order", "WorkerError", "WorkerPool"]
 

@@ -17,6 +17,7 @@ from multiprocessing.reduction import send_handle
 from time import monotonic
 from typing import Any
 
+from headrace.data.shared_memory import SharedRollout
 from headrace.envs.waiting import cores, spin_of
 from headrace.envs.worker import (
     ADOPT,
@@ -33,11 +34,10 @@ from headrace.envs.worker import (
     read,
     run,
 )
-from headrace.shared_memory import SharedRollout
 
 START_TIMEOUT = 120.0  # s for a worker to make its environments
 GRACE = 3.0  # s for a worker to close them
-PRELOADED = ["headrace.envs.worker", "headrace.envs.inline", "headrace.envs.waiting", "headrace.shared_memory"]
+PRELOADED = ["headrace.envs.worker", "headrace.envs.inline", "headrace.envs.waiting", "headrace.data.shared_memory"]
 
 
 class WorkerError(RuntimeError):

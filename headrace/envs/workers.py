@@ -15,15 +15,15 @@ import gymnasium
 import torch
 from torch import Tensor
 
+from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.shared_memory import FOLDER, SharedRollout, shared_rollout, shared_size
+from headrace.data.spaces import Space, action_column, env_columns
 from headrace.envs.crowd import Grouping
 from headrace.envs.how_many import tried
 from headrace.envs.plan import check_processes, check_rollout, in_words
 from headrace.envs.worker import BEGIN_ANEW, RESET, ROWS, STEP, Task
 from headrace.envs.worker_pool import Order, WorkerPool
 from headrace.envs.worker_process import WorkerProcess, Workers
-from headrace.rollout import Column, Columns, Rollout, tree_map
-from headrace.shared_memory import FOLDER, SharedRollout, shared_rollout, shared_size
-from headrace.spaces import Space, action_column, env_columns
 
 OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation, TransformReward
 
+from headrace.data.spaces import channels_first, is_image
 from headrace.envs.kernel import KernelEnv
-from headrace.spaces import channels_first, is_image
 
 
 @dataclass(frozen=True)

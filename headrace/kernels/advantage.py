@@ -11,7 +11,7 @@ F, U = np.float32, np.uint64
 
 @njit(**ENTRY)
 def gae(reward, value, next_value, terminated, truncated, advantage, gamma, gae_lambda):
-    """advantage [T, N] of columns [T, N], with the operations of headrace.returns.gae in its order."""
+    """advantage [T, N] of columns [T, N], with the operations of headrace.core.returns.gae in its order."""
     steps, envs = reward.shape
     decay, discount = F(gamma * gae_lambda), F(gamma)
     # unsigned indices: signed ones may be negative, and LLVM does not vectorise the wrap-around

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 from headrace.kernels.random_actions import random_actions
 from headrace.kernels.worlds import Worlds
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
 
 EXACT = ("terminated", "truncated", "episode_length")
 CLOSE = ("reward", "episode_return")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.data.rollout import Rollout
 from headrace.kernels import cache, kinds
 from headrace.kernels.generate import cpu_module
 from headrace.kernels.layout_cpu import CHUNK, rows
@@ -20,7 +21,6 @@ from headrace.kernels.numba_errors import explained
 from headrace.kernels.pictures_cpu import CpuPictures
 from headrace.kernels.source import Source
 from headrace.kernels.threads import gentle_threads
-from headrace.rollout import Rollout
 
 WORTH_A_THREAD = 30e-6  # s a call below which a second thread cannot pay
 TRIALS = 8  # calls measured for each choice

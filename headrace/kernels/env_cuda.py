@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from headrace.core.rng import MASK
+from headrace.data.rollout import Rollout
 from headrace.kernels import block_size, cache, kinds
 from headrace.kernels.cuda import array, launch, numba_cuda, on_device, simulated
 from headrace.kernels.env_cpu import pack_params
@@ -18,8 +20,6 @@ from headrace.kernels.numba_errors import explained
 from headrace.kernels.random_actions import random_actions
 from headrace.kernels.source import Source
 from headrace.kernels.tensor_worlds import TensorWorlds
-from headrace.rng import MASK
-from headrace.rollout import Rollout
 
 NUMBERS = {"reset": 0, "step": 1, "run": 2, "run_random": 3}  # kernel -> whole numbers behind its arrays
 WARM_UP, TIMED = 3, 30  # launches, when threads a block are chosen

@@ -16,6 +16,8 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
+from headrace.core.rng import MASK, Purpose
+from headrace.data.rollout import Rollout
 from headrace.kernels import kinds
 from headrace.kernels.env_cpu import pack_params
 from headrace.kernels.errors import EnvError
@@ -23,8 +25,6 @@ from headrace.kernels.kinds import BOOL, U32
 from headrace.kernels.source import Function, Source
 from headrace.kernels.tensor_worlds import DTYPES, TensorWorlds, put, read
 from headrace.kernels.words_torch import Key, Table, exact_namespace, namespace, select
-from headrace.rng import MASK, Purpose
-from headrace.rollout import Rollout
 
 FOREVER = 2**31 - 1  # no episode has this many steps
 ENDINGS = ("reward", "terminated", "truncated", "episode_return", "episode_length")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.fused import register
+from headrace.core.fused import register
 from headrace.kernels import numbers_cuda
 
 

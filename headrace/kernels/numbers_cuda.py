@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.rng import MASK
 from headrace.kernels import cache
 from headrace.kernels.cuda import array, launch, simulated
 from headrace.kernels.generate_cuda import DEVICE, OWN, PRODUCT, SIMULATED_PRODUCT
 from headrace.kernels.words import prelude
-from headrace.rng import MASK
 
 BLOCK = 128
 KERNELS = '''
@@ -69,7 +69,7 @@ def uniform(
     num_draws: int,
     device: torch.device | str,
 ) -> Tensor:
-    """headrace.rng.uniform, bit for bit."""
+    """headrace.core.rng.uniform, bit for bit."""
     counter = first_step if isinstance(first_step, Tensor) else torch.full((), first_step, device=device)
     draws = torch.empty(num_steps, num_draws, num_envs, device=device)
     threads = num_steps * ((num_draws + 3) // 4) * num_envs
@@ -88,7 +88,7 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """headrace.returns.gae, within rounding."""
+    """headrace.core.returns.gae, within rounding."""
     advantage = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
     columns = [array(x) for x in (advantage, reward, value, next_value, terminated, truncated)]
     numbers = (np.float32(gamma), np.float32(gamma * gae_lambda))

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from headrace.data.rollout import Rollout
 from headrace.kernels import cache
 from headrace.kernels.generate_pictures import cpu_pictures
 from headrace.kernels.native import Call
 from headrace.kernels.numba_errors import explained
 from headrace.kernels.source import Source
-from headrace.rollout import Rollout
 
 
 class CpuPictures:

@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from torch import Tensor
 
-from headrace import rng
+from headrace.core import rng
 
 
 def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:

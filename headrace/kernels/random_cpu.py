@@ -1,4 +1,4 @@
-"""rng.uniform compiled for the CPU: Philox in SIMD, the same bits as headrace.rng's."""
+"""rng.uniform compiled for the CPU: Philox in SIMD, the same bits as headrace.core.rng's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.fused import register
+from headrace.core.fused import register
 from headrace.kernels import cache
 from headrace.kernels.native import Native
 from headrace.kernels.words import prelude
@@ -65,7 +65,7 @@ def _serves(
 def uniform(
     seed: int, purpose: int, first_step: int, num_steps: int, num_envs: int, num_draws: int, device: torch.device | str
 ) -> Tensor:
-    """headrace.rng.uniform on the CPU. Where num_draws is not 4 k or 4 k + 1, words to the next 4 k are made too."""
+    """headrace.core.rng.uniform on the CPU. Where num_draws is not 4 k or 4 k + 1, words up to the next 4 k are made."""
     alone = num_draws % 4 == 1
     blocks = num_draws // 4 if alone else (num_draws + 3) // 4
     draws = torch.empty(num_steps, 4 * blocks + alone, num_envs)

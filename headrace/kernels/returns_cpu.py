@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.fused import register
+from headrace.core.fused import register
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Native
 
@@ -35,7 +35,7 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """headrace.returns.gae of float32 columns on the CPU: the same operations in the same order, so the same bits."""
+    """headrace.core.returns.gae of float32 columns on the CPU: the same operations in the same order, the same bits."""
     advantage = torch.empty(reward.shape)
     columns = (reward, value, next_value, terminated, truncated)
     arguments = (*(x.contiguous().numpy() for x in columns), advantage.numpy(), float(gamma), float(gae_lambda))
@@ -49,7 +49,7 @@ def _explains(prediction: Tensor, target: Tensor, valid: Tensor) -> bool:
 
 @register("returns.explained_variance", _explains)
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    """headrace.returns.explained_variance of float32 columns on the CPU, within rounding."""
+    """headrace.core.returns.explained_variance of float32 columns on the CPU, within rounding."""
     share = torch.empty(1)
     _explained()(*(x.contiguous().numpy() for x in (prediction, target, valid)), share.numpy())
     return share[0]

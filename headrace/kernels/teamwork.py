@@ -60,7 +60,7 @@ def _together(call: Call, threads: int) -> None:
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
-    """One for each process: threads do not survive a fork. They flush denormals, as training does (headrace.device)."""
+    """One for each process: threads do not survive a fork. They flush denormals, as training does."""
     import torch
 
     return ThreadPoolExecutor(os.cpu_count() or 1, "headrace", torch.set_flush_denormal, (True,))

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.core.rng import MASK
+from headrace.data.rollout import Rollout
 from headrace.kernels.kinds import BOOL, U32
 from headrace.kernels.source import Source
-from headrace.rng import MASK
-from headrace.rollout import Rollout
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8}
 DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch cannot count with uint16 and uint32

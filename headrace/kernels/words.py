@@ -15,6 +15,7 @@ from types import FunctionType
 
 import numpy as np
 
+from headrace.core.source_text import source_text
 from headrace.kernels import words_scalar
 from headrace.kernels.words_scalar import (
     absolute,
@@ -37,7 +38,6 @@ from headrace.kernels.words_scalar import (
     tanh,
     uniform,
 )
-from headrace.source_text import source_text
 
 f32 = np.float32
 i32 = np.int32

@@ -5,7 +5,7 @@ Numba (CPU and CUDA), `words_torch` binds the same code to tensors. They use not
 which each target has its own of, so that every target performs the same operations in the same order.
 
 Polynomials: Cephes mathematical library (Moshier 1992); tanh: the rational of the Eigen library; inverse error
-function: Giles 2010, "Approximating the erfinv function". Random words: Philox4x32-10, see headrace.rng.
+function: Giles 2010, "Approximating the erfinv function". Random words: Philox4x32-10, see headrace.core.rng.
 """
 
 # Annotations name kinds, which each target has its own types for:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace import rng
+from headrace.core import rng
 from headrace.kernels import words
 
 SIGN = 1 << 31

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from headrace.data.rollout import Rollout
 from headrace.kernels.source import Source
-from headrace.rollout import Rollout
 
 
 class Worlds(Protocol):

@@ -83,7 +83,7 @@ class _Calls(TorchFunctionMode):
         if name in MADE_ON_THE_HOST and not isinstance(args[-1] if args else None, Tensor):
             _refuse(f"{name}() makes a tensor on the host", "make it once, before, or with torch.full or torch.arange")
         if isinstance(kwargs.get("generator"), torch.Generator) and kwargs["generator"].device.type == "cpu":
-            _refuse(f"{name}() draws from a generator of the CPU", "use headrace.rng, whose counter is a tensor")
+            _refuse(f"{name}() draws from a generator of the CPU", "use headrace.core.rng, whose counter is a tensor")
         if name in ("to", "copy_") and _moves(name, args, kwargs):
             _refuse(f"{name}() copies between devices", "make the tensor where it is used")
         if name == "__getitem__" and any(isinstance(index, list) for index in _indices(args[1])):

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace import rng
+from headrace.core import rng
+from headrace.core.fused import fused
+from headrace.core.timer import Timer
+from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.envs.base import Env, columns_of, rollout_for
-from headrace.fused import fused
 from headrace.policies.base import Decision, Policy
-from headrace.rollout import Column, Columns, Rollout, tree_map
-from headrace.timer import Timer
 
 
 def decided(rollout: Rollout) -> list[str]:

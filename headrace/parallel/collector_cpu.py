@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.fused import kernel_of, register
+from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled import CompiledEnv
-from headrace.fused import kernel_of, register
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Call
 from headrace.kernels.teamwork import Team, state
@@ -20,7 +21,6 @@ from headrace.policies import acting_cpu
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.compiled import encoded
 from headrace.policies.networks import VectorEncoder
-from headrace.rollout import Rollout, flatten
 
 DIGEST = "b6b9677753a2932a"  # of headrace.parallel.collector.steps: see headrace.algorithms.ppo_cpu
 ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.base import Algorithm
+from headrace.data.rollout import tree_map
 from headrace.parallel.capturable import Capturable, NotCapturable
 from headrace.parallel.collector import Collector
-from headrace.rollout import tree_map
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]  # of a function that launches, what launches it all again
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.parallel.collector import Collector, decided, kept
-from headrace.rollout import Column, Columns, Rollout, tree_map
 
 PACES = ("together", "halves", "asynchronous")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from headrace import device
+from headrace.core import device
 
 # GPU -> number of weights from which learning on it is faster than on the CPU beside it, as benchmarks/cpu_or_gpu.py
 # finds; results are in benchmarks/results/cpu_or_gpu.jsonl. No GPU has been measured yet.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headrace.rollout import Rollout
+from headrace.data.rollout import Rollout
 
 
 class Stagger:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.device import kernel_threads
-from headrace.fused import register
+from headrace.core.device import kernel_threads
+from headrace.core.fused import register
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Call, Native
 from headrace.kernels.tables import DISCRETE, WORKERS, Actor, Normalizer, aligned, rounded

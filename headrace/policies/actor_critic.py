@@ -7,15 +7,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from headrace import rng
-from headrace.fused import fused
+from headrace.core import rng
+from headrace.core.fused import fused
+from headrace.data.rollout import Rollout, flatten
+from headrace.data.spaces import Space, is_image, leaves, to_json
 from headrace.policies.base import Decision, Evaluation, Policy
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalize import ReturnNormalizer
 from headrace.policies.numpy_shell import batch_size, pad
-from headrace.rollout import Rollout, flatten
-from headrace.spaces import Space, is_image, leaves, to_json
 
 # Decisions are made in whole blocks of rows: for a rest BLAS and vectorised functions take other routes, and what is
 # decided for an observation would differ in its last bits with the size of the batch. Not so for images, of which a

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headrace import rng
+from headrace.core import rng
+from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
+from headrace.data.spaces import Box, Space, to_json
 from headrace.policies.base import Decision, Policy
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
@@ -18,8 +20,6 @@ from headrace.policies.memory import step, width, with_memory
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_shell import batch_size, pad
 from headrace.policies.squashed import sample
-from headrace.rollout import Column, Columns, Rollout, flatten, tree_map
-from headrace.spaces import Box, Space, to_json
 
 BLOCK = 64  # decisions are made in whole blocks of rows: see actor_critic.BLOCK
 

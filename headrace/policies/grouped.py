@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.data.rollout import Group
+from headrace.data.spaces import Dict, Space
 from headrace.policies.base import Decision, Policy
 from headrace.policies.numpy_shell import batch_size
-from headrace.rollout import Group
-from headrace.spaces import Dict, Space
 
 
 class Seat(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
-from headrace.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 DISTRIBUTIONS = ("auto", "categorical", "gaussian", "squashed")
 

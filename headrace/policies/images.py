@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from headrace.spaces import Box, channels_first
+from headrace.data.spaces import Box, channels_first
 
 NATURE_FROM = 36  # pixels a side from which Nature's convolutions leave something over
 

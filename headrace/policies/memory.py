@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.fused import fused
-from headrace.rollout import flatten
+from headrace.core.fused import fused
+from headrace.data.rollout import flatten
 
 GATES = {"gru": 3, "lstm": 4}
 STATES = {"gru": 1, "lstm": 2}  # vectors of the core's size in its memory: the output, and an LSTM's cell
@@ -109,7 +109,7 @@ class MemoryEncoder(nn.Module):
         self.size, self.width = encoder.size + size, self.core.width
 
     def forward(self, history: Any) -> Tensor:
-        """Features [S * L, size] of the L rows that are meant in each of S histories; see headrace.sequences."""
+        """Features [S * L, size] of the L rows that are meant in each of S histories; see headrace.data.sequences."""
         valid, at = history.valid, history.at
         encoded = self.encoder(flatten(history.observation)).unflatten(0, valid.shape)
         memory = history.memory[:, : self.width]

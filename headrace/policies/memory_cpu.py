@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.device import kernel_threads
-from headrace.fused import register
+from headrace.core.device import kernel_threads
+from headrace.core.fused import register
 from headrace.kernels.compiled import entry
 from headrace.kernels.memory_job import CHUNK, Job, Slopes
 from headrace.kernels.native import Call

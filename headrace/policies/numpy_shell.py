@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.rollout import Group, tree_map
-from headrace.spaces import Box, Dict, Space, Tuple, members, observation_column
+from headrace.data.rollout import Group, tree_map
+from headrace.data.spaces import Box, Dict, Space, Tuple, members, observation_column
 
 
 def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any, bool]:

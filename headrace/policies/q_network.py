@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace import rng
-from headrace.fused import fused
+from headrace.core import rng
+from headrace.core.fused import fused
+from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
+from headrace.data.spaces import Discrete, Space, to_json
 from headrace.policies.base import Decision, Policy
 from headrace.policies.memory import step, width, with_memory
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_shell import batch_size, pad
-from headrace.rollout import Column, Columns, Rollout, flatten, tree_map
-from headrace.spaces import Discrete, Space, to_json
 
 BLOCK = 64  # rows decided together: see actor_critic.BLOCK
 

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace import rng
+from headrace.core import rng
+from headrace.data.rollout import Column, Columns, Group, Rollout, flatten, sequences
+from headrace.data.spaces import Space, to_json
 from headrace.policies.base import Decision, Evaluation, Policy
 from headrace.policies.heads import action_head
 from headrace.policies.memory import Core
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalize import ReturnNormalizer
 from headrace.policies.numpy_shell import batch_size
-from headrace.rollout import Column, Columns, Group, Rollout, flatten, sequences
-from headrace.spaces import Space, to_json
 
 
 class RecurrentActorCritic(Policy):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.device import kernel_threads
+from headrace.core.device import kernel_threads
 from headrace.kernels.compiled import entry
 from headrace.kernels.native import Call, Native
 from headrace.kernels.tables import (

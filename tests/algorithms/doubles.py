@@ -6,9 +6,9 @@ import math
 
 import torch
 
-from headrace.replay import Batch
-from headrace.rollout import Rollout
-from headrace.spaces import Box, action_column, env_columns
+from headrace.data.replay import Batch
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, action_column, env_columns
 
 OBSERVATIONS = Box(-1, 1, (3,))
 ACTIONS = Box(-2.0, 4.0, (3,))  # of an odd number, not around 0: draws come in pairs, units must be told apart

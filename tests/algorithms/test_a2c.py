@@ -8,8 +8,8 @@ import torch
 from corridor import Corridor
 from rehearsed import SlowAdam, doubles, gradients_of, log_probs, rehearsed, returns_by_loop, rows_of, values
 
-from headrace import fused
 from headrace.algorithms.a2c import A2C, A2CConfig
+from headrace.core import fused
 from headrace.parallel.collector import Collector
 
 SMALL = A2CConfig(num_steps=8, hidden=(8,), normalize_observation=False, normalize_return=False)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from doubles import ACTIONS, OBSERVATIONS, made_up
 
-from headrace import fused
 from headrace.algorithms import actor_q_cpu, blocks, ddpg, sac, sac_cpu, td3, td3_cpu
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
-from headrace.device import torch_threads
+from headrace.core import fused
+from headrace.core.device import torch_threads
 from headrace.kernels.teamwork import Team
 
 CASES = {

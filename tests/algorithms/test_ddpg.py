@@ -25,7 +25,7 @@ from doubles import (
 
 import headrace as hr
 from headrace.algorithms.ddpg import DDPG, DDPGConfig, learn
-from headrace.device import torch_threads
+from headrace.core.device import torch_threads
 
 SMALL = DDPGConfig(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000)
 

@@ -10,9 +10,9 @@ import torch
 import headrace.algorithms.dqn_cpu as dqn_cpu
 import headrace.algorithms.q_cpu as q_cpu
 from headrace.algorithms.dqn import DQN, DQNConfig, learn
-from headrace.fused import source_digest
-from headrace.replay import Batch
-from headrace.spaces import Box, Discrete
+from headrace.core.fused import source_digest
+from headrace.data.replay import Batch
+from headrace.data.spaces import Box, Discrete
 
 STEPS, SIZE = 21, 48
 

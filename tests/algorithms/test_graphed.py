@@ -10,7 +10,8 @@ import importlib
 import pytest
 import torch
 
-from headrace import envs, fused, rng
+from headrace import envs
+from headrace.core import fused, rng
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
 from headrace.trainer import ALGORITHMS, algorithm_classes

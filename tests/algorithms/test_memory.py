@@ -26,17 +26,17 @@ from recall import Recall
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import headrace as hr
-from headrace import rng
 from headrace.algorithms import dqn as dqn_module
 from headrace.algorithms import sac as sac_module
 from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.algorithms.sac import SAC, SACConfig
-from headrace.device import torch_threads
+from headrace.core import rng
+from headrace.core.device import torch_threads
+from headrace.data.replay import DRAWS
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.q_network import QNetwork
-from headrace.replay import DRAWS
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete, action_column, env_columns
 
 SEEN, CHOICES, BOX = Box(-1, 1, (3,)), Discrete(4, start=3), Box(-2.0, 4.0, (3,))
 MEMORY = {"memory_size": 5, "sequence_length": 4, "burn_in": 3, "hidden": (7,), "normalize_observation": False}

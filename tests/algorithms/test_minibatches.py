@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headrace.algorithms.minibatches import count, minibatches
-from headrace.rollout import Group
+from headrace.data.rollout import Group
 
 
 @pytest.mark.parametrize(("rows", "size", "number"), [(100, 25, 4), (100, 30, 3), (100, 1000, 1), (10, 1, 10)])

@@ -13,8 +13,8 @@ from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
-from headrace.device import torch_threads
-from headrace.replay import Batch
+from headrace.core.device import torch_threads
+from headrace.data.replay import Batch
 
 SIZE = 8
 IMAGES = Box(0, 255, (1, SIZE, SIZE), np.uint8)

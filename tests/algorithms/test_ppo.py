@@ -8,15 +8,15 @@ import pytest
 import torch
 from corridor import Corridor
 
-from headrace import fused
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
 from headrace.algorithms.ppo import PPO, PPOConfig, learn, ppo_loss
+from headrace.core import fused
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.parallel.collector import Collector
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Evaluation, Policy
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete, action_column, env_columns
 
 RAW = {"normalize_observation": False, "normalize_return": False}
 SMALL = PPOConfig(num_steps=8, epochs=2, minibatch_size=40, hidden=(8,), **RAW)

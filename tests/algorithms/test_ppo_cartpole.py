@@ -5,8 +5,8 @@ import contextlib
 import pytest
 import torch
 
-from headrace import fused
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core import fused
 from headrace.envs import make
 from headrace.parallel.collector import Collector
 

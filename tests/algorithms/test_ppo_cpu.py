@@ -8,14 +8,14 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from headrace import fused
 from headrace.algorithms import ppo, ppo_cpu
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.fused import source_digest
+from headrace.core import fused
+from headrace.core.fused import source_digest
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
 from headrace.policies.networks import ACTIVATIONS
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
 
 VECTOR = Box(-3, 3, (5,))
 RAW = {"normalize_observation": False, "normalize_return": False}

@@ -14,8 +14,8 @@ from tiny import Walk
 import headrace as hr
 from headrace import checkpoint
 from headrace.algorithms.pqn import PQN, PQNConfig, lambda_returns, learn
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete, action_column, env_columns
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
 
 TINY = {
     "num_steps": 16,

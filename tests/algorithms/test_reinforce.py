@@ -7,8 +7,8 @@ import torch
 from corridor import Corridor
 from rehearsed import SlowAdam, doubles, gradients_of, log_probs, rehearsed, returns_by_loop, rows_of, values
 
-from headrace import fused
 from headrace.algorithms.reinforce import Reinforce, ReinforceConfig
+from headrace.core import fused
 from headrace.parallel.collector import Collector
 
 SMALL = ReinforceConfig(num_steps=8, hidden=(8,), normalize_observation=False, normalize_return=False)

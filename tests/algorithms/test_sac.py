@@ -30,8 +30,8 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import headrace as hr
 from headrace.algorithms.sac import SAC, SACConfig, learn
-from headrace.device import torch_threads
-from headrace.spaces import Box, Discrete
+from headrace.core.device import torch_threads
+from headrace.data.spaces import Box, Discrete
 
 SMALL = SACConfig(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000, temperature=0.3)
 

@@ -26,7 +26,7 @@ from doubles import (
 
 import headrace as hr
 from headrace.algorithms.td3 import TD3, TD3Config, learn
-from headrace.device import torch_threads
+from headrace.core.device import torch_threads
 
 SMALL = TD3Config(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000, target_noise=0.6)
 

@@ -8,11 +8,11 @@ import torch
 from corridor import Corridor
 from rehearsed import doubles, log_probs, rehearsed, returns_by_loop, rows_of
 
-from headrace import fused
 from headrace.algorithms.trpo import TRPO, TRPOConfig, conjugate_gradient
+from headrace.core import fused
+from headrace.data.rollout import flatten, masked_mean
+from headrace.data.spaces import Box, Discrete, MultiDiscrete
 from headrace.parallel.collector import Collector
-from headrace.rollout import flatten, masked_mean
-from headrace.spaces import Box, Discrete, MultiDiscrete
 
 # as many steps of the conjugate gradient as there are unknowns would be exact in exact arithmetic
 SMALL = TRPOConfig(num_steps=8, hidden=(4,), cg_steps=40, normalize_observation=False, normalize_return=False)

@@ -11,12 +11,12 @@ from scipy import stats
 
 from headrace import envs
 from headrace.checks.against import against, kolmogorov_smirnov
+from headrace.data.spaces import Box, Discrete
 from headrace.envs import sources
 from headrace.envs.cartpole import CartPole
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pendulum import Pendulum
 from headrace.kernels.words import f32, i32, sin, uniform
-from headrace.spaces import Box, Discrete
 
 
 def cartpole():

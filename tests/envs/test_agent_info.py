@@ -8,12 +8,12 @@ import torch
 from tiny import Walk
 
 import headrace as hr
-from headrace.device import torch_threads
+from headrace.core.device import torch_threads
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete
 from headrace.envs.agent_info import InformedEnv
 from headrace.parallel.collector import Collector
 from headrace.policies.actor_critic import ActorCritic
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Dict, Discrete, MultiDiscrete
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,9 @@ from faulty import Counter
 from gymnasium.spaces import Box, Dict, Discrete
 from strict_device import here, strict_device
 
-from headrace import fused
 from headrace.checks.batch import watched
+from headrace.core import fused
+from headrace.data.rollout import Rollout, tree_map
 from headrace.envs import make
 from headrace.envs.base import columns_of
 from headrace.envs.device_env import DeviceEnv
@@ -20,7 +21,6 @@ from headrace.envs.inline import InlineEnv
 from headrace.parallel.collector import Collector
 from headrace.parallel.stagger import Stagger
 from headrace.policies.actor_critic import ActorCritic
-from headrace.rollout import Rollout, tree_map
 from headrace.trainer import Trainer
 
 

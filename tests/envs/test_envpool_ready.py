@@ -12,12 +12,12 @@ from gymnasium.vector import SyncVectorEnv
 
 import headrace as hr
 from headrace import envs
+from headrace.data.rollout import Column, Rollout
 from headrace.envs.base import columns_of
 from headrace.envs.envpool import EnvPoolSource
 from headrace.envs.envpool_ready import EnvPoolEnv
 from headrace.parallel.paces import collector_at
 from headrace.policies.actor_critic import ActorCritic
-from headrace.rollout import Column, Rollout
 
 DECLARED = {"log_prob": Column(), "value": Column(edge=True)}
 NAME = "envpool/" + TASK

@@ -10,9 +10,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 from gymnasium.wrappers import TransformReward
 
 from headrace import envs
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 from headrace.envs.inline import InlineEnv, env_seed
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
 
 
 class Counting(gymnasium.Env):

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from headrace import envs
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "mujoco_warp_env.py"
 

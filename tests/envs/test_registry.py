@@ -14,12 +14,12 @@ import gymnasium
 import pytest
 
 from headrace import envs
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 from headrace.envs import registry, sources
 from headrace.envs.cartpole import CartPole
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.inline import InlineEnv
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
 
 NAMES = [
     "CartPole-v1",
@@ -44,7 +44,7 @@ MINE = """
 
     from headrace.envs.kernel import KernelEnv
     from headrace.kernels.words import f32
-    from headrace.spaces import Box, Discrete
+    from headrace.data.spaces import Box, Discrete
     from my_neighbour import SPEED
 
 

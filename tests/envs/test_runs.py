@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from headrace import envs
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 
 
 def prepared(name, backend, num_steps=12, num_envs=20):

@@ -11,11 +11,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 import headrace as hr
 from headrace import envs
+from headrace.core.returns import gae
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 from headrace.envs.gymnasium_vector import GymnasiumSource
 from headrace.envs.vector import VectorAdapter
-from headrace.returns import gae
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
 
 STEPS, NUM_ENVS = 60, 4
 MODES = list(AutoresetMode)

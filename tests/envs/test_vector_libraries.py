@@ -13,9 +13,9 @@ from gymnasium.spaces import Box
 
 import headrace as hr
 from headrace import envs
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 from headrace.envs import sources
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
 
 
 def run(env, steps, seed=0, action=0):

@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 import headrace as hr
 from headrace import envs
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 
 STEPS, NUM_ENVS = 24, 3
 

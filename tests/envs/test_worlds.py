@@ -12,12 +12,12 @@ import torch
 from scipy import stats
 
 from headrace import envs
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, action_column, env_columns
 from headrace.envs import sources
 from headrace.envs.catch import Catch
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.grid_world import FREE, PILL, WALL, GridWorld
-from headrace.rollout import Rollout
-from headrace.spaces import Box, action_column, env_columns
 
 PORTS = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
 STEPS = 12_000

@@ -11,8 +11,8 @@ from test_inline import Counting
 
 import headrace as hr
 from headrace import envs
+from headrace.data.rollout import Rollout
 from headrace.envs.base import columns_of
-from headrace.rollout import Rollout
 
 
 def stepped(env, num_steps):

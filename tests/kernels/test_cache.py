@@ -14,8 +14,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from walker import Walker
 from headrace.envs.compiled import CompiledEnv
-from headrace.rollout import Rollout
-from headrace.spaces import action_column, env_columns
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import action_column, env_columns
 env = CompiledEnv(Walker, 4, threads=1)
 columns = Rollout(3, 4, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
 env.reset(columns, 1)
@@ -28,7 +28,7 @@ WALKER = """\
 from typing import NamedTuple
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import f32, uniform
-from headrace.spaces import Box, Discrete
+from headrace.data.spaces import Box, Discrete
 
 class Walker(KernelEnv):
     observation_space = Box(-9.0, 9.0, (1,))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pursuit import Pursuit
@@ -17,7 +18,6 @@ from headrace.kernels.env_cpu import CpuWorlds
 from headrace.kernels.env_torch import TorchWorlds
 from headrace.kernels.source import read
 from headrace.kernels.words import array, f32, i32, uniform
-from headrace.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns
 from tests.kernels.worlds import rollout
 
 

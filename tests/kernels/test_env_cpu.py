@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace import rng
+from headrace.core import rng
 from headrace.envs.cartpole import CartPole
 from headrace.envs.catch import Catch
 from headrace.envs.grid_world import GridWorld

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.cartpole import CartPole
 from headrace.envs.catch import Catch
 from headrace.envs.grid_world import GridWorld
@@ -20,7 +21,6 @@ from headrace.kernels.env_torch import TorchWorlds
 from headrace.kernels.errors import EnvError
 from headrace.kernels.source import read
 from headrace.kernels.words import array, f32, i32, uniform
-from headrace.spaces import Box, Discrete
 from tests.kernels.worlds import BRANCH_FREE, Medley, assert_steps_agree, rollout
 
 WAITS = {  # operators that wait for the device, or copy to it from memory of the host

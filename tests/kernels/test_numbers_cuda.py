@@ -10,9 +10,9 @@ import sys
 import pytest
 import torch
 
-from headrace import rng
+from headrace.core import rng
+from headrace.core.returns import gae
 from headrace.kernels import numbers_cuda
-from headrace.returns import gae
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pixel_catch import PixelCatch
 from headrace.envs.pixel_pendulum import PixelPendulum
@@ -18,7 +19,6 @@ from headrace.kernels.env_torch import TorchWorlds
 from headrace.kernels.errors import EnvError
 from headrace.kernels.source import read
 from headrace.kernels.words import array, boolean, cos, exp, f32, floor, i8, i32, sqrt, tan, uniform
-from headrace.spaces import Box, Discrete
 from tests.kernels.worlds import rollout
 
 SHADES = np.array([3.0, 40.5, 250.0], np.float32)

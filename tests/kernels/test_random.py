@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace import rng
+from headrace.core import rng
 from headrace.kernels import random_cpu
 
 BLOCKS = [  # seed, purpose, first step, steps, envs, draws

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.single import single
 from headrace.kernels.source import read
 from headrace.kernels.words import f32
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete, action_column, env_columns
 
 
 def decay(times):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numba import njit  # noqa: TID253
 
-from headrace import rng
+from headrace.core import rng
 from headrace.kernels import words, words_scalar
 
 DECORATOR = '@njit(error_model="numpy", fastmath={"contract"}, forceinline=True)'

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from headrace.envs.kernel import KernelEnv
 from headrace.kernels.words import array, boolean, f32, i8, i32, u32, randint, select, sin, uniform
-from headrace.spaces import Box, Discrete, MultiDiscrete
+from headrace.data.spaces import Box, Discrete, MultiDiscrete
 """
 
 WORLD = """\

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns
 from headrace.envs.acrobot import Acrobot
 from headrace.envs.cartpole import CartPole
 from headrace.envs.kernel import KernelEnv
@@ -30,8 +32,6 @@ from headrace.kernels.words import (
     u32,
     uniform,
 )
-from headrace.rollout import Rollout
-from headrace.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns
 
 GAIN = np.array([0.5, -1.0, 2.0], np.float32)
 

@@ -8,12 +8,13 @@ import re
 import pytest
 import torch
 
-from headrace import envs, fused
+from headrace import envs
 from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core import fused
+from headrace.core.returns import gae
 from headrace.parallel.capturable import Capturable, NotCapturable
 from headrace.parallel.collector import Collector
-from headrace.returns import gae
 
 X = torch.arange(6.0)
 

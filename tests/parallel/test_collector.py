@@ -5,10 +5,10 @@ import copy
 import torch
 from corridor import LIMIT, Corridor
 
+from headrace.core.timer import Timer
+from headrace.data.rollout import Column
 from headrace.parallel.collector import Collector
 from headrace.policies.actor_critic import ActorCritic
-from headrace.rollout import Column
-from headrace.timer import Timer
 
 COLUMNS = {"log_prob": Column(), "value": Column(edge=True)}
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 from corridor import Corridor
 
-from headrace import envs, fused
+from headrace import envs
+from headrace.core import fused
+from headrace.data.rollout import Column
 from headrace.envs.compiled import CompiledEnv
 from headrace.kernels import random_cpu  # noqa: F401  registers it
 from headrace.parallel import collector_cpu
 from headrace.parallel.collector import Collector, steps
 from headrace.policies.actor_critic import ActorCritic
-from headrace.rollout import Column
 
 COLUMNS = {"log_prob": Column(), "value": Column(edge=True)}
 NAMES = ("observation", "valid", "action", "log_prob", "value", "reward", "terminated", "truncated")

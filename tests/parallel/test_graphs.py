@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace import envs, fused, rng
+from headrace import envs
 from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core import fused, rng
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
 from headrace.parallel.stagger import Stagger

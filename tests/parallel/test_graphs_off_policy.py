@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace import envs, fused
+from headrace import envs
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
-from headrace.device import torch_threads
+from headrace.core import fused
+from headrace.core.device import torch_threads
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
 from tests.parallel.recorder import record

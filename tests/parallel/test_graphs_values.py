@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace import envs, fused, rng
+from headrace import envs
 from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.algorithms.pqn import PQN, PQNConfig
-from headrace.device import torch_threads
+from headrace.core import fused, rng
+from headrace.core.device import torch_threads
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
 from tests.parallel.recorder import record

@@ -10,12 +10,12 @@ import gymnasium
 import pytest
 import torch
 
+from headrace.data.rollout import Column
 from headrace.envs.inline import InlineEnv
 from headrace.envs.workers import WorkerEnv
 from headrace.parallel.paces import collector_at
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.recurrent import RecurrentActorCritic
-from headrace.rollout import Column
 from headrace.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parent.parent / "envs"))

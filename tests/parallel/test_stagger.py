@@ -7,10 +7,10 @@ import torch
 from tiny import TINY, Walk
 
 import headrace as hr
+from headrace.data.rollout import Column
 from headrace.parallel.collector import Collector
 from headrace.parallel.stagger import Stagger
 from headrace.policies.actor_critic import ActorCritic
-from headrace.rollout import Column
 
 LENGTH = 12  # of a walk, which goes on for so long where it only goes right
 

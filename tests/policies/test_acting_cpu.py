@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from headrace import fused, rng
 from headrace.algorithms.adam import Adam
-from headrace.fused import source_digest
+from headrace.core import fused, rng
+from headrace.core.fused import source_digest
+from headrace.data.spaces import Box, Discrete, MultiDiscrete
 from headrace.policies import acting_cpu
 from headrace.policies.actor_critic import ActorCritic
-from headrace.spaces import Box, Discrete, MultiDiscrete
 
 VECTOR = Box(-3, 3, (5,))
 CASES = {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.rollout import Column, Rollout
+from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
 from headrace.policies.actor_critic import ActorCritic
-from headrace.rollout import Column, Rollout
-from headrace.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
 
 VECTOR = Box(-1, 1, (3,))
 FORCES = Box(np.array([0.0, -2.0], np.float32), np.array([1.0, 2.0], np.float32))

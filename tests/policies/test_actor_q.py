@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.data.spaces import Box, Dict, Discrete
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
-from headrace.spaces import Box, Dict, Discrete
 
 OBSERVATIONS = Box(-1, 1, (3,))
 ACTIONS = Box(np.array([-2.0, 0.0], np.float32), np.array([4.0, 1.0], np.float32))

@@ -9,11 +9,11 @@ from gymnasium.spaces import Box, Dict
 
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.trpo import TRPO, TRPOConfig
+from headrace.data.rollout import Group, Rollout
+from headrace.data.spaces import Discrete, action_column, env_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.images import ImageEncoder, channels_first
 from headrace.policies.networks import make_encoder
-from headrace.rollout import Group, Rollout
-from headrace.spaces import Discrete, action_column, env_columns
 
 
 def images(*shape):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace import fused
-from headrace.fused import kernel_of, plain_only
+from headrace.core import fused
+from headrace.core.fused import kernel_of, plain_only
 from headrace.kernels.teamwork import Team
 from headrace.policies import memory_cpu
 from headrace.policies.memory import Core
@@ -86,6 +86,6 @@ def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys, monkeypatch):
 
 
 def test_the_kernel_was_written_after_the_source_that_is_there():
-    from headrace.fused import source_digest
+    from headrace.core.fused import source_digest
 
     assert source_digest(Core.recur.plain, memory_cpu.SOURCES) == memory_cpu.DIGEST

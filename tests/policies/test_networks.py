@@ -4,9 +4,9 @@ import pytest
 import torch
 from gymnasium.spaces import Text
 
+from headrace.data.rollout import Group
+from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete
 from headrace.policies.networks import ACTIVATIONS, MLP, Readout, make_encoder
-from headrace.rollout import Group
-from headrace.spaces import Box, Dict, Discrete, MultiDiscrete
 
 
 def seeded(seed=0):

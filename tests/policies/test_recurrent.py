@@ -13,11 +13,11 @@ from headrace import envs
 from headrace.algorithms.a2c import A2C, A2CConfig
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.trpo import TRPO, TRPOConfig
+from headrace.data.rollout import sequences
 from headrace.evaluate import evaluate
 from headrace.parallel.collector import Collector
 from headrace.policies.memory import Core
 from headrace.policies.recurrent import RecurrentActorCritic
-from headrace.rollout import sequences
 from headrace.trainer import Trainer
 
 SOURCE = torch.Generator().manual_seed(0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headrace.fused import fused
+from headrace.core.fused import fused
 
 
 @fused("returns.gae")

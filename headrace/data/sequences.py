@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.replay import Batch, Replay
-from headrace.rollout import Group, Rollout, tree_map
+from headrace.data.replay import Batch, Replay
+from headrace.data.rollout import Group, Rollout, tree_map
 
 
 class SequenceReplay(Replay):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Space, Text, Tuple
 
-from headrace.rollout import Column, Columns
+from headrace.data.rollout import Column, Columns
 
 __all__ = [
     "Box",

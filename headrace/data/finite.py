@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.rollout import Group, Rollout
+from headrace.data.rollout import Group, Rollout
 
 WRITTEN_BY = {  # whom to look at, by the column a bad number stands in
     "observation": "the environment's observation",

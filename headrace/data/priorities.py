@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.replay import Batch, Replay
-from headrace.rollout import Rollout
+from headrace.data.replay import Batch, Replay
+from headrace.data.rollout import Rollout
 
 BYTES = 32  # of the tree, for each step of the replay, at most
 SMALLEST = 1e-6  # added to errors, so that no live row is never drawn: the paper's epsilon

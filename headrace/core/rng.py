@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.fused import fused
+from headrace.core.fused import fused
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.rollout import Column, Columns, Group, Rollout
+from headrace.data.rollout import Column, Columns, Group, Rollout
 
 LINE = 64  # bytes: columns begin on a cache line
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()  # where Linux keeps files in memory

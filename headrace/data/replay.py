@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headrace.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.rollout import Column, Columns, Rollout, tree_map
 
 KEPT = ("observation", "valid", "action", "reward", "terminated", "truncated")
 TRIES = 3  # rows looked at for each one drawn, of which the first live one is taken
@@ -27,7 +27,7 @@ _MIB = 2**20
 class Batch(NamedTuple):
     """Transitions of up to n steps. The leading shape, here [B], is that of the rows asked for.
 
-    What a policy with memory learns from has histories in place of observations: see headrace.sequences.
+    What a policy with memory learns from has histories in place of observations: see headrace.data.sequences.
     """
 
     observation: Any  # [B, ...]

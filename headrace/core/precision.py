@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from headrace.fused import plain_only
+from headrace.core.fused import plain_only
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 LAYERS = (functional.linear, functional.conv1d, functional.conv2d, torch.conv1d, torch.conv2d)

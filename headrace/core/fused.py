@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from headrace.source_text import source_text
+from headrace.core.source_text import source_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
