@@ -13,7 +13,7 @@ import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from headrace.envs.cartpole import ANGLE_LIMIT, POSITION_LIMIT, CartPole
-from headrace.kernels.words import cos, sin
+from headrace.kernels.language.ops import cos, sin
 
 
 def kernel(times: int) -> type[CartPole]:

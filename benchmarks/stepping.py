@@ -16,7 +16,7 @@ from common import Neighbours, Row, cores, throughput
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs.compiled import CompiledEnv
-from headrace.kernels.source import read
+from headrace.kernels.language.read import read
 
 ACTIONS = 64  # rows of actions, used in turn
 
@@ -94,7 +94,7 @@ def rollout_step(way: Way, kernel: type, num_envs: int) -> tuple[Callable[[], An
 def make(way: Way, kernel: type, num_envs: int) -> tuple[Any, torch.device]:
     """The worlds, and where they are."""
     if way.block:
-        from headrace.kernels.env_cuda import CudaWorlds
+        from headrace.kernels.targets.cuda.env import CudaWorlds
 
         return CudaWorlds(read(kernel), num_envs, block=way.block), torch.device("cuda")
     if way.name.startswith("torch"):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import array, clip, i8, i32, randint, select
+from headrace.kernels.language.ops import array, clip, i8, i32, randint, select
 
 SIZE = 6
 FRUITS = 5

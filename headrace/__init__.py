@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from headrace.envs.worker_process import Workers as Workers
     from headrace.evaluate import Evaluation as Evaluation
     from headrace.evaluate import evaluate as evaluate
-    from headrace.kernels import words as words
-    from headrace.kernels.errors import EnvError as EnvError
+    from headrace.kernels.language import ops as ops
+    from headrace.kernels.language.errors import EnvError as EnvError
     from headrace.play import play as play
     from headrace.plot import plot as plot
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
@@ -55,7 +55,7 @@ _HOMES = {  # name -> the module it lives in
     "EnvError": "kernels.errors",
     "Evaluation": "evaluate",
     "evaluate": "evaluate",
-    "words": "kernels",
+    "ops": "kernels.language",
     "play": "play",
     "plot": "plot",
     "ActorCritic": "policies.actor_critic",
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"headrace has no {name!r}; it has {', '.join(sorted(_HOMES))}")
     home = import_module(f"headrace.{_HOMES[name]}")
-    value = import_module(f"headrace.{_HOMES[name]}.{name}") if name == "words" else getattr(home, name)
+    value = import_module(f"headrace.{_HOMES[name]}.{name}") if name == "ops" else getattr(home, name)
     globals()[name] = value
     return value
 

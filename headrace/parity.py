@@ -30,9 +30,9 @@ from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.envs import make
 from headrace.envs.compiled import CompiledEnv
-from headrace.kernels import cache
-from headrace.kernels.compare import Deviation, deviation
-from headrace.kernels.errors import EnvError
+from headrace.kernels.language.errors import EnvError
+from headrace.kernels.runtime import cache
+from headrace.kernels.targets.compare import Deviation, deviation
 from headrace.parallel.collector import Collector
 from headrace.parallel.graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic
@@ -150,10 +150,10 @@ def _driver() -> str:
 
 
 def _numbers(device: torch.device) -> Deviation:
-    from headrace.kernels import numbers_cuda
+    from headrace.kernels.targets.cuda import random_and_gae
 
-    draws = _random_numbers(device, numbers_cuda.uniform)
-    return draws if not draws.passed else _advantages(device, numbers_cuda.gae)
+    draws = _random_numbers(device, random_and_gae.uniform)
+    return draws if not draws.passed else _advantages(device, random_and_gae.gae)
 
 
 def _random_numbers(device: torch.device, served: Any = rng.uniform) -> Deviation:
@@ -207,13 +207,13 @@ def _steps(name: str, device: torch.device) -> Deviation:
 
 def _env_steps(env: CompiledEnv) -> Deviation:
     """An environment's kernel beside plain torch on the CPU; beside the CPU's kernel, where it branches."""
-    from headrace.kernels.env_torch import TorchWorlds
+    from headrace.kernels.targets.torch.env import TorchWorlds
 
     worlds = _fresh(env)
     try:
         reference: Any = TorchWorlds(env.source, NUM_WORLDS)
     except EnvError:
-        from headrace.kernels.env_cpu import CpuWorlds
+        from headrace.kernels.targets.cpu.env import CpuWorlds
 
         reference = CpuWorlds(env.source, NUM_WORLDS, threads=1)
     return deviation(worlds, reference, NUM_STEPS, seed=1)

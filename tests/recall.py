@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import f32, i32, randint
+from headrace.kernels.language.ops import f32, i32, randint
 
 WAIT = 4  # steps after the cue, in which nothing is seen
 

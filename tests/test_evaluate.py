@@ -12,7 +12,7 @@ from tiny import Walk
 import headrace as hr
 from headrace.data.spaces import Box, Dict, Discrete
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import f32, i32, uniform
+from headrace.kernels.language.ops import f32, i32, uniform
 from headrace.policies.actor_critic import ActorCritic
 
 

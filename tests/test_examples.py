@@ -91,7 +91,7 @@ print(hr.train("ppo", worlds, num_steps=16, total_steps=128))
 IMPORTS = """
 from typing import NamedTuple
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import clip, f32, uniform
+from headrace.kernels.language.ops import clip, f32, uniform
 from headrace.data.spaces import Box, Discrete
 """
 

@@ -240,7 +240,7 @@ def test_a_heavy_import_is_found_where_it_loads_and_only_there(tmp_path):
         "__init__.py": "from headrace.run import Run",
         "run.py": "def plot():\n    import matplotlib.pyplot\nfrom headrace.kernels import words",
         "kernels/__init__.py": "",
-        "kernels/words.py": "try:\n    import numba.core\nexcept ImportError:\n    pass",
+        "kernels/language/ops.py": "try:\n    import numba.core\nexcept ImportError:\n    pass",
         "plot.py": "import matplotlib",
     }
     (wrong,) = heavy_imports(build(tmp_path, files), "headrace")

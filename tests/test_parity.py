@@ -21,9 +21,9 @@ from headrace.core import fused
 from headrace.envs.cartpole import CartPole
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.grid_world import GridWorld
-from headrace.kernels import compare
-from headrace.kernels.env_torch import TorchWorlds
-from headrace.kernels.source import read
+from headrace.kernels.language.read import read
+from headrace.kernels.targets import compare
+from headrace.kernels.targets.torch.env import TorchWorlds
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
@@ -129,7 +129,7 @@ def test_simulated_kernels_are_trusted(cls, capsys):
 
 @in_simulator
 def test_simulated_wrong_kernel_falls_back(monkeypatch, capsys):
-    from headrace.kernels import env_cuda
+    from headrace.kernels.targets.cuda import env as env_cuda
 
     module = env_cuda.cuda_module
     monkeypatch.setattr(
@@ -146,16 +146,16 @@ def test_simulated_wrong_kernel_falls_back(monkeypatch, capsys):
 
 @in_simulator
 def test_simulated_kernels_of_numbers_are_offered_once_they_agree(monkeypatch, capsys):
-    from headrace.kernels import numbers_cuda
+    from headrace.kernels.targets.cuda import random_and_gae
 
     offered = []
     monkeypatch.setattr(parity, "import_module", offered.append)
-    right = numbers_cuda.gae
-    monkeypatch.setattr(numbers_cuda, "gae", lambda *columns: right(*columns) + 1)
+    right = random_and_gae.gae
+    monkeypatch.setattr(random_and_gae, "gae", lambda *columns: right(*columns) + 1)
     parity.offer_kernels(torch.device("cpu"))
     assert not offered
     assert "CUDA kernels differ from plain torch on this machine (advantage by" in capsys.readouterr().err
-    monkeypatch.setattr(numbers_cuda, "gae", right)
+    monkeypatch.setattr(random_and_gae, "gae", right)
     monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
     parity.offer_kernels(torch.device("cpu"))
     assert offered == ["headrace.kernels.fused_cuda"] and capsys.readouterr().err == ""

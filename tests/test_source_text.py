@@ -9,7 +9,7 @@ import pytest
 from headrace.algorithms import ppo
 from headrace.core import returns, source_text
 from headrace.data import rollout
-from headrace.kernels import words_scalar
+from headrace.kernels.language import ops_scalar
 from headrace.policies import distributions
 
 
@@ -25,7 +25,7 @@ def functions(module):
     return [inspect.unwrap(f) for f in found if not inspect.unwrap(f).__code__.co_filename.startswith("<")]
 
 
-@pytest.mark.parametrize("module", [words_scalar, ppo, returns, rollout, distributions], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [ops_scalar, ppo, returns, rollout, distributions], ids=lambda m: m.__name__)
 def test_it_is_what_inspect_gives(module):
     assert len(functions(module)) > 3
     for function in functions(module):

@@ -27,13 +27,13 @@ from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import tree_map
-from headrace.kernels import actor_q_job as job
-from headrace.kernels.actor_q_job import Batches, Job, Settings, Weights
-from headrace.kernels.chain_tables import Dense, chain, pieces, room
-from headrace.kernels.compiled import entry
-from headrace.kernels.native import Call
-from headrace.kernels.tables import BLOCK, WORKERS, aligned
-from headrace.kernels.teamwork import Team, state
+from headrace.kernels.learning import off_policy_arguments as job
+from headrace.kernels.learning.off_policy_arguments import Batches, Job, Settings, Weights
+from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
+from headrace.kernels.nn.stepwise_layout import Dense, chain, pieces, room
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
@@ -88,7 +88,7 @@ class _Learner:
         self._take(policy, batches, normal)
         if self.call is None:
             arguments = (0, state(), self.job, settings, temperature, self.metrics.view(-1).numpy())
-            self.call = Call(entry("actor_q_cpu", "learn", arguments, ANNOUNCEMENT), arguments)
+            self.call = Call(entry("learning.sac_td3_ddpg", "learn", arguments, ANNOUNCEMENT), arguments)
             self.place = self.call.place(3)
         self.call.put(self.place, settings)
         threads = min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations > WORTH_HELP else 1

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from headrace.algorithms.adam import Adam
-from headrace.kernels.actor_q_job import Weights
-from headrace.kernels.chain_tables import Dense
-from headrace.kernels.native import processor
-from headrace.kernels.tables import BLOCK, aligned
+from headrace.kernels.learning.off_policy_arguments import Weights
+from headrace.kernels.nn.layout import BLOCK, aligned
+from headrace.kernels.nn.stepwise_layout import Dense
+from headrace.kernels.runtime.native import processor
 
 WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernels' products are as fast as the library's; with AVX-512

@@ -15,11 +15,11 @@ from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
-from headrace.kernels.compiled import entry
-from headrace.kernels.native import Call
-from headrace.kernels.ppo_job import DONE, PART, PARTS, STEPS, SUMS, Columns, Job, Loss
-from headrace.kernels.tables import WORKERS, Normalizer, aligned, rounded
-from headrace.kernels.teamwork import Team, state
+from headrace.kernels.learning.ppo_arguments import DONE, PART, PARTS, STEPS, SUMS, Columns, Job, Loss
+from headrace.kernels.nn.layout import WORKERS, Normalizer, aligned, rounded
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.compiled import compiled, encoded
 from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
@@ -111,7 +111,7 @@ class _Learner:
             *(self.order.numpy(), *self.arrays, self.batch),
         )
         arguments = (0, state(), job, number, (0.0,) * 5, self.sums.view(-1).numpy())
-        self.call = Call(entry("ppo_cpu", "learn", arguments, ANNOUNCEMENT), arguments)
+        self.call = Call(entry("learning.ppo", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss_place, self.settings_place = self.call.place(2, Job._fields.index("loss")), self.call.place(4)
 
         action = flatten(rollout.action).view(rows, -1).t().reshape(-1).numpy()
@@ -123,7 +123,9 @@ class _Learner:
             *(column.flatten().numpy() for column in collected),
             *(np.zeros(rows, np.float32), np.zeros(rows, np.float32), 0, columns),
         )
-        self.taking = Call(entry("ppo_rows", "take", raw, "compiling PPO's columns (once, about 1 s) ..."), raw)
+        self.taking = Call(
+            entry("learning.ppo_rows", "take", raw, "compiling PPO's columns (once, about 1 s) ..."), raw
+        )
         self.given_places = self.taking.place(5), self.taking.place(6), self.taking.place(7)
 
     def _take(self, advantage: Tensor, returns: Tensor, config: PPOConfig) -> None:

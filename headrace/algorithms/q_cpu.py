@@ -23,12 +23,12 @@ from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
-from headrace.kernels.chain_tables import chain, pieces, room
-from headrace.kernels.compiled import entry
-from headrace.kernels.native import Call
-from headrace.kernels.q_job import Job, Settings
-from headrace.kernels.tables import BLOCK, WORKERS, aligned
-from headrace.kernels.teamwork import Team, state
+from headrace.kernels.learning.dqn_arguments import Job, Settings
+from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
+from headrace.kernels.nn.stepwise_layout import chain, pieces, room
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.q_network import QNetwork
 
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
@@ -75,7 +75,7 @@ class _Learner:
         self.follow.copy_(follow)
         if self.call is None:
             arguments = (0, state(), self.job, settings, self.follow.numpy(), TOGETHER)
-            self.call = Call(entry("q_cpu", "learn", arguments, ANNOUNCEMENT), arguments)
+            self.call = Call(entry("learning.dqn", "learn", arguments, ANNOUNCEMENT), arguments)
             self.place = self.call.place(3)
         self.call.put(self.place, settings)
         self.team.run(self.call, min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1)

@@ -18,7 +18,7 @@ from headrace.commands.envs import describe
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs.compiled import CompiledEnv
-from headrace.kernels.source import Source, read
+from headrace.kernels.language.read import Source, read
 
 ALLOWED = 1e-5  # of max(1, |x|)
 ON_THE_EDGE = 1e-3  # share of steps that may differ: a state may lie on the very edge of what ends an episode

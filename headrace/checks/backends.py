@@ -16,7 +16,7 @@ from headrace.checks.batch import ROWS, fill
 from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.envs.base import columns_of, rollout_for
-from headrace.kernels.errors import EnvError
+from headrace.kernels.language.errors import EnvError
 
 WORLDS = {"cpu": 1024, "torch": 1024, "cuda": 16384, "inline": 4, "vector": 8}
 

@@ -14,7 +14,7 @@ from headrace.checks.finding import Finding
 from headrace.data.spaces import action_column, observation_column
 from headrace.envs.kernel import KernelEnv
 from headrace.evaluate import kernel_class
-from headrace.kernels.errors import EnvError
+from headrace.kernels.language.errors import EnvError
 
 RAISES = "an exception ends a training, or with on_error='restart' the episode: mend what raises it"
 MANY = 4  # worlds that are looked at together

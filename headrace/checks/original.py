@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from headrace.kernels import kinds
-from headrace.kernels.source import Source
+from headrace.kernels.language import kinds
+from headrace.kernels.language.read import Source
 
 
 class Original:

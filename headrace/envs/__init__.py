@@ -191,9 +191,9 @@ def _listed(known: Spec) -> Listing:
 
 
 def _runs_on_torch(cls: type[KernelEnv]) -> bool:
-    from headrace.kernels.env_torch import batched
-    from headrace.kernels.errors import EnvError
-    from headrace.kernels.source import read
+    from headrace.kernels.language.errors import EnvError
+    from headrace.kernels.language.read import read
+    from headrace.kernels.targets.torch.env import batched
 
     try:
         batched(read(cls), torch.device("cpu"))

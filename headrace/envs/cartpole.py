@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import cos, f32, sin, uniform
+from headrace.kernels.language.ops import cos, f32, sin, uniform
 
 ANGLE_LIMIT = 12 * 2 * np.pi / 360  # rad: the pole has fallen
 POSITION_LIMIT = 2.4  # m: the cart has left the track

@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import clip, i32, randint
+from headrace.kernels.language.ops import clip, i32, randint
 
 ROWS, COLUMNS = 10, 5
 CELL = 32  # pixels of a rendered cell

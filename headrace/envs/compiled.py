@@ -9,9 +9,9 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.data.rollout import Rollout
-from headrace.kernels.random_actions import random_actions
-from headrace.kernels.source import Source, read
-from headrace.kernels.worlds import Worlds
+from headrace.kernels.language.read import Source, read
+from headrace.kernels.targets.base import Worlds
+from headrace.kernels.targets.random_actions import random_actions
 
 BACKENDS = ("cpu", "cuda", "torch")
 
@@ -23,7 +23,7 @@ class CompiledEnv:
     num_envs: worlds. Each agent of a world has a column: agent a of world w is column a * num_worlds + w, and the
     attribute num_envs counts columns.
     threads: of the CPU; None measures whether they pay. params: name -> one number, or N of them.
-    Raises EnvError (headrace.kernels.errors) where the class cannot be compiled, ValueError for wrong arguments.
+    Raises EnvError (kernels.language.errors) where the class cannot be compiled, ValueError for wrong arguments.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ def _worlds(
     device: torch.device | str | None,
 ) -> Worlds:
     if backend == "cpu":
-        from headrace.kernels.env_cpu import CpuWorlds
+        from headrace.kernels.targets.cpu.env import CpuWorlds
 
         return CpuWorlds(source, num_envs, params, "cpu", threads)
     if backend == "cuda":
-        from headrace.kernels.env_cuda import CudaWorlds
+        from headrace.kernels.targets.cuda.env import CudaWorlds
 
         return CudaWorlds(source, num_envs, params, device or "cuda")
-    from headrace.kernels.env_torch import TorchWorlds
+    from headrace.kernels.targets.torch.env import TorchWorlds
 
     return TorchWorlds(source, num_envs, params, device or "cpu")

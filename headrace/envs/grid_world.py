@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import array, clip, i8, i32, randint
+from headrace.kernels.language.ops import array, clip, i8, i32, randint
 
 SIZE = 8
 VIEW = 2 * SIZE - 1  # cells across what the agent sees, itself in the middle: all of the board from any corner

@@ -8,7 +8,7 @@ from headrace.data.spaces import Box
 from headrace.envs.cartpole import HIGH, CartPole
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pendulum import Pendulum
-from headrace.kernels.words import cos, sin
+from headrace.kernels.language.ops import cos, sin
 
 
 class CartPoleHidden(KernelEnv):

@@ -31,7 +31,7 @@ class KernelEnv:
         from_original(env) -> State         optional, for `headrace check MyEnv --against Id`: the state of the original
         to_original(env, state)             and how it is set. Not needed where env.state holds the fields in order
 
-    all plain functions without `self`, in the words of `headrace.kernels.words` (sin, uniform, clip ...). `key` is the
+    all plain functions without `self`, in the words of `kernels.language.ops` (sin, uniform, clip ...). `key` is the
     randomness: uniform(key, 0, low, high), draw numbers are yours to count. The same source runs un-compiled under a
     debugger, as SIMD code on the CPU, as a CUDA thread per world, and, where it has no `if` or loop statement, on
     batched torch tensors.

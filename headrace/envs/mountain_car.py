@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import clip, cos, f32, uniform
+from headrace.kernels.language.ops import clip, cos, f32, uniform
 
 LEFT, RIGHT = -1.2, 0.6  # m: ends of the road; the left one is a wall
 MAX_SPEED = 0.07  # m a step

@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.data.spaces import Box
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import clip, cos, f32, floor, sin, uniform
+from headrace.kernels.language.ops import clip, cos, f32, floor, sin, uniform
 
 PI = np.pi
 MAX_SPIN = 8.0  # rad/s

@@ -7,7 +7,7 @@ import numpy as np
 from headrace.data.spaces import Box
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pendulum import Pendulum
-from headrace.kernels.words import clip, cos, sin, sqrt
+from headrace.kernels.language.ops import clip, cos, sin, sqrt
 
 SIZE = 42  # pixels a side
 MIDDLE = 0.5 * (SIZE - 1)  # of the picture, where the pivot is

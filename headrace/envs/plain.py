@@ -8,10 +8,10 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from headrace.core.rng import Purpose
-from headrace.kernels import kinds
-from headrace.kernels.env_cpu import pack_params
-from headrace.kernels.pictures_plain import PlainPictures
-from headrace.kernels.source import Source, read
+from headrace.kernels.language import kinds
+from headrace.kernels.language.read import Source, read
+from headrace.kernels.targets.cpu.env import pack_params
+from headrace.kernels.targets.torch.pixels_plain import PlainPictures
 
 
 class PlainWorld:

@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.data.spaces import Box, Discrete
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import f32, floor, sqrt, uniform
+from headrace.kernels.language.ops import f32, floor, sqrt, uniform
 
 PICTURE = 240  # pixels a side of a rendered picture
 NIGHT, RED, GREEN = (24, 24, 32), (230, 90, 70), (90, 200, 130)

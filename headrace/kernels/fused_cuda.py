@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.fused import register
-from headrace.kernels import numbers_cuda
+from headrace.kernels.targets.cuda import random_and_gae
 
 
 def _draws(
@@ -24,5 +24,5 @@ def _columns(reward: Tensor, *rest: Any) -> bool:
     return reward.device.type == "cuda" and reward.dtype == torch.float32
 
 
-register("rng.uniform", _draws)(numbers_cuda.uniform)
-register("returns.gae", _columns)(numbers_cuda.gae)
+register("rng.uniform", _draws)(random_and_gae.uniform)
+register("returns.gae", _columns)(random_and_gae.gae)

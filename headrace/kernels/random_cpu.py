@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from headrace.core.fused import register
-from headrace.kernels import cache
-from headrace.kernels.native import Native
-from headrace.kernels.words import prelude
+from headrace.kernels.language.ops import prelude
+from headrace.kernels.runtime import cache
+from headrace.kernels.runtime.native import Native
 
 INLINE = '@njit(error_model="numpy", forceinline=True)'
 KERNELS = '''
@@ -65,7 +65,8 @@ def _serves(
 def uniform(
     seed: int, purpose: int, first_step: int, num_steps: int, num_envs: int, num_draws: int, device: torch.device | str
 ) -> Tensor:
-    """headrace.core.rng.uniform on the CPU. Where num_draws is not 4 k or 4 k + 1, words up to the next 4 k are made."""
+    """headrace.core.rng.uniform on the CPU. Where num_draws is not 4 k or 4 k + 1, words up to the next 4 k are
+    made."""
     alone = num_draws % 4 == 1
     blocks = num_draws // 4 if alone else (num_draws + 3) // 4
     draws = torch.empty(num_steps, 4 * blocks + alone, num_envs)

@@ -1,4 +1,4 @@
-"""returns.gae and returns.explained_variance by the CPU's kernels (headrace.kernels.advantage)."""
+"""returns.gae and returns.explained_variance by the CPU's kernels (headrace.kernels.learning.advantage)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from headrace.core.fused import register
-from headrace.kernels.compiled import entry
-from headrace.kernels.native import Native
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Native
 
 ANNOUNCEMENT = "compiling the advantage (once, about 1 s) ..."
 
@@ -58,10 +58,10 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
 @functools.cache
 def _gae() -> Native:
     columns = (np.zeros((1, 1), kind) for kind in (*(np.float32,) * 3, *(np.bool_,) * 2, np.float32))
-    return entry("advantage", "gae", (*columns, 0.0, 0.0), ANNOUNCEMENT)
+    return entry("learning.advantage", "gae", (*columns, 0.0, 0.0), ANNOUNCEMENT)
 
 
 @functools.cache
 def _explained() -> Native:
     columns = (np.zeros((1, 1), kind) for kind in (np.float32, np.float32, np.bool_))
-    return entry("advantage", "explained", (*columns, np.zeros(1, np.float32)), ANNOUNCEMENT)
+    return entry("learning.advantage", "explained", (*columns, np.zeros(1, np.float32)), ANNOUNCEMENT)

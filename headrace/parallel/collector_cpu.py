@@ -13,9 +13,9 @@ from torch import Tensor
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled import CompiledEnv
-from headrace.kernels.compiled import entry
-from headrace.kernels.native import Call
-from headrace.kernels.teamwork import Team, state
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.parallel.collector import Collector, decided
 from headrace.policies import acting_cpu
 from headrace.policies.actor_critic import ActorCritic
@@ -24,7 +24,7 @@ from headrace.policies.networks import VectorEncoder
 
 DIGEST = "b6b9677753a2932a"  # of headrace.parallel.collector.steps: see headrace.algorithms.ppo_cpu
 ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
-LINE = 8  # words of a cache line: see headrace.kernels.collect_cpu
+LINE = 8  # words of a cache line: see headrace.kernels.learning.collect
 
 
 class _Filling:
@@ -49,7 +49,7 @@ class _Filling:
             (np.uint64(self.step.function.address), np.uint64(words.shape[1])),
             *(words.reshape(-1), actor.scratch, self.spent.reshape(-1)),
         )
-        self.call = Call(entry("collect_cpu", "collect", arguments, ANNOUNCEMENT), arguments)
+        self.call = Call(entry("learning.collect", "collect", arguments, ANNOUNCEMENT), arguments)
         self.threads = actor.threads(steps * worlds)
         self.team = Team()
 

@@ -58,7 +58,7 @@ def measured() -> dict[str, int]:
 
 def measured_file() -> Path:
     """Where the machine's own measurement is kept."""
-    from headrace.kernels.cache import folder
+    from headrace.kernels.runtime.cache import folder
 
     return folder() / "cpu_or_gpu.json"
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
-from headrace.kernels.compiled import entry
-from headrace.kernels.native import Call, Native
-from headrace.kernels.tables import DISCRETE, WORKERS, Actor, Normalizer, aligned, rounded
-from headrace.kernels.teamwork import Team, state
+from headrace.kernels.nn.layout import DISCRETE, WORKERS, Actor, Normalizer, aligned, rounded
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call, Native
+from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Decision
 from headrace.policies.compiled import compiled, encoded
@@ -69,7 +69,7 @@ class _Actor:
             self.scratch,
         )
         if self.act is None:
-            self.act = entry("act_cpu", "act", (0, state(), *arguments), ANNOUNCEMENT)
+            self.act = entry("learning.act", "act", (0, state(), *arguments), ANNOUNCEMENT)
         self.team.run(Call(self.act, (0, state(), *arguments)), self.threads(rows))
         return Decision(action.t() if policy.action_space.shape else action[0], log_prob, value, memory)
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headrace.kernels import tables
-from headrace.kernels.tables import (
+from headrace.kernels.nn import layout
+from headrace.kernels.nn.layout import (
     ACTOR,
     CRITIC,
     DISCRETE,
@@ -58,7 +58,7 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     places = (
         net.inputs,
         net.transposed,
-        *(net.layers[layer, column] for layer in (actor, critic) for column in (tables.OUTPUT, tables.DELTA)),
+        *(net.layers[layer, column] for layer in (actor, critic) for column in (layout.OUTPUT, layout.DELTA)),
         actions,
         entropies,
         samples,
@@ -74,7 +74,7 @@ def _trees(net: Network, split: int) -> np.ndarray:
     count = len(net.layers)
     if split == 0:
         return np.array([[0, count, 0, net.gradient, ACTOR | CRITIC]], np.uint64)
-    place = int(net.layers[split, tables.GRADIENT])
+    place = int(net.layers[split, layout.GRADIENT])
     return np.array([[0, split, 0, place, ACTOR], [split, count, place, net.gradient - place, CRITIC]], np.uint64)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from headrace.kernels.tables import OBSERVATION, Layer
+from headrace.kernels.nn.layout import OBSERVATION, Layer
 from headrace.policies.stacked import Batch, Form
 
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
-from headrace.kernels.compiled import entry
-from headrace.kernels.memory_job import CHUNK, Job, Slopes
-from headrace.kernels.native import Call
-from headrace.kernels.tables import WIDTH, WORKERS
-from headrace.kernels.teamwork import Team, state
+from headrace.kernels.nn.layout import WIDTH, WORKERS
+from headrace.kernels.nn.rnn_arguments import CHUNK, Job, Slopes
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.memory import GATES, Core
 
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
@@ -35,7 +35,7 @@ def _run(name: str, job: Job, *more: Any) -> None:
     operations = 2 * int(job.copies * job.steps * job.envs * job.gates * job.size * job.size)
     parts = int(job.copies) * -(-int(job.envs) // int(CHUNK))
     threads = min(kernel_threads(), WORKERS, parts) if operations > WORTH_HELP else 1
-    _teams[name].run(Call(entry("memory_cpu", name, arguments, ANNOUNCEMENT), arguments), threads)
+    _teams[name].run(Call(entry("nn.rnn_sequence", name, arguments, ANNOUNCEMENT), arguments), threads)
 
 
 class _Recurrence(torch.autograd.Function):

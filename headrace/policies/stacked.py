@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.device import kernel_threads
-from headrace.kernels.compiled import entry
-from headrace.kernels.native import Call, Native
-from headrace.kernels.tables import (
+from headrace.kernels.nn.layout import (
     BLOCK,
     DELTA,
     NORM,
@@ -27,7 +25,9 @@ from headrace.kernels.tables import (
     network,
     rounded,
 )
-from headrace.kernels.teamwork import Team, state
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call, Native
+from headrace.kernels.runtime.thread_pool import Team, state
 
 PARTS, PART = 8, 256  # parts of a batch at most, and samples a part is worth: each has a gradient of its own
 WORTH_HELP = 2e7  # floating-point operations below which waking another thread costs more than it saves
@@ -139,7 +139,7 @@ _natives: dict[str, Native] = {}
 
 def _native(function: str, arguments: tuple[Any, ...]) -> Native:
     if function not in _natives:
-        _natives[function] = entry("stack_cpu", function, arguments, ANNOUNCEMENT)
+        _natives[function] = entry("nn.layer_stack", function, arguments, ANNOUNCEMENT)
     return _natives[function]
 
 

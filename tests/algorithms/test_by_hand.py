@@ -16,7 +16,7 @@ from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.core import fused
 from headrace.core.device import torch_threads
-from headrace.kernels.teamwork import Team
+from headrace.kernels.runtime.thread_pool import Team
 
 CASES = {
     "two layers": {},

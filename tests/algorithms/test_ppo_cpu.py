@@ -231,6 +231,6 @@ def test_a_moved_policy_is_learned_where_it_lies_now():
 def test_the_kernel_follows_the_source_as_it_is():
     digest = source_digest(ppo.learn, ppo_cpu.SOURCES)
     assert digest == ppo_cpu.DIGEST, (
-        f"the plain learning call changed: where its results did too, change kernels/ppo_cpu.py after it; "
+        f"the plain learning call changed: where its results did too, change kernels/learning/ppo.py after it; "
         f"when the other tests here pass, write DIGEST = {digest!r} in algorithms/ppo_cpu.py"
     )

@@ -16,7 +16,7 @@ from headrace.envs import sources
 from headrace.envs.cartpole import CartPole
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pendulum import Pendulum
-from headrace.kernels.words import f32, i32, sin, uniform
+from headrace.kernels.language.ops import f32, i32, sin, uniform
 
 
 def cartpole():

@@ -13,8 +13,8 @@ from headrace.envs.pendulum import Pendulum
 from headrace.envs.pixel_catch import PixelCatch
 from headrace.envs.pixel_pendulum import PixelPendulum
 from headrace.envs.single import single
-from headrace.kernels.env_cpu import CpuWorlds
-from headrace.kernels.source import read
+from headrace.kernels.language.read import read
+from headrace.kernels.targets.cpu.env import CpuWorlds
 from headrace.trainer import Trainer
 from tests.kernels.worlds import rollout
 

@@ -43,7 +43,7 @@ MINE = """
     import numpy as np
 
     from headrace.envs.kernel import KernelEnv
-    from headrace.kernels.words import f32
+    from headrace.kernels.language.ops import f32
     from headrace.data.spaces import Box, Discrete
     from my_neighbour import SPEED
 

@@ -17,7 +17,7 @@ from headrace.envs.grid_world import GridWorld
 from headrace.envs.mountain_car_continuous import MountainCarContinuous
 from headrace.envs.pendulum import Pendulum
 from headrace.envs.single import single
-from headrace.kernels.source import read
+from headrace.kernels.language.read import read
 from tests.kernels.worlds import Medley, rollout
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))

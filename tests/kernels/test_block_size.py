@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from headrace.kernels import block_size, cache
+from headrace.kernels.runtime import cache
+from headrace.kernels.targets.cuda import block_size
 
 
 def test_the_fastest_is_taken_and_kept(monkeypatch, tmp_path):

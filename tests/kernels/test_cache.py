@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.kernels import cache
+from headrace.kernels.runtime import cache
 
 SCRIPT = """\
 import sys
@@ -27,7 +27,7 @@ print(columns.observation.flatten().tolist())
 WALKER = """\
 from typing import NamedTuple
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import f32, uniform
+from headrace.kernels.language.ops import f32, uniform
 from headrace.data.spaces import Box, Discrete
 
 class Walker(KernelEnv):

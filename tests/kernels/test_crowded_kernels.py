@@ -13,11 +13,11 @@ from headrace.envs.compiled import CompiledEnv
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.pursuit import Pursuit
 from headrace.envs.single import single
-from headrace.kernels.compare import deviation
-from headrace.kernels.env_cpu import CpuWorlds
-from headrace.kernels.env_torch import TorchWorlds
-from headrace.kernels.source import read
-from headrace.kernels.words import array, f32, i32, uniform
+from headrace.kernels.language.ops import array, f32, i32, uniform
+from headrace.kernels.language.read import read
+from headrace.kernels.targets.compare import deviation
+from headrace.kernels.targets.cpu.env import CpuWorlds
+from headrace.kernels.targets.torch.env import TorchWorlds
 from tests.kernels.worlds import rollout
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import njit  # noqa: TID253
 
-from headrace.kernels.dense import transpose
-from headrace.kernels.tables import BLOCK, rounded
+from headrace.kernels.nn.dense import transpose
+from headrace.kernels.nn.layout import BLOCK, rounded
 
 SIZE = int(BLOCK)
 

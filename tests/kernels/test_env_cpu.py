@@ -13,10 +13,10 @@ from headrace.envs.cartpole import CartPole
 from headrace.envs.catch import Catch
 from headrace.envs.grid_world import GridWorld
 from headrace.envs.pendulum import Pendulum
-from headrace.kernels import cache
-from headrace.kernels.env_cpu import CpuWorlds
-from headrace.kernels.errors import EnvError
-from headrace.kernels.source import read
+from headrace.kernels.language.errors import EnvError
+from headrace.kernels.language.read import read
+from headrace.kernels.runtime import cache
+from headrace.kernels.targets.cpu.env import CpuWorlds
 from tests.kernels.worlds import Medley, rollout
 
 COLUMNS = ("observation", "valid", "reward", "terminated", "truncated", "episode_return", "episode_length")

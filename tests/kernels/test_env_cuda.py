@@ -19,13 +19,13 @@ from headrace.envs.grid_world import GridWorld
 from headrace.envs.pendulum import Pendulum
 from headrace.envs.pixel_pendulum import PixelPendulum
 from headrace.envs.pursuit import Pursuit
-from headrace.kernels import cache
-from headrace.kernels.env_cpu import CpuWorlds
-from headrace.kernels.env_cuda import NUMBERS, CudaWorlds
-from headrace.kernels.generate_cuda import cuda_module
-from headrace.kernels.generate_pictures import cuda_pictures
-from headrace.kernels.random_actions import random_actions
-from headrace.kernels.source import read
+from headrace.kernels.language.read import read
+from headrace.kernels.runtime import cache
+from headrace.kernels.targets.codegen_pixels import cuda_pictures
+from headrace.kernels.targets.cpu.env import CpuWorlds
+from headrace.kernels.targets.cuda.codegen_cuda import cuda_module
+from headrace.kernels.targets.cuda.env import NUMBERS, CudaWorlds
+from headrace.kernels.targets.random_actions import random_actions
 from tests.kernels.test_crowded_kernels import Duel, Herd, assert_agents_agree
 from tests.kernels.test_pictures import Chequered, Colours
 from tests.kernels.worlds import BRANCH_FREE, Medley, assert_steps_agree, rollout

@@ -16,11 +16,11 @@ from headrace.envs.cartpole import CartPole
 from headrace.envs.catch import Catch
 from headrace.envs.grid_world import GridWorld
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.env_cpu import CpuWorlds
-from headrace.kernels.env_torch import TorchWorlds
-from headrace.kernels.errors import EnvError
-from headrace.kernels.source import read
-from headrace.kernels.words import array, f32, i32, uniform
+from headrace.kernels.language.errors import EnvError
+from headrace.kernels.language.ops import array, f32, i32, uniform
+from headrace.kernels.language.read import read
+from headrace.kernels.targets.cpu.env import CpuWorlds
+from headrace.kernels.targets.torch.env import TorchWorlds
 from tests.kernels.worlds import BRANCH_FREE, Medley, assert_steps_agree, rollout
 
 WAITS = {  # operators that wait for the device, or copy to it from memory of the host

@@ -5,9 +5,9 @@ import pytest
 import torch
 from numba import njit  # noqa: TID253
 
-from headrace.kernels import functions
-from headrace.kernels.simd import load, store
-from headrace.kernels.tables import WIDTH
+from headrace.kernels.nn import vector_math
+from headrace.kernels.nn.layout import WIDTH
+from headrace.kernels.nn.simd import load, store
 
 F = np.float32
 
@@ -18,15 +18,15 @@ def evaluate(code, x, y, z):
     for i in range(np.uint64(0), np.uint64(len(x)), WIDTH):
         v = load(x, i)
         if code == 0:
-            store(y, i, functions.exp(v))
+            store(y, i, vector_math.exp(v))
         elif code == 1:
-            store(y, i, functions.log(v))
+            store(y, i, vector_math.log(v))
         elif code == 2:
-            store(y, i, functions.tanh(v))
+            store(y, i, vector_math.tanh(v))
         elif code == 3:
-            store(y, i, functions.sigmoid(v))
+            store(y, i, vector_math.sigmoid(v))
         else:
-            first, second = functions.normal_cdf(v) if code == 4 else functions.turn(v)
+            first, second = vector_math.normal_cdf(v) if code == 4 else vector_math.turn(v)
             store(y, i, first)
             store(z, i, second)
 

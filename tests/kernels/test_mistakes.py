@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.kernels.errors import EnvError
-from headrace.kernels.source import read
+from headrace.kernels.language.errors import EnvError
+from headrace.kernels.language.read import read
 from tests.kernels.user_file import DUEL, PICTURE, WORLD, changed, line_of, load
 
 RETURN = "return World.State(s.x, s.n + 1, s.cells), 1.0, s.n > 3"

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit  # noqa: TID253
 
-from headrace.kernels import mlp_cpu, tables
-from headrace.kernels.tables import BLOCK, CODES, OBSERVATION, Layer, aligned, network
+from headrace.kernels.nn import layout, mlp
+from headrace.kernels.nn.layout import BLOCK, CODES, OBSERVATION, Layer, aligned, network
 
 TORCH = {
     "identity": lambda x: x,
@@ -19,14 +19,14 @@ TORCH = {
     "gelu": torch.nn.functional.gelu,
     "leaky_relu": torch.nn.functional.leaky_relu,
 }
-OUTPUT, DELTA = int(tables.OUTPUT), int(tables.DELTA)
+OUTPUT, DELTA = int(layout.OUTPUT), int(layout.DELTA)
 
 
 @njit
 def run(layers, transposed, parameters, scratch, gradient, flat):
-    mlp_cpu.forward(layers, parameters, scratch, BLOCK)
-    mlp_cpu.backward(layers, transposed, parameters, scratch, gradient)
-    mlp_cpu.flatten_gradient(layers, gradient, flat)
+    mlp.forward(layers, parameters, scratch, BLOCK)
+    mlp.backward(layers, transposed, parameters, scratch, gradient)
+    mlp.flatten_gradient(layers, gradient, flat)
 
 
 def actor_critic(inputs, hidden, outputs, activation, shared, layer_norm=False):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numba import njit  # noqa: TID253
 
-from headrace.kernels import cache
-from headrace.kernels.machine_code import object_code
-from headrace.kernels.native import Call, Native, kind
+from headrace.kernels.runtime import cache
+from headrace.kernels.runtime.machine_code import object_code
+from headrace.kernels.runtime.native import Call, Native, kind
 
 TEXT = """\
 from numba import njit

@@ -12,7 +12,7 @@ import torch
 
 from headrace.core import rng
 from headrace.core.returns import gae
-from headrace.kernels import numbers_cuda
+from headrace.kernels.targets.cuda import random_and_gae
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
@@ -36,7 +36,7 @@ def assert_draws_are_the_plain_ones(block, device):
     seed, purpose, first_step, *sizes = block
     expected = rng.uniform.plain(*block, "cpu")
     for counter in (first_step, torch.tensor(first_step, device=device)):
-        drawn = numbers_cuda.uniform(seed, purpose, counter, *sizes, device)
+        drawn = random_and_gae.uniform(seed, purpose, counter, *sizes, device)
         assert torch.equal(drawn.cpu(), expected)
 
 
@@ -46,7 +46,7 @@ def assert_advantages_are_the_plain_ones(num_steps, num_envs, device):
     edge = torch.randn(num_steps + 1, num_envs, generator=generator)
     columns[1:] = [edge[:-1], edge[1:]]
     columns += [torch.rand(num_steps, num_envs, generator=generator) < 0.2 for _ in range(2)]
-    found = numbers_cuda.gae(*(x.to(device) for x in columns), 0.97, 0.9).cpu()
+    found = random_and_gae.gae(*(x.to(device) for x in columns), 0.97, 0.9).cpu()
     torch.testing.assert_close(found, gae.plain(*columns, 0.97, 0.9), rtol=1e-5, atol=1e-5)
 
 
@@ -95,6 +95,6 @@ def test_ptx_has_no_doubles(monkeypatch, kernel):
         "fill": (types.float32[:, :, ::1], types.int64[::1], types.int64, types.int64),
         "advantages": (*[column] * 4, flags, flags, types.float32, types.float32),
     }[kernel]
-    function = getattr(numbers_cuda._module(), kernel).py_func
+    function = getattr(random_and_gae._module(), kernel).py_func
     ptx, _ = cuda.compile(function, signature, device=False, cc=(9, 0), abi="numba")
     assert ".entry" in ptx and not re.findall(r"\.f64", ptx) and not re.findall(r"\bcall\b", ptx)

@@ -13,12 +13,12 @@ from headrace.envs.kernel import KernelEnv
 from headrace.envs.pixel_catch import PixelCatch
 from headrace.envs.pixel_pendulum import PixelPendulum
 from headrace.envs.single import single
-from headrace.kernels.compare import deviation
-from headrace.kernels.env_cpu import CpuWorlds
-from headrace.kernels.env_torch import TorchWorlds
-from headrace.kernels.errors import EnvError
-from headrace.kernels.source import read
-from headrace.kernels.words import array, boolean, cos, exp, f32, floor, i8, i32, sqrt, tan, uniform
+from headrace.kernels.language.errors import EnvError
+from headrace.kernels.language.ops import array, boolean, cos, exp, f32, floor, i8, i32, sqrt, tan, uniform
+from headrace.kernels.language.read import read
+from headrace.kernels.targets.compare import deviation
+from headrace.kernels.targets.cpu.env import CpuWorlds
+from headrace.kernels.targets.torch.env import TorchWorlds
 from tests.kernels.worlds import rollout
 
 SHADES = np.array([3.0, 40.5, 250.0], np.float32)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, action_column
-from headrace.kernels.random_actions import bounds, random_actions
+from headrace.kernels.targets.random_actions import bounds, random_actions
 
 SPACES = [Discrete(5), Discrete(3, start=-1), MultiDiscrete([3, 2], start=[0, 4]), Box(-2, 4, (3,)), Box(-1, 1, (1,))]
 

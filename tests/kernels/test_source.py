@@ -6,8 +6,8 @@ import numpy as np
 
 from headrace.envs.acrobot import Acrobot
 from headrace.envs.cartpole import CartPole
-from headrace.kernels.kinds import Array
-from headrace.kernels.source import Field, Param, read
+from headrace.kernels.language.kinds import Array
+from headrace.kernels.language.read import Field, Param, read
 from tests.kernels.user_file import WORLD, changed, line_of, load
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numba import njit  # noqa: TID253
 
-from headrace.kernels import tiles
-from headrace.kernels.tables import aligned
-from headrace.kernels.thirds import close_tiles, lay, multiply_tiles, open_tiles
+from headrace.kernels.nn import amx
+from headrace.kernels.nn.layout import aligned
+from headrace.kernels.nn.split_bf16 import close_tiles, lay, multiply_tiles, open_tiles
 
 U = np.uint64
-needs_tiles = pytest.mark.skipif(not tiles.granted(), reason="the processor has no tiles of bfloat16")
+needs_tiles = pytest.mark.skipif(not amx.granted(), reason="the processor has no tiles of bfloat16")
 
 
 @njit
@@ -91,16 +91,16 @@ def test_what_is_not_a_number_stays_so():
 
 
 def test_who_may_use_them_and_for_what(monkeypatch):
-    monkeypatch.setattr(tiles, "granted", lambda: True)
-    assert tiles.serve(128, 256)
-    assert not tiles.serve(64, 256)  # laying factors costs as much as it gains
-    assert not tiles.serve(128, 200)  # not whole tiles
+    monkeypatch.setattr(amx, "granted", lambda: True)
+    assert amx.serve(128, 256)
+    assert not amx.serve(64, 256)  # laying factors costs as much as it gains
+    assert not amx.serve(128, 200)  # not whole tiles
 
 
 def test_an_environment_variable_turns_them_off(monkeypatch):
     monkeypatch.setenv("HEADRACE_TILES", "0")
-    tiles.granted.cache_clear()
+    amx.granted.cache_clear()
     try:
-        assert not tiles.granted()
+        assert not amx.granted()
     finally:
-        tiles.granted.cache_clear()
+        amx.granted.cache_clear()

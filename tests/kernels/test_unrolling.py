@@ -14,8 +14,8 @@ from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.envs.compiled import CompiledEnv
 from headrace.envs.kernel import KernelEnv
 from headrace.envs.single import single
-from headrace.kernels.source import read
-from headrace.kernels.words import f32
+from headrace.kernels.language.ops import f32
+from headrace.kernels.language.read import read
 
 
 def decay(times):

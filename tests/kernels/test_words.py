@@ -10,7 +10,7 @@ import torch
 from numba import njit  # noqa: TID253
 
 from headrace.core import rng
-from headrace.kernels import words, words_scalar
+from headrace.kernels.language import ops, ops_scalar
 
 DECORATOR = '@njit(error_model="numpy", fastmath={"contract"}, forceinline=True)'
 SPAN = {  # word: float64 reference, inputs from .. to, largest error in units of the last place
@@ -31,7 +31,7 @@ SPAN = {  # word: float64 reference, inputs from .. to, largest error in units o
 def compiled():
     """Every word as a Numba function, and whatever else is compiled among them."""
     scope: dict = {"njit": njit}
-    exec(words.prelude(DECORATOR), scope)
+    exec(ops.prelude(DECORATOR), scope)
 
     def over(expression, *arrays, out=np.float32):
         """Evaluate an expression of words in x, y for each entry."""
@@ -70,7 +70,7 @@ def test_accuracy(compiled, name):
     got = compiled(f"{name}(x)", x)
     assert units(got, reference(x.astype(np.float64))).max() <= bound
     assert "double" not in compiled.llvm
-    plain = np.array([getattr(words, name)(value) for value in x[:300]])
+    plain = np.array([getattr(ops, name)(value) for value in x[:300]])
     assert plain.dtype == np.float32
     assert units(plain, reference(x[:300].astype(np.float64))).max() <= bound
 
@@ -79,14 +79,14 @@ def test_log(compiled):
     x = np.exp(inputs(-87, 88).astype(np.float64)).astype(np.float32)
     got = compiled("log(x)", x)
     assert units(got, np.log(x.astype(np.float64))).max() <= 1
-    assert np.array_equal(got[:300], [words.log(value) for value in x[:300]])
+    assert np.array_equal(got[:300], [ops.log(value) for value in x[:300]])
 
 
 def test_atan2(compiled):
     y, x = inputs(-5, 5), np.random.default_rng(1).permutation(inputs(-5, 5))
     got = compiled("atan2(x, y)", y, x)
     assert units(got, np.arctan2(y.astype(np.float64), x.astype(np.float64))).max() <= 4
-    assert words.atan2(0.0, 0.0) == 0 and words.atan2(1.0, 0.0) == np.float32(np.pi / 2)
+    assert ops.atan2(0.0, 0.0) == 0 and ops.atan2(1.0, 0.0) == np.float32(np.pi / 2)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_edges(compiled, name, x, wanted):
     x = np.array(x, np.float32)
     np.testing.assert_allclose(compiled(f"{name}(x)", x), wanted, rtol=5e-7)
     with np.errstate(all="ignore"):
-        np.testing.assert_allclose([getattr(words, name)(value) for value in x], wanted, rtol=5e-7)
+        np.testing.assert_allclose([getattr(ops, name)(value) for value in x], wanted, rtol=5e-7)
 
 
 def test_division_of_floats_rounds_down(compiled):
@@ -116,8 +116,8 @@ def test_division_of_floats_rounds_down(compiled):
 
 
 def test_clip_and_select():
-    assert words.clip(5, 0, 3) == 3 and words.clip(-5.0, -1.0, 3.0) == -1 and np.isnan(words.clip(np.nan, 0.0, 1.0))
-    assert words.select(True, 1, 2) == 1 and words.select(np.bool_(False), 1, 2) == 2
+    assert ops.clip(5, 0, 3) == 3 and ops.clip(-5.0, -1.0, 3.0) == -1 and np.isnan(ops.clip(np.nan, 0.0, 1.0))
+    assert ops.select(True, 1, 2) == 1 and ops.select(np.bool_(False), 1, 2) == 2
 
 
 KNOWN = [  # from the known-answer tests of the Random123 library: key, counter, words
@@ -133,7 +133,7 @@ KNOWN = [  # from the known-answer tests of the Random123 library: key, counter,
 
 @pytest.mark.parametrize("key, counter, wanted", KNOWN)
 def test_philox_known_answers(compiled, key, counter, wanted):
-    plain = words_scalar._philox(*(np.uint32(x) for x in key + counter))
+    plain = ops_scalar._philox(*(np.uint32(x) for x in key + counter))
     assert plain == wanted
     numbers = "".join(f", U32({x})" for x in counter)
     for lane, word in enumerate(wanted):
@@ -160,7 +160,7 @@ def test_draws_equal_plain_python(compiled, expression, draw):
         text.format(key="(U32(9), U32(1), x, U32(3), U32(4000000000))", draw=draw), env, out=DRAWS[expression]
     )
     assert "double" not in compiled.llvm
-    scope = {**vars(words), "env": env}
+    scope = {**vars(ops), "env": env}
     plain = [eval(expression.format(key=f"(9, 1, {n}, 3, 4000000000)", draw=draw), scope) for n in env[:200]]
     assert np.array_equal(got[:200], plain)
     assert plain[0].dtype == DRAWS[expression]
@@ -192,6 +192,6 @@ def test_constant_draws_of_one_block_share_one_philox(compiled):
 
 
 def test_array_spec():
-    assert words.array(words.i8, 3, 4) == words.Array(np.int8, (3, 4))
+    assert ops.array(ops.i8, 3, 4) == ops.Array(np.int8, (3, 4))
     with pytest.raises(ValueError, match="at least one size"):
-        words.array(words.i8)
+        ops.array(ops.i8)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import math
 import numpy as np
 from headrace.envs.kernel import KernelEnv
-from headrace.kernels.words import array, boolean, f32, i8, i32, u32, randint, select, sin, uniform
+from headrace.kernels.language.ops import array, boolean, f32, i8, i32, u32, randint, select, sin, uniform
 from headrace.data.spaces import Box, Discrete, MultiDiscrete
 """
 

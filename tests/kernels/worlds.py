@@ -15,8 +15,7 @@ from headrace.envs.kernel import KernelEnv
 from headrace.envs.mountain_car import MountainCar
 from headrace.envs.mountain_car_continuous import MountainCarContinuous
 from headrace.envs.pendulum import Pendulum
-from headrace.kernels.source import Source
-from headrace.kernels.words import (
+from headrace.kernels.language.ops import (
     array,
     bits,
     boolean,
@@ -32,6 +31,7 @@ from headrace.kernels.words import (
     u32,
     uniform,
 )
+from headrace.kernels.language.read import Source
 
 GAIN = np.array([0.5, -1.0, 2.0], np.float32)
 

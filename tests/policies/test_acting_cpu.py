@@ -123,6 +123,6 @@ def test_a_value_has_the_bits_of_a_decisions():
 def test_the_kernel_follows_the_source_as_it_is(plain, sources, digest, name):
     now = source_digest(plain, sources)
     assert digest == now, (
-        f"the plain function changed: where its results did too, change kernels/act_cpu.py after it; "
+        f"the plain function changed: where its results did too, change kernels/learning/act.py after it; "
         f"when the other tests here pass, write {name} = {now!r} in policies/acting_cpu.py"
     )

@@ -7,7 +7,7 @@ import torch
 
 from headrace.core import fused
 from headrace.core.fused import kernel_of, plain_only
-from headrace.kernels.teamwork import Team
+from headrace.kernels.runtime.thread_pool import Team
 from headrace.policies import memory_cpu
 from headrace.policies.memory import Core
 

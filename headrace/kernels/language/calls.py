@@ -1,0 +1,159 @@
+"""Lowering of calls: words, conversions, the user's own functions, and a new State."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from functools import cache
+from typing import Any, NoReturn, get_type_hints
+
+from headrace.kernels.language import kinds, ops_scalar
+from headrace.kernels.language.expressions import DEBUG, Expressions
+from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, STATE, Array, describe
+from headrace.kernels.language.scope import MISSING, word_of
+from headrace.kernels.language.typed import Typed, call
+
+
+class Calls:
+    """Calls in the expressions of one function."""
+
+    def __init__(self, expressions: Expressions) -> None:
+        self.of = expressions
+        self._fail = expressions.scope.fail
+
+    def call(self, node: ast.Call) -> Typed:
+        """Lower any call."""
+        function = self.of.scope.resolve(node.func)
+        if function is MISSING:
+            return self._method(node)
+        if getattr(function, "_fields", None) == tuple(f.name for f in self.of.program.state):
+            return self._new_state(node)
+        word = word_of(function)
+        if word in ("abs", "min", "max"):
+            return self._builtin(node, word)
+        if word:
+            return self._word(node, word)
+        if function is len:
+            return self._length(node)
+        conversion = {float: F32, int: I32, bool: BOOL}.get(function) if isinstance(function, type) else None
+        found = kinds.of_annotation(function) if isinstance(function, type) else None
+        if conversion or found:
+            return self._converted(node, conversion or kinds.value_kind(found[0]))  # type: ignore[index]
+        if inspect.isfunction(function):
+            return self.of.program.helper(function, self.of, node)
+        self._unknown_call(node, function)
+
+    def _unknown_call(self, node: ast.Call, function: Any) -> NoReturn:
+        name = ast.unparse(node.func)
+        if function is print:
+            self._fail(node, "print() cannot run in a kernel", DEBUG)
+        if function is range:
+            self._fail(node, "range() outside a `for` statement", "Write `for i in range(n):`")
+        if name.split(".")[0] in ("np", "numpy") and name.split(".")[-1] in ("zeros", "ones", "empty", "array", "full"):
+            self._fail(node, f"{name}() makes an array in a kernel", "Declare an array field in State and fill it")
+        if name.split(".")[0] == "random" or ".random" in name:
+            self._fail(node, f"{name}() is not reproducible here", "Use uniform(key, 0, low, high) or randint")
+        self._fail(
+            node, f"{name}() cannot be compiled", "Use the words of headrace.kernels.language.ops or a helper function"
+        )
+
+    def _method(self, node: ast.Call) -> Typed:
+        name = ast.unparse(node.func)
+        if isinstance(node.func, ast.Attribute):
+            if node.func.attr == "_replace":
+                return self._replaced(node, self.of.expression(node.func.value))
+            if node.func.attr in ("append", "extend", "insert", "pop", "add"):
+                self._fail(node, f"{name}() changes a list's length", "Use an array field of State and a counter")
+        self._fail(node, f"{name}() cannot be compiled", "Call words or plain functions of the module")
+
+    def _plain_args(self, node: ast.Call, names: list[str], needed: int) -> dict[str, ast.expr]:
+        """The arguments by name, positional and keyword."""
+        shown = f"{ast.unparse(node.func)}({', '.join(names)})"
+        keywords = {k.arg: k.value for k in node.keywords}
+        given = dict(zip(names, node.args, strict=False)) | keywords
+        if len(node.args) > len(names) or len(given) != len(node.args) + len(keywords) or len(given) < needed:
+            count = len(node.args) + len(keywords)
+            self._fail(node, f"{ast.unparse(node.func)}() got {count} arguments", f"Call {shown}")
+        for name in given:
+            if name not in names:
+                self._fail(node, f"{ast.unparse(node.func)}() has no argument {name!r}", f"Call {shown}")
+        return given  # type: ignore[return-value]
+
+    def _new_state(self, node: ast.Call) -> Typed:
+        names = [f.name for f in self.of.program.state]
+        given = self._plain_args(node, names, len(names))
+        return self._state_of({name: self.of.expression(given[name]) for name in names}, given)
+
+    def _replaced(self, node: ast.Call, base: Typed) -> Typed:
+        if base.kind != STATE:
+            self._fail(node, f"_replace() of {describe(base.kind)}", "It is known of a State only")
+        names = [f.name for f in self.of.program.state]
+        given = self._plain_args(node, names, 0) if not node.args else self._fail(node, "", "Name the fields")
+        values = {name: self.of.item(base, k) for k, name in enumerate(names)}
+        return self._state_of(values | {name: self.of.expression(n) for name, n in given.items()}, given)
+
+    def _state_of(self, values: dict[str, Typed], nodes: dict[str, ast.expr]) -> Typed:
+        elements = []
+        for field in self.of.program.state:
+            typed, node = values[field.name], nodes.get(field.name)
+            if isinstance(field.kind, Array) and typed.kind != field.kind:
+                self._fail(
+                    node or typed.node,
+                    f"State's array field {field.name!r} is given {describe(typed.kind)} that is not s.{field.name}",
+                    f"Change s.{field.name}[...] in place and pass s.{field.name} on",
+                )
+            elements.append(self.of.cast(typed, field.kind, node))
+        return Typed(ast.Tuple(elements, ast.Load()), STATE)
+
+    def _builtin(self, node: ast.Call, word: str) -> Typed:
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                self.of.expression(argument)
+        if node.keywords or len(node.args) != 1 if word == "abs" else node.keywords or len(node.args) < 2:
+            self._fail(node, f"`{ast.unparse(node)}`", "Write abs(x), min(a, b), max(a, b)")
+        terms = [self.of.number(n) for n in node.args]
+        kind = self.of.joined(node, *terms)
+        kind = I32 if kind == BOOL else kind
+        result = Typed(self.of.cast(terms[0], kind), kind)
+        if word == "abs":
+            return self.of.arithmetic(call("abs", result.node), kind)
+        for other in terms[1:]:
+            result = self.of.arithmetic(call(word, result.node, self.of.cast(other, kind)), kind)
+        return result
+
+    def _word(self, node: ast.Call, word: str) -> Typed:
+        names, parameters, result = signature(word)
+        given = self._plain_args(node, list(names), len(names))
+        typed = {name: self.of.expression(given[name]) for name in names}
+        free = [typed[name] for name in names if parameters[name] is None and name != "key"]
+        shared = self.of.joined(node, *free) if free else None
+        args = []
+        for name in names:
+            kind = KEY if name == "key" else parameters[name] or shared
+            args.append(self.of.cast(typed[name], kind, given[name]))  # type: ignore[arg-type]
+        return Typed(call(word, *args), result or shared)  # type: ignore[arg-type]
+
+    def _length(self, node: ast.Call) -> Typed:
+        entries = self.of.items(self.of.expression(node.args[0]).kind) if len(node.args) == 1 else ()
+        if not entries:
+            self._fail(node, f"`{ast.unparse(node)}`", "len() is known of arrays and tuples")
+        return Typed(ast.Constant(len(entries)), I32)
+
+    def _converted(self, node: ast.Call, kind: str) -> Typed:
+        if len(node.args) != 1 or node.keywords:
+            self._fail(node, f"`{ast.unparse(node)}`", "Convert one number")
+        typed = self.of.number(node.args[0])
+        if typed.constant:
+            value = typed.node.value  # type: ignore[attr-defined]
+            return self.of.python({F32: float, BOOL: bool}.get(kind, int)(value), node)
+        return Typed(self.of.cast(typed, kind), kind)
+
+
+@cache
+def signature(word: str) -> tuple[tuple[str, ...], dict[str, str | None], str | None]:
+    """A word's parameter names, their kinds, and the kind of its result; None where kinds are shared."""
+    function = getattr(ops_scalar, word)
+    hints = {name: kinds.of_annotation(hint) for name, hint in get_type_hints(function).items()}
+    named = {name: kinds.value_kind(found[0]) for name, found in hints.items() if found}
+    names = tuple(inspect.signature(function).parameters)
+    return names, {name: named.get(name) for name in names}, named.get("return")

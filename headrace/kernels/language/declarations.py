@@ -1,0 +1,133 @@
+"""What an environment class says of itself beside its functions: spaces, time limit, frames of its pictures, agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+
+from headrace.kernels.language.errors import EnvError
+
+PICTURE = "Box(0, 255, (2, 42, 42), np.uint8)"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The checked attributes of a class.
+
+    frames: pictures stacked in an observation; 0 where observations are not pictures. groups: name -> the agents that
+    share a policy.
+    """
+
+    observation_space: Box
+    action_space: Space
+    max_steps: int | None
+    frames: int
+    agents: tuple[str, ...]
+    groups: Mapping[str, tuple[str, ...]]
+
+
+class _Class:
+    """A class and where it was written."""
+
+    def __init__(self, cls: type, file: str, line: int) -> None:
+        self.cls, self.file, self.line = cls, file, line
+
+    def fail(self, wrong: str, instead: str) -> NoReturn:
+        """Raise EnvError at the class."""
+        raise EnvError(self.file, self.line, wrong, instead)
+
+
+def declared(cls: type, file: str, line: int) -> Declared:
+    """What a class declares. Raises EnvError, at file and line, where that cannot be compiled."""
+    of = _Class(cls, file, line)
+    observation, drawn = _observation_space(of)
+    agents = _agents(of)
+    if drawn and len(agents) > 1:
+        of.fail(
+            f"{cls.__name__} has {len(agents)} agents and observations that are pictures",
+            "Give them a float32 Box and observe(s, p, agent)",
+        )
+    frames = _frames(of, observation) if drawn else 0
+    return Declared(observation, _action_space(of), _max_steps(of), frames, agents, _groups(of, agents))
+
+
+def _observation_space(of: _Class) -> tuple[Box, bool]:
+    """The space, and whether its observations are pictures."""
+    space = getattr(of.cls, "observation_space", None)
+    if isinstance(space, Box) and space.dtype == np.float32:
+        return space, False
+    if isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3):
+        if space.low.any() or not (space.high == 255).all():
+            of.fail(
+                f"{of.cls.__name__}.observation_space is {space}",
+                f"Greys reach from 0 to 255: give such as {PICTURE}",
+            )
+        return space, True
+    of.fail(
+        f"{of.cls.__name__}.observation_space is {space}",
+        f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pictures {PICTURE}",
+    )
+
+
+def _action_space(of: _Class) -> Space:
+    space: Any = getattr(of.cls, "action_space", None)
+    vector = isinstance(space, (Box, MultiDiscrete)) and len(space.shape) == 1 and min(space.shape) > 0
+    if not isinstance(space, Discrete) and not vector:
+        of.fail(
+            f"{of.cls.__name__}.action_space is {space}",
+            "Give Discrete(n), MultiDiscrete([n, m]) or a Box of one dimension",
+        )
+    return space
+
+
+def _max_steps(of: _Class) -> int | None:
+    steps = getattr(of.cls, "max_steps", None)
+    if steps is None or (isinstance(steps, int) and 1 <= steps < 2**31):
+        return steps
+    of.fail(f"max_steps is {steps!r}", "Give a whole number of at least 1, or None for no limit")
+
+
+def _frames(of: _Class, space: Box) -> int:
+    frames = getattr(of.cls, "frames", 1)
+    if not isinstance(frames, int) or isinstance(frames, bool) or frames < 1:
+        of.fail(f"frames is {frames!r}", "Give a whole number of at least 1")
+    channels = space.shape[0] if len(space.shape) == 3 else 1
+    if channels % frames:
+        shape = (frames, *space.shape[-2:])
+        of.fail(
+            f"frames is {frames}, and observation_space has shape {space.shape}",
+            f"Give it shape {shape}: stacked frames are its channels, and they come first",
+        )
+    return frames
+
+
+def _agents(of: _Class) -> tuple[str, ...]:
+    count = getattr(of.cls, "num_agents", 1)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        of.fail(f"num_agents is {count!r}", "Give a whole number of at least 1")
+    given = getattr(of.cls, "agents", None)
+    names = tuple(f"agent_{k}" for k in range(count)) if given is None else tuple(given)
+    if len(set(names)) != count:
+        of.fail(f"agents is {given!r}, and num_agents is {count}", f"Give {count} different names, or no names")
+    return names
+
+
+def _groups(of: _Class, agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    given = getattr(of.cls, "groups", None)
+    if given is None:
+        return {"all": agents}
+    members = [name for group in given.values() for name in group]
+    if sorted(members) != sorted(agents):
+        of.fail(
+            f"groups is {dict(given)!r}, and the agents are {', '.join(agents)}", "Name each agent in exactly one group"
+        )
+    if members != list(agents):
+        of.fail(
+            f"groups is {dict(given)!r}, and the agents are {', '.join(agents)}",
+            f"Order them by their groups: agents = {tuple(members)}",
+        )
+    return {name: tuple(group) for name, group in given.items()}

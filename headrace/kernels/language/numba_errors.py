@@ -1,0 +1,50 @@
+"""Numba's errors in the user's terms: their file and line first, Numba's text last and short."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator
+from types import ModuleType
+
+from headrace.kernels.language.errors import EnvError
+from headrace.kernels.language.read import Function, Source
+
+
+@contextlib.contextmanager
+def explained(source: Source, module: ModuleType) -> Iterator[None]:
+    """Turn what Numba raises in here into an EnvError."""
+    from numba.core.errors import NumbaError
+
+    try:
+        yield
+    except NumbaError as error:
+        file, line = _whereabouts(source, module, error)
+        lines = [text for text in str(error).splitlines() if text and not text.startswith("Failed in nopython mode")]
+        wrong = f"{source.name} cannot be compiled here"
+        instead = "Write it in plain scalar arithmetic and the words of headrace.kernels.language.ops"
+        raise EnvError(file, line, wrong, f"{instead}. Numba says: {' '.join(lines)[:300]}") from error
+
+
+def _whereabouts(source: Source, module: ModuleType, error: Exception) -> tuple[str, int]:
+    """The user's file and line behind the first generated line that Numba names; else the function it names."""
+    text = str(error)
+    generated = [int(number) for number in re.findall(r"(?:line |\.py \()(\d+)", text)]
+    made = {n.name: n for n in ast.parse(inspect.getsource(module)).body if isinstance(n, ast.FunctionDef)}
+    for line in generated:
+        for function in source.functions:
+            lines = dict(_pairs(function, made[function.name]))
+            if line in lines:
+                return function.file, lines[line]
+    named = [f for f in source.functions if f"function {f.name} " in text]
+    function = (named or source.functions[-2:])[0]
+    return function.file, function.line
+
+
+def _pairs(function: Function, made: ast.FunctionDef) -> Iterator[tuple[int, int]]:
+    """(generated line, user's line) of each statement: both trees have the same shape."""
+    for written, read in zip(ast.walk(made), ast.walk(function.node), strict=False):
+        if isinstance(written, ast.stmt):
+            yield written.lineno, read.lineno  # type: ignore[attr-defined]

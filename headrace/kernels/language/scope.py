@@ -1,0 +1,97 @@
+"""What a name in a user's function means: resolved as Python resolves it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import math
+import textwrap
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from headrace.kernels.language import ops_scalar
+from headrace.kernels.language.errors import EnvError
+
+MISSING = object()
+# NumPy's and math's names for words that are called otherwise here; equal names need no entry.
+ALIASES = {"arctan2": "atan2", "pow": "power", "where": "select", "fabs": "abs", "absolute": "abs", "fmin": "min"}
+ALIASES |= {"minimum": "min", "maximum": "max", "fmax": "max", "float_power": "power", "mod": "floor_mod"}
+PYTHON = {abs: "abs", min: "min", max: "max"}
+
+
+class Scope:
+    """One function of the user's: its syntax tree, and the values of the names it does not bind itself."""
+
+    def __init__(self, function: Callable[..., Any], cls: type) -> None:
+        self.function, self.cls = function, cls
+        self.file = inspect.getsourcefile(function) or "?"
+        try:
+            lines, self.line = inspect.getsourcelines(function)
+        except OSError:
+            raise EnvError(
+                self.file, 0, f"the source of {function.__name__} cannot be read", "Put the class in a file"
+            ) from None
+        # an `if` before a method's text keeps its indentation legal, and its lines where they are
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        ast.increment_lineno(tree, self.line - 1)
+        node = tree.body[0]
+        if not isinstance(node, ast.FunctionDef):
+            self.fail(node, f"{function.__name__} is not a plain function", "Write it with `def`")
+        self.node: ast.FunctionDef = node
+        free = function.__code__.co_freevars
+        self.closure = dict(zip(free, function.__closure__ or (), strict=True))
+        self.locals = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        self.locals |= {a.arg for a in node.args.args}
+
+    def fail(self, node: ast.AST, wrong: str, instead: str) -> NoReturn:
+        """Raise EnvError at a node."""
+        raise EnvError(self.file, getattr(node, "lineno", self.line), wrong, instead)
+
+    def resolve(self, node: ast.AST) -> Any:
+        """The Python object that a name or a dotted name stands for; MISSING where it begins with a local."""
+        if isinstance(node, ast.Attribute):
+            base = self.resolve(node.value)
+            if base is MISSING:
+                return MISSING
+            if not hasattr(base, node.attr):
+                self.fail(node, f"{ast.unparse(node)} does not exist", f"See what {ast.unparse(node.value)} has")
+            return getattr(base, node.attr)
+        if not isinstance(node, ast.Name) or node.id in self.locals:
+            return MISSING
+        if node.id in self.closure:
+            return self._closed(node)
+        scope = self.function.__globals__
+        if node.id in scope:
+            return scope[node.id]
+        if node.id == self.cls.__name__:
+            return self.cls
+        if hasattr(builtins, node.id):
+            return getattr(builtins, node.id)
+        self.fail(node, f"the name {node.id!r} is not defined", "Define or import it in this file")
+
+    def _closed(self, node: ast.Name) -> Any:
+        try:
+            return self.closure[node.id].cell_contents
+        except ValueError:
+            self.fail(node, f"the name {node.id!r} has no value yet", "Define it before the class")
+
+
+def word_of(function: Any) -> str | None:
+    """The word that a callable stands for: a word itself, or math's, NumPy's or Python's function of that meaning."""
+    name = getattr(function, "__name__", "")
+    if getattr(function, "__module__", None) == ops_scalar.__name__:
+        return name
+    try:
+        if function in PYTHON:
+            return PYTHON[function]
+    except TypeError:
+        return None
+    theirs = isinstance(function, np.ufunc) or function in vars(math).values() or getattr(np, name, None) is function
+    if not theirs or isinstance(function, (type, ModuleType)):
+        return None
+    name = ALIASES.get(name, name)
+    return name if name in ("abs", "min", "max") or inspect.isfunction(vars(ops_scalar).get(name)) else None

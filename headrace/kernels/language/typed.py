@@ -1,0 +1,40 @@
+"""Lowered expressions with their kinds, and how to write them."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from headrace.kernels.language.kinds import BOOL, F32, I32, U32, Kind
+
+NUMBERS = (BOOL, I32, U32, F32)
+CONVERSIONS = {F32: "F32", I32: "I32", U32: "U32", BOOL: "BOOL"}
+
+
+@dataclass
+class Typed:
+    """A lowered expression and its kind. A number known now is an ast.Constant, converted where it is used."""
+
+    node: ast.expr
+    kind: Kind
+
+    @property
+    def constant(self) -> bool:
+        """Is its value known now?"""
+        return isinstance(self.node, ast.Constant)
+
+
+def call(name: str, *args: ast.expr) -> ast.Call:
+    """name(*args)"""
+    return ast.Call(ast.Name(name, ast.Load()), list(args), [])
+
+
+def index(node: ast.expr, *indices: ast.expr) -> ast.Subscript:
+    """node[i, j]"""
+    inner = indices[0] if len(indices) == 1 else ast.Tuple(list(indices), ast.Load())
+    return ast.Subscript(node, inner, ast.Load())
+
+
+def pure(*nodes: ast.AST) -> bool:
+    """May these be computed even where their value is not wanted? Not if they index an array or call a helper."""
+    return not any(getattr(part, "guarded", False) for node in nodes for part in ast.walk(node))

@@ -1,0 +1,117 @@
+"""Acting compiled: actions, their log-likelihood and the value of N observations in one call, in blocks of 64."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.kernels.nn.layout import BLOCK, DISCRETE, WIDTH
+from headrace.kernels.nn.mlp import forward, normalize
+from headrace.kernels.nn.policy_heads import refresh, sample
+from headrace.kernels.nn.simd import store
+from headrace.kernels.runtime.jit import ENTRY, MERGED, njit
+from headrace.kernels.runtime.work_queue import claim, dismiss, dismissed, finished, publish, rest, wait
+
+F, U = np.float32, np.uint64
+_0, _1 = U(0), U(1)
+PARTS = U(8)
+
+
+@njit(**MERGED)
+def lanes_of(count):
+    """`count` samples of a block rounded up to whole vectors."""
+    return (count + WIDTH - _1) // WIDTH * WIDTH
+
+
+@njit(**MERGED)
+def look(policy, observation, first, count, scratch):
+    """What the network says of columns first ... first + count - 1 of the observation. Lanes left over repeat the
+    last."""
+    rows, stride = observation
+    lanes = lanes_of(count)
+    for e in range(_0, lanes):
+        n = first + (e if e < count else count - _1)
+        for f in range(_0, policy.places.inputs):
+            scratch[f * BLOCK + e] = rows[f * stride + n]
+    normalize(policy.normalizer, scratch)
+    forward(policy.layers, policy.parameters, scratch, lanes)
+
+
+@njit(**MERGED)
+def choose(policy, noise, first, count, scratch):
+    """Actions of a block that was looked at, and their log_prob."""
+    draws, rows, stride = noise
+    places, lanes = policy.places, lanes_of(count)
+    at = places.samples + BLOCK
+    for e in range(_0, lanes):
+        n = first + (e if e < count else count - _1)
+        for d in range(_0, draws):
+            scratch[at + d * BLOCK + e] = rows[d * stride + n]
+    for i in range(_0, lanes, WIDTH):
+        log_prob = sample(
+            policy.head, scratch, places.logits, places.d_logits, places.actions, places.entropies, i, at, draws
+        )
+        store(scratch, places.samples + i, log_prob)
+
+
+@njit(**MERGED)
+def write_values(policy, scratch, first, count, value):
+    """Values of a block to columns first, first + 1 ..."""
+    for e in range(_0, count):
+        value[first + e] = policy.units[_0] + policy.units[_1] * scratch[policy.places.values + e]
+
+
+@njit(**MERGED)
+def write(policy, scratch, first, count, decided):
+    """What was decided for a block to columns first, first + 1 ..."""
+    choice, action, stride, log_prob, value = decided
+    write_values(policy, scratch, first, count, value)
+    for e in range(_0, count):
+        n = first + e
+        log_prob[n] = scratch[policy.places.samples + e]
+        for c in range(_0, U(len(policy.head.sizes))):
+            a = scratch[policy.places.actions + c * BLOCK + e]
+            if policy.head.kind == DISCRETE:
+                choice[c * stride + n] = np.int32(a) + policy.start[c]
+            else:
+                action[c * stride + n] = a
+
+
+@njit(**MERGED)
+def _parts(worker, state, parts, policy, observation, noise, count, decided, scratch):
+    """Do parts, blocks of a fixed range, until none is left."""
+    blocks = (count + BLOCK - _1) // BLOCK
+    mine = scratch[U(worker)]
+    part = claim(state, worker)
+    while part >= 0:
+        p = U(part)
+        for block in range(blocks * p // parts, blocks * (p + _1) // parts):
+            first = block * BLOCK
+            size = min(BLOCK, count - first)
+            look(policy, observation, first, size, mine)
+            choose(policy, noise, first, size, mine)
+            write(policy, mine, first, size, decided)
+        finished(state)
+        part = claim(state, worker)
+
+
+@njit(**ENTRY)
+def act(worker, state, policy, observation, noise, count, decided, scratch):
+    """Decide for `count` observations.
+
+    worker, state: as in kernels.learning.ppo.learn. policy: tables.Actor. observation: (float32 flat, stride of
+    its rows). noise: (draws, float32 flat, stride of its rows), uniform in [0, 1); 0 draws for the most likely actions.
+    decided: (choice int32 flat, action float32 flat, stride of their rows, log_prob, value), of which choice or action
+    is written. scratch: float32, one row a worker.
+    """
+    parts = min(PARTS, (count + BLOCK - _1) // BLOCK)
+    if worker == 0:
+        refresh(policy.head, policy.parameters)
+        publish(state, parts)
+    while True:
+        _parts(worker, state, parts, policy, observation, noise, count, decided, scratch)
+        if worker == 0 or dismissed(state):
+            break
+        rest()
+    if worker == 0:
+        wait(state)
+        dismiss(state)

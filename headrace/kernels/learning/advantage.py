@@ -1,0 +1,49 @@
+"""The advantage's recursion compiled: one pass over the columns, SIMD across environments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.kernels.runtime.jit import ENTRY, njit
+
+F, U = np.float32, np.uint64
+
+
+@njit(**ENTRY)
+def gae(reward, value, next_value, terminated, truncated, advantage, gamma, gae_lambda):
+    """advantage [T, N] of columns [T, N], with the operations of headrace.core.returns.gae in its order."""
+    steps, envs = reward.shape
+    decay, discount = F(gamma * gae_lambda), F(gamma)
+    # unsigned indices: signed ones may be negative, and LLVM does not vectorise the wrap-around
+    for back in range(U(steps)):
+        t = U(steps) - U(1) - back
+        for n in range(U(envs)):
+            future = F(0) if terminated[t, n] else next_value[t, n]
+            ended = terminated[t, n] | truncated[t, n]
+            following = F(0) if back == U(0) else advantage[t + U(1), n]
+            delta = (reward[t, n] + discount * future) - value[t, n]
+            advantage[t, n] = delta + (F(0) if ended else decay) * following
+
+
+@njit(**ENTRY)
+def explained(prediction, target, valid, share):
+    """share[0]: how much of the variance of target a prediction explains over valid entries; all [T, N]."""
+    steps, envs = valid.shape
+    count, mean_target, mean_error, origin = 0.0, 0.0, 0.0, F(0)
+    for t in range(U(steps)):
+        for n in range(U(envs)):
+            if valid[t, n]:
+                # counted from the first, so that what does not vary has a variance of exactly 0
+                origin = target[t, n] if count == 0.0 else origin
+                count += 1.0
+                mean_target += target[t, n] - origin
+                mean_error += target[t, n] - prediction[t, n]
+    mean_target /= max(count, 1.0)
+    mean_error /= max(count, 1.0)
+    of_target, of_error = 0.0, 0.0
+    for t in range(U(steps)):
+        for n in range(U(envs)):
+            if valid[t, n]:
+                of_target += (target[t, n] - origin - mean_target) ** 2
+                of_error += (target[t, n] - prediction[t, n] - mean_error) ** 2
+    share[0] = F(1.0 - of_error / of_target) if of_target > 0.0 else F(0)

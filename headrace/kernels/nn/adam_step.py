@@ -1,0 +1,43 @@
+"""Adam with clipping of the gradient's norm, on ranges of flat float32 arrays. Kingma & Ba 2015, arXiv:1412.6980."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headrace.kernels.runtime.jit import INNER, njit
+
+F = np.float32
+BETA1, BETA2 = 0.9, 0.999
+
+
+@njit(fastmath={"reassoc", "contract"}, **INNER)
+def squares(gradient, first, count):
+    """Sum of squares of gradient[first : first + count], in an order fixed at compile time by the vector's width."""
+    total = F(0)
+    for i in range(first, first + count):
+        total += gradient[i] * gradient[i]
+    return total
+
+
+@njit(**INNER)
+def scales(norm, steps, learning_rate, max_norm):
+    """(factor of the gradient, rate, factor of the root of squares), float32: for step number `steps`, counted from 1,
+    along a gradient of this norm, scaled down to max_norm where it is larger."""
+    excess = norm / max_norm
+    factor = 1.0 if excess <= 1.0 else 1.0 / excess  # NaN fails the comparison, and goes on to the parameters
+    return F(factor), F(learning_rate / (1.0 - BETA1**steps)), F(1.0 / math.sqrt(1.0 - BETA2**steps))
+
+
+@njit(fastmath={"contract"}, **INNER)
+def adam(parameters, gradient, mean, square, first, count, scale, eps):
+    """Move parameters[first : first + count] one step. scale: see scales()."""
+    factor, rate, correction = scale
+    keep1, keep2, take1, take2 = F(BETA1), F(BETA2), F(1.0 - BETA1), F(1.0 - BETA2)
+    for i in range(first, first + count):
+        g = gradient[i] * factor
+        m = keep1 * mean[i] + take1 * g
+        v = keep2 * square[i] + take2 * g * g
+        mean[i], square[i] = m, v
+        parameters[i] -= rate * m / (F(math.sqrt(v)) * correction + eps)

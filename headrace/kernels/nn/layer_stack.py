@@ -1,0 +1,142 @@
+"""A stack of dense layers on a whole batch, forward and backward, for torch's autograd.
+
+Both calls share their blocks of 64 samples among threads in a number of parts that the batch's size alone decides, each
+part with a gradient of its own: results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.kernels.nn.dense import add, clear
+from headrace.kernels.nn.layout import ACTIVATION, BLOCK, CODES, NORM, NORMAL, NOWHERE, OUTPUT, OUTPUTS, SLOPE, WIDTH
+from headrace.kernels.nn.mlp import backward, flatten_gradient, forward
+from headrace.kernels.nn.simd import load, store
+from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
+from headrace.kernels.runtime.work_queue import claim, dismiss, dismissed, finished, publish, rest, wait
+
+F, U = np.float32, np.uint64
+_0, _1 = U(0), U(1)
+SILU, GELU = U(CODES["silu"]), U(CODES["gelu"])
+
+
+@njit(**MERGED)
+def _read(rows, first, count, features, scratch, at):
+    """Samples first ... first + count - 1 of a batch to the block at scratch[at]; lanes left over are 0."""
+    values, sample, feature = rows
+    for f in range(_0, features):
+        for e in range(_0, BLOCK):
+            scratch[at + f * BLOCK + e] = values[(first + e) * sample + f * feature] if e < count else F(0)
+
+
+@njit(**MERGED)
+def _write(scratch, at, first, count, features, rows):
+    """A block to samples first ... first + count - 1 of a batch [B, features]."""
+    for e in range(_0, count):
+        for f in range(_0, features):
+            rows[(first + e) * features + f] = scratch[at + f * BLOCK + e]
+
+
+@njit(**INNER)
+def _copy(scratch, place, kept, at, count, saving):
+    """Between scratch[place] and kept[at] on; gives where the next ones are kept. count: a multiple of 16."""
+    for i in range(_0, count, WIDTH):
+        if saving:
+            store(kept, at + i, load(scratch, place + i))
+        else:
+            store(scratch, place + i, load(kept, at + i))
+    return at + count
+
+
+@njit(**INNER)
+def _keep(stack, scratch, kept, saving):
+    """What backward() reads of forward(): from a worker's scratch, which stays in its core's cache, to a block's own
+    memory, a third as large, or back."""
+    at = _copy(scratch, _0, kept, _0, stack.inputs * BLOCK, saving)
+    for n in range(_0, U(len(stack.layers))):
+        size = stack.layers[n, OUTPUTS] * BLOCK
+        at = _copy(scratch, stack.layers[n, OUTPUT], kept, at, size, saving)
+        if stack.layers[n, ACTIVATION] == SILU or stack.layers[n, ACTIVATION] == GELU:
+            at = _copy(scratch, stack.layers[n, SLOPE], kept, at, size, saving)
+        if stack.layers[n, NORM] != NOWHERE:
+            at = _copy(scratch, stack.layers[n, NORMAL], kept, at, size + BLOCK, saving)
+
+
+@njit(**MERGED)
+def _forward(stack, parameters, samples, outputs, mine, kept, part):
+    count, keep, parts = stack.samples, stack.keep, stack.parts
+    blocks = (count + BLOCK - _1) // BLOCK
+    for block in range(blocks * part // parts, blocks * (part + _1) // parts):
+        first = block * BLOCK
+        size = min(BLOCK, count - first)
+        lanes = BLOCK if keep else (size + WIDTH - _1) // WIDTH * WIDTH
+        _read(samples, first, size, stack.inputs, mine, _0)
+        forward(stack.layers, parameters, mine, lanes)
+        _write(mine, stack.output, first, size, stack.outputs, outputs)
+        if keep:
+            _keep(stack, mine, kept[block], True)
+
+
+@njit(**MERGED)
+def _backward(stack, parameters, deltas, mine, kept, gradient, d_samples, part):
+    count, parts = stack.samples, stack.parts
+    blocks = (count + BLOCK - _1) // BLOCK
+    clear(gradient, _0, U(len(gradient)))
+    for block in range(blocks * part // parts, blocks * (part + _1) // parts):
+        first = block * BLOCK
+        size = min(BLOCK, count - first)
+        _keep(stack, mine, kept[block], False)
+        _read(deltas, first, size, stack.outputs, mine, stack.delta)
+        backward(stack.layers, stack.transposed, parameters, mine, gradient)
+        if stack.input_delta != NOWHERE:
+            _write(mine, stack.input_delta, first, size, stack.inputs, d_samples)
+
+
+@njit(**ENTRY)
+def evaluate(worker, state, stack, parameters, samples, outputs, scratch, kept):
+    """Outputs float32 [B * outputs] of a batch.
+
+    worker, state: as in headrace.kernels.learning.ppo.learn. stack: tables.Stack. parameters: float32 [P]. samples:
+    (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row a worker.
+    kept: float32, where stack.keep a row for each block, which differentiate() is to read.
+    """
+    if worker == 0:
+        publish(state, stack.parts)
+    while True:
+        part = claim(state, worker)
+        while part >= 0:
+            _forward(stack, parameters, samples, outputs, scratch[U(worker)], kept, U(part))
+            finished(state)
+            part = claim(state, worker)
+        if worker == 0 or dismissed(state):
+            break
+        rest()
+    if worker == 0:
+        wait(state)
+        dismiss(state)
+
+
+@njit(**ENTRY)
+def differentiate(worker, state, stack, parameters, deltas, scratch, kept, gradient, flat, d_samples):
+    """Gradients of a loss, from those at the outputs of evaluate(): of the parameters, float32 [P], and of the samples,
+    float32 [B * inputs], where stack.input_delta says that they are wanted.
+
+    deltas: as samples in evaluate(). kept: as evaluate() left it. gradient: float32, room for one a part.
+    """
+    if worker == 0:
+        publish(state, stack.parts)
+    while True:
+        part = claim(state, worker)
+        while part >= 0:
+            _backward(stack, parameters, deltas, scratch[U(worker)], kept, gradient[U(part)], d_samples, U(part))
+            finished(state)
+            part = claim(state, worker)
+        if worker == 0 or dismissed(state):
+            break
+        rest()
+    if worker == 0:
+        wait(state)
+        dismiss(state)
+        for p in range(_1, stack.parts):
+            add(gradient[_0], gradient[p], _0, U(len(gradient[_0])))
+        flatten_gradient(stack.layers, gradient[_0], flat)

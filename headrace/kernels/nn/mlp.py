@@ -1,0 +1,138 @@
+"""Forward and backward of a tree of dense layers on one block of 64 samples, widths given at run time.
+
+A network is a table (headrace.kernels.nn.layout): one row per layer, in the order of computation, with widths and with
+the places of its weights, inputs, outputs and gradients in flat arrays. Several layers may read the same source: actor
+and critic side by side, or two heads on one trunk. One compilation serves every architecture.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.kernels.nn.activations import activate, layer_norm, layer_norm_backward, pull_back
+from headrace.kernels.nn.dense import add_dots, add_row_sums, clear, fill, multiply, transpose
+from headrace.kernels.nn.layout import (
+    ACTIVATION,
+    BIAS,
+    BIAS_GRADIENT,
+    BLOCK,
+    DELTA,
+    FIRST,
+    GRADIENT,
+    INPUTS,
+    NORM,
+    NORM_BIAS,
+    NORM_GRADIENT,
+    NORMAL,
+    NOWHERE,
+    OUTPUT,
+    OUTPUTS,
+    SLOPE,
+    SOURCE,
+    SOURCE_DELTA,
+    STRIDE,
+    WEIGHT,
+    WIDTH,
+)
+from headrace.kernels.nn.simd import load, select, splat, store
+from headrace.kernels.runtime.jit import INNER, MERGED, njit
+
+ROWS = np.uint64(24)  # of a layer at a time, so that they are still in the first cache when they are needed again
+FEW = np.uint64(512)  # weights of a layer up to which add_dots is faster than a transposed source
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+
+
+@njit(**INNER)
+def _rounded(count):
+    """`count` rounded up to whole vectors."""
+    return (count + WIDTH - _ONE) // WIDTH * WIDTH
+
+
+@njit(**INNER)
+def normalize(normalizer, scratch):
+    """Normalise the observation's block at scratch[0], in place. NaN stays."""
+    low, high = splat(-normalizer.limit), splat(normalizer.limit)
+    for f in range(_ZERO, np.uint64(len(normalizer.center))):
+        center, scale = normalizer.center[f], normalizer.scale[f]
+        for i in range(f * BLOCK, (f + _ONE) * BLOCK, WIDTH):
+            x = (load(scratch, i) - center) * scale
+            x = select(x > high, high, x)
+            store(scratch, i, select(x < low, low, x))
+
+
+@njit(**MERGED)
+def forward(layers, parameters, scratch, lanes):
+    """Outputs and slopes of all layers, from the observation's block at scratch[0]; of its first `lanes` samples, a
+    multiple of 16."""
+    for n in range(_ZERO, np.uint64(len(layers))):
+        inputs, outputs, output = layers[n, INPUTS], layers[n, OUTPUTS], layers[n, OUTPUT]
+        code, slope, norm = layers[n, ACTIVATION], layers[n, SLOPE], layers[n, NORM]
+        for r in range(_ZERO, outputs, ROWS):
+            rows, place = min(ROWS, outputs - r), output + r * BLOCK
+            fill(scratch, place, rows, parameters, layers[n, BIAS] + r)
+            multiply(
+                parameters, layers[n, WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
+                scratch, layers[n, SOURCE], BLOCK, scratch, place, BLOCK, lanes,
+            )  # fmt: skip
+            if norm == NOWHERE:
+                _activate(code, scratch, place, slope + r * BLOCK, rows, lanes)
+        if norm != NOWHERE:
+            layer_norm(scratch, output, outputs, layers[n, NORMAL], parameters, norm, layers[n, NORM_BIAS])
+            _activate(code, scratch, output, slope, outputs, lanes)
+
+
+@njit(**INNER)
+def _activate(code, scratch, first, slope, rows, lanes):
+    if lanes == BLOCK:
+        activate(code, scratch, first, slope, rows * BLOCK)
+    else:
+        for row in range(_ZERO, rows * BLOCK, BLOCK):
+            activate(code, scratch, first + row, slope + row, lanes)
+
+
+@njit(**MERGED)
+def backward(layers, transposed, parameters, scratch, gradient):
+    """Add a block's gradient to `gradient`, from the deltas of the layers that nothing reads, after forward()."""
+    for back in range(_ZERO, np.uint64(len(layers))):
+        n = np.uint64(len(layers)) - _ONE - back
+        inputs, outputs, stride = layers[n, INPUTS], layers[n, OUTPUTS], layers[n, STRIDE]
+        source, delta, upstream = layers[n, SOURCE], layers[n, DELTA], layers[n, SOURCE_DELTA]
+        pull_back(layers[n, ACTIVATION], scratch, delta, layers[n, OUTPUT], layers[n, SLOPE], outputs * BLOCK)
+        norm, place = layers[n, NORM], layers[n, NORM_GRADIENT]
+        if norm != NOWHERE:
+            bias = place + _rounded(outputs)
+            layer_norm_backward(scratch, delta, outputs, layers[n, NORMAL], parameters, norm, gradient, place, bias)
+        if inputs * outputs <= FEW:
+            add_dots(scratch, delta, outputs, source, inputs, gradient, layers[n, GRADIENT], stride)
+        else:
+            transpose(scratch, source, inputs, transposed, stride)
+            multiply(
+                scratch, delta, BLOCK, _ONE, outputs, BLOCK,
+                scratch, transposed, stride, gradient, layers[n, GRADIENT], stride, stride,
+            )  # fmt: skip
+        add_row_sums(scratch, delta, outputs, gradient, layers[n, BIAS_GRADIENT])
+        if upstream != NOWHERE:
+            for i in range(_ZERO, inputs, ROWS):
+                rows, place = min(ROWS, inputs - i), upstream + i * BLOCK
+                if layers[n, FIRST] != _ZERO:
+                    clear(scratch, place, rows * BLOCK)
+                multiply(
+                    parameters, layers[n, WEIGHT] + i, _ONE, inputs, rows, outputs,
+                    scratch, delta, BLOCK, scratch, place, BLOCK, BLOCK,
+                )  # fmt: skip
+
+
+@njit(**MERGED)
+def flatten_gradient(layers, gradient, flat):
+    """From a gradient's padded rows to the parameters' own order."""
+    for n in range(_ZERO, np.uint64(len(layers))):
+        inputs, outputs, stride = layers[n, INPUTS], layers[n, OUTPUTS], layers[n, STRIDE]
+        for o in range(_ZERO, outputs):
+            source, target = layers[n, GRADIENT] + o * stride, layers[n, WEIGHT] + o * inputs
+            for i in range(_ZERO, inputs):
+                flat[target + i] = gradient[source + i]
+            flat[layers[n, BIAS] + o] = gradient[layers[n, BIAS_GRADIENT] + o]
+            if layers[n, NORM] != NOWHERE:
+                place = layers[n, NORM_GRADIENT] + o
+                flat[layers[n, NORM] + o] = gradient[place]
+                flat[layers[n, NORM_BIAS] + o] = gradient[place + _rounded(outputs)]

@@ -1,0 +1,189 @@
+"""Compiled kernels on disk, so that each is compiled once per machine.
+
+A generated module lies in a file named by the hash of its text and of what else decides the machine code (Numba, LLVM,
+Python, the processor). entry() keeps machine code beside it and needs no Numba to load that; for CUDA and for Numba's
+own threads, Numba's cache lies there (compile_once). The first compilation holds a lock, others wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.kernels.runtime.native import Native
+
+_DIGEST = 32  # bytes at the start of a file of machine code: SHA-256 of the rest
+_entries: dict[Path, Native] = {}
+_announced: set[ModuleType] = set()
+
+
+@cache
+def folder() -> Path:
+    """Where kernels are kept: $HEADRACE_CACHE, else ~/.cache/headrace/kernels, else a temporary folder."""
+    wanted = os.environ.get("HEADRACE_CACHE")
+    paths = [Path(wanted).absolute()] if wanted else []
+    for path in [*paths, Path(os.path.expanduser("~")) / ".cache" / "headrace" / "kernels"]:
+        if path.is_absolute() and _writable(path):
+            return path
+    return Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
+
+
+def entry(
+    name: str,
+    text: str,
+    function: str,
+    arguments: tuple[Any, ...],
+    announcement: str,
+    explained: Callable[[ModuleType], AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Native:
+    """A function of the module with this text, compiled for arguments of these types, or loaded where any process did
+    that before.
+
+    The announcement goes to stderr when something is really going to be compiled, inside explained(module).
+    """
+    from headrace.kernels.runtime.native import Native, kind
+
+    types = hashlib.sha256(kind(arguments).encode()).hexdigest()[:8]
+    path = folder() / f"{_title(name, text)}.{function}.{types}.bin"
+    if path not in _entries:
+        code = _read(path)
+        if code is None:
+            with locked(path.with_suffix(".lock")):
+                code = _read(path) or _object_code(name, text, function, arguments, announcement, explained)
+                write(path, hashlib.sha256(code).digest() + code)
+        _entries[path] = Native(code)
+    return _entries[path]
+
+
+def _object_code(
+    name: str,
+    text: str,
+    function: str,
+    arguments: tuple[Any, ...],
+    announcement: str,
+    explained: Callable[[ModuleType], AbstractContextManager[Any]],
+) -> bytes:
+    from headrace.kernels.runtime.machine_code import object_code
+
+    module = load(name, text)
+    if module not in _announced:
+        _announced.add(module)
+        print(announcement, file=sys.stderr, flush=True)
+    with explained(module):
+        return object_code(getattr(module, function), arguments)
+
+
+def _read(path: Path) -> bytes | None:
+    """The machine code in a file; None where there is none, or a damaged one."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    code = content[_DIGEST:]
+    return code if content[:_DIGEST] == hashlib.sha256(code).digest() else None
+
+
+def _title(name: str, text: str) -> str:
+    """The name of the module with this text on this machine."""
+    return f"headrace_{name}_{hashlib.sha256(chr(0).join([text, *_machine()]).encode()).hexdigest()[:20]}"
+
+
+def load(name: str, text: str) -> ModuleType:
+    """The module with this text, from a file in the cache. `name`: what a reader of the folder sees."""
+    title = _title(name, text)
+    if title in sys.modules:
+        return sys.modules[title]
+    path = folder() / f"{title}.py"
+    with locked(path.with_suffix(".lock")):  # written once: Numba's cache goes by the file's time
+        if not path.exists():
+            write(path, text.encode())
+    spec = importlib.util.spec_from_file_location(title, path)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[title] = module
+    try:
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+    except BaseException:
+        del sys.modules[title]
+        raise
+    return module
+
+
+def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]], announcement: str) -> None:
+    """Compile functions of a module for tuples of Numba types, or load them where any process did it before.
+
+    The announcement goes to stderr when something is really going to be compiled.
+    """
+    missing = {name: types for name, types in wanted.items() if types not in getattr(module, name).overloads}
+    signature = hashlib.sha256(repr(sorted(missing.items())).encode()).hexdigest()[:8]
+    done = folder() / f"{module.__name__}.{signature}.done"
+    if done.exists() or not missing:
+        _compile(module, missing)
+        return
+    with locked(folder() / f"{module.__name__}.lock"):
+        if not done.exists():
+            print(announcement, file=sys.stderr, flush=True)
+        _compile(module, missing)
+        write(done, b"")
+
+
+def _compile(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]]) -> None:
+    for name, types in wanted.items():
+        getattr(module, name).compile(types)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock between processes; where the system has none, go on: every write is atomic anyway."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(path, "a") as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@cache
+def _machine() -> tuple[str, ...]:
+    """What decides the machine code beside the text."""
+    from headrace.kernels.runtime import native
+
+    return (
+        version("numba"),
+        version("llvmlite"),
+        platform.python_version(),
+        sys.implementation.cache_tag,
+        *native.processor()[:2],
+    )
+
+
+def _writable(path: Path) -> bool:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,56 @@
+"""Entry points of the package's own kernels, compiled once per machine and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from headrace.kernels.runtime import cache as disk
+from headrace.kernels.runtime.native import Native
+
+PACKAGE = Path(__file__).parents[2]
+_IMPORT = re.compile(r"^\s*from headrace\.([\w.]+) import (\([^)]*\)|[^#\n]*)", re.MULTILINE)
+_CALLING = ("kernels.runtime.native", "kernels.runtime.machine_code")  # how arguments are passed to every entry point
+
+
+def imported(module: str) -> set[str]:
+    """The modules of headrace that `module` reaches by its imports, itself included: "kernels.nn.simd" and so on."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for home, names in _IMPORT.findall(_source(name).decode()):
+            inside = (f"{home}.{member}" for member in re.findall(r"\w+", names))
+            waiting += [one for one in (home, *inside) if _path(one).is_file()]
+    return found
+
+
+@cache
+def _text(name: str) -> str:
+    """The text of headrace.kernels.`name`, which also tells whether a file that it imports has changed."""
+    module = f"kernels.{name}"
+    digest = hashlib.sha256()
+    for part in sorted(imported(module) | set(_CALLING)):
+        digest.update(_source(part))
+    return f"{_source(module).decode()}\n# with {digest.hexdigest()}\n"
+
+
+def _path(module: str) -> Path:
+    return PACKAGE / f"{module.replace('.', '/')}.py"
+
+
+@cache
+def _source(module: str) -> bytes:
+    return _path(module).read_bytes()
+
+
+def entry(name: str, function: str, arguments: tuple[Any, ...], announcement: str) -> Native:
+    """A function of the module headrace.kernels.`name`, compiled for arguments of these types; announced if that takes
+    time. It does not look at its arguments' types again: they must not change."""
+    return disk.entry(name.replace(".", "_"), _text(name), function, arguments, announcement)

@@ -1,0 +1,128 @@
+"""Compiled functions as machine code, called without Numba: loading one takes a millisecond, Numba's own half a second.
+
+An entry point (kernels.runtime.machine_code makes it) takes one pointer, to words of 8 bytes: the function's arguments
+as Numba passes them, tuples flattened, each number in a word of its own, and of an array seven words or more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+ENTRY = "entry"  # the symbol under which a file of machine code has its function
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)  # releases the GIL
+_64_BITS = (1 << 64) - 1
+_DOUBLE = struct.Struct("<d")
+_ADDRESS = 4  # which of an array's words is its address
+
+
+class Native:
+    """A function from machine code: what object_code() of kernels.runtime.machine_code gives. Gives nothing back.
+
+    Types are not looked at: its arguments must be of those that it was compiled for. Releases the GIL.
+    """
+
+    def __init__(self, code: bytes) -> None:
+        # an engine of its own for each, so that names in different files cannot clash
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        self.address = self._engine.get_function_address(ENTRY)
+        self.run = _RUN(self.address)
+
+    def __call__(self, *arguments: Any) -> None:
+        Call(self, arguments)()
+
+
+class Call:
+    """A function with its arguments, turned to words once: calling it again costs half a microsecond.
+
+    words: uint64. Numbers among the arguments may be changed there (put); arrays are read where they lie.
+    """
+
+    def __init__(self, function: Native, arguments: tuple[Any, ...]) -> None:
+        self.function, self.arguments = function, arguments  # kept, because the words are addresses
+        self.words = np.array(words(arguments), np.uint64)
+        self._run, self._address = function.run, self.words.ctypes.data
+
+    def __call__(self) -> None:
+        if self._run(self._address) != 0:
+            raise RuntimeError("a compiled function stopped with an exception: run it uncompiled to see which")
+
+    def place(self, *path: int) -> int:
+        """Where the words of an argument begin; path: its number, and its part's number in that tuple, and so on."""
+        first, within = 0, self.arguments
+        for number in path:
+            first += len(words(within[:number]))
+            within = within[number]
+        return first
+
+    def put(self, place: int, argument: Any) -> None:
+        """Change numbers among the arguments, in all their parts, from a place on."""
+        new = words(argument)
+        self.words[place : place + len(new)] = new
+
+    def point(self, place: int, address: int) -> None:
+        """Let the array whose words begin at a place lie elsewhere. The caller keeps it until the call is over."""
+        self.words[place + _ADDRESS] = address
+
+    def for_worker(self, worker: int) -> Call:
+        """The same call with another number as its first argument."""
+        other = object.__new__(Call)
+        other.function, other.arguments, other.words = self.function, self.arguments, self.words.copy()
+        other.words[0] = worker
+        other._run, other._address = self._run, other.words.ctypes.data
+        return other
+
+
+def words(argument: Any) -> list[int]:
+    """An argument as Numba passes it to a compiled function."""
+    found: list[int] = []
+    _add_words(argument, found)
+    return found
+
+
+def _add_words(argument: Any, found: list[int]) -> None:
+    if isinstance(argument, np.ndarray):
+        # the first two are for counting references, which Numba leaves alone where they are 0
+        found += (0, 0, argument.size, argument.itemsize, argument.ctypes.data, *argument.shape)
+        found += [stride & _64_BITS for stride in argument.strides]
+    elif isinstance(argument, tuple):
+        for part in argument:
+            _add_words(part, found)
+    elif isinstance(argument, np.generic):
+        found.append(int.from_bytes(argument.tobytes(), "little"))
+    elif isinstance(argument, float):
+        found.append(int.from_bytes(_DOUBLE.pack(argument), "little"))
+    else:
+        found.append(argument & _64_BITS)
+
+
+def kind(argument: Any) -> str:
+    """All that decides an argument's type in compiled code, as text."""
+    if isinstance(argument, tuple):
+        return f"{type(argument).__name__}({','.join(map(kind, argument))})"
+    if isinstance(argument, np.ndarray):
+        flags = argument.flags
+        layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
+        return f"{argument.dtype.str}{argument.ndim}{layout}{'w' if flags.writeable else 'r'}"
+    return argument.dtype.str if isinstance(argument, np.generic) else type(argument).__name__
+
+
+def target_machine() -> Any:
+    """LLVM's description of this processor; a new one, because an engine keeps the one it is given for itself."""
+    cpu, features, target = processor()
+    return target.create_target_machine(cpu=cpu, features=features, opt=3, codemodel="jitdefault", jit=True)
+
+
+@cache
+def processor() -> tuple[str, str, Any]:
+    """Its name, its features, and LLVM's target for it."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.Target.from_default_triple()

@@ -1,0 +1,190 @@
+"""N worlds on a GPU: a generated Numba module, a thread for each world, launched on torch's stream without waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.core.rng import MASK
+from headrace.data.rollout import Rollout
+from headrace.kernels.language import kinds
+from headrace.kernels.language.numba_errors import explained
+from headrace.kernels.language.read import Source
+from headrace.kernels.runtime import cache
+from headrace.kernels.targets.codegen_pixels import cuda_pictures
+from headrace.kernels.targets.cpu.env import pack_params
+from headrace.kernels.targets.cuda import block_size
+from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, cuda_module, rows
+from headrace.kernels.targets.cuda.launch import array, launch, numba_cuda, on_device, simulated
+from headrace.kernels.targets.random_actions import random_actions
+from headrace.kernels.targets.tensor_state import TensorWorlds
+
+NUMBERS = {"reset": 0, "step": 1, "run": 2, "run_random": 3}  # kernel -> whole numbers behind its arrays
+WARM_UP, TIMED = 3, 30  # launches, when threads a block are chosen
+DEFAULT_BLOCK = 128
+
+
+class CudaWorlds(TensorWorlds):
+    """N worlds on a GPU. See headrace.kernels.targets.base for what each method owes.
+
+    Where observations are pictures, a second launch draws them, a thread for each pixel.
+    block: threads a block; None measures which number is fastest, once per GPU, environment and number of worlds.
+    first_env: number of world 0, where these are a part of a larger set.
+    A step is one launch, and may be captured in a CUDA graph, with its t in it: reset() compiles it before. Under
+    NUMBA_ENABLE_CUDASIM=1 the same kernels run, slowly, on tensors of the CPU.
+    Raises ImportError without numba-cuda, RuntimeError without a GPU.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        num_envs: int,
+        params: Mapping[str, Any] | None = None,
+        device: torch.device | str = "cuda",
+        block: int | None = None,
+        first_env: int = 0,
+    ) -> None:
+        numba_cuda()
+        self._simulated = simulated()
+        if not self._simulated and not torch.cuda.is_available():
+            raise RuntimeError('backend="cuda" needs an NVIDIA GPU that torch can use: use backend="cpu"')
+        device = torch.device("cpu" if self._simulated else device)
+        float_params, integer_params, per_env = pack_params(source, params or {}, num_envs)
+        float_rows, integer_rows = (count * num_envs for count in rows(source))
+        tail = torch.tensor([0, first_env], dtype=torch.int32)  # the seed, the first world
+        floats = torch.cat([torch.zeros(float_rows), torch.from_numpy(float_params).flatten()]).to(device)
+        zeros = torch.zeros(integer_rows, dtype=torch.int32)
+        integers = torch.cat([zeros, torch.from_numpy(integer_params).flatten(), tail]).to(device)
+        self._own_arrays = {
+            f.name: torch.zeros(*f.shape, num_envs, dtype=_dtype(f.dtype), device=device)  # type: ignore[misc]
+            for f in source.arrays
+        }
+        super().__init__(
+            source,
+            floats[:float_rows].view(-1, num_envs),
+            integers[:integer_rows].view(-1, num_envs),
+            {name: array.movedim(-1, 0) for name, array in self._own_arrays.items()},
+        )
+        self._packs, self._seed = (floats, integers), integers[-2]
+        self._module = cache.load(f"{source.name}_cuda", cuda_module(source, per_env, self._simulated))
+        self._pictures: ModuleType | None = None
+        if source.frames:
+            text = cuda_pictures(source, per_env, self._simulated)
+            self._pictures = cache.load(f"{source.name}Pictures_cuda", text)
+            self._pixels = num_envs * int(np.prod(source.observation_space.shape[-2:]))
+        self._block = DEFAULT_BLOCK if block is None and self._simulated else block
+        self._rollout: Rollout | None = None
+        self._arguments: tuple[Any, ...] = ()
+        self._drawing: tuple[Any, ...] = ()
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Episode 0 of every world; writes observation[0] and valid[0]."""
+        self._bind(rollout)
+        self._take_seed(seed)
+        self._launch("reset", block=self._block or DEFAULT_BLOCK)
+        if self._block is None:
+            self._block = block_size.best(self._key(), lambda block: self._seconds(rollout, block))
+            self._launch("reset")
+        self._draw(-1)
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Every world from row t to row t + 1."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        self._launch("step", t)
+        self._draw(t)
+
+    def run(self, rollout: Rollout, first: int, last: int) -> None:
+        """Rows `first` .. `last` by the actions that stand in the rollout, in one launch (two a row, where pictures are
+        drawn); the first call compiles."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        if self._pictures is not None:
+            for t in range(first, last):
+                self.step(rollout, t)
+            return
+        self._compile("run")
+        self._launch("run", first, last)
+
+    def run_random(self, rollout: Rollout, first: int, last: int, counter: int) -> None:
+        """Rows `first` .. `last` by random actions (kernels.targets.random_actions), in one launch; the first call
+        compiles. counter: steps taken before."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        if self._pictures is not None:
+            space, steps = self.source.action_space, last - first
+            drawn = random_actions(space, self.seed, counter, steps, self.num_envs, self.device)
+            rollout.action[first:last].copy_(drawn)
+            self.run(rollout, first, last)
+            return
+        self._compile("run_random")
+        self._launch("run_random", first, last, counter)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(). Raises ValueError where it is of other worlds."""
+        super().load_state_dict(state)
+        self._take_seed(self.seed)
+
+    def _take_seed(self, seed: int) -> None:
+        self.seed = seed & MASK
+        self._seed.fill_(self.seed - (1 << 32) if self.seed >> 31 else self.seed)  # the same bits as an int32
+
+    def _bind(self, rollout: Rollout) -> None:
+        """Keep the columns of a rollout as Numba's arrays, and compile for them: a step then only launches."""
+        self.check(rollout)
+        columns = [getattr(rollout, name) for name in COLUMNS]
+        with on_device(self.device):
+            self._arguments = tuple(array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
+        # a picture knows no more of the rollout than what was seen and what is live
+        self._drawing = self._arguments[: len(self._arguments) - len(columns) + 2]
+        self._rollout = rollout
+        self._compile("reset", "step")
+
+    def _compile(self, *kernels: str) -> None:
+        """Compile kernels for the columns bound, where that is still to be done."""
+        if self._simulated:
+            return
+        import numba
+
+        types = tuple(argument._numba_type_ for argument in self._arguments)
+        wanted = {kernel: (*types, *(numba.types.int64,) * NUMBERS[kernel]) for kernel in kernels}
+        announcement = f"compiling {self.source.name} for the GPU (once, about 5 s) ..."
+        with on_device(self.device), explained(self.source, self._module):
+            cache.compile_once(self._module, wanted, announcement)
+            if self._pictures is not None:
+                drawing = tuple(argument._numba_type_ for argument in self._drawing)
+                cache.compile_once(self._pictures, {"draw": (*drawing, numba.types.int64)}, announcement)
+
+    def _key(self) -> str:
+        """What the best number of threads depends on."""
+        return f"{torch.cuda.get_device_name(self.device)}, {self._module.__name__}, {self.num_envs} worlds"
+
+    def _seconds(self, rollout: Rollout, block: int) -> float:
+        """Time of a step, measured on the GPU. The worlds go on from where they are, over row 0."""
+        for _ in range(WARM_UP):
+            self._launch("step", 0, block=block)
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        for _ in range(TIMED):
+            self._launch("step", 0, block=block)
+        ended.record()
+        ended.synchronize()
+        return began.elapsed_time(ended) / 1000 / TIMED
+
+    def _draw(self, t: int) -> None:
+        """Draw row t + 1, where observations are pictures."""
+        if self._pictures is not None:
+            launch(self._pictures.draw, self._pixels, DEFAULT_BLOCK, self.device, *self._drawing, t)
+
+    def _launch(self, kernel: str, *rest: int, block: int | None = None) -> None:
+        threads = block or self._block or DEFAULT_BLOCK
+        launch(getattr(self._module, kernel), self.num_envs, threads, self.device, *self._arguments, *rest)
+
+
+def _dtype(dtype: str) -> torch.dtype:
+    """The dtype an array field is stored in."""
+    return getattr(torch, kinds.STORAGE[dtype].__name__.removesuffix("_"))

@@ -1,0 +1,102 @@
+"""Random numbers and advantages compiled for CUDA: each one launch, where plain torch takes some hundred.
+
+Counters may be scalars on the device, so that a captured graph draws anew at every replay.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.core.rng import MASK
+from headrace.kernels.language.ops import prelude
+from headrace.kernels.runtime import cache
+from headrace.kernels.targets.cuda.codegen_cuda import DEVICE, OWN, PRODUCT, SIMULATED_PRODUCT
+from headrace.kernels.targets.cuda.launch import array, launch, simulated
+
+BLOCK = 128
+KERNELS = '''
+@cuda.jit(cache=True)
+def fill(out, first_step, seed, purpose):
+    """out [T, D, N]: a thread for each step, Philox block of four draws, and environment."""
+    steps, draws, envs = np.uint64(out.shape[0]), np.uint64(out.shape[1]), np.uint64(out.shape[2])
+    blocks = (draws + np.uint64(3)) // np.uint64(4)
+    i = np.uint64(cuda.grid(1))
+    if i < steps * blocks * envs:
+        n, block, t = i % envs, (i // envs) % blocks, i // (envs * blocks)
+        step = np.uint64(first_step[0]) + t
+        words = _philox(U32(seed), U32(purpose), U32(n), U32(step >> np.uint64(32)), U32(step), U32(block))
+        d = block * np.uint64(4)
+        out[t, d, n] = _to_uniform(words[0])
+        if d + np.uint64(1) < draws:
+            out[t, d + np.uint64(1), n] = _to_uniform(words[1])
+        if d + np.uint64(2) < draws:
+            out[t, d + np.uint64(2), n] = _to_uniform(words[2])
+        if d + np.uint64(3) < draws:
+            out[t, d + np.uint64(3), n] = _to_uniform(words[3])
+
+
+@cuda.jit(device=True)
+def _to_uniform(word):
+    return _product(F32(I32(word >> U32(8))), F32(5.9604644775390625e-8))
+
+
+@cuda.jit(cache=True)
+def advantages(out, reward, value, next_value, terminated, truncated, gamma, decay):
+    """out [T, N]: a thread for each environment, from the last step to the first. gamma, decay: float32."""
+    n = np.uint64(cuda.grid(1))
+    if n < np.uint64(out.shape[1]):
+        following = F32(0.0)
+        for k in range(out.shape[0]):
+            t = np.uint64(out.shape[0] - 1 - k)
+            ahead = F32(0.0) if terminated[t, n] else next_value[t, n]
+            delta = reward[t, n] + gamma * ahead - value[t, n]
+            following = delta if terminated[t, n] or truncated[t, n] else delta + decay * following
+            out[t, n] = following
+'''
+
+
+def uniform(
+    seed: int,
+    purpose: int,
+    first_step: int | Tensor,
+    num_steps: int,
+    num_envs: int,
+    num_draws: int,
+    device: torch.device | str,
+) -> Tensor:
+    """headrace.core.rng.uniform, bit for bit."""
+    counter = first_step if isinstance(first_step, Tensor) else torch.full((), first_step, device=device)
+    draws = torch.empty(num_steps, num_draws, num_envs, device=device)
+    threads = num_steps * ((num_draws + 3) // 4) * num_envs
+    launch(
+        _module().fill, threads, BLOCK, draws.device, array(draws), array(counter.view(1)), seed & MASK, int(purpose)
+    )
+    return draws.transpose(1, 2)
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """headrace.core.returns.gae, within rounding."""
+    advantage = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
+    columns = [array(x) for x in (advantage, reward, value, next_value, terminated, truncated)]
+    numbers = (np.float32(gamma), np.float32(gamma * gae_lambda))
+    launch(_module().advantages, reward.shape[1], BLOCK, reward.device, *columns, *numbers)
+    return advantage
+
+
+@functools.cache
+def _module() -> ModuleType:
+    own = OWN.format(product=SIMULATED_PRODUCT if simulated() else PRODUCT)
+    return cache.load("numbers_cuda", prelude(DEVICE, own) + KERNELS)
