@@ -7,11 +7,11 @@ from typing import Any
 
 from gymnasium.spaces import Space
 
-from headrace.algorithms.grouped import Grouped, seed_of
+from headrace.algorithms.group_algorithm import Grouped, seed_of
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, observation_column
 from headrace.metrics import Episodes
-from headrace.policies.grouped import GroupedPolicy
+from headrace.policies.group_policy import GroupedPolicy
 
 
 def spaces_of(env: Any) -> dict[str, tuple[Space, Space]]:

@@ -98,7 +98,7 @@ def offer_kernels(device: torch.device) -> None:
     if doubt:
         _say(f"CUDA kernels differ from plain torch on this machine ({doubt}): plain torch runs instead")
     else:
-        import_module("headrace.kernels.fused_cuda")
+        import_module("headrace.bindings.rng_returns_cuda")
 
 
 def graphs_trusted(device: torch.device) -> bool:

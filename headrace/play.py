@@ -15,7 +15,7 @@ import torch
 
 from headrace import envs
 from headrace.policies.base import Policy
-from headrace.policies.grouped import GroupedPolicy
+from headrace.policies.group_policy import GroupedPolicy
 
 if TYPE_CHECKING:
     from PIL.Image import Image

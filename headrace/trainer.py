@@ -14,7 +14,7 @@ import torch
 
 from headrace import agents, envs
 from headrace.algorithms.base import Algorithm
-from headrace.algorithms.grouped import Grouped
+from headrace.algorithms.group_algorithm import Grouped
 from headrace.config import MADE_ALIKE, TrainConfig, nearest, read_toml, settle
 from headrace.core import rng
 from headrace.core.device import torch_threads, without_denormals
@@ -43,18 +43,18 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <
     "pqn": "PQN",
 }
 LEARNING_KERNELS = {  # name of an algorithm -> its kernel; importing one registers it
-    "ppo": "headrace.algorithms.ppo_cpu",
-    "sac": "headrace.algorithms.actor_q_cpu",
-    "td3": "headrace.algorithms.actor_q_cpu",
-    "ddpg": "headrace.algorithms.actor_q_cpu",
-    "dqn": "headrace.algorithms.q_cpu",
+    "ppo": "headrace.bindings.ppo",
+    "sac": "headrace.bindings.sac_td3_ddpg",
+    "td3": "headrace.bindings.sac_td3_ddpg",
+    "ddpg": "headrace.bindings.sac_td3_ddpg",
+    "dqn": "headrace.bindings.dqn",
 }
 COMMON_KERNELS = (
-    "headrace.kernels.random_cpu",
-    "headrace.kernels.returns_cpu",
-    "headrace.policies.acting_cpu",
-    "headrace.policies.memory_cpu",
-    "headrace.parallel.collector_cpu",
+    "headrace.bindings.rng_cpu",
+    "headrace.bindings.returns_cpu",
+    "headrace.bindings.acting",
+    "headrace.bindings.rnn_cpu",
+    "headrace.bindings.collector_cpu",
 )
 CPU_KERNELS = (*COMMON_KERNELS, *LEARNING_KERNELS.values())
 REHEARSAL_STEPS = 2

@@ -25,7 +25,7 @@ from headrace.data.spaces import (
 from headrace.envs.inline import InlineEnv
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import make_encoder
-from headrace.policies.numpy_shell import to_batch
+from headrace.policies.numpy_io import to_batch
 
 SEEDS = st.integers(0, 2**31 - 1)
 STEPS, ENVS = 2, 3

@@ -158,7 +158,7 @@ def test_simulated_kernels_of_numbers_are_offered_once_they_agree(monkeypatch, c
     monkeypatch.setattr(random_and_gae, "gae", right)
     monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
     parity.offer_kernels(torch.device("cpu"))
-    assert offered == ["headrace.kernels.fused_cuda"] and capsys.readouterr().err == ""
+    assert offered == ["headrace.bindings.rng_returns_cuda"] and capsys.readouterr().err == ""
 
 
 @pytest.mark.gpu

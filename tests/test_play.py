@@ -11,7 +11,7 @@ from PIL import Image
 
 from headrace.play import CAPTION, play
 from headrace.policies.base import Policy
-from headrace.policies.grouped import GroupedPolicy
+from headrace.policies.group_policy import GroupedPolicy
 from headrace.trainer import Trainer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

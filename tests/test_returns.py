@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.bindings import returns_cpu
 from headrace.core import fused
 from headrace.core.returns import discounted_returns, explained_variance, gae, lambda_returns, n_step_returns, vtrace
-from headrace.kernels import returns_cpu
 
 
 def column(*values, dtype=torch.float32):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.policies.flat import flatten, flatten_gradients
+from headrace.policies.flat_parameters import flatten, flatten_gradients
 
 
 class Adam:

@@ -15,7 +15,7 @@ from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.flat import polyak
+from headrace.policies.flat_parameters import polyak
 
 METRICS = ("actor_loss", "critic_loss")
 

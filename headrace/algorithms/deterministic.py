@@ -9,7 +9,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import following
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.flat import flatten
+from headrace.policies.flat_parameters import flatten
 
 
 class Networks(NamedTuple):

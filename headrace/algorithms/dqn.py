@@ -21,7 +21,7 @@ from headrace.data.priorities import BYTES, PrioritizedReplay
 from headrace.data.replay import Batch, Replay
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Discrete, Space
-from headrace.policies.flat import flatten, polyak
+from headrace.policies.flat_parameters import flatten, polyak
 from headrace.policies.q_network import QNetwork
 
 

@@ -33,7 +33,8 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "torch.nn.modules.module.Module._wrapped_call_impl", "torch.nn.modules.module.Module._call_impl",
         "torch.nn.functional.*", "torch.distributions.*", "stable_baselines3.common.distributions.*",
         "stable_baselines3.common.policies.*", "stable_baselines3.common.torch_layers.*",
-        "headrace.policies.*", "headrace.algorithms.*", "torch.functional.*", "torch._tensor.*", "torch._refs.*",
+        "headrace.policies.*", "headrace.algorithms.*", "headrace.bindings.*",
+        "torch.functional.*", "torch._tensor.*", "torch._refs.*",
     ),
     Role.BACKWARD: (
         "torch._tensor.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad", "torch.autograd.graph.*",

@@ -14,8 +14,8 @@ from headrace.data.spaces import Space, is_image, leaves, to_json
 from headrace.policies.base import Decision, Evaluation, Policy
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
-from headrace.policies.normalize import ReturnNormalizer
-from headrace.policies.numpy_shell import batch_size, pad
+from headrace.policies.normalization import ReturnNormalizer
+from headrace.policies.numpy_io import batch_size, pad
 
 # Decisions are made in whole blocks of rows: for a rest BLAS and vectorised functions take other routes, and what is
 # decided for an observation would differ in its last bits with the size of the batch. Not so for images, of which a

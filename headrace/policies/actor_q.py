@@ -16,10 +16,10 @@ from headrace.data.spaces import Box, Space, to_json
 from headrace.policies.base import Decision, Policy
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
-from headrace.policies.memory import step, width, with_memory
 from headrace.policies.networks import MLP, Readout, make_encoder
-from headrace.policies.numpy_shell import batch_size, pad
-from headrace.policies.squashed import sample
+from headrace.policies.numpy_io import batch_size, pad
+from headrace.policies.rnn import step, width, with_memory
+from headrace.policies.squashed_gaussian import sample
 
 BLOCK = 64  # decisions are made in whole blocks of rows: see actor_critic.BLOCK
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Space, from_json
-from headrace.policies.numpy_shell import batch_size, to_action, to_batch
+from headrace.policies.numpy_io import batch_size, to_action, to_batch
 
 
 class Decision(NamedTuple):

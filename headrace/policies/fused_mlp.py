@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from headrace.kernels.nn.layout import OBSERVATION, Layer
-from headrace.policies.stacked import Batch, Form
+from headrace.policies.fused_layers import Batch, Form
 
 
 class FusedMLP(nn.Sequential):

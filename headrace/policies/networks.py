@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
-from headrace.policies.images import ImageEncoder
-from headrace.policies.normalize import ObservationNormalizer
+from headrace.policies.convolutions import ImageEncoder
+from headrace.policies.normalization import ObservationNormalizer
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     # in place where the gradient needs the output only

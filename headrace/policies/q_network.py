@@ -13,9 +13,9 @@ from headrace.core.fused import fused
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Discrete, Space, to_json
 from headrace.policies.base import Decision, Policy
-from headrace.policies.memory import step, width, with_memory
 from headrace.policies.networks import MLP, Readout, make_encoder
-from headrace.policies.numpy_shell import batch_size, pad
+from headrace.policies.numpy_io import batch_size, pad
+from headrace.policies.rnn import step, width, with_memory
 
 BLOCK = 64  # rows decided together: see actor_critic.BLOCK
 

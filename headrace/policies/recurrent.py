@@ -13,10 +13,10 @@ from headrace.data.rollout import Column, Columns, Group, Rollout, flatten, sequ
 from headrace.data.spaces import Space, to_json
 from headrace.policies.base import Decision, Evaluation, Policy
 from headrace.policies.heads import action_head
-from headrace.policies.memory import Core
 from headrace.policies.networks import MLP, Readout, make_encoder
-from headrace.policies.normalize import ReturnNormalizer
-from headrace.policies.numpy_shell import batch_size
+from headrace.policies.normalization import ReturnNormalizer
+from headrace.policies.numpy_io import batch_size
+from headrace.policies.rnn import Core
 
 
 class RecurrentActorCritic(Policy):

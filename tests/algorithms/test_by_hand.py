@@ -10,10 +10,11 @@ import pytest
 import torch
 from doubles import ACTIONS, OBSERVATIONS, made_up
 
-from headrace.algorithms import actor_q_cpu, blocks, ddpg, sac, sac_cpu, td3, td3_cpu
+from headrace.algorithms import ddpg, sac, td3
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
+from headrace.bindings import replay_batches, sac_manual, sac_td3_ddpg, td3_manual
 from headrace.core import fused
 from headrace.core.device import torch_threads
 from headrace.kernels.runtime.thread_pool import Team
@@ -68,8 +69,8 @@ def learned(algorithm, calls=2, rows=ROWS):
 @pytest.fixture
 def by_torch(monkeypatch):
     """As on a machine whose registers are narrow, with layers as wide as these."""
-    monkeypatch.setattr(blocks, "WIDEST", 0)
-    monkeypatch.setattr(blocks, "WIDEST_512", 0)
+    monkeypatch.setattr(replay_batches, "WIDEST", 0)
+    monkeypatch.setattr(replay_batches, "WIDEST_512", 0)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -104,8 +105,8 @@ def compare(name, options, rows=ROWS, atol=2e-6):
 @pytest.mark.parametrize("widest", [0, 512])
 def test_a_clipped_deviation_and_a_fixed_temperature(widest, monkeypatch):
     """Outside its bounds log_std has no slope."""
-    monkeypatch.setattr(blocks, "WIDEST", widest)
-    monkeypatch.setattr(blocks, "WIDEST_512", widest)
+    monkeypatch.setattr(replay_batches, "WIDEST", widest)
+    monkeypatch.setattr(replay_batches, "WIDEST_512", widest)
     ends = []
     for plain in (True, False):
         algorithm = build("sac", learn_temperature=False, target_entropy=-1.0)
@@ -122,9 +123,9 @@ def test_a_clipped_deviation_and_a_fixed_temperature(widest, monkeypatch):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys, by_torch):
-    served, module = [], td3_cpu if name != "sac" else sac_cpu
+    served, module = [], td3_manual if name != "sac" else sac_manual
     monkeypatch.setattr(module, "inputs", lambda *x: served.append(name) or original(*x))
-    original = copy.copy(sac_cpu.inputs) if name != "sac" else td3_cpu.inputs
+    original = copy.copy(sac_manual.inputs) if name != "sac" else td3_manual.inputs
     learned(build(name))
     assert served
     served.clear()
@@ -136,7 +137,7 @@ def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys, by_torch)
 @pytest.mark.parametrize("hidden", [(48, 32), (128, 160)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
-    monkeypatch.setattr(actor_q_cpu, "WORTH_HELP", 0)
+    monkeypatch.setattr(sac_td3_ddpg, "WORTH_HELP", 0)
     asked, ends, run = [], [], Team.run
     monkeypatch.setattr(Team, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):
@@ -160,6 +161,6 @@ def test_a_policy_whose_parameters_moved_is_learned_anew():
 
 def test_the_plain_sources_are_those_they_were_written_after():
     """Else bring sac_cpu.py or td3_cpu.py after the source, and put the new digest there."""
-    assert fused.source_digest(sac.learn, sac_cpu.SOURCES) == sac_cpu.DIGEST
-    assert fused.source_digest(td3.learn, td3_cpu.SOURCES) == td3_cpu.TD3_DIGEST
-    assert fused.source_digest(ddpg.learn, td3_cpu.SOURCES) == td3_cpu.DDPG_DIGEST
+    assert fused.source_digest(sac.learn, sac_manual.SOURCES) == sac_manual.DIGEST
+    assert fused.source_digest(td3.learn, td3_manual.SOURCES) == td3_manual.TD3_DIGEST
+    assert fused.source_digest(ddpg.learn, td3_manual.SOURCES) == td3_manual.DDPG_DIGEST

@@ -7,8 +7,8 @@ from copy import deepcopy
 import pytest
 import torch
 
-import headrace.algorithms.dqn_cpu as dqn_cpu
-import headrace.algorithms.q_cpu as q_cpu
+import headrace.bindings.dqn as q_cpu
+import headrace.bindings.dqn_manual as dqn_cpu
 from headrace.algorithms.dqn import DQN, DQNConfig, learn
 from headrace.core.fused import source_digest
 from headrace.data.replay import Batch
@@ -74,5 +74,5 @@ def test_what_it_was_not_written_for_goes_to_the_plain_call():
 
 
 def test_the_source_it_was_written_after_is_unchanged():
-    """Where this fails: bring algorithms/dqn_cpu.py after the source, then put the new digest there."""
+    """Where this fails: bring bindings/dqn_manual.py after the source, then put the new digest there."""
     assert source_digest(learn.plain, dqn_cpu.SOURCES) == dqn_cpu.DIGEST

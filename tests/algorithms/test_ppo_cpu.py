@@ -8,9 +8,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from headrace.algorithms import ppo, ppo_cpu
+from headrace.algorithms import ppo
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.bindings import ppo as binding
 from headrace.core import fused
 from headrace.core.fused import source_digest
 from headrace.data.rollout import Rollout
@@ -206,13 +207,13 @@ def learn_more(learner):
 def test_what_it_does_not_know_runs_plain_and_says_so(change, reason):
     learner, rollout = prepared(VECTOR, Discrete(3), {})
     change(learner)
-    answer = ppo_cpu.serves(learner.policy, learner.optimizer, rollout, None, None, None, None)
+    answer = binding.serves(learner.policy, learner.optimizer, rollout, None, None, None, None)
     assert isinstance(answer, str) and reason in answer
 
 
 def test_wide_layers_are_left_to_torch():
     learner, rollout = prepared(VECTOR, Discrete(3), {"hidden": (2000,)})
-    assert "2000" in ppo_cpu.serves(learner.policy, learner.optimizer, rollout, None, None, None, None)
+    assert "2000" in binding.serves(learner.policy, learner.optimizer, rollout, None, None, None, None)
 
 
 def test_a_moved_policy_is_learned_where_it_lies_now():
@@ -229,8 +230,8 @@ def test_a_moved_policy_is_learned_where_it_lies_now():
 
 
 def test_the_kernel_follows_the_source_as_it_is():
-    digest = source_digest(ppo.learn, ppo_cpu.SOURCES)
-    assert digest == ppo_cpu.DIGEST, (
+    digest = source_digest(ppo.learn, binding.SOURCES)
+    assert digest == binding.DIGEST, (
         f"the plain learning call changed: where its results did too, change kernels/learning/ppo.py after it; "
-        f"when the other tests here pass, write DIGEST = {digest!r} in algorithms/ppo_cpu.py"
+        f"when the other tests here pass, write DIGEST = {digest!r} in bindings/ppo.py"
     )

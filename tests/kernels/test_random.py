@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from headrace.bindings import rng_cpu
 from headrace.core import rng
-from headrace.kernels import random_cpu
 
 BLOCKS = [  # seed, purpose, first step, steps, envs, draws
     (0, 0, 0, 1, 1, 1),
@@ -20,7 +20,7 @@ BLOCKS = [  # seed, purpose, first step, steps, envs, draws
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_bits_equal_the_plain_function(block):
-    kernel = random_cpu.uniform(*block, "cpu")
+    kernel = rng_cpu.uniform(*block, "cpu")
     plain = rng.uniform.plain(*block, "cpu")
     assert kernel.shape == plain.shape and kernel.dtype == plain.dtype == torch.float32
     assert torch.equal(kernel, plain)
@@ -29,7 +29,7 @@ def test_bits_equal_the_plain_function(block):
 
 def test_registered_for_the_cpu(monkeypatch):
     called = []
-    monkeypatch.setattr(random_cpu, "_entry", lambda name: lambda *args: called.append(name))
+    monkeypatch.setattr(rng_cpu, "_entry", lambda name: lambda *args: called.append(name))
     rng.uniform(1, 2, 0, 4, 8, 6, torch.device("cpu"))
     assert called == ["fill_blocks"]
     assert rng.uniform(1, 2, 0, 4, 8, 0, "cpu").shape == (4, 8, 0)

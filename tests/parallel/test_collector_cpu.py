@@ -7,11 +7,13 @@ import torch
 from corridor import Corridor
 
 from headrace import envs
+from headrace.bindings import (
+    collector_cpu,
+    rng_cpu,  # noqa: F401  registers it
+)
 from headrace.core import fused
 from headrace.data.rollout import Column
 from headrace.envs.compiled import CompiledEnv
-from headrace.kernels import random_cpu  # noqa: F401  registers it
-from headrace.parallel import collector_cpu
 from headrace.parallel.collector import Collector, steps
 from headrace.policies.actor_critic import ActorCritic
 
@@ -66,7 +68,7 @@ def test_normalisers_that_move_are_followed():
 
 
 def test_bits_do_not_depend_on_threads(monkeypatch):
-    monkeypatch.setattr("headrace.policies.acting_cpu.WORTH_HELP", 0)
+    monkeypatch.setattr("headrace.bindings.acting.WORTH_HELP", 0)
     found = []
     for threads in ("1", "2", "3"):
         monkeypatch.setenv("HEADRACE_THREADS", threads)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from headrace.algorithms.adam import Adam
+from headrace.bindings import acting
 from headrace.core import fused, rng
 from headrace.core.fused import source_digest
 from headrace.data.spaces import Box, Discrete, MultiDiscrete
-from headrace.policies import acting_cpu
 from headrace.policies.actor_critic import ActorCritic
 
 VECTOR = Box(-3, 3, (5,))
@@ -104,7 +104,7 @@ def test_gradients_and_scattered_parameters_are_left_to_torch():
     policy = prepared(Discrete(3), {})
     assert policy.decide(observations(64), None, None).value.requires_grad
     with torch.no_grad():
-        assert not acting_cpu._serves(ActorCritic(VECTOR, Discrete(3)), observations(64), None, None)
+        assert not acting._serves(ActorCritic(VECTOR, Discrete(3)), observations(64), None, None)
 
 
 @torch.no_grad()
@@ -116,13 +116,13 @@ def test_a_value_has_the_bits_of_a_decisions():
 @pytest.mark.parametrize(
     ("plain", "sources", "digest", "name"),
     [
-        (ActorCritic.decide, acting_cpu.SOURCES, acting_cpu.DIGEST, "DIGEST"),
-        (ActorCritic.value, acting_cpu.SOURCES[:1], acting_cpu.VALUE_DIGEST, "VALUE_DIGEST"),
+        (ActorCritic.decide, acting.SOURCES, acting.DIGEST, "DIGEST"),
+        (ActorCritic.value, acting.SOURCES[:1], acting.VALUE_DIGEST, "VALUE_DIGEST"),
     ],
 )
 def test_the_kernel_follows_the_source_as_it_is(plain, sources, digest, name):
     now = source_digest(plain, sources)
     assert digest == now, (
         f"the plain function changed: where its results did too, change kernels/learning/act.py after it; "
-        f"when the other tests here pass, write {name} = {now!r} in policies/acting_cpu.py"
+        f"when the other tests here pass, write {name} = {now!r} in bindings/acting.py"
     )

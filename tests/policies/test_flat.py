@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from headrace.policies.flat import flatten, flatten_gradients, polyak
+from headrace.policies.flat_parameters import flatten, flatten_gradients, polyak
 
 
 def network(seed=0):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from headrace.policies import fused_mlp, stacked
+from headrace.policies import fused_layers, fused_mlp
 from headrace.policies.fused_mlp import FusedMLP
 
 PAYS = fused_mlp.pays
@@ -66,8 +66,8 @@ def calls(monkeypatch):
     """Names of compiled functions called."""
     names = []
     for name in ("evaluate", "differentiate"):
-        method = getattr(stacked.Batch, name)
-        monkeypatch.setattr(stacked.Batch, name, lambda *args, n=name, call=method: names.append(n) or call(*args))
+        method = getattr(fused_layers.Batch, name)
+        monkeypatch.setattr(fused_layers.Batch, name, lambda *args, n=name, call=method: names.append(n) or call(*args))
     return names
 
 

@@ -12,7 +12,7 @@ from headrace.algorithms.trpo import TRPO, TRPOConfig
 from headrace.data.rollout import Group, Rollout
 from headrace.data.spaces import Discrete, action_column, env_columns
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.images import ImageEncoder, channels_first
+from headrace.policies.convolutions import ImageEncoder, channels_first
 from headrace.policies.networks import make_encoder
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from headrace.bindings import rnn_cpu
 from headrace.core import fused
 from headrace.core.fused import kernel_of, plain_only
 from headrace.kernels.runtime.thread_pool import Team
-from headrace.policies import memory_cpu
-from headrace.policies.memory import Core
+from headrace.policies.rnn import Core
 
 
 def made(kind: str, size: int = 32, envs: int = 3, copies: int = 2, steps: int = 7):
@@ -35,7 +35,7 @@ def learned(core, features, memory, valid, burn_in):
 @pytest.mark.parametrize(("size", "envs", "burn_in"), [(32, 3, 0), (16, 1, 3), (48, 50, 2)])
 def test_outputs_and_gradients_are_those_of_autograd(kind, size, envs, burn_in):
     given = made(kind, size, envs)
-    assert kernel_of(Core.recur, given[0], torch.empty(2, 7, envs, 1), given[2], given[3], burn_in) is memory_cpu.recur
+    assert kernel_of(Core.recur, given[0], torch.empty(2, 7, envs, 1), given[2], given[3], burn_in) is rnn_cpu.recur
     outputs, gradients = learned(*given, burn_in)
     with plain_only():
         expected, slopes = learned(*given, burn_in)
@@ -59,7 +59,7 @@ def test_gradients_can_be_differentiated_in_turn(kind):
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
     given, results, asked = made("lstm", 64, 60), [], []
-    monkeypatch.setattr(memory_cpu, "WORTH_HELP", 0)
+    monkeypatch.setattr(rnn_cpu, "WORTH_HELP", 0)
     run = Team.run
     monkeypatch.setattr(Team, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):
@@ -88,4 +88,4 @@ def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys, monkeypatch):
 def test_the_kernel_was_written_after_the_source_that_is_there():
     from headrace.core.fused import source_digest
 
-    assert source_digest(Core.recur.plain, memory_cpu.SOURCES) == memory_cpu.DIGEST
+    assert source_digest(Core.recur.plain, rnn_cpu.SOURCES) == rnn_cpu.DIGEST

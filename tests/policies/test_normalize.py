@@ -3,7 +3,7 @@
 import torch
 
 from headrace.policies.networks import Readout
-from headrace.policies.normalize import ObservationNormalizer, ReturnNormalizer, RunningStatistics
+from headrace.policies.normalization import ObservationNormalizer, ReturnNormalizer, RunningStatistics
 
 
 def rows(seed=0, count=1000):

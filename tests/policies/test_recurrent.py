@@ -16,8 +16,8 @@ from headrace.algorithms.trpo import TRPO, TRPOConfig
 from headrace.data.rollout import sequences
 from headrace.evaluate import evaluate
 from headrace.parallel.collector import Collector
-from headrace.policies.memory import Core
 from headrace.policies.recurrent import RecurrentActorCritic
+from headrace.policies.rnn import Core
 from headrace.trainer import Trainer
 
 SOURCE = torch.Generator().manual_seed(0)

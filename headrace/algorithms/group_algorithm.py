@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
-from headrace.policies.grouped import GroupedPolicy, Seat
+from headrace.policies.group_policy import GroupedPolicy, Seat
 
 SEEDS = 2**32
 APART = 2654435761  # 2^32 / golden ratio: multiples of it lie far apart

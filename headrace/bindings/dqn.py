@@ -1,7 +1,7 @@
 """DQN's learning call by the CPU's kernel: all gradient steps of an iteration in one call.
 
 For duelling networks, and layers that are wide where the processor's registers are narrow, there is
-headrace.algorithms.dqn_cpu.
+headrace.bindings.dqn_manual.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from headrace.algorithms import dqn_cpu
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.blocks import WORTH_HELP, count, dense, lay, narrow
-from headrace.algorithms.blocks import weights as weights_of
 from headrace.algorithms.dqn import DQNConfig
+from headrace.bindings import dqn_manual
+from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
+from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
@@ -88,12 +88,12 @@ _learners: WeakKeyDictionary[QNetwork, _Learner] = WeakKeyDictionary()
 
 def serves(policy: Any, target: Any, slow: Tensor, optimizer: Any, batches: Batch, follow: Tensor, config: Any) -> bool:
     """Whether the kernel is the best there is for this policy; what else there is says what it does not know."""
-    if dqn_cpu.serves(policy, target, slow, optimizer, batches, follow, config) is not True or policy.duelling:
+    if dqn_manual.serves(policy, target, slow, optimizer, batches, follow, config) is not True or policy.duelling:
         return False
     return narrow((*policy.hidden, policy.encoder.size))
 
 
-@register("dqn.learn", serves, dqn_cpu.DIGEST, dqn_cpu.SOURCES)
+@register("dqn.learn", serves, dqn_manual.DIGEST, dqn_manual.SOURCES)
 @torch.no_grad()
 def learn(
     policy: QNetwork,

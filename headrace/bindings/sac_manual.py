@@ -10,22 +10,28 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.by_hand import Inputs, actor_tower, critic_tower, inputs, why_not
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
+from headrace.bindings.manual_backward import Inputs, actor_tower, critic_tower, inputs, why_not
 from headrace.core.fused import register
 from headrace.data.replay import Batch
-from headrace.policies import squashed
+from headrace.policies import squashed_gaussian
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
-from headrace.policies.flat import polyak
+from headrace.policies.flat_parameters import polyak
 
-# Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
+# Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
 DIGEST = "04208de4947c789e"
 SOURCES: Any = (
     *((ActorQ, name) for name in ("sample", "_normal", "propose", "normalized")),
-    *((squashed, "sample"), (squashed, "split"), (Critics, "forward"), (Adam, "step"), (Adam, "_move")),
+    *(
+        (squashed_gaussian, "sample"),
+        (squashed_gaussian, "split"),
+        (Critics, "forward"),
+        (Adam, "step"),
+        (Adam, "_move"),
+    ),
 )
 
 
@@ -46,7 +52,7 @@ class _Learner:
 
         constant: what of the log-density does not depend on the actor."""
         mean, raw = self.actor.forward(batch.seen)[0].split(self.size, 1)
-        log_std = raw.clamp(squashed.LOG_STD_MIN, squashed.LOG_STD_MAX)
+        log_std = raw.clamp(squashed_gaussian.LOG_STD_MIN, squashed_gaussian.LOG_STD_MAX)
         spread = log_std.exp().mul_(normal)
         x = mean + spread
         # the log of tanh's slope is 2 (log 2 - log(e^x + e^-x))

@@ -13,7 +13,7 @@ from torch.nn import functional
 from headrace.data.rollout import Group
 from headrace.data.spaces import Dict, Space
 from headrace.policies.base import Decision, Policy
-from headrace.policies.numpy_shell import batch_size
+from headrace.policies.numpy_io import batch_size
 
 
 class Seat(NamedTuple):

@@ -12,6 +12,8 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
 from headrace.algorithms.ppo import METRICS, PPOConfig
+from headrace.bindings.actor_critic_layout import compiled, encoded
+from headrace.bindings.eligibility import flat_parameters, why_not
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
@@ -21,11 +23,9 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.compiled import compiled, encoded
 from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import MLP, Readout
-from headrace.policies.served import flat_parameters, why_not
 
 # Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
 # bring the kernel after the source, see that tests/algorithms/test_ppo_cpu.py passes, and put the new digest here.

@@ -1,7 +1,7 @@
 """The learning calls of SAC, TD3 and DDPG by the CPU's kernel: hundreds of gradient steps in one call.
 
 Where networks are wide and the processor's registers narrow, the library's products are faster: then
-headrace.algorithms.sac_cpu and td3_cpu serve.
+headrace.bindings.sac_manual and td3_cpu serve.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.algorithms import sac_cpu, td3_cpu
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.blocks import WORTH_HELP, count, dense, lay, narrow
-from headrace.algorithms.blocks import place as place_of
-from headrace.algorithms.blocks import weights as weights_of
-from headrace.algorithms.by_hand import why_not
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.deterministic import Networks
 from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
 from headrace.algorithms.td3 import TD3Config
+from headrace.bindings import sac_manual, td3_manual
+from headrace.bindings.manual_backward import why_not
+from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
+from headrace.bindings.replay_batches import place as place_of
+from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
@@ -149,7 +149,7 @@ def sac_serves(
     return noise.device.type == "cpu" and _knows(policy, *optimizers)
 
 
-@register("sac.learn", sac_serves, sac_cpu.DIGEST, sac_cpu.SOURCES)
+@register("sac.learn", sac_serves, sac_manual.DIGEST, sac_manual.SOURCES)
 @torch.no_grad()
 def sac_learn(
     policy: ActorQ,
@@ -197,7 +197,7 @@ def td3_serves(networks: Networks, batches: Batch, noise: Tensor, since: int, co
     return noise.device.type == "cpu" and _knows(networks.policy, networks.actor, networks.critics)
 
 
-@register("td3.learn", td3_serves, td3_cpu.TD3_DIGEST, td3_cpu.SOURCES)
+@register("td3.learn", td3_serves, td3_manual.TD3_DIGEST, td3_manual.SOURCES)
 @torch.no_grad()
 def td3_learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
@@ -212,7 +212,7 @@ def ddpg_serves(networks: Networks, batches: Batch, config: DDPGConfig) -> bool:
     return batches.reward.device.type == "cpu" and _knows(networks.policy, networks.actor, networks.critics)
 
 
-@register("ddpg.learn", ddpg_serves, td3_cpu.DDPG_DIGEST, td3_cpu.SOURCES)
+@register("ddpg.learn", ddpg_serves, td3_manual.DDPG_DIGEST, td3_manual.SOURCES)
 @torch.no_grad()
 def ddpg_learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""

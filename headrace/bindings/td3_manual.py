@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.by_hand import Inputs, actor_tower, critic_tower, inputs, why_not
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.deterministic import Networks
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.td3 import METRICS, TD3Config
+from headrace.bindings.manual_backward import Inputs, actor_tower, critic_tower, inputs, why_not
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
-from headrace.policies.flat import polyak
+from headrace.policies.flat_parameters import polyak
 
-# Of the plain source that this was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
+# Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
 TD3_DIGEST, DDPG_DIGEST = "511b54c76f372800", "85f24540b7e754e2"
 SOURCES = (
     *((ActorQ, name) for name in ("best", "propose", "normalized")),

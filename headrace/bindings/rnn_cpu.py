@@ -15,9 +15,9 @@ from headrace.kernels.nn.rnn_arguments import CHUNK, Job, Slopes
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import Team, state
-from headrace.policies.memory import GATES, Core
+from headrace.policies.rnn import GATES, Core
 
-# Of the plain source that the kernel was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
+# Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
 DIGEST = "7d2908c2646e8326"
 SOURCES = ((Core, "_step"), (Core, "_stacked"))
 ANNOUNCEMENT = "compiling recurrent cores (once, about 4 s) ..."
@@ -104,6 +104,6 @@ def serves(core: Core, projected: Tensor, memory: Tensor, valid: Tensor, burn_in
 
 @register("core.recur", serves, DIGEST, SOURCES)
 def recur(core: Core, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
-    """headrace.policies.memory.Core.recur, with the same outputs and gradients within rounding."""
+    """headrace.policies.rnn.Core.recur, with the same outputs and gradients within rounding."""
     weights = (core.weight_memory, core.bias_memory)
     return _Recurrence.apply(projected, *weights, core, memory, valid, burn_in)  # type: ignore[no-any-return]

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.bindings.actor_critic_layout import compiled, encoded
+from headrace.bindings.eligibility import flat_parameters, why_not
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.kernels.nn.layout import DISCRETE, WORKERS, Actor, Normalizer, aligned, rounded
@@ -17,15 +19,13 @@ from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Decision
-from headrace.policies.compiled import compiled, encoded
 from headrace.policies.distributions import Categorical, Gaussian, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead
 from headrace.policies.networks import MLP, Readout
-from headrace.policies.numpy_shell import batch_size
-from headrace.policies.served import flat_parameters, why_not
+from headrace.policies.numpy_io import batch_size
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
-# Of the plain source that the kernel was written after, and what else that calls: see headrace.algorithms.ppo_cpu.
+# Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
 DIGEST = "876073e9fd8d5642"
 VALUE_DIGEST = "e9c31c175b5a9ac2"
 SOURCES = (

@@ -16,13 +16,13 @@ from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig
+from headrace.bindings.eligibility import flat_parameters
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
-from headrace.policies.flat import polyak
+from headrace.policies.flat_parameters import polyak
 from headrace.policies.networks import MLP, Readout
 from headrace.policies.q_network import QNetwork
-from headrace.policies.served import flat_parameters
 
 # Of the plain source that this was written after, and what else that calls. Where a test says that they differ: bring
 # this after the source, see that tests/algorithms/test_dqn_cpu.py passes, and put the new digest here.

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.bindings import acting
+from headrace.bindings.actor_critic_layout import encoded
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled import CompiledEnv
@@ -17,12 +19,10 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.parallel.collector import Collector, decided
-from headrace.policies import acting_cpu
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.compiled import encoded
 from headrace.policies.networks import VectorEncoder
 
-DIGEST = "b6b9677753a2932a"  # of headrace.parallel.collector.steps: see headrace.algorithms.ppo_cpu
+DIGEST = "b6b9677753a2932a"  # of headrace.parallel.collector.steps: see headrace.bindings.ppo
 ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
 LINE = 8  # words of a cache line: see headrace.kernels.learning.collect
 
@@ -31,7 +31,7 @@ class _Filling:
     """T steps of one policy in one env's worlds into one rollout, as long as all of them lie where they lay."""
 
     def __init__(self, env: CompiledEnv, policy: ActorCritic, rollout: Rollout) -> None:
-        self.actor = actor = acting_cpu.actor_of(policy)
+        self.actor = actor = acting.actor_of(policy)
         self.step: Call = env.worlds.bound(rollout)  # type: ignore[attr-defined]
         steps, worlds = rollout.num_steps, rollout.num_envs
         column, stride, normalizer = encoded(policy, flatten(rollout.observation))
@@ -43,7 +43,7 @@ class _Filling:
         words = np.tile(self.step.words, (workers, 1))
         log_prob, value = rollout.log_prob.view(-1).numpy(), rollout.value.view(-1).numpy()
         arguments = (
-            *(0, state(), self.told, (column, np.uint64(stride)), acting_cpu.draws(self.noise)),
+            *(0, state(), self.told, (column, np.uint64(stride)), acting.draws(self.noise)),
             (*actor.column(action.numpy()), np.uint64(steps * worlds), log_prob, value),
             (np.uint64(steps), np.uint64(worlds)),
             (np.uint64(self.step.function.address), np.uint64(words.shape[1])),
@@ -56,7 +56,7 @@ class _Filling:
     def run(self, policy: ActorCritic, noise: Tensor) -> dict[str, float]:
         """All steps. Gives the seconds that went into each part."""
         self.noise[...] = noise.transpose(1, 2).numpy()
-        self.told.units[:] = acting_cpu.units(policy)
+        self.told.units[:] = acting.units(policy)
         self.spent[:] = 0
         started = perf_counter()
         self.team.run(self.call, self.threads)
@@ -80,8 +80,8 @@ def serves(collector: Collector, noise: Tensor) -> bool:
     seen = rollout.observation[0]
     return (
         decided(rollout) == ["action", "log_prob", "value"]
-        and kernel_of(ActorCritic.decide, policy, seen, None, noise[0]) is acting_cpu.decide
-        and kernel_of(ActorCritic.value, policy, seen) is acting_cpu.value
+        and kernel_of(ActorCritic.decide, policy, seen, None, noise[0]) is acting.decide
+        and kernel_of(ActorCritic.value, policy, seen) is acting.value
     )
 
 
@@ -100,4 +100,4 @@ def steps(collector: Collector, noise: Tensor) -> None:
 
 
 def _same(filling: _Filling, env: Any, policy: ActorCritic, rollout: Rollout) -> bool:
-    return filling.actor is acting_cpu.actor_of(policy) and filling.step is env.worlds.bound(rollout)
+    return filling.actor is acting.actor_of(policy) and filling.step is env.worlds.bound(rollout)
