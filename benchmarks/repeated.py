@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from headrace.envs.cartpole import ANGLE_LIMIT, POSITION_LIMIT, CartPole
+from headrace.envs.builtin.cartpole import ANGLE_LIMIT, POSITION_LIMIT, CartPole
 from headrace.kernels.language.ops import cos, sin
 
 

@@ -16,7 +16,7 @@ import torch
 from common import Neighbours, Row, finish, parser, table
 from figures import COLUMN, canvas, dress, line, save
 
-from headrace.envs.cartpole import CartPole
+from headrace.envs.builtin.cartpole import CartPole
 
 SIZES = tuple(2**power for power in range(18))
 COLUMNS = ("config", "num_envs", "step_us", "step_us_max", "sps", "others_cpu")

@@ -15,7 +15,7 @@ from common import Neighbours, Row, cores, throughput
 
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
-from headrace.envs.compiled import CompiledEnv
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.read import read
 
 ACTIONS = 64  # rows of actions, used in turn

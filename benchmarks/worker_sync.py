@@ -1,7 +1,7 @@
 """How long a parent and its worker processes take to tell each other "go" and "done", by what carries the words.
 
 Candidates: pipes, eventfds and semaphores, each waited for asleep; spinning for at most SPIN seconds, on a pipe or on
-a word in shared memory, before going to sleep; and what headrace.envs.waiting makes of it. A round: the parent tells
+a word in shared memory, before going to sleep; and what envs.workers.spin_wait makes of it. A round: the parent tells
 every worker, each works for `work` microseconds, and the parent, once all are done, works for `policy` microseconds.
 `rivals` are processes that compute all the time, as other programs do: `rivals_share` is how much they get done, of
 what they do alone.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from common import Neighbours, Row, finish, parser, table
 
-from headrace.envs.waiting import Waiting, spin_of
+from headrace.envs.workers.spin_wait import Waiting, spin_of
 
 SPIN = 50e-6  # s
 LINE = 8  # words of a cache line
@@ -98,7 +98,7 @@ def spinning_word(processes: int) -> Bell:
 
 
 def adopted(processes: int) -> Bell:
-    """As headrace.envs.waiting has it: spinning where each process has a core, until somebody else wants it."""
+    """As envs.workers.spin_wait has it: spinning where each process has a core, until somebody else wants it."""
     reading, writing = os.pipe()
     poll = select.poll()
     poll.register(reading, select.POLLIN)

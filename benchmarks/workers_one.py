@@ -47,7 +47,7 @@ def headrace(options: argparse.Namespace) -> Step:
     import torch
 
     from headrace.data.spaces import action_column, env_columns
-    from headrace.envs.workers import WorkerEnv
+    from headrace.envs.workers.env import WorkerEnv
 
     env = WorkerEnv(worlds(options), options.num_envs, "timed", options.workers)
     rollout = env.rollout(STEPS, env_columns(env.observation_space) | {"action": action_column(env.action_space)})

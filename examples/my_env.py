@@ -6,7 +6,7 @@ headrace train ppo examples/my_env.py:Collect
 from typing import NamedTuple
 
 from headrace.data.spaces import Box, Discrete
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import array, clip, i8, i32, randint, select
 
 SIZE = 6

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from headrace.envs import KernelEnv as KernelEnv
     from headrace.envs import make as make
     from headrace.envs import register as register
-    from headrace.envs.device_env import DeviceEnv as DeviceEnv
-    from headrace.envs.single import single as single
-    from headrace.envs.worker_process import Workers as Workers
+    from headrace.envs.compiled.single_env import single as single
+    from headrace.envs.workers.process import Workers as Workers
+    from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
     from headrace.evaluate import Evaluation as Evaluation
     from headrace.evaluate import evaluate as evaluate
     from headrace.kernels.language import ops as ops
@@ -45,14 +45,14 @@ _HOMES = {  # name -> the module it lives in
     "PPOConfig": "algorithms.ppo",
     "TrainConfig": "config",
     "CheckDevice": "check_device",
-    "DeviceEnv": "envs.device_env",
+    "DeviceEnv": "envs.wrappers.device_env",
     "Env": "envs",
     "KernelEnv": "envs",
     "make": "envs",
     "register": "envs",
-    "single": "envs.single",
-    "Workers": "envs.worker_process",
-    "EnvError": "kernels.errors",
+    "single": "envs.compiled.single_env",
+    "Workers": "envs.workers.process",
+    "EnvError": "kernels.language.errors",
     "Evaluation": "evaluate",
     "evaluate": "evaluate",
     "ops": "kernels.language",
@@ -61,15 +61,15 @@ _HOMES = {  # name -> the module it lives in
     "ActorCritic": "policies.actor_critic",
     "FusedMLP": "policies.fused_mlp",
     "Policy": "policies.base",
-    "Rollout": "rollout",
+    "Rollout": "data.rollout",
     "Run": "run",
     "load": "run",
-    "Box": "spaces",
-    "Dict": "spaces",
-    "Discrete": "spaces",
-    "MultiBinary": "spaces",
-    "MultiDiscrete": "spaces",
-    "Tuple": "spaces",
+    "Box": "data.spaces",
+    "Dict": "data.spaces",
+    "Discrete": "data.spaces",
+    "MultiBinary": "data.spaces",
+    "MultiDiscrete": "data.spaces",
+    "Tuple": "data.spaces",
     "Trainer": "trainer",
     "train": "train",
 }

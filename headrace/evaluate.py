@@ -17,9 +17,9 @@ from headrace.core import rng
 from headrace.core.device import torch_threads
 from headrace.envs import sources
 from headrace.envs.base import columns_of, rollout_for
-from headrace.envs.compiled import CompiledEnv
-from headrace.envs.device_env import DeviceEnv
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.policies.base import Policy
 
 MOST_STEPS = 1_000_000  # of one episode: some environments never end

@@ -29,7 +29,7 @@ from headrace.core.returns import gae
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.envs import make
-from headrace.envs.compiled import CompiledEnv
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.compare import Deviation, deviation

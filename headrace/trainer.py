@@ -22,7 +22,7 @@ from headrace.core.precision import computing, resolve
 from headrace.core.timer import Timer
 from headrace.data import finite
 from headrace.data.rollout import Rollout
-from headrace.envs.agent_info import GIVEN, InformedEnv, informed
+from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv, informed
 from headrace.metrics import Episodes
 from headrace.parallel.collector import decided
 from headrace.parallel.graphs import GraphedIteration
@@ -74,7 +74,7 @@ class Trainer:
     algorithm: "ppo", or an Algorithm made by you. env: what make() takes, or worlds made by you: an Env, a
     gymnasium.vector.VectorEnv, a simulator. config: a TOML file; options: fields of TrainConfig or of the algorithm's
     config; workers may be Workers, which outlive this. agent_info: what each agent is told beside what it sees, see
-    headrace.envs.agent_info.
+    headrace.envs.wrappers.conditioning.
     Raises TypeError, ValueError for settings that are wrong.
     """
 

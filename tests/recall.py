@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headrace.data.spaces import Box, Discrete
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import f32, i32, randint
 
 WAIT = 4  # steps after the cue, in which nothing is seen

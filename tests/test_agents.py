@@ -18,7 +18,7 @@ from headrace.algorithms.group_algorithm import Grouped, seed_of
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.data.rollout import Group
 from headrace.data.spaces import action_column, observation_column
-from headrace.envs.device_env import DeviceEnv
+from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.group_policy import GroupedPolicy
 from headrace.policies.recurrent import RecurrentActorCritic

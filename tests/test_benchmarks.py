@@ -193,7 +193,7 @@ def test_repeated_work_is_the_same_in_both(on_path):
     import numpy as np
     import repeated
 
-    from headrace.envs.single import single
+    from headrace.envs.compiled.single_env import single
 
     ours, theirs = single(repeated.kernel(3)), repeated.original(3)()
     observation, _ = ours.reset(seed=0)

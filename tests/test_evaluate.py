@@ -11,7 +11,7 @@ from tiny import Walk
 
 import headrace as hr
 from headrace.data.spaces import Box, Dict, Discrete
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import f32, i32, uniform
 from headrace.policies.actor_critic import ActorCritic
 
@@ -28,7 +28,7 @@ def cartpole_policy():
 def test_it_equals_a_loop_written_by_hand():
     policy = cartpole_policy()
     result = hr.evaluate(policy, "CartPole-v1", episodes=12, seed=5)
-    from headrace.envs.inline import env_seed
+    from headrace.envs.gym.inline import env_seed
     from headrace.evaluate import _apart
 
     returns = []
@@ -109,9 +109,9 @@ def test_a_port_is_evaluated_in_gymnasiums_own(monkeypatch):
     made, policy = [], cartpole_policy()
     make = gymnasium.make
     monkeypatch.setattr(gymnasium, "make", lambda entry, **kwargs: made.append(entry) or make(entry, **kwargs))
-    from headrace.envs.cartpole import CartPole
+    from headrace.envs.builtin.cartpole import CartPole
 
-    for source in ("CartPole-v1", CartPole, "headrace.envs.cartpole:CartPole"):
+    for source in ("CartPole-v1", CartPole, "headrace.envs.builtin.cartpole:CartPole"):
         made.clear()
         hr.evaluate(policy, source, episodes=2)
         assert len(made) == 2

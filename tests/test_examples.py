@@ -74,7 +74,7 @@ def test_the_environment_of_the_documentation(tmp_path):
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 import headrace as hr
-from headrace.envs.single import single
+from headrace.envs.compiled.single_env import single
 from chase import Chase
 check_env(single(Chase), skip_render_check=True)
 hr.make(Chase, 8, backend="torch")
@@ -90,7 +90,7 @@ print(hr.train("ppo", worlds, num_steps=16, total_steps=128))
 
 IMPORTS = """
 from typing import NamedTuple
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import clip, f32, uniform
 from headrace.data.spaces import Box, Discrete
 """

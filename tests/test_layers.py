@@ -81,7 +81,7 @@ def owner(dotted: str, modules: dict[str, Module]) -> str | None:
 
 
 def room(module: str) -> str:
-    """'headrace.envs.cartpole' -> 'envs'; the package itself -> ''."""
+    """'headrace.envs.builtin.cartpole' -> 'envs'; the package itself -> ''."""
     return ([*module.split("."), ""])[1]
 
 

@@ -22,7 +22,7 @@ from headrace.data.spaces import (
     leaves,
     to_json,
 )
-from headrace.envs.inline import InlineEnv
+from headrace.envs.gym.inline import InlineEnv
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import make_encoder
 from headrace.policies.numpy_io import to_batch

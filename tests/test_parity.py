@@ -18,9 +18,9 @@ import torch
 from headrace import parity
 from headrace.cli import main
 from headrace.core import fused
-from headrace.envs.cartpole import CartPole
-from headrace.envs.compiled import CompiledEnv
-from headrace.envs.grid_world import GridWorld
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.builtin.grid_world import GridWorld
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.read import read
 from headrace.kernels.targets import compare
 from headrace.kernels.targets.torch.env import TorchWorlds

@@ -14,7 +14,7 @@ from headrace.bindings import acting
 from headrace.bindings.actor_critic_layout import encoded
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout, flatten
-from headrace.envs.compiled import CompiledEnv
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import Team, state

@@ -17,7 +17,7 @@ from headrace.checks.original import Original
 from headrace.commands.envs import describe
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
-from headrace.envs.compiled import CompiledEnv
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.read import Source, read
 
 ALLOWED = 1e-5  # of max(1, |x|)

@@ -12,7 +12,7 @@ from headrace.checks.agents import said_by_pettingzoo
 from headrace.checks.backends import Cost, costs
 from headrace.checks.finding import Finding
 from headrace.data.spaces import action_column, observation_column
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.evaluate import kernel_class
 from headrace.kernels.language.errors import EnvError
 

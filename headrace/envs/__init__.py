@@ -11,15 +11,16 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.core.device import resolve
-from headrace.envs import borrowed, builtin, partly_seen, sources  # noqa: F401  importing registers worlds, settings
+from headrace.envs import sources
 from headrace.envs.base import Env
-from headrace.envs.crowd import Grouping, grouped
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.builtin import partially_observed, settings, third_party  # noqa: F401  registers envs and settings
+from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.gym.agent_groups import Grouping, grouped
+from headrace.envs.gym.wrappers import UNWRAPPED, Wrapping, limited, wrapped
 from headrace.envs.registry import Source, Spec, names, nearest, register, spec
-from headrace.envs.wrappers import UNWRAPPED, Wrapping, limited, wrapped
 
 if TYPE_CHECKING:
-    from headrace.envs.worker_process import Workers
+    from headrace.envs.workers.process import Workers
 
 __all__ = [
     "Env",
@@ -63,18 +64,18 @@ def make(
     "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
     gives a gymnasium.Env or a pettingzoo.ParallelEnv. Many at once come from an Atari game ("ALE/Pong-v5"), a task of
     EnvPool ("envpool/Pong-v5"), an id that brings a vector environment, and a function with a parameter `num_envs` that
-    gives a gymnasium.vector.VectorEnv or a headrace.envs.simulators.Simulator.
+    gives a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator.
     backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another, the
     originals where a KernelEnv is a port; "workers" steps them in processes; "vector" steps what comes as many; "auto"
     compiles what can be compiled, for `device`, takes workers where they are asked for, and else what comes as many.
-    With a pettingzoo.ParallelEnv, several agents share each of num_envs worlds: see headrace.envs.pettingzoo. group_by:
+    With a pettingzoo.ParallelEnv, several agents share each of num_envs worlds: see envs.gym.pettingzoo. group_by:
     who of them share a policy: those of the same "spaces", of the same "names" but for their numbers, none ("agents"),
     or groups by name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
     frame_stack: observations seen together; time_limit: steps until an episode is truncated; reward_scale: what rewards
-    are multiplied by, while returns are reported as they are. See headrace.envs.wrappers; a compiled world has its time
+    are multiplied by, while returns are reported as they are. See envs.gym.wrappers; a compiled world has its time
     limit alone from here.
     workers (how many processes, or the Workers to use, or "auto" for as many as trying one environment says, which may
-    be none), on_error and step_timeout: see headrace.envs.workers.WorkerEnv.
+    be none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv.
     device: where the rollouts lie. Worlds that run on the CPU are seen from another one by a DeviceEnv.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
     wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
@@ -93,7 +94,7 @@ def make(
     if workers == "auto":
         workers = None
         if backend == "auto" and not sources.is_kernel(entry) and not sources.comes_as_vector(known.name, entry):
-            from headrace.envs.how_many import tried
+            from headrace.envs.workers.tuning import tried
 
             workers = tried(_factory(known.name, entry, wrappers, kwargs, wrapping), num_envs) or None
     if workers is not None and backend not in ("auto", "workers"):
@@ -101,7 +102,7 @@ def make(
     if workers is not None or backend == "workers":
         _refuse_compiled_options(known.name, "workers", threads, params)
         where = resolve(device)
-        from headrace.envs.workers import WorkerEnv
+        from headrace.envs.workers.env import WorkerEnv
 
         build = _factory_elsewhere(known, wrappers, kwargs, wrapping)
         faults: Any = {"on_error": on_error, "step_timeout": step_timeout}
@@ -127,7 +128,7 @@ def make(
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
-    from headrace.envs.inline import inline
+    from headrace.envs.gym.inline import inline
 
     build = _factory(known.name, entry, wrappers, kwargs, wrapping)
     return _seen_from(where, inline(build, num_envs, known.name, group_by=group_by))
@@ -150,9 +151,9 @@ def factory(
 
 
 def adapted(worlds: Any) -> Any:
-    """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a simulator (headrace.envs.simulators), or
+    """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a simulator (envs.vector.simulators), or
     an Env, which stays as it is. Raises TypeError for anything else."""
-    from headrace.envs import libraries
+    from headrace.envs.vector import libraries
 
     return libraries.adapted(worlds)
 
@@ -170,7 +171,7 @@ class Listing(NamedTuple):
     observation_space: Space
     action_space: Space
     backends: tuple[str, ...]
-    source: str  # "headrace.envs.cartpole:CartPole"
+    source: str  # "headrace.envs.builtin.cartpole:CartPole"
 
 
 def listing() -> list[Listing]:
@@ -230,7 +231,7 @@ def _compiled(
     threads: int | None,
     params: Mapping[str, Any] | None,
 ) -> Env:
-    from headrace.envs.compiled import CompiledEnv
+    from headrace.envs.compiled.env import CompiledEnv
 
     if backend == "cpu" and not _on_cpu(device):
         raise ValueError(f"the cpu backend does not run on device {str(device)!r}: leave one of them out")
@@ -245,7 +246,7 @@ def _compiled(
 def _vector(
     name: str, entry: Any, num_envs: int, device: str | torch.device, wrappers: Sequence[Any], kwargs: dict[str, Any]
 ) -> Env:
-    from headrace.envs import libraries
+    from headrace.envs.vector import libraries
 
     if sources.is_kernel(entry) and entry.gymnasium_id is not None:
         entry = gymnasium.registry[entry.gymnasium_id]
@@ -261,7 +262,7 @@ def _seen_from(where: torch.device, env: Env) -> Env:
     """An env of the CPU as it is seen from another device; any other as it is."""
     if where.type == "cpu" or env.device.type != "cpu":
         return env
-    from headrace.envs.device_env import DeviceEnv
+    from headrace.envs.wrappers.device_env import DeviceEnv
 
     return DeviceEnv(env, where)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import gymnasium
 
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
 
 EnvSpec = gymnasium.envs.registration.EnvSpec
 ATARI = "ALE/"  # ids of Atari games begin so: ALE/Pong-v5
@@ -84,7 +84,7 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
     """
     if is_kernel(entry):
         if entry.gymnasium_id is None:
-            from headrace.envs.single import single
+            from headrace.envs.compiled.single_env import single
 
             return single(entry, **kwargs)
         entry = gymnasium.registry[entry.gymnasium_id]
@@ -92,7 +92,7 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
         raise TypeError(f"{name} comes as a vector of environments, and one alone was asked for")
     if isinstance(entry, EnvSpec):
         if entry.id.startswith(ATARI):
-            from headrace.envs import atari
+            from headrace.envs.vector import atari
 
             registered(entry.id)  # in a worker process nobody has imported what registers it
             return atari.game(entry.id, **kwargs)

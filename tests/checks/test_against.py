@@ -13,9 +13,9 @@ from headrace import envs
 from headrace.checks.against import against, kolmogorov_smirnov
 from headrace.data.spaces import Box, Discrete
 from headrace.envs import sources
-from headrace.envs.cartpole import CartPole
-from headrace.envs.kernel import KernelEnv
-from headrace.envs.pendulum import Pendulum
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.builtin.pendulum import Pendulum
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import f32, i32, sin, uniform
 
 

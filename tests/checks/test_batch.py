@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from headrace.checks.batch import check
 from headrace.checks.environment import check as check_environment
 from headrace.envs import make
-from headrace.envs.inline import InlineEnv
+from headrace.envs.gym.inline import InlineEnv
 
 
 class Walk(gymnasium.Env):

@@ -16,8 +16,8 @@ from headrace.checks.environment import check, uneven
 from headrace.checks.misfit import misfit
 from headrace.checks.report import duration
 from headrace.checks.walk import Times
-from headrace.envs.cartpole import CartPole
-from headrace.envs.inline import InlineEnv
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.gym.inline import InlineEnv
 
 
 class Right(gymnasium.Env):

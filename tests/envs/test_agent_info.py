@@ -11,7 +11,7 @@ import headrace as hr
 from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete
-from headrace.envs.agent_info import InformedEnv
+from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.parallel.collector import Collector
 from headrace.policies.actor_critic import ActorCritic
 

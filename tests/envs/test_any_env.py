@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 from headrace.data.rollout import Rollout
 from headrace.envs import adapted, make
 from headrace.envs.base import columns_of, rollout_for
-from headrace.envs.device_env import DeviceEnv
+from headrace.envs.wrappers.device_env import DeviceEnv
 
 N = 3
 ROWS = 24

@@ -12,8 +12,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from headrace import envs
+from headrace.envs.compiled.single_env import single
 from headrace.envs.registry import names
-from headrace.envs.single import single
 from headrace.evaluate import kernel_class
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,7 +30,7 @@ SB3 = """
 import sys, warnings
 sys.path.append(sys.argv.pop(1))  # what this interpreter lacks
 from stable_baselines3.common.env_checker import check_env
-from headrace.envs.single import single
+from headrace.envs.compiled.single_env import single
 from headrace.evaluate import kernel_class
 for name in sys.argv[1:]:
     with warnings.catch_warnings(record=True) as caught:

@@ -16,8 +16,8 @@ from headrace.core import fused
 from headrace.data.rollout import Rollout, tree_map
 from headrace.envs import make
 from headrace.envs.base import columns_of
-from headrace.envs.device_env import DeviceEnv
-from headrace.envs.inline import InlineEnv
+from headrace.envs.gym.inline import InlineEnv
+from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.parallel.collector import Collector
 from headrace.parallel.stagger import Stagger
 from headrace.policies.actor_critic import ActorCritic

@@ -14,8 +14,8 @@ import headrace as hr
 from headrace import envs
 from headrace.data.rollout import Column, Rollout
 from headrace.envs.base import columns_of
-from headrace.envs.envpool import EnvPoolSource
-from headrace.envs.envpool_ready import EnvPoolEnv
+from headrace.envs.vector.envpool import EnvPoolSource
+from headrace.envs.vector.envpool_async import EnvPoolEnv
 from headrace.parallel.paces import collector_at
 from headrace.policies.actor_critic import ActorCritic
 
@@ -27,7 +27,7 @@ NAME = "envpool/" + TASK
 def pools(monkeypatch):
     """The fake pools that are made."""
     fake = fake_envpool()
-    monkeypatch.setattr("headrace.envs.envpool._envpool", lambda: fake)
+    monkeypatch.setattr("headrace.envs.vector.envpool._envpool", lambda: fake)
     return fake.pools
 
 

@@ -19,9 +19,9 @@ from headrace.core import fused
 from headrace.data.finite import NotFinite
 from headrace.data.rollout import Rollout
 from headrace.envs.base import columns_of
-from headrace.envs.inline import TRIES, InlineEnv
-from headrace.envs.worker_process import Workers
-from headrace.envs.workers import WorkerEnv
+from headrace.envs.gym.inline import TRIES, InlineEnv
+from headrace.envs.workers.env import WorkerEnv
+from headrace.envs.workers.process import Workers
 from headrace.trainer import Trainer
 
 SETTINGS = {"num_envs": 4, "num_steps": 8, "minibatch_size": 16, "epochs": 1, "hidden": (4,)}

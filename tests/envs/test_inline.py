@@ -12,7 +12,7 @@ from gymnasium.wrappers import TransformReward
 from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
-from headrace.envs.inline import InlineEnv, env_seed
+from headrace.envs.gym.inline import InlineEnv, env_seed
 
 
 class Counting(gymnasium.Env):

@@ -11,9 +11,9 @@ from relay import Mortal, Relay, Silent
 from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.envs.base import columns_of, rollout_for
-from headrace.envs.crowd import grouped, role
-from headrace.envs.inline import env_seed, inline
-from headrace.envs.pettingzoo import PettingZooEnv
+from headrace.envs.gym.agent_groups import grouped, role
+from headrace.envs.gym.inline import env_seed, inline
+from headrace.envs.gym.pettingzoo import PettingZooEnv
 
 WIDE = (Box(-1, 300, (3,)), Box(-1, 1, (2,)))
 

@@ -8,11 +8,11 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from headrace import envs
-from headrace.envs.catch import Catch
-from headrace.envs.pendulum import Pendulum
-from headrace.envs.pixel_catch import PixelCatch
-from headrace.envs.pixel_pendulum import PixelPendulum
-from headrace.envs.single import single
+from headrace.envs.builtin.catch import Catch
+from headrace.envs.builtin.pendulum import Pendulum
+from headrace.envs.builtin.pixel_catch import PixelCatch
+from headrace.envs.builtin.pixel_pendulum import PixelPendulum
+from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.cpu.env import CpuWorlds
 from headrace.trainer import Trainer

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headrace import envs
-from headrace.envs.pursuit import Pursuit
+from headrace.envs.builtin.pursuit import Pursuit
 from headrace.evaluate import evaluate
 from headrace.policies.base import Decision, Policy
 from headrace.trainer import Trainer

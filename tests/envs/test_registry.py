@@ -17,9 +17,9 @@ from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs import registry, sources
-from headrace.envs.cartpole import CartPole
-from headrace.envs.compiled import CompiledEnv
-from headrace.envs.inline import InlineEnv
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.gym.inline import InlineEnv
 
 NAMES = [
     "CartPole-v1",
@@ -42,7 +42,7 @@ MINE = """
     import gymnasium
     import numpy as np
 
-    from headrace.envs.kernel import KernelEnv
+    from headrace.envs.compiled.kernel_env import KernelEnv
     from headrace.kernels.language.ops import f32
     from headrace.data.spaces import Box, Discrete
     from my_neighbour import SPEED
@@ -142,7 +142,7 @@ def test_classes_files_modules_and_functions(my_file):
     still = envs.make(f"{my_file}:Still", 2, level=0.25)
     assert first_observation(still).tolist() == [[0.25, 0.25]] * 2
     assert first_observation(envs.make(f"{my_file}:make_still", 1)).tolist() == [[0.5, 0.5]]
-    assert isinstance(envs.make("headrace.envs.cartpole:CartPole", 1), CompiledEnv)
+    assert isinstance(envs.make("headrace.envs.builtin.cartpole:CartPole", 1), CompiledEnv)
     assert isinstance(envs.make(CartPole, 1), CompiledEnv)
     import my_slide  # the file is a module like any other by now
 
@@ -198,7 +198,7 @@ def test_registered_names_carry_defaults(own_registry, my_file):
 
 
 def test_a_class_finds_its_registered_defaults():
-    assert envs.spec(CartPole) == envs.spec("CartPole-v1") == envs.spec("headrace.envs.cartpole:CartPole")
+    assert envs.spec(CartPole) == envs.spec("CartPole-v1") == envs.spec("headrace.envs.builtin.cartpole:CartPole")
     assert envs.spec("FrozenLake-v1").defaults == {}
 
 
@@ -229,7 +229,7 @@ def test_listing_tells_what_each_world_is():
     cartpole = rows["CartPole-v1"]
     assert cartpole.observation_space == CartPole.observation_space
     assert cartpole.action_space == CartPole.action_space
-    assert cartpole.source == "headrace.envs.cartpole:CartPole"
+    assert cartpole.source == "headrace.envs.builtin.cartpole:CartPole"
     assert {name for name, row in rows.items() if "torch" in row.backends} == set(NAMES) - {"GridWorld"}
     assert all({"cpu", "inline"} <= set(row.backends) for row in rows.values())
 
@@ -248,7 +248,11 @@ def test_listing_tells_what_each_world_is():
         ("some/Thing-v5", ValueError, "name the package too"),
         ("nowhere.py:Env", FileNotFoundError, "no file .*nowhere.py"),
         ("no_such_package.worlds:Env", ImportError, "no module 'no_such_package.worlds'"),
-        ("headrace.envs.catch:Ketch", ValueError, "'Ketch' in headrace.envs.catch: use headrace.envs.catch:Catch$"),
+        (
+            "headrace.envs.builtin.catch:Ketch",
+            ValueError,
+            "'Ketch' in headrace.envs.builtin.catch: use headrace.envs.builtin.catch:Catch$",
+        ),
         ("headrace.envs.base:Nothing", ValueError, "no subclass of headrace.KernelEnv or gymnasium.Env"),
         (7, TypeError, "7 does not make environments"),
         (lambda: "a string", TypeError, "gave 'a string' where a gymnasium.Env or a pettingzoo.ParallelEnv was"),
@@ -327,8 +331,9 @@ def test_importing_envs_loads_neither_numba_nor_the_worlds():
     program = """
         import sys
         import headrace.envs
-        worlds = [m for m in sys.modules if m in ("numba", "headrace.envs.cartpole", "headrace.envs.compiled")]
-        print(worlds)
+        late = ("numba", "headrace.envs.builtin.cartpole", "headrace.envs.compiled.env")
+        found = [m for m in sys.modules if m in late]
+        print(found)
     """
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True, timeout=60

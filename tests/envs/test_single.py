@@ -9,14 +9,14 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 
-from headrace.envs.acrobot import Acrobot
-from headrace.envs.cartpole import CartPole
-from headrace.envs.catch import Catch
-from headrace.envs.compiled import CompiledEnv
-from headrace.envs.grid_world import GridWorld
-from headrace.envs.mountain_car_continuous import MountainCarContinuous
-from headrace.envs.pendulum import Pendulum
-from headrace.envs.single import single
+from headrace.envs.builtin.acrobot import Acrobot
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.builtin.catch import Catch
+from headrace.envs.builtin.grid_world import GridWorld
+from headrace.envs.builtin.mountain_car_continuous import MountainCarContinuous
+from headrace.envs.builtin.pendulum import Pendulum
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.read import read
 from tests.kernels.worlds import Medley, rollout
 

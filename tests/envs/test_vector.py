@@ -14,8 +14,8 @@ from headrace import envs
 from headrace.core.returns import gae
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
-from headrace.envs.gymnasium_vector import GymnasiumSource
-from headrace.envs.vector import VectorAdapter
+from headrace.envs.vector.adapter import VectorAdapter
+from headrace.envs.vector.gymnasium_vector import GymnasiumSource
 
 STEPS, NUM_ENVS = 60, 4
 MODES = list(AutoresetMode)

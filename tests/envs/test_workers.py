@@ -20,9 +20,9 @@ from headrace import envs
 from headrace.data.rollout import Rollout, tree_map
 from headrace.data.shared_memory import shared_rollout
 from headrace.data.spaces import action_column, env_columns
-from headrace.envs.inline import InlineEnv
-from headrace.envs.worker_pool import WorkerError
-from headrace.envs.workers import WorkerEnv
+from headrace.envs.gym.inline import InlineEnv
+from headrace.envs.workers.env import WorkerEnv
+from headrace.envs.workers.pool import WorkerError
 from headrace.trainer import Trainer
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
@@ -193,7 +193,7 @@ def test_set_up_and_clean_up_run_in_the_workers(tmp_path):
 
 SCRIPT = """
 import gymnasium, time
-from headrace.envs.workers import WorkerEnv
+from headrace.envs.workers.env import WorkerEnv
 from headrace.data.spaces import env_columns, action_column
 
 class Mine(gymnasium.Wrapper):  # defined in the script itself, which has no guard

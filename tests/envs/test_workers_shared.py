@@ -13,10 +13,10 @@ from gated import PLACE
 
 from headrace import Workers, envs
 from headrace.config import settle
-from headrace.envs import how_many, plan, waiting
-from headrace.envs.how_many import StepTime, choose, step_time
-from headrace.envs.worker_process import WorkerProcess
-from headrace.envs.workers import WorkerEnv
+from headrace.envs.workers import resources, spin_wait, tuning
+from headrace.envs.workers.env import WorkerEnv
+from headrace.envs.workers.process import WorkerProcess
+from headrace.envs.workers.tuning import StepTime, choose, step_time
 from headrace.trainer import Trainer
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
@@ -85,9 +85,9 @@ def test_no_workers_are_no_workers():
 
 
 def test_how_long_a_thread_had_no_core_is_known_or_counts_as_long(monkeypatch):
-    assert 0 <= waiting._waited() < 1e6
+    assert 0 <= spin_wait._waited() < 1e6
     monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
-    assert waiting._waited() == float("inf")
+    assert spin_wait._waited() == float("inf")
 
 
 def test_waiting_looks_only_while_nobody_wants_the_core(monkeypatch):
@@ -101,18 +101,18 @@ def test_waiting_looks_only_while_nobody_wants_the_core(monkeypatch):
 
     poll.register(reading, select.POLLIN)
     waited, clock = [0.0], [100.0]
-    monkeypatch.setattr(waiting, "_waited", lambda: waited[0])
-    monkeypatch.setattr(waiting, "perf_counter", lambda: clock.__setitem__(0, clock[0] + 1e-5) or clock[0])
-    mine = waiting.Waiting(1e-4)
+    monkeypatch.setattr(spin_wait, "_waited", lambda: waited[0])
+    monkeypatch.setattr(spin_wait, "perf_counter", lambda: clock.__setitem__(0, clock[0] + 1e-5) or clock[0])
+    mine = spin_wait.Waiting(1e-4)
     assert mine.poll(Watched(), 1.0) == [] and looks.count(0) > 5 and looks[-1] == 1000.0
     os.write(writing, b"x")
     assert mine.poll(Watched(), 1.0) == [(reading, select.POLLIN)] and looks[-1] == 0
     clock[0] += 1.0
-    waited[0] += waiting.SHARE / 2  # the system itself had the core
+    waited[0] += spin_wait.SHARE / 2  # the system itself had the core
     assert mine.poll(Watched(), 1.0) and looks[-1] == 0
-    for pause in (waiting.FIRST_PAUSE, 2 * waiting.FIRST_PAUSE):  # the core was taken: asleep, each time for longer
-        clock[0] += waiting.PERIOD
-        waited[0] += waiting.PERIOD / 2
+    for pause in (spin_wait.FIRST_PAUSE, 2 * spin_wait.FIRST_PAUSE):  # the core was taken: asleep, each time for longer
+        clock[0] += spin_wait.PERIOD
+        waited[0] += spin_wait.PERIOD / 2
         for _ in range(3):
             mine.poll(Watched(), 1.0)
             assert looks[-1] == 1000.0
@@ -122,7 +122,7 @@ def test_waiting_looks_only_while_nobody_wants_the_core(monkeypatch):
         clock[0] += 2e-3
     mine.poll(Watched(), 1.0)
     assert looks[-1] == 0
-    assert waiting.Waiting(0.0).poll(Watched(), 1.0) and looks[-1] == 1000.0
+    assert spin_wait.Waiting(0.0).poll(Watched(), 1.0) and looks[-1] == 1000.0
     os.close(reading)
     os.close(writing)
 
@@ -140,7 +140,7 @@ def test_waiting_looks_only_while_nobody_wants_the_core(monkeypatch):
     ],
 )
 def test_the_number_of_workers(monkeypatch, step, num_envs, fewest, number):
-    monkeypatch.setattr(how_many, "cores", lambda: 4)
+    monkeypatch.setattr(tuning, "cores", lambda: 4)
     chosen, words = choose(step, num_envs, fewest)
     assert chosen == number
     assert words.startswith(f"{number} worker" if number else "no workers") and f"all {num_envs}" in words
@@ -155,7 +155,7 @@ def test_an_environment_is_tried_and_closed(monkeypatch):
 
     step = step_time(Short)
     assert step.seconds > 0 and 0 < step.busy <= 1 and len(closed) == 1
-    monkeypatch.setattr(how_many, "step_time", lambda factory: StepTime(1e-9, 1.0))
+    monkeypatch.setattr(tuning, "step_time", lambda factory: StepTime(1e-9, 1.0))
     env = envs.make(CARTPOLE, 3, workers="auto")
     assert env.backend == "inline"
     env.close()
@@ -172,7 +172,7 @@ def test_settings_take_a_number_or_auto():
 
 
 def test_auto_is_told_and_resumed_with_as_many(monkeypatch, capfd):
-    monkeypatch.setattr(how_many, "step_time", lambda factory: StepTime(1.0, 0.0))
+    monkeypatch.setattr(tuning, "step_time", lambda factory: StepTime(1.0, 0.0))
     trainer = Trainer("a2c", CARTPOLE, num_envs=2, num_steps=4, workers="auto", hidden=(8,))
     assert "2 workers: a step of one world takes 1e+03 ms, waiting; one of all 2" in capfd.readouterr().err
     assert trainer.settings()["workers"] == 2 and "2 environments of" in trainer.plan
@@ -182,32 +182,32 @@ def test_auto_is_told_and_resumed_with_as_many(monkeypatch, capfd):
 def test_what_does_not_fit_is_refused_with_the_numbers(monkeypatch):
     import resource
 
-    monkeypatch.setattr(plan, "free_memory", lambda: 1e9)
-    plan.check_memory(8, 100e6)
-    plan.check_memory(8, None)
+    monkeypatch.setattr(resources, "free_memory", lambda: 1e9)
+    resources.check_memory(8, 100e6)
+    resources.check_memory(8, None)
     with pytest.raises(MemoryError, match=r"10 workers of 100 MB each take 1,000 MB, .* 1,000 MB free: use at most 9"):
-        plan.check_memory(10, 100e6)
-    monkeypatch.setattr(plan.shutil, "disk_usage", lambda folder: type("", (), {"free": 64e6}))
+        resources.check_memory(10, 100e6)
+    monkeypatch.setattr(resources.shutil, "disk_usage", lambda folder: type("", (), {"free": 64e6}))
     with pytest.raises(
         MemoryError, match=r"128 steps of 64 environments takes 100 MB, and /x has 64 MB free.*--shm-size"
     ):
-        plan.check_rollout(100_000_000, 128, 64, "/x")
-    plan.check_rollout(50_000_000, 128, 64, "/x")
-    monkeypatch.setattr(plan, "free_memory", lambda: 40e6)
+        resources.check_rollout(100_000_000, 128, 64, "/x")
+    resources.check_rollout(50_000_000, 128, 64, "/x")
+    monkeypatch.setattr(resources, "free_memory", lambda: 40e6)
     with pytest.raises(MemoryError, match="takes 50 MB, and there are 40 MB free"):
-        plan.check_rollout(50_000_000, 128, 64, "/x")
+        resources.check_rollout(50_000_000, 128, 64, "/x")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (50, 50))
     with pytest.raises(ValueError, match="60 workers need 240 open files, and this process may open 50"):
-        plan.check_processes(60)
+        resources.check_processes(60)
 
 
 def test_more_workers_than_memory_are_not_started(monkeypatch):
     started = []
     launch = WorkerProcess._launch
     monkeypatch.setattr(WorkerProcess, "_launch", lambda self: (started.append(self), launch(self)))
-    monkeypatch.setattr(plan, "free_memory", lambda: 1e6)
-    monkeypatch.setattr("headrace.envs.worker_pool.cores", lambda: 2)
-    monkeypatch.setattr("headrace.envs.worker_pool.own_memory", lambda pid: 9e6)
+    monkeypatch.setattr(resources, "free_memory", lambda: 1e6)
+    monkeypatch.setattr("headrace.envs.workers.pool.cores", lambda: 2)
+    monkeypatch.setattr("headrace.envs.workers.pool.own_memory", lambda pid: 9e6)
     with pytest.raises(MemoryError, match="6 workers of 9 MB each take 54 MB"):
         WorkerEnv(CARTPOLE, 6, "test", 6)
     assert len(started) == 1 and not started[0].running

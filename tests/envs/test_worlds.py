@@ -15,9 +15,9 @@ from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, action_column, env_columns
 from headrace.envs import sources
-from headrace.envs.catch import Catch
-from headrace.envs.compiled import CompiledEnv
-from headrace.envs.grid_world import FREE, PILL, WALL, GridWorld
+from headrace.envs.builtin.catch import Catch
+from headrace.envs.builtin.grid_world import FREE, PILL, WALL, GridWorld
+from headrace.envs.compiled.env import CompiledEnv
 
 PORTS = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
 STEPS = 12_000

@@ -13,7 +13,7 @@ SCRIPT = """\
 import sys
 sys.path.insert(0, sys.argv[1])
 from walker import Walker
-from headrace.envs.compiled import CompiledEnv
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 env = CompiledEnv(Walker, 4, threads=1)
@@ -26,7 +26,7 @@ print(columns.observation.flatten().tolist())
 
 WALKER = """\
 from typing import NamedTuple
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import f32, uniform
 from headrace.data.spaces import Box, Discrete
 

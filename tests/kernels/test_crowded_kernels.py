@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from headrace.data.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns
-from headrace.envs.compiled import CompiledEnv
-from headrace.envs.kernel import KernelEnv
-from headrace.envs.pursuit import Pursuit
-from headrace.envs.single import single
+from headrace.envs.builtin.pursuit import Pursuit
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.ops import array, f32, i32, uniform
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.compare import deviation
@@ -263,7 +263,7 @@ def test_passes_pettingzoos_checks(cls):
 def test_plain_python_needs_pettingzoo(monkeypatch):
     import sys
 
-    monkeypatch.delitem(sys.modules, "headrace.envs.single_agents", raising=False)
+    monkeypatch.delitem(sys.modules, "headrace.envs.compiled.single_multi_agent", raising=False)
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     with pytest.raises(ImportError, match=r'pip install "headrace\[pettingzoo\]"'):
         single(Pursuit)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from headrace.core import rng
-from headrace.envs.cartpole import CartPole
-from headrace.envs.catch import Catch
-from headrace.envs.grid_world import GridWorld
-from headrace.envs.pendulum import Pendulum
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.builtin.catch import Catch
+from headrace.envs.builtin.grid_world import GridWorld
+from headrace.envs.builtin.pendulum import Pendulum
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.read import read
 from headrace.kernels.runtime import cache

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.envs.cartpole import CartPole
-from headrace.envs.catch import Catch
-from headrace.envs.grid_world import GridWorld
-from headrace.envs.pendulum import Pendulum
-from headrace.envs.pixel_pendulum import PixelPendulum
-from headrace.envs.pursuit import Pursuit
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.builtin.catch import Catch
+from headrace.envs.builtin.grid_world import GridWorld
+from headrace.envs.builtin.pendulum import Pendulum
+from headrace.envs.builtin.pixel_pendulum import PixelPendulum
+from headrace.envs.builtin.pursuit import Pursuit
 from headrace.kernels.language.read import read
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.codegen_pixels import cuda_pictures

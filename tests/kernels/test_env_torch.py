@@ -12,10 +12,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.data.spaces import Box, Discrete
-from headrace.envs.cartpole import CartPole
-from headrace.envs.catch import Catch
-from headrace.envs.grid_world import GridWorld
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.builtin.catch import Catch
+from headrace.envs.builtin.grid_world import GridWorld
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ops import array, f32, i32, uniform
 from headrace.kernels.language.read import read

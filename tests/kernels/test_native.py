@@ -49,7 +49,7 @@ def test_numbers_and_places_of_a_call_may_change(tmp_path, monkeypatch):
 
 def test_it_runs_without_numba_the_second_time(tmp_path):
     program = (
-        "import sys, numpy as np\nfrom headrace.kernels import cache\n"
+        "import sys, numpy as np\nfrom headrace.kernels.runtime import cache\n"
         f"TEXT = {TEXT!r}\nout = np.zeros(2)\n"
         "given = out, (np.ones(4, np.float32)[::2], (np.float32(1), np.uint32(1))), 2.0, 1\n"
         "cache.entry('native', TEXT, 'add', given, 'compiling')(*given)\n"

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from headrace.data.spaces import Box, Discrete
-from headrace.envs.kernel import KernelEnv
-from headrace.envs.pixel_catch import PixelCatch
-from headrace.envs.pixel_pendulum import PixelPendulum
-from headrace.envs.single import single
+from headrace.envs.builtin.pixel_catch import PixelCatch
+from headrace.envs.builtin.pixel_pendulum import PixelPendulum
+from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ops import array, boolean, cos, exp, f32, floor, i8, i32, sqrt, tan, uniform
 from headrace.kernels.language.read import read

@@ -4,8 +4,8 @@ import ast
 
 import numpy as np
 
-from headrace.envs.acrobot import Acrobot
-from headrace.envs.cartpole import CartPole
+from headrace.envs.builtin.acrobot import Acrobot
+from headrace.envs.builtin.cartpole import CartPole
 from headrace.kernels.language.kinds import Array
 from headrace.kernels.language.read import Field, Param, read
 from tests.kernels.user_file import WORLD, changed, line_of, load
@@ -109,7 +109,7 @@ def test_helpers_closures_and_defaults(tmp_path):
 
 def test_subclass_with_other_parameters(tmp_path):
     text = (
-        "from headrace.envs.cartpole import CartPole\n"
+        "from headrace.envs.builtin.cartpole import CartPole\n"
         "class Heavy(CartPole):\n    max_steps = 7\n    class Params(NamedTuple):\n"
     )
     fields = [

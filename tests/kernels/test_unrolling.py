@@ -11,9 +11,9 @@ import torch
 
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
-from headrace.envs.compiled import CompiledEnv
-from headrace.envs.kernel import KernelEnv
-from headrace.envs.single import single
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.ops import f32
 from headrace.kernels.language.read import read
 

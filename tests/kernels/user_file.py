@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 import math
 import numpy as np
-from headrace.envs.kernel import KernelEnv
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import array, boolean, f32, i8, i32, u32, randint, select, sin, uniform
 from headrace.data.spaces import Box, Discrete, MultiDiscrete
 """

@@ -9,12 +9,12 @@ import torch
 
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns
-from headrace.envs.acrobot import Acrobot
-from headrace.envs.cartpole import CartPole
-from headrace.envs.kernel import KernelEnv
-from headrace.envs.mountain_car import MountainCar
-from headrace.envs.mountain_car_continuous import MountainCarContinuous
-from headrace.envs.pendulum import Pendulum
+from headrace.envs.builtin.acrobot import Acrobot
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.builtin.mountain_car import MountainCar
+from headrace.envs.builtin.mountain_car_continuous import MountainCarContinuous
+from headrace.envs.builtin.pendulum import Pendulum
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import (
     array,
     bits,

@@ -13,7 +13,7 @@ from headrace.bindings import (
 )
 from headrace.core import fused
 from headrace.data.rollout import Column
-from headrace.envs.compiled import CompiledEnv
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.parallel.collector import Collector, steps
 from headrace.policies.actor_critic import ActorCritic
 
@@ -82,7 +82,9 @@ def test_worlds_with_memory_of_many_entries_and_parameters_of_their_own():
     def make():
         source = collector("Catch", 70, 30)
         force = torch.linspace(5, 15, 1500).numpy()
-        worlds = CompiledEnv(envs.sources.find("headrace.envs.cartpole:CartPole"), 1500, params={"force": force})
+        worlds = CompiledEnv(
+            envs.sources.find("headrace.envs.builtin.cartpole:CartPole"), 1500, params={"force": force}
+        )
         return source, Collector(worlds, collector("CartPole-v1", 1).policy, 12, COLUMNS, seed=1)
 
     for mine, theirs in zip(make(), make(), strict=True):

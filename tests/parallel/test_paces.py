@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from headrace.data.rollout import Column
-from headrace.envs.inline import InlineEnv
-from headrace.envs.workers import WorkerEnv
+from headrace.envs.gym.inline import InlineEnv
+from headrace.envs.workers.env import WorkerEnv
 from headrace.parallel.paces import collector_at
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.recurrent import RecurrentActorCritic

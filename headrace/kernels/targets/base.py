@@ -1,4 +1,4 @@
-"""What a target owes: N worlds of one Source on one device. CompiledEnv (headrace.envs.compiled) is their shell."""
+"""What a target owes: N worlds of one Source on one device. CompiledEnv (headrace.envs.compiled.env) is their shell."""
 
 from __future__ import annotations
 

@@ -1,0 +1,53 @@
+"""One world as a plain gymnasium.Env: nothing is compiled, so a debugger steps through the user's own lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from headrace.envs.compiled.plain_python import PlainWorld
+
+if TYPE_CHECKING:
+    from pettingzoo import ParallelEnv
+
+
+def single(
+    cls: type, params: dict[str, Any] | None = None, render_mode: str | None = None
+) -> gymnasium.Env | ParallelEnv:
+    """A gymnasium.Env of one world of a KernelEnv, in plain Python. Draws what world 0 of the kernels draws.
+
+    Of a class with several agents a pettingzoo.ParallelEnv. params: name -> number, in place of Params' defaults.
+    Raises EnvError where the class could not be compiled, ImportError where PettingZoo is needed and not installed.
+    """
+    if getattr(cls, "num_agents", 1) == 1:
+        return Single(cls, params, render_mode)
+    from headrace.envs.compiled.single_multi_agent import SingleAgents
+
+    return SingleAgents(cls, params, render_mode)
+
+
+class Single(PlainWorld, gymnasium.Env):
+    """One world of one agent."""
+
+    def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
+        super().__init__(cls, params, render_mode)
+        self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin episode 0 of a seed, or, without one, the next episode."""
+        gymnasium.Env.reset(self, seed=seed)
+        if seed is not None:
+            self.seed, self.episode = seed, -1
+        elif self.episode < 0:
+            self.seed = int(self.np_random.integers(2**32))
+        self.begin()
+        return self.observation(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """One step. Raises RuntimeError before the first reset."""
+        reward, terminated, truncated = self.advance(self.typed_action(action))
+        return self.observation(), float(np.float32(reward)), terminated, truncated, {}

@@ -1,0 +1,70 @@
+"""One world of several agents as a plain pettingzoo.ParallelEnv, stepped in the user's own lines."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+
+from headrace.envs.compiled.plain_python import PlainWorld
+
+try:
+    from pettingzoo import ParallelEnv
+except ImportError as error:
+    raise ImportError('a world of several agents in plain Python needs: pip install "headrace[pettingzoo]"') from error
+
+
+class SingleAgents(PlainWorld, ParallelEnv):
+    """One world. Its agents act together, and their episodes end together."""
+
+    def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
+        super().__init__(cls, params, render_mode)
+        self.metadata |= {"name": cls.__name__}
+        self.possible_agents = list(self.source.agents)
+        self.agents: list[str] = []
+        # one for each: a space draws its samples itself
+        self.observation_spaces = {name: deepcopy(self.source.observation_space) for name in self.possible_agents}
+        self.action_spaces = {name: deepcopy(self.source.action_space) for name in self.possible_agents}
+
+    def observation_space(self, agent: str) -> Space:
+        """Of every agent the same."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space:
+        """Of every agent the same."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+        """Begin episode 0 of a seed, or, without one, the next episode."""
+        if seed is not None:
+            self.seed, self.episode = seed, -1
+        elif self.episode < 0:
+            self.seed = int(np.random.default_rng().integers(2**32))
+        self.begin()
+        self.agents = list(self.possible_agents)
+        return self._observations(), {name: {} for name in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:  # type: ignore[override]
+        """One step of all agents: observations, rewards, terminated, truncated, infos, by their names.
+
+        Raises RuntimeError before the first reset, KeyError where an agent has no action.
+        """
+        names = self.possible_agents
+        rewards, terminated, truncated = self.advance(tuple(self.typed_action(actions[name]) for name in names))
+        seen = self._observations()
+        if terminated or truncated:
+            self.agents = []
+        return (
+            seen,
+            {name: float(np.float32(reward)) for name, reward in zip(names, rewards, strict=True)},
+            dict.fromkeys(names, terminated),
+            dict.fromkeys(names, truncated),
+            {name: {} for name in names},
+        )
+
+    def _observations(self) -> dict[str, np.ndarray]:
+        return {name: self.observation(agent) for agent, name in enumerate(self.possible_agents)}

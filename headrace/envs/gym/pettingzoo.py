@@ -1,0 +1,211 @@
+"""PettingZoo's parallel environments: worlds that several agents share. Agents are columns of a rollout.
+
+With A agents in W worlds, column agent * W + world is that agent's in that world. An agent that has ended leaves dead
+rows until no agent of its world is left; then the world begins anew. `episode_return` and `episode_length` of an agent
+stand in its first dead row; in the others both are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.data.rollout import Column, Columns, Rollout
+from headrace.envs.gym.agent_groups import Grouping, crowd_of
+from headrace.envs.gym.inline import InlineEnv, Views, action_caster, observation_of, put, views
+
+OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+class _Place(NamedTuple):
+    """Where an agent writes in a rollout."""
+
+    agent: str
+    observation: Views  # of its group
+    group: int  # which of the groups' actions it takes
+    offset: int  # its column of world 0 in its group's observation and action
+    first: int  # its column of world 0 in all others
+
+
+class PettingZooEnv(InlineEnv):
+    """Worlds of a pettingzoo.ParallelEnv behind headrace.envs.base.Env: num_envs = num_agents * num_worlds columns.
+
+    factory() makes one world. `agents` are its possible ones, ordered so that those of a group are side by side; who is
+    in a group, see envs.gym.agent_groups. Where spaces differ between groups, the columns observation and action have a
+    member for each group, and the spaces are Dicts of these.
+    first_env, of: of worlds. All else as InlineEnv says.
+    Raises TypeError for spaces that are not supported, and for worlds in which agents take turns.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        num_worlds: int,
+        name: str,
+        first_env: int = 0,
+        of: int | None = None,
+        restart: bool = False,
+        world: Any = None,
+        group_by: Grouping = "spaces",
+    ) -> None:
+        self.group_by = group_by
+        super().__init__(factory, num_worlds, name, first_env, of, restart, world)
+        self.num_envs = self.num_agents * num_worlds
+        self._sums = np.zeros((self.num_agents, num_worlds))  # returns of episodes so far ...
+        self._counts = np.zeros((self.num_agents, num_worlds), np.int64)  # ... and their lengths
+        worlds = np.arange(self.first_env, self.first_env + num_worlds)[:, None]
+        self._columns = worlds + np.arange(self.num_agents) * self.of  # [world, agent]
+        self._died: list[set[str]] = [set() for _ in range(num_worlds)]  # agents that ended in the present episode
+
+    def _describe(self, world: Any) -> None:
+        self.crowd = crowd_of(world, self.group_by)
+        self._scale = getattr(world, "headrace_reward_scale", 1.0)
+        self.groups, self.spaces, self.agents = self.crowd.groups, self.crowd.spaces, self.crowd.agents
+        self.num_agents, self.nested = len(self.agents), self.crowd.nested
+        self.columns()  # raises for spaces that are not supported
+        self.observation_space, self.action_space = self.crowd.observation_space, self.crowd.action_space
+        self._casters = [action_caster(action) for _, action in self.spaces.values()]
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """What an environment writes, and the action; those two that follow spaces by group, where these differ."""
+        return self.crowd.columns(self.of)
+
+    def part(self, rollout: Rollout) -> Rollout:
+        """All of it: the columns of one world lie apart."""
+        return rollout
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Step every world, or reset it where none of its agents is valid."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        if self._begin_anew:
+            self._valid[t, self._columns] = self._begin_anew = False
+        actions = [cast(column[t]) for cast, column in zip(self._casters, self._action, strict=True)]
+        for index, live in enumerate(self._valid[t, self._columns].tolist()):
+            if any(live):
+                if not self._attempt(self._step_one, index, t, (live, actions)):
+                    self._cut_off(index, t)
+            else:
+                while not self._attempt(self._reset_one, index, t):
+                    pass
+
+    def _step_one(self, index: int, t: int, action: Any) -> None:
+        live, actions = action
+        told = {
+            place.agent: actions[place.group][place.offset + index]
+            for place, acts in zip(self._places, live, strict=True)
+            if acts
+        }
+        outcome: Any = self.worlds[index].step(told)
+        if not (isinstance(outcome, tuple) and len(outcome) == 5 and all(isinstance(x, Mapping) for x in outcome)):
+            raise TypeError(f"step() gave {outcome!r}: it must give five dicts by agent: {', '.join(OUTCOME)}")
+        here, seen = set(self.worlds[index].agents), outcome[0]
+        for number, (place, acts) in enumerate(zip(self._places, live, strict=True)):
+            if acts:
+                self._took_part(number, index, t, outcome, place.agent in here)
+            else:
+                self._end_episode(number, index, t)
+                joins = place.agent in here and place.agent not in self._died[index]
+                self._valid[t + 1, place.first + index] = joins
+                self._see(place, index, t + 1, seen, must=joins)
+        self._lengths[index] += 1
+        self._failures[index] = 0
+
+    def _took_part(self, number: int, index: int, t: int, outcome: tuple[Any, ...], stays: bool) -> None:
+        """Write what a step brought to an agent. One that is there no more, and was not said to end, is truncated."""
+        place = self._places[number]
+        seen, rewards, terminations, truncations, _ = outcome
+        agent, column = place.agent, place.first + index
+        reward, terminated = float(rewards.get(agent, 0.0)), bool(terminations.get(agent, False))
+        truncated = bool(truncations.get(agent, False)) or not (stays or terminated)
+        ended = terminated or truncated
+        self._reward[t, column] = reward
+        self._terminated[t, column], self._truncated[t, column] = terminated, truncated
+        self._valid[t + 1, column] = not ended
+        self._see(place, index, t + 1, seen, must=not ended)
+        self._sums[number, index] += reward
+        self._counts[number, index] += 1
+        if ended:
+            self._died[index].add(agent)
+
+    def _begin_one(self, index: int, row: int) -> None:
+        self._unseeded.discard(index)
+        self._begin(index, row, self.worlds[index].reset(seed=self._seed_of(index)))
+
+    def _reset_one(self, index: int, t: int) -> None:
+        if index in self._unseeded:
+            self._begin_one(index, t + 1)
+        else:
+            self._begin(index, t + 1, self.worlds[index].reset())
+        for number in range(self.num_agents):
+            self._end_episode(number, index, t)
+        self._lengths[index] = 0
+        self._episodes[index] += 1
+
+    def _begin(self, index: int, row: int, outcome: Any) -> None:
+        """Write what reset() gave. Agents may join later."""
+        seen, here = observation_of(outcome), set(self.worlds[index].agents)
+        if not here & set(self.agents):
+            raise ValueError(f"after reset() there is no agent: agents is {self.worlds[index].agents!r}")
+        self._died[index] = set()
+        for place in self._places:
+            self._valid[row, place.first + index] = place.agent in here
+            self._see(place, index, row, seen, must=place.agent in here)
+
+    def _end_episode(self, number: int, index: int, t: int) -> None:
+        """Write a dead row: an agent's finished episode, or 0 where it was told before."""
+        column = self._places[number].first + index
+        self._reward[t, column] = 0.0
+        self._terminated[t, column] = self._truncated[t, column] = False
+        self._episode_return[t, column] = self._sums[number, index] / self._scale
+        self._episode_length[t, column] = self._counts[number, index]
+        self._sums[number, index] = self._counts[number, index] = 0
+
+    def _cut_off(self, index: int, t: int) -> None:
+        for number, place in enumerate(self._places):
+            column = place.first + index
+            if self._valid[t, column]:
+                self._reward[t, column] = 0.0
+                self._terminated[t, column], self._truncated[t, column] = False, True
+            else:
+                self._end_episode(number, index, t)
+            self._valid[t + 1, column] = False
+            self._see(place, index, t + 1, {}, must=False)
+
+    def _see(self, place: _Place, index: int, row: int, seen: Mapping[str, Any], must: bool) -> None:
+        """Write an agent's observation; where it has none any more, its last one again."""
+        column = place.offset + index
+        if place.agent in seen:
+            try:
+                put(place.observation, row, column, seen[place.agent])
+            except (TypeError, ValueError, KeyError, IndexError) as error:
+                space = list(self.spaces.values())[place.group][0]
+                raise ValueError(
+                    f"the observation {seen[place.agent]!r} of {place.agent} does not fit its observation_space {space}"
+                ) from error
+        elif must:
+            raise ValueError(f"{place.agent} is among the agents, and has no observation: there are {list(seen)}")
+        else:
+            for _, values in place.observation:
+                values[row, column] = values[max(row - 1, 0), column]
+
+    def _bind_spaces(self, rollout: Rollout) -> None:
+        self._places: list[_Place] = []
+        self._action = []
+        for number, (group, agents) in enumerate(self.groups.items()):
+            observation = getattr(rollout.observation, group) if self.nested else rollout.observation
+            action = getattr(rollout.action, group) if self.nested else rollout.action
+            self._action.append(action.numpy())
+            found = views(self.spaces[group][0], observation)
+            for place, agent in enumerate(agents):
+                first = len(self._places) * self.of + self.first_env
+                offset = place * self.of + self.first_env if self.nested else first
+                self._places.append(_Place(agent, found, number, offset, first))
+
+    def adopt(self, seed: int, made_anew: int) -> None:
+        """As InlineEnv's; the episodes that were lost are not counted."""
+        super().adopt(seed, made_anew)
+        self._sums[...] = 0
+        self._counts[...] = 0

@@ -1,0 +1,66 @@
+"""A pettingzoo.ParallelEnv with a limit of time, stacked observations, scaled rewards."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from pettingzoo.utils import BaseParallelWrapper
+
+from headrace.envs.gym.wrappers import Wrapping
+
+
+class AgentsWrapped(BaseParallelWrapper):
+    """See Wrapping. At the limit all agents that are left are truncated, and leave.
+
+    An agent's first observation fills its whole stack, as Gymnasium's FrameStackObservation has it with "reset".
+    """
+
+    def __init__(self, env: Any, wrapping: Wrapping) -> None:
+        super().__init__(env)
+        self.wrapping, self.headrace_reward_scale = wrapping, wrapping.reward_scale
+        self._steps = 0
+        self._seen: dict[Any, deque[Any]] = {}
+        self._spaces: dict[Any, Space] = {}
+
+    def observation_space(self, agent: Any) -> Space:
+        """Of an agent: of as many observations as are stacked. The same object each time."""
+        if agent not in self._spaces:
+            space, frames = self.env.observation_space(agent), self.wrapping.frame_stack
+            self._spaces[agent] = space if frames == 1 else batch_space(space, frames)
+        return self._spaces[agent]
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Begin anew."""
+        observations, infos = self.env.reset(seed=seed, options=options)
+        self._steps, self._seen = 0, {}
+        self.agents = list(self.env.agents)
+        return self._stacked(observations), infos
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        """A step of all agents."""
+        here = list(self.env.agents)
+        observations, rewards, terminations, truncations, infos = self.env.step(actions)
+        self._steps += 1
+        self.agents = list(self.env.agents)
+        if self._steps == self.wrapping.time_limit:
+            truncations = {**truncations, **dict.fromkeys(here, True)}
+            self.agents = []
+        rewards = {agent: reward * self.wrapping.reward_scale for agent, reward in rewards.items()}
+        return self._stacked(observations), rewards, terminations, truncations, infos
+
+    def _stacked(self, observations: Any) -> Any:
+        frames = self.wrapping.frame_stack
+        if frames == 1:
+            return observations
+        stacked = {}
+        for agent, observation in observations.items():
+            seen = self._seen.setdefault(agent, deque([observation] * frames, maxlen=frames))
+            seen.append(observation)
+            space = self.env.observation_space(agent)
+            room: Any = create_empty_array(space, frames, np.empty)
+            stacked[agent] = concatenate(space, list(seen), room)
+        return stacked

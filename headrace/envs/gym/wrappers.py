@@ -1,0 +1,91 @@
+"""Wrappers that are asked for by name: a limit of time, stacked frames, scaled rewards. They are Gymnasium's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation, TransformReward
+
+from headrace.data.spaces import channels_first, is_image
+from headrace.envs.compiled.kernel_env import KernelEnv
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """What an environment is wrapped in. Raises ValueError for a value out of range."""
+
+    frame_stack: int = 1  # observations that are seen together, the newest last
+    time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own
+    reward_scale: float = 1.0  # rewards are multiplied by it; returns that are reported are not
+
+    def __post_init__(self) -> None:
+        if self.frame_stack < 1:
+            raise ValueError(f"frame_stack must be 1 (off) or more, got {self.frame_stack}")
+        if self.time_limit is not None and self.time_limit < 1:
+            raise ValueError(f"time_limit must be at least 1 step, got {self.time_limit}; None for the env's own")
+        if not 0 < self.reward_scale < float("inf"):
+            raise ValueError(f"reward_scale must be above 0 and finite, got {self.reward_scale}")
+
+    def asked(self, *names: str) -> str:
+        """Those of the settings that are not as they are at first, for people: "frame_stack=4, reward_scale=0.1"."""
+        asked = {name: getattr(self, name) for name in names or self.__dataclass_fields__}
+        return ", ".join(f"{name}={value}" for name, value in asked.items() if value != getattr(UNWRAPPED, name))
+
+
+UNWRAPPED = Wrapping()
+
+
+def wrapped(env: Any, wrapping: Wrapping) -> Any:
+    """An environment in what was asked for; of PettingZoo's worlds alike.
+
+    Raises ValueError for a time_limit that is longer than the environment's own, which nothing outside can lengthen.
+    """
+    if not wrapping.asked():
+        return env
+    if not isinstance(env, gymnasium.Env):
+        from headrace.envs.gym.pettingzoo_wrappers import AgentsWrapped
+
+        return AgentsWrapped(env, wrapping)
+    own = getattr(env.spec, "max_episode_steps", None)
+    if wrapping.time_limit is not None and wrapping.time_limit != own:
+        if own is not None and own < wrapping.time_limit:
+            raise ValueError(
+                f"{env} ends its episodes after {own} steps, and time_limit={wrapping.time_limit} cannot lengthen "
+                "them: make it with a longer limit"
+            )
+        env = TimeLimit(env, wrapping.time_limit)
+    if wrapping.frame_stack > 1:
+        env = _frames_as_channels(FrameStackObservation(env, wrapping.frame_stack))
+    return env if wrapping.reward_scale == 1.0 else ScaledReward(env, wrapping.reward_scale)
+
+
+class ScaledReward(TransformReward):
+    """Rewards multiplied by a number. InlineEnv divides the returns it reports by it again."""
+
+    def __init__(self, env: gymnasium.Env, scale: float) -> None:
+        super().__init__(env, lambda reward: float(reward) * scale)
+        self.headrace_reward_scale = scale
+
+
+def _frames_as_channels(env: gymnasium.Env) -> gymnasium.Env:
+    """Stacked images with channels, [S, H, W, C] or [S, C, H, W], as images of more channels, [S * C, H, W]."""
+    space = env.observation_space
+    if not is_image(space) or len(space.shape) != 4:
+        return env
+    in_front, (channels, height, width) = channels_first(space.shape[1:])
+    shape = (space.shape[0] * channels, height, width)
+
+    def stacked(images: Any) -> Any:
+        pixels = np.asarray(images)
+        return (pixels if in_front else pixels.transpose(0, 3, 1, 2)).reshape(shape)
+
+    return TransformObservation(env, stacked, Box(0, 255, shape, np.uint8))
+
+
+def limited(cls: type[KernelEnv], time_limit: int) -> type[KernelEnv]:
+    """A world whose episodes are truncated after so many steps; compiled anew, and cached, as another world."""
+    return type(cls.__name__, (cls,), {"max_steps": time_limit, "__module__": cls.__module__, "__doc__": cls.__doc__})

@@ -1,0 +1,53 @@
+"""Atari games of the Arcade Learning Environment, preprocessed as the field does it. Machado et al. 2018.
+
+Ids in Gymnasium's namespace ALE/ are given here what agents are trained on since Mnih et al. 2015: one frame in four,
+the larger of the last two, in grey, 84 x 84, four of them stacked, up to 30 idle steps at the start, and the button
+pressed that starts a game: uint8 [4, 84, 84].
+Who wants the raw pictures gives a function: `lambda: gymnasium.make("ALE/Pong-v5")`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+from headrace.envs.vector.adapter import VectorAdapter, threads
+from headrace.envs.vector.gymnasium_vector import GymnasiumSource, gymnasium_vector
+
+FRAMES = 4  # that one action is held for, and that are stacked
+
+
+def games(name: str, num_envs: int, **options: Any) -> VectorAdapter:
+    """N games in threads, by ALE's own vector environment. Rewards are clipped to -1 .. 1, and returns are not.
+
+    options: as ale_py.vector_env.AtariVectorEnv takes them; reward_clipping=False leaves rewards as they are.
+    """
+    clip = (-1.0, 1.0) if options.pop("reward_clipping", True) else None
+    options = {"num_threads": threads(num_envs), **options}
+    source = GymnasiumSource(gymnasium_vector(name, num_envs, reward_clipping=False, **options), name)
+    return VectorAdapter(source, clip)
+
+
+def game(name: str, **options: Any) -> gymnasium.Env:
+    """One game as a gymnasium.Env, with rewards as they are. options: as gymnasium.make takes them.
+
+    Raises ImportError where OpenCV is not installed.
+    """
+    try:
+        env = AtariPreprocessing(_Fire(gymnasium.make(name, **{**options, "frameskip": 1})), frame_skip=FRAMES)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ImportError(f'{name} needs OpenCV, which is not installed: pip install "headrace[atari]"') from error
+    return FrameStackObservation(env, FRAMES)
+
+
+class _Fire(gymnasium.Wrapper):
+    """Presses the button once at the beginning, where a game has one: some wait for it for ever."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**options)
+        meanings = self.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
+        if len(meanings) > 1 and meanings[1] == "FIRE":
+            observation, _, _, _, info = self.env.step(1)
+        return observation, info

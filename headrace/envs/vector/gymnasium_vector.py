@@ -1,0 +1,104 @@
+"""Gymnasium's interface to many worlds, its VectorEnv, as headrace.envs.vector.adapter.VectorAdapter asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from torch import Tensor
+
+from headrace.envs.gym.inline import action_caster, env_seed
+from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome
+
+RESET_SOME = (SyncVectorEnv, AsyncVectorEnv)  # classes that take a reset mask, whatever their mode
+
+
+class GymnasiumSource:
+    """Any gymnasium.vector.VectorEnv, by the mode that its metadata says.
+
+    Raises ValueError for one that says none, or that steps a part of its worlds at a time.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, env: VectorEnv, name: str | None = None) -> None:
+        self.env = env
+        spec: Any = getattr(env, "spec", None)
+        self.name = name or getattr(spec, "id", None) or type(env.unwrapped).__name__
+        size = getattr(env.unwrapped, "batch_size", env.num_envs)
+        if size != env.num_envs:
+            raise ValueError(
+                f"{self.name} gives {size} of {env.num_envs} worlds at a time, and a rollout's row has them all: leave "
+                "batch_size out"
+            )
+        self.num_envs: int = env.num_envs
+        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        self.max_steps: int | None = getattr(spec, "max_episode_steps", None)
+        self.autoreset = _mode(env, self.name)
+        self.resets_some = self.autoreset is Autoreset.DISABLED or _takes_a_mask(env.unwrapped)
+        self._actions = action_caster(self.action_space)
+
+    def reset(self, seed: int | None) -> Any:
+        return self.env.reset(seed=None if seed is None else env_seed(seed, 0) % SEEDS)[0]
+
+    def reset_some(self, mask: Tensor) -> Any:
+        return self.env.reset(options={"reset_mask": mask.numpy()})[0]
+
+    def step(self, action: Tensor) -> Outcome:
+        actions = np.ascontiguousarray(self._actions(action.numpy()))
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        if self.autoreset is not Autoreset.SAME_STEP:
+            return Outcome(observation, reward, terminated, truncated)
+        final = _finals(observation, info, np.logical_or(terminated, truncated))
+        return Outcome(observation, reward, terminated, truncated, final)
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def _mode(env: VectorEnv, name: str) -> Autoreset:
+    mode = env.metadata.get("autoreset_mode")
+    try:
+        return Autoreset(getattr(mode, "value", mode))
+    except ValueError as error:
+        raise ValueError(
+            f"{name} does not say when it resets its worlds: metadata['autoreset_mode'] is {mode!r}; set it to "
+            "gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED"
+        ) from error
+
+
+def _takes_a_mask(env: VectorEnv) -> bool:
+    return isinstance(env, RESET_SOME) or type(env).__module__.startswith("ale_py")
+
+
+def _finals(observation: Any, info: dict[str, Any], ended: np.ndarray) -> Any:
+    """Observations of which those of worlds that ended are their last; None where the library does not say.
+
+    Finals come as a batch, or as an array of single observations, with None for worlds that go on.
+    """
+    if not ended.any():
+        return observation
+    finals = info.get("final_obs", info.get("final_observation"))
+    if not isinstance(finals, np.ndarray) or finals.dtype != object:
+        return finals
+    (places,) = np.nonzero(ended)
+    return _replaced(observation, places, [finals[place] for place in places])
+
+
+def _replaced(observation: Any, places: np.ndarray, values: list[Any]) -> Any:
+    """A copy of observations with those at `places` replaced, member by member for a Dict or Tuple."""
+    if isinstance(observation, dict):
+        return {key: _replaced(member, places, [v[key] for v in values]) for key, member in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(_replaced(member, places, [v[k] for v in values]) for k, member in enumerate(observation))
+    replaced = np.array(observation)
+    replaced[places] = np.stack(values)
+    return replaced
+
+
+def gymnasium_vector(env_id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
+    """The vector environment that an id brings itself (its vector_entry_point)."""
+    return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)

@@ -1,0 +1,45 @@
+"""Which library many worlds come from: ids that bring a vector environment, EnvPool's tasks, classes and functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from headrace.envs.base import Env
+from headrace.envs.sources import ATARI, ENVPOOL
+from headrace.envs.vector import atari
+from headrace.envs.vector.adapter import VectorAdapter
+from headrace.envs.vector.envpool import EnvPoolSource
+from headrace.envs.vector.envpool_async import EnvPoolEnv
+from headrace.envs.vector.gymnasium_vector import GymnasiumSource, gymnasium_vector
+from headrace.envs.vector.simulators import SimulatorSource
+
+EnvSpec = gymnasium.envs.registration.EnvSpec
+
+
+def make(name: str, entry: Any, num_envs: int, options: dict[str, Any]) -> Env:
+    """N worlds of what comes as a vector. Raises ValueError where it gives another number of them."""
+    if name.startswith(ENVPOOL):
+        return EnvPoolEnv(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options))
+    if isinstance(entry, EnvSpec):
+        if name.startswith(ATARI):
+            return atari.games(name, num_envs, **options)
+        return VectorAdapter(GymnasiumSource(gymnasium_vector(entry.id, num_envs, **options), name))
+    env = adapted(entry(num_envs=num_envs, **options), name)
+    if env.num_envs != num_envs:
+        raise ValueError(f"{name} gave {env.num_envs} worlds where {num_envs} were asked for")
+    return env
+
+
+def adapted(worlds: Any, name: str | None = None) -> Any:
+    """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a Simulator, or an Env, as it is.
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(worlds, VectorEnv):
+        return VectorAdapter(GymnasiumSource(worlds, name))
+    if hasattr(worlds, "backend") and hasattr(worlds, "state_dict"):
+        return worlds
+    return VectorAdapter(SimulatorSource(worlds, name))

@@ -1,0 +1,261 @@
+"""Any gymnasium.Env, in worker processes, on rollouts in shared memory.
+
+A worker runs its environments one after another, as InlineEnv does, and writes what happens straight into the rollout's
+columns. Between processes go a dozen bytes a step and worker: which row, and that it is done.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Literal
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.shared_memory import FOLDER, SharedRollout, shared_rollout, shared_size
+from headrace.data.spaces import Space, action_column, env_columns
+from headrace.envs.gym.agent_groups import Grouping
+from headrace.envs.workers.pool import Order, WorkerPool
+from headrace.envs.workers.process import WorkerProcess, Workers
+from headrace.envs.workers.protocol import BEGIN_ANEW, RESET, ROWS, STEP, Task
+from headrace.envs.workers.resources import check_processes, check_rollout, in_words
+from headrace.envs.workers.tuning import tried
+
+OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_length")
+
+
+class WorkerEnv:
+    """N Gymnasium environments in worker processes behind headrace.envs.base.Env.
+
+    factory() makes one of them; it goes to the workers by cloudpickle, and the script that defines it needs no
+    `if __name__ == "__main__"`. workers: how many processes; None for as many as trying one environment says;
+    or Workers, which stay when this is closed. step_timeout: seconds after which a worker that has not
+    answered counts as dead.
+    on_error: "raise" an environment's exception, with its traceback and which it was; or "restart": make it anew, end
+    its episode as truncated, go on, and count it in `restarts`. A worker that dies or hangs is treated alike.
+    group_by: see envs.gym.agent_groups. Where several agents share a world, num_envs asks for worlds, and is columns.
+    set_up, clean_up: called in each worker with its number, first and last of all. Where there are no more workers than
+    cores each keeps to its own share of these; set_up may undo that (os.sched_setaffinity).
+
+    step() has all workers take a step. With start() and get() each takes steps at its own pace: `parts` are the
+    environments of each worker, and it is started with a row of a rollout that rollout() gave.
+    Raises TypeError for a function that cannot be sent, and for spaces that are not supported.
+    """
+
+    backend = "workers"
+    device = torch.device("cpu")
+
+    def __init__(
+        self,
+        factory: Callable[[], gymnasium.Env],
+        num_envs: int,
+        name: str,
+        workers: int | Workers | None = None,
+        *,
+        step_timeout: float = 60.0,
+        on_error: Literal["raise", "restart"] = "raise",
+        group_by: Grouping = "spaces",
+        set_up: Callable[[int], None] | None = None,
+        clean_up: Callable[[int], None] | None = None,
+    ) -> None:
+        if isinstance(workers, int) and not 1 <= workers <= num_envs:
+            raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
+        if on_error not in ("raise", "restart"):
+            raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
+        self.name, self.num_envs, self.num_worlds, self.factory = name, num_envs, num_envs, factory
+        self.restart = on_error == "restart"
+        functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
+        lender = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
+        check_processes(min(lender.number, num_envs))
+        processes = lender.lend(num_envs)
+        bounds = pairwise(num_envs * k // len(processes) for k in range(len(processes) + 1))
+        tasks = [
+            Task(*functions, name, place, len(processes), first, last - first, num_envs, self.restart, group_by)
+            for place, (first, last) in enumerate(bounds)
+        ]
+        self.parts = [task.envs() for task in tasks]
+        keep = lender is workers
+        try:
+            self._pool = WorkerPool(processes, tasks, step_timeout)
+        except BaseException:
+            _give_back(None, lender, processes, keep)
+            raise
+        self.close = weakref.finalize(self, _give_back, self._pool, lender, processes, keep)
+        self.observation_space: Space = self._pool.facts.observation_space
+        self.action_space: Space = self._pool.facts.action_space
+        self.max_steps = self._pool.facts.max_steps
+        self.crowd = self._pool.facts.crowd
+        if self.crowd is not None:  # several agents share a world
+            self.groups, self.agents, self.spaces = self.crowd.groups, self.crowd.agents, self.crowd.spaces
+            self.nested = self.crowd.nested
+            self.num_agents = len(self.agents)
+            self.num_envs = self.num_agents * self.num_worlds
+        self._seed = 0
+        self._rollouts: list[SharedRollout] = []
+        self._row = self.rollout(1, self.columns())  # by which others than the workers' rollouts are filled
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """What the environments write, and the action."""
+        if self.crowd is not None:
+            return self.crowd.columns(self.num_worlds)
+        return {**env_columns(self.observation_space), "action": action_column(self.action_space)}
+
+    def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
+        """A rollout that the workers write into: into any other, what they do is copied step by step."""
+        size = shared_size(num_steps, self.num_envs, columns)
+        check_rollout(size, num_steps, self.num_envs, FOLDER)
+        rollout = shared_rollout(num_steps, self.num_envs, columns)
+        self._rollouts.append(rollout)
+        self._pool.bind(rollout)
+        return rollout
+
+    def plan(self) -> str:
+        """What processes and rollouts take of the machine, in a line."""
+        pids = [worker.process.pid for worker in self._pool.workers]
+        return in_words(self.name, self.num_envs, pids, [rollout.store.size for rollout in self._rollouts])
+
+    @property
+    def restarts(self) -> int:
+        """How many environments had to be made anew so far."""
+        return self._pool.restarts()
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Seed every environment and begin its first episode."""
+        self._seed = seed
+        number, shared = self._place(rollout)
+        self._do(RESET, number, 0, seed)
+        if shared is not rollout:
+            _copy(shared, 0, rollout, 0)
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Step every environment, or reset it where valid[t] is false."""
+        number, shared = self._place(rollout)
+        if shared is rollout:
+            self._do(STEP, number, t)
+            return
+        _copy(rollout, t, shared, 0)
+        shared.action[0].copy_(rollout.action[t])
+        self._do(STEP, number, 0)
+        _copy(shared, 1, rollout, t + 1)
+        for name in OUTCOME:
+            getattr(rollout, name)[t].copy_(getattr(shared, name)[0])
+
+    def start(self, rollout: Rollout, t: int, worker: int) -> None:
+        """Have one worker step its environments from row t, and do not wait for it.
+
+        Raises ValueError for a rollout that the workers do not write into, or a worker that is still at a step.
+        """
+        number, shared = self._place(rollout)
+        if shared is not rollout:
+            raise ValueError("workers step at their own pace in a rollout that rollout() has made, not in another one")
+        if worker in self._pool.orders:
+            raise ValueError(f"worker {worker} is still at a step: get() tells when it is ready")
+        self._pool.start(worker, STEP, number * ROWS + t)
+
+    def get(self, timeout: float | None = None) -> list[int]:
+        """The workers that have taken their step, as soon as there is one; none after `timeout` seconds, or where
+        none was started."""
+        try:
+            ready, lost = self._pool.get(timeout)
+            for worker, order in lost.items():
+                self._mend(worker, order)
+        except BaseException:
+            self.close()  # the others may be anywhere in their step
+            raise
+        return sorted([*ready, *lost])
+
+    def ready(self) -> list[int]:
+        """The workers that have taken their step by now."""
+        return self.get(0.0)
+
+    def _do(self, what: int, number: int, t: int, message: Any = None) -> None:
+        """Have all workers do something with row t of a rollout, and wait for them."""
+        while self._pool.orders:  # steps that somebody started and left
+            self.get()
+        for worker in range(len(self.parts)):
+            self._pool.start(worker, what, number * ROWS + t, message)
+        while self._pool.orders:
+            self.get()
+
+    def _mend(self, worker: int, order: Order) -> None:
+        """Start another process in the place of one that is lost, or raise why it is."""
+        if not self.restart:
+            raise self._pool.failure(worker)
+        self._pool.replace(worker, self._rollouts, self._seed)
+        number, t = divmod(order.where, ROWS)
+        rollout, at_once = self._rollouts[number], order.what == RESET
+        if self.crowd is None:
+            _cut_off(rollout, rollout.observation, self.parts[worker], self.parts[worker], t, at_once)
+            return
+        columns, in_group = self.crowd.of_worlds(self.parts[worker], self.num_worlds)
+        for group, theirs in in_group.items():
+            observation = getattr(rollout.observation, group) if self.crowd.nested else rollout.observation
+            _cut_off(rollout, observation, columns, theirs if self.crowd.nested else columns, t, at_once)
+
+    def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
+        """The number of a rollout among the workers', and itself; of one that is not theirs their row's."""
+        for number, shared in enumerate(self._rollouts):
+            if shared is rollout:
+                return number, shared
+        return 0, self._row
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: Gymnasium has no way to save an environment."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin a new episode everywhere: the next row is dead."""
+        self._pool.tell(BEGIN_ANEW)
+
+
+def _give_back(pool: WorkerPool | None, lender: Workers, processes: list[WorkerProcess], keep: bool) -> None:
+    """Let processes go: to whom they were lent by, or for good."""
+    if not keep:
+        lender.close()
+    else:
+        if pool is not None:
+            pool.dismiss()
+        lender.take_back(processes)
+
+
+def _copy(source: Rollout, row: int, target: Rollout, to: int) -> None:
+    """What is seen in a row of one rollout to a row of another."""
+    tree_map(lambda theirs, ours: theirs[to].copy_(ours[row]), target.observation, source.observation)
+    target.valid[to].copy_(source.valid[row])
+
+
+def _cut_off(rollout: Rollout, observation: Any, columns: Any, seen: Any, t: int, at_once: bool) -> None:
+    """End the episodes of environments whose process is gone. at_once: they had not begun.
+
+    columns: theirs in the rollout; seen: theirs in `observation`.
+    """
+    if at_once:
+        rollout.valid[0, columns] = False
+        return
+
+    def repeat(column: Tensor) -> Tensor:
+        column[t + 1, seen] = column[t, seen]
+        return column
+
+    tree_map(repeat, observation)
+    rollout.truncated[t, columns] = rollout.valid[t, columns]
+    rollout.reward[t, columns], rollout.terminated[t, columns], rollout.valid[t + 1, columns] = 0.0, False, False
+    rollout.episode_return[t, columns], rollout.episode_length[t, columns] = 0.0, 0
+
+
+def _sendable(function: Callable[..., Any]) -> bytes:
+    """A function as bytes. Raises TypeError, saying what cannot be sent."""
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(function)
+    except Exception as error:
+        raise TypeError(
+            f"{function!r} cannot be sent to a worker process: {error}. Make what it needs (files, locks, sockets, "
+            "models on a GPU) inside the function, rather than before"
+        ) from error
+    return data

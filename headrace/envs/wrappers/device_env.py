@@ -1,0 +1,164 @@
+"""Worlds that run on the CPU, seen from another device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.core.device import transfer
+from headrace.data.rollout import Column, Columns, Group, Rollout, tree_map
+from headrace.envs.base import Env, columns_of, rollout_for
+from headrace.envs.gym.agent_groups import OF_AGENTS
+
+LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
+SEEN = ("observation", "valid")  # what a step writes into row t + 1 ...
+TOLD = ("num_agents", "agents", "groups", "spaces", "crowd")  # of an env whose worlds several agents share
+RESULT = ("reward", "terminated", "truncated", "episode_return", "episode_length")  # ... and into row t
+
+
+class DeviceEnv:
+    """Any Env of the CPU behind headrace.envs.base.Env on `device`: its rollouts lie there.
+
+    A step costs two copies, whatever the number of columns: a block of bytes to the CPU, with the actions and which
+    rows are valid, for which it waits; and one back, with all that came of it, for which nobody waits: it goes from
+    pinned memory by the device's current stream, and what the policy does next is queued behind it. The env itself
+    steps a rollout on the CPU, of as many rows: that of worker processes lies where they write.
+
+    Raises ValueError for an env that is not on the CPU.
+    """
+
+    def __init__(self, env: Env, device: torch.device | str) -> None:
+        if env.device.type != "cpu":
+            raise ValueError(f"{env.name} runs on {env.device} already: DeviceEnv is for environments of the CPU")
+        self.env, self.device = env, torch.empty(0, device=device).device  # "cuda" becomes cuda:0
+        self.name, self.backend, self.num_envs, self.max_steps = env.name, env.backend, env.num_envs, env.max_steps
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        for name in OF_AGENTS:  # where several share a world
+            if hasattr(env, name):
+                setattr(self, name, getattr(env, name))
+        for name in TOLD:
+            if hasattr(env, name):
+                setattr(self, name, getattr(env, name))
+        row = Rollout(1, self.num_envs, columns_of(env))
+        self._orders = _Block(row, ("action", "valid"), self.device)
+        self._outcome = _Block(row, (*SEEN, *RESULT), self.device)
+        self._mirrors: dict[int, Rollout] = {}  # on the CPU, by their number of steps
+        self._written: tuple[Rollout, int] | None = None  # the row that the env itself wrote last
+        self._begins_anew = False
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """The columns of its rollouts: those of the env."""
+        return columns_of(self.env)
+
+    @property
+    def restarts(self) -> int:
+        """How many environments had to be made anew so far."""
+        return getattr(self.env, "restarts", 0)
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
+        mirror = self._mirror(rollout)
+        self.env.reset(mirror, seed)
+        for name in SEEN:
+            tree_map(transfer, getattr(mirror, name)[0], getattr(rollout, name)[0])
+        self._written, self._begins_anew = (rollout, 0), False
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Step every world from row t to row t + 1; where valid[t] is false, reset it instead."""
+        mirror = self._mirror(rollout)
+        self._read(rollout, mirror, t)
+        self.env.step(mirror, t)
+        self._write(rollout, mirror, t)
+        if self._begins_anew:  # the env has said so in row t
+            transfer(mirror.valid[t], rollout.valid[t])
+        self._written, self._begins_anew = (rollout, t + 1), False
+
+    def _read(self, rollout: Rollout, mirror: Rollout, t: int) -> None:
+        """What others than the env write into row t. The device has done all that was queued when this returns."""
+        there, here = self._orders.there, self._orders.here
+        for name, part in there:
+            tree_map(lambda packed, column: packed.copy_(column), part, getattr(rollout, name)[t])
+        self._orders.down()
+        mirror.action[t], mirror.valid[t] = here.action, here.valid
+        if self._written is None or self._written[0] is not rollout or self._written[1] != t:
+            tree_map(transfer, rollout.observation[t], mirror.observation[t])
+
+    def _write(self, rollout: Rollout, mirror: Rollout, t: int) -> None:
+        """What came of the step, to the rollout."""
+        there, here = self._outcome.there, self._outcome.here
+        for name, part in here:
+            row = t + (name in SEEN)
+            tree_map(lambda packed, column: packed.copy_(column), part, getattr(mirror, name)[row])
+        self._outcome.up()
+        for name, part in there:
+            row = t + (name in SEEN)
+            tree_map(lambda packed, column: column.copy_(packed), part, getattr(rollout, name)[row])
+
+    def _mirror(self, rollout: Rollout) -> Rollout:
+        """The rollout on the CPU that stands for one on the device."""
+        steps = rollout.num_steps
+        if steps not in self._mirrors:
+            self._mirrors[steps] = rollout_for(self.env, steps, self.columns())
+        return self._mirrors[steps]
+
+    def state_dict(self) -> dict[str, Any]:
+        """As the env's own."""
+        return self.env.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict(). The rollout's edge row is the caller's to restore."""
+        self.env.load_state_dict(state)
+        self._written, self._begins_anew = None, True
+
+    def close(self) -> None:
+        """Close the env. Twice does no harm."""
+        self.env.close()
+
+
+class _Block:
+    """A row of some columns as one block of bytes, on the CPU (`here`: pinned for a GPU) and on a device (`there`).
+
+    A GPU copies what lies in one piece without a stop between; columns of a rollout do not lie so.
+    """
+
+    def __init__(self, rollout: Rollout, names: Iterable[str], device: torch.device) -> None:
+        row = Group({name: tree_map(lambda column: column[0], getattr(rollout, name)) for name in names})
+        self.device = device
+        self._here = torch.zeros(_size(row), dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._there = torch.zeros(_size(row), dtype=torch.uint8, device=device)
+        self.here: Any = _parts(row, self._here)
+        self.there: Any = _parts(row, self._there)
+
+    def up(self) -> None:
+        """To the device, without waiting."""
+        transfer(self._here, self._there, self._stream())
+
+    def down(self) -> None:
+        """From the device, when it has done all that was queued before."""
+        stream = self._stream()
+        transfer(self._there, self._here, stream)
+        if stream is not None:
+            stream.synchronize()
+
+    def _stream(self) -> torch.cuda.Stream | None:
+        return torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+
+
+def _size(row: Any) -> int:
+    """Bytes of a block."""
+    if isinstance(row, Group):
+        return sum(_size(part) for _, part in row)
+    return -(-row.nbytes // LINE) * LINE
+
+
+def _parts(row: Any, block: Tensor) -> Any:
+    """Views of a block, in the shapes and dtypes of a row's parts."""
+    if not isinstance(row, Group):
+        return block[: row.nbytes].view(row.dtype).view(row.shape)
+    parts = {}
+    for name, part in row:
+        parts[name], block = _parts(part, block), block[_size(part) :]
+    return Group(parts)
