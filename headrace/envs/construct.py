@@ -1,0 +1,314 @@
+"""Worlds: `make` gives N of them, by name, Gymnasium id, `file.py:Class`, class or function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import gymnasium
+import torch
+from gymnasium.spaces import Space
+
+from headrace.core.device import resolve
+from headrace.envs import sources
+from headrace.envs.base import Env
+from headrace.envs.builtin import partially_observed, settings, third_party  # noqa: F401  registers envs and settings
+from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.gym.agent_groups import Grouping, grouped
+from headrace.envs.gym.wrappers import UNWRAPPED, Wrapping, limited, wrapped
+from headrace.envs.registry import Source, Spec, names, nearest, spec
+
+if TYPE_CHECKING:
+    from headrace.envs.workers.process import Workers
+
+BACKENDS = ("auto", "cpu", "cuda", "torch", "inline", "workers", "vector")
+
+
+def make(
+    source: Source,
+    num_envs: int,
+    *,
+    backend: str = "auto",
+    device: str | torch.device = "cpu",
+    threads: int | None = None,
+    params: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    workers: int | Workers | Literal["auto"] | None = None,
+    on_error: Literal["raise", "restart"] = "raise",
+    step_timeout: float = 60.0,
+    group_by: Grouping = "spaces",
+    frame_stack: int = 1,
+    time_limit: int | None = None,
+    reward_scale: float = 1.0,
+    **kwargs: Any,
+) -> Env:
+    """N environments behind one Env.
+
+    source: a registered name ("CartPole-v1"); any Gymnasium id ("LunarLander-v3", "package:Id-v0");
+    "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
+    gives a gymnasium.Env or a pettingzoo.ParallelEnv. Many at once come from an Atari game ("ALE/Pong-v5"), a task of
+    EnvPool ("envpool/Pong-v5"), an id that brings a vector environment, and a function with a parameter `num_envs` that
+    gives a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator.
+    backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another, the
+    originals where a KernelEnv is a port; "workers" steps them in processes; "vector" steps what comes as many; "auto"
+    compiles what can be compiled, for `device`, takes workers where they are asked for, and else what comes as many.
+    With a pettingzoo.ParallelEnv, several agents share each of num_envs worlds: see envs.gym.pettingzoo. group_by:
+    who of them share a policy: those of the same "spaces", of the same "names" but for their numbers, none ("agents"),
+    or groups by name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
+    frame_stack: observations seen together; time_limit: steps until an episode is truncated; reward_scale: what rewards
+    are multiplied by, while returns are reported as they are. See envs.gym.wrappers; a compiled world has its time
+    limit alone from here.
+    workers (how many processes, or the Workers to use, or "auto" for as many as trying one environment says, which may
+    be none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv.
+    device: where the rollouts lie. Worlds that run on the CPU are seen from another one by a DeviceEnv.
+    threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
+    wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
+    "vector" to what makes the vector.
+
+    Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a file, module or
+    extra that is missing; TypeError for spaces that are not supported.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be at least 1, got {num_envs}")
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
+    known = spec(source)
+    entry = _entry(known)
+    wrapping = Wrapping(frame_stack, time_limit, reward_scale)
+    if workers == "auto":
+        workers = None
+        if backend == "auto" and not sources.is_kernel(entry) and not sources.comes_as_vector(known.name, entry):
+            from headrace.envs.workers.tuning import tried
+
+            workers = tried(_factory(known.name, entry, wrappers, kwargs, wrapping), num_envs) or None
+    if workers is not None and backend not in ("auto", "workers"):
+        raise ValueError(f"workers={workers} is for the workers backend; the backend is {backend!r}: leave one out")
+    if workers is not None or backend == "workers":
+        _refuse_compiled_options(known.name, "workers", threads, params)
+        where = resolve(device)
+        from headrace.envs.workers.env import WorkerEnv
+
+        build = _factory_elsewhere(known, wrappers, kwargs, wrapping)
+        faults: Any = {"on_error": on_error, "step_timeout": step_timeout}
+        return _seen_from(where, WorkerEnv(build, num_envs, known.name, workers, group_by=group_by, **faults))
+    if backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry)):
+        if wrapping.asked():
+            raise ValueError(
+                f"{known.name} comes as a vector of environments, which takes no {wrapping.asked()}: use the library's "
+                "own options, or backend='inline'"
+            )
+        return _vector(known.name, entry, num_envs, device, wrappers, kwargs)
+    if sources.is_kernel(entry) and backend != "inline":
+        if wrappers or kwargs:
+            given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
+            raise TypeError(f"{known.name} is compiled and takes no {given}: use params, or backend='inline'")
+        if asked := wrapping.asked("frame_stack", "reward_scale"):
+            raise ValueError(
+                f"{known.name} is compiled and takes no {asked}: write it into its observe() or step(), take recurrent "
+                "or normalize_return instead, or use backend='inline'"
+            )
+        entry = entry if time_limit is None else limited(entry, time_limit)
+        compiled = _compiled(known.name, entry, num_envs, backend, device, threads, params)
+        return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
+    _refuse_compiled_options(known.name, backend, threads, params)
+    where = resolve(device)
+    from headrace.envs.gym.inline import inline
+
+    build = _factory(known.name, entry, wrappers, kwargs, wrapping)
+    return _seen_from(where, inline(build, num_envs, known.name, group_by=group_by))
+
+
+def factory(
+    source: Source,
+    *,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    frame_stack: int = 1,
+    time_limit: int | None = None,
+    **kwargs: Any,
+) -> Callable[[], gymnasium.Env]:
+    """A function that makes one gymnasium.Env of a source: the original of a port, or the KernelEnv in plain Python.
+
+    The options are those of make().
+    """
+    known = spec(source)
+    return _factory(known.name, _entry(known), wrappers, kwargs, Wrapping(frame_stack, time_limit))
+
+
+def adapted(worlds: Any) -> Any:
+    """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a simulator (envs.vector.simulators), or
+    an Env, which stays as it is. Raises TypeError for anything else."""
+    from headrace.envs.vector import libraries
+
+    return libraries.adapted(worlds)
+
+
+def comes_as_vector(source: Source) -> bool:
+    """Whether make() gives a source's environments as one vector of them, rather than one by one."""
+    known = spec(source)
+    return sources.comes_as_vector(known.name, _entry(known))
+
+
+class Listing(NamedTuple):
+    """A registered environment, as `headrace envs` shows it."""
+
+    name: str
+    observation_space: Space
+    action_space: Space
+    backends: tuple[str, ...]
+    source: str  # "headrace.envs.builtin.cartpole:CartPole"
+
+
+def listing() -> list[Listing]:
+    """Every registered environment, but those that have settings alone. Imports them; those of Gymnasium are made once
+    for their spaces."""
+    return [_listed(spec(name)) for name in names() if spec(name).listed]
+
+
+def _listed(known: Spec) -> Listing:
+    entry = _entry(known)
+    source = known.entry if isinstance(known.entry, str) else sources.reference(known.entry)
+    if not sources.is_kernel(entry):
+        world = _factory(known.name, entry, (), {})()
+        world.close()
+        return Listing(known.name, world.observation_space, world.action_space, ("inline",), source)
+    backends = ("cpu", "cuda", *(("torch",) if _runs_on_torch(entry) else ()), "inline")
+    return Listing(known.name, entry.observation_space, entry.action_space, backends, source)
+
+
+def _runs_on_torch(cls: type[KernelEnv]) -> bool:
+    from headrace.kernels.language.errors import EnvError
+    from headrace.kernels.language.read import read
+    from headrace.kernels.targets.torch.env import batched
+
+    try:
+        batched(read(cls), torch.device("cpu"))
+    except EnvError:  # it branches
+        return False
+    return True
+
+
+def _entry(known: Spec) -> Any:
+    """The class, function or Gymnasium spec behind a name."""
+    entry = known.entry
+    if not isinstance(entry, str):
+        return entry
+    if entry.startswith(sources.ENVPOOL):
+        return entry
+    if (known_id := sources.registered(entry)) is not None:
+        return known_id
+    if ":" in entry or entry.endswith(".py"):
+        return sources.find(entry)
+    hint = nearest(entry, [*names(), *gymnasium.registry]) or "; `headrace envs` lists those that are built in"
+    if sources.is_module(entry):
+        hint = f": it is a module; name what makes one in it, as {entry}:Class, or {entry}:parallel_env of PettingZoo"
+    if "/" in entry:  # a namespace, such as ALE/Pong-v5: its package registers it when imported
+        hint = f"; if a package brings it, name the package too: 'ale_py:{entry}'"
+    raise ValueError(f"there is no environment {entry!r}{hint}")
+
+
+def _compiled(
+    name: str,
+    cls: type[KernelEnv],
+    num_envs: int,
+    backend: str,
+    device: str | torch.device,
+    threads: int | None,
+    params: Mapping[str, Any] | None,
+) -> Env:
+    from headrace.envs.compiled.env import CompiledEnv
+
+    if backend == "cpu" and not _on_cpu(device):
+        raise ValueError(f"the cpu backend does not run on device {str(device)!r}: leave one of them out")
+    if backend == "cuda" and _on_cpu(device):  # the default of device
+        device = "cuda"
+    where = resolve(device)
+    if backend == "auto":
+        backend = where.type if where.type in ("cpu", "cuda") else "torch"
+    return CompiledEnv(cls, num_envs, backend, threads, params, device=where, name=name)
+
+
+def _vector(
+    name: str, entry: Any, num_envs: int, device: str | torch.device, wrappers: Sequence[Any], kwargs: dict[str, Any]
+) -> Env:
+    from headrace.envs.vector import libraries
+
+    if sources.is_kernel(entry) and entry.gymnasium_id is not None:
+        entry = gymnasium.registry[entry.gymnasium_id]
+    if not sources.comes_as_vector(name, entry):
+        raise ValueError(f"{name} does not come as a vector of environments: use the backend 'inline' or 'workers'")
+    if wrappers:
+        raise TypeError(f"{name} comes as a vector of environments, which takes no wrappers: leave them out")
+    where = resolve(device)
+    return _seen_from(where, libraries.make(name, entry, num_envs, kwargs))
+
+
+def _seen_from(where: torch.device, env: Env) -> Env:
+    """An env of the CPU as it is seen from another device; any other as it is."""
+    if where.type == "cpu" or env.device.type != "cpu":
+        return env
+    from headrace.envs.wrappers.device_env import DeviceEnv
+
+    return DeviceEnv(env, where)
+
+
+def _regrouped(env: Any, group_by: Grouping) -> Any:
+    """A compiled env whose agents share policies otherwise than its class says."""
+    if env.num_agents == 1:
+        raise ValueError(f"{env.name} has one agent, and group_by={group_by!r} is for several: leave it out")
+    env.groups = grouped(dict.fromkeys(env.agents, (env.observation_space, env.action_space)), group_by)
+    return env
+
+
+def _on_cpu(device: str | torch.device) -> bool:
+    return str(device) in ("cpu", "auto")
+
+
+def _refuse_compiled_options(name: str, backend: str, threads: Any, params: Any) -> None:
+    """Raise ValueError where an inline environment is asked for what only a compiled one can do."""
+    if backend not in ("auto", "inline", "workers"):
+        raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
+    for option, value in (("threads", threads), ("params", params)):
+        if value is not None:
+            raise ValueError(f"{name} runs uncompiled, where {option}={value!r} has no meaning: leave {option} out")
+
+
+def _factory(
+    name: str,
+    entry: Any,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
+    kwargs: dict[str, Any],
+    wrapping: Wrapping = UNWRAPPED,
+) -> Callable[[], gymnasium.Env]:
+    if wrapping.time_limit is not None:
+        if sources.has_a_limit(entry):
+            kwargs = {"max_episode_steps": wrapping.time_limit, **kwargs}
+        elif sources.is_kernel(entry):
+            entry = limited(entry, wrapping.time_limit)
+
+    def build() -> gymnasium.Env:
+        env = sources.build(name, entry, kwargs)
+        for wrapper in wrappers:
+            env = wrapper(env)
+        return wrapped(env, wrapping)
+
+    return build
+
+
+def _factory_elsewhere(
+    known: Spec,
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
+    kwargs: dict[str, Any],
+    wrapping: Wrapping,
+) -> Callable[[], gymnasium.Env]:
+    """As _factory(), for another process: what lies in a file of its own is found there anew."""
+    name, entry = known.name, known.entry
+    if not (isinstance(entry, str) and ".py" in entry):
+        return _factory(name, _entry(known), wrappers, kwargs, wrapping)
+    path, colon, member = entry.rpartition(":")
+    place = f"{Path(path).resolve()}:{member}" if colon else str(Path(entry).resolve())
+
+    def build() -> gymnasium.Env:
+        return _factory(name, sources.find(place), wrappers, kwargs, wrapping)()
+
+    return build
