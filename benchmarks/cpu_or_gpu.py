@@ -20,9 +20,9 @@ from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete
 from headrace.parallel.collector import Collector
-from headrace.parallel.graphs import GraphedIteration
+from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import measured_file
-from headrace.trainer import CPU_KERNELS
+from headrace.training.trainer import CPU_KERNELS
 
 VECTOR, IMAGE = Box(-1, 1, (24,)), Box(0, 255, (4, 42, 42), np.uint8)
 ACTIONS = Discrete(6)

@@ -114,7 +114,7 @@ class Faulty(gymnasium.Env):
 
 def trainer(case: Case, ledger: Path) -> Any:
     """A small training with two worker processes."""
-    from headrace.trainer import Trainer
+    from headrace.training.trainer import Trainer
 
     return Trainer(
         "ppo",

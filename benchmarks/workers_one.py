@@ -67,7 +67,7 @@ def collecting(options: argparse.Namespace) -> Step:
     """A rollout a call, with a policy that acts: PPO's usual one."""
     import torch
 
-    from headrace.trainer import Trainer
+    from headrace.training.trainer import Trainer
 
     trainer = Trainer(
         "ppo",

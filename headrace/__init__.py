@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.algorithms.ppo import PPO as PPO
     from headrace.algorithms.ppo import PPOConfig as PPOConfig
-    from headrace.check_device import CheckDevice as CheckDevice
-    from headrace.config import TrainConfig as TrainConfig
+    from headrace.checks.tensor_devices import CheckDevice as CheckDevice
     from headrace.data.rollout import Rollout as Rollout
     from headrace.data.spaces import Box as Box
     from headrace.data.spaces import Dict as Dict
@@ -26,25 +23,26 @@ if TYPE_CHECKING:
     from headrace.envs.compiled.single_env import single as single
     from headrace.envs.workers.process import Workers as Workers
     from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
-    from headrace.evaluate import Evaluation as Evaluation
-    from headrace.evaluate import evaluate as evaluate
+    from headrace.evaluation.curves import plot as plot
+    from headrace.evaluation.evaluator import Evaluation as Evaluation
+    from headrace.evaluation.evaluator import evaluate as evaluate
+    from headrace.evaluation.video import play as play
     from headrace.kernels.language import ops as ops
     from headrace.kernels.language.errors import EnvError as EnvError
-    from headrace.play import play as play
-    from headrace.plot import plot as plot
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
     from headrace.policies.base import Policy as Policy
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
-    from headrace.run import Run as Run
-    from headrace.run import load as load
-    from headrace.train import train as train
-    from headrace.trainer import Trainer as Trainer
+    from headrace.runs.run import Run as Run
+    from headrace.runs.run import load as load
+    from headrace.training.config import TrainConfig as TrainConfig
+    from headrace.training.loop import train as train
+    from headrace.training.trainer import Trainer as Trainer
 
 _HOMES = {  # name -> the module it lives in
     "PPO": "algorithms.ppo",
     "PPOConfig": "algorithms.ppo",
-    "TrainConfig": "config",
-    "CheckDevice": "check_device",
+    "TrainConfig": "training.config",
+    "CheckDevice": "checks.tensor_devices",
     "DeviceEnv": "envs.wrappers.device_env",
     "Env": "envs",
     "KernelEnv": "envs",
@@ -53,25 +51,25 @@ _HOMES = {  # name -> the module it lives in
     "single": "envs.compiled.single_env",
     "Workers": "envs.workers.process",
     "EnvError": "kernels.language.errors",
-    "Evaluation": "evaluate",
-    "evaluate": "evaluate",
+    "Evaluation": "evaluation.evaluator",
+    "evaluate": "evaluation.evaluator",
     "ops": "kernels.language",
-    "play": "play",
-    "plot": "plot",
+    "play": "evaluation.video",
+    "plot": "evaluation.curves",
     "ActorCritic": "policies.actor_critic",
     "FusedMLP": "policies.fused_mlp",
     "Policy": "policies.base",
     "Rollout": "data.rollout",
-    "Run": "run",
-    "load": "run",
+    "Run": "runs.run",
+    "load": "runs.run",
     "Box": "data.spaces",
     "Dict": "data.spaces",
     "Discrete": "data.spaces",
     "MultiBinary": "data.spaces",
     "MultiDiscrete": "data.spaces",
     "Tuple": "data.spaces",
-    "Trainer": "trainer",
-    "train": "train",
+    "Trainer": "training.trainer",
+    "train": "training.loop",
 }
 __all__ = [*_HOMES]
 
@@ -87,15 +85,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
-
-
-class _Package(ModuleType):
-    """Loading headrace/train.py would put that module where the function of its name belongs: the function stays."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and _HOMES.get(name) == name:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

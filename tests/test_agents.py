@@ -22,7 +22,7 @@ from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.group_policy import GroupedPolicy
 from headrace.policies.recurrent import RecurrentActorCritic
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 
 HEN = (Box(-1, 300, (3,)), Box(-1, 1, (2,)))
 FARM = {"fox_0": 3, "fox_1": 5, "hen_0": 4}
@@ -240,8 +240,8 @@ def test_in_worker_processes_the_rollouts_are_the_same():
 
 def test_pettingzoo_worlds_train_from_one_command(tmp_path, monkeypatch, capsys):
     pytest.importorskip("mpe2")
-    from headrace.commands import eval as evaluation
-    from headrace.commands import train
+    from headrace.cli import eval as evaluation
+    from headrace.cli import train
 
     monkeypatch.chdir(tmp_path)
     sizes = ["--num-envs", "2", "--num-steps", "8", "--total-steps", "60", "--final-episodes", "2"]

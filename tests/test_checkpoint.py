@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import checkpoint
 from headrace.data.rollout import Group
+from headrace.runs import checkpoint
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 states = st.recursive(

@@ -16,7 +16,7 @@ import pytest
 
 import headrace as hr
 from headrace import envs
-from headrace.cli import VERBS, main
+from headrace.cli.main import VERBS, main
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = ["--num-envs", "8", "--num-steps", "32", "--hidden", "8", "--progress", "plain", "--target-return", "None"]
@@ -43,13 +43,13 @@ def trained(monkeypatch) -> list[tuple[tuple, dict]]:
         calls.append((args, options))
         return SimpleNamespace(interrupted=True)
 
-    monkeypatch.setattr("headrace.commands.train.train", note)
+    monkeypatch.setattr("headrace.cli.train.train", note)
     return calls
 
 
 def test_help_is_fast_and_loads_nothing_heavy():
     program = (
-        "import sys; from headrace.cli import main; main(['--help']);"
+        "import sys; from headrace.cli.main import main; main(['--help']);"
         "print([m for m in ('torch', 'numpy', 'numba', 'gymnasium', 'matplotlib', 'tyro') if m in sys.modules])"
     )
     seconds = []

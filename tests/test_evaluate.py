@@ -29,7 +29,7 @@ def test_it_equals_a_loop_written_by_hand():
     policy = cartpole_policy()
     result = hr.evaluate(policy, "CartPole-v1", episodes=12, seed=5)
     from headrace.envs.gym.inline import env_seed
-    from headrace.evaluate import _apart
+    from headrace.evaluation.evaluator import _apart
 
     returns = []
     for episode in range(12):
@@ -145,7 +145,7 @@ def test_a_world_of_ones_own_is_evaluated_compiled_on_its_first_episodes():
     env = hr.make(Dice, 40)
     from headrace.data.rollout import Rollout
     from headrace.data.spaces import action_column, env_columns
-    from headrace.evaluate import _apart
+    from headrace.evaluation.evaluator import _apart
 
     rollout = Rollout(1, 40, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
     env.reset(rollout, _apart(0))

@@ -33,12 +33,6 @@ def test_the_package_alone_does_not_load_torch():
     assert run("import headrace, sys; print('torch' in sys.modules)").strip() == "False"
 
 
-@pytest.mark.parametrize("first", ["from headrace.train import Trainer", "headrace.train"])
-def test_functions_keep_their_names_whatever_is_imported_first(first):
-    program = f"import headrace\n{first}\nprint(callable(headrace.train), headrace.train.__name__)"
-    assert run(program).strip() == "True train"
-
-
 def test_every_public_name_is_there_and_listed():
     for name in headrace.__all__:
         assert getattr(headrace, name) is not None

@@ -237,7 +237,7 @@ def test_a_grandparent_is_found_through_imports_and_re_exports(tmp_path):
 
 def test_a_heavy_import_is_found_where_it_loads_and_only_there(tmp_path):
     files = {
-        "__init__.py": "from headrace.run import Run",
+        "__init__.py": "from headrace.runs.run import Run",
         "run.py": "def plot():\n    import matplotlib.pyplot\nfrom headrace.kernels import words",
         "kernels/__init__.py": "",
         "kernels/language/ops.py": "try:\n    import numba.core\nexcept ImportError:\n    pass",

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headrace import parity
-from headrace.cli import main
+from headrace.checks import parity
+from headrace.cli.main import main
 from headrace.core import fused
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.builtin.grid_world import GridWorld

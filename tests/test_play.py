@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headrace.play import CAPTION, play
+from headrace.evaluation.video import CAPTION, play
 from headrace.policies.base import Policy
 from headrace.policies.group_policy import GroupedPolicy
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

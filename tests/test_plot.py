@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.plot import interquartile_mean, join, plot, read, running_mean
+from headrace.evaluation.curves import interquartile_mean, join, plot, read, running_mean
 
 
 def make_run(

@@ -9,11 +9,11 @@ from torch.nn import functional
 
 import headrace as hr
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.config import read_toml
 from headrace.core import fused
 from headrace.core.precision import computing, resolve
 from headrace.data.spaces import Box, Discrete
-from headrace.trainer import Trainer
+from headrace.training.config import read_toml
+from headrace.training.trainer import Trainer
 from tests.tiny import TINY, Walk
 
 CPU = torch.device("cpu")

@@ -15,10 +15,10 @@ import torch
 from tiny import TINY, Walk
 
 import headrace as hr
-from headrace import checkpoint
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused
 from headrace.policies.actor_critic import ActorCritic
+from headrace.runs import checkpoint
 
 LONG = TINY | {"total_steps": 3000, "schedule": "linear", "normalize_observation": True, "normalize_return": True}
 
@@ -195,7 +195,7 @@ def test_a_terminal_that_is_closed_does_not_lose_a_run(theirs):
 
 TERMINAL = """
 import sys
-from headrace.cli import main
+from headrace.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 # a process whose controlling terminal is its standard input, as a shell's are

@@ -14,9 +14,9 @@ import torch
 from tiny import TINY, Walk
 
 import headrace as hr
-from headrace import checkpoint, progress
 from headrace.policies.actor_critic import ActorCritic
-from headrace.run import new_folder
+from headrace.runs import checkpoint, progress
+from headrace.runs.run import new_folder
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_best_is_the_policy_with_the_best_window():
 
     seen = {}
     trainer = hr.Trainer("ppo", Fading(), total_steps=2000, window=8, **TINY)
-    from headrace.record import Recorder
+    from headrace.runs.recorder import Recorder
 
     with Recorder(trainer, new_folder("runs", "ppo", "Walk")) as recorder:
         while not trainer.reason_to_stop():
@@ -172,7 +172,7 @@ def test_a_full_disk_is_a_clear_error(monkeypatch):
     trainer = hr.Trainer("ppo", Walk(), total_steps=1000, **TINY)
     folder = new_folder("runs", "ppo", "Walk")
     (folder / "metrics.jsonl").symlink_to("/dev/full")
-    from headrace.record import Recorder
+    from headrace.runs.recorder import Recorder
 
     recorder = Recorder(trainer, folder)
     with pytest.raises(OSError, match=r"cannot write the run's files: No space left on device: .*metrics\.jsonl"):

@@ -10,9 +10,9 @@ from tiny import TINY
 
 import headrace as hr
 from headrace.algorithms.ppo import PPOConfig
-from headrace.config import read_toml
 from headrace.envs import registry
-from headrace.scaling import derived, in_words
+from headrace.training.config import read_toml
+from headrace.training.scaling import derived, in_words
 
 BASE = PPOConfig(num_steps=100, epochs=8, minibatch_size=128, learning_rate=1e-3, gamma=0.9, clip=0.2)
 SIZES = (1, 2, 8, 32, 64, 100, 128, 512, 2048, 4096, 100_000)

@@ -12,10 +12,10 @@ from tiny import TINY, Walk
 
 import headrace as hr
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.config import TrainConfig, read_toml, settle, to_toml
 from headrace.data.finite import NotFinite
-from headrace.interrupts import Interrupts
 from headrace.policies.actor_critic import ActorCritic
+from headrace.runs.signals import Interrupts
+from headrace.training.config import TrainConfig, read_toml, settle, to_toml
 
 
 @pytest.fixture(autouse=True)

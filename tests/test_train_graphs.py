@@ -11,8 +11,8 @@ import torch
 from headrace.algorithms import ppo
 from headrace.core import fused, rng
 from headrace.data.finite import NotFinite
-from headrace.parallel.graphs import GraphedIteration
-from headrace.trainer import Trainer
+from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.training.trainer import Trainer
 from tests.parallel.recorder import record
 
 SETTINGS = {"num_envs": 8, "num_steps": 8, "minibatch_size": 32, "epochs": 1, "hidden": (4,), "schedule": "linear"}

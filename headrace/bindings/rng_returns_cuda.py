@@ -1,6 +1,6 @@
 """Offers the CUDA kernels of numbers_cuda in place of the plain functions; importing this registers them.
 
-They are asked for before (headrace.parity): a machine where they differ from plain torch does not import this.
+They are asked for before (headrace.checks.parity): a machine where they differ from plain torch does not import this.
 """
 
 from __future__ import annotations

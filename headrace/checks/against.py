@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from headrace.checks.finding import Finding
-from headrace.checks.original import Original
-from headrace.commands.envs import describe
+from headrace.checks.reference import Original
+from headrace.cli.envs import describe
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs.compiled.env import CompiledEnv
@@ -66,7 +66,7 @@ def against(
     """Compare a KernelEnv with what `original()` makes: spaces, time limit, single steps, and where episodes begin.
 
     allowed: difference of a number x, in parts of max(1, |x|). backend: of the kernel, "cpu" or "torch".
-    Raises TypeError where the original's state cannot be read (see headrace.checks.original), and for several agents.
+    Raises TypeError where the original's state cannot be read (see headrace.checks.reference), and for several agents.
     """
     source, world = read(cls), original()
     if source.num_agents > 1:

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Space
 from torch import Tensor
 
 from headrace.checks.finding import Finding
-from headrace.checks.walk import ADVICE, Times
+from headrace.checks.random_rollout import ADVICE, Times
 from headrace.data.rollout import Group, Rollout, tree_map
 from headrace.data.spaces import leaves
 from headrace.envs.base import columns_of, rollout_for

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from headrace import envs
 from headrace.checks import batch
-from headrace.checks import walk as walking
+from headrace.checks import random_rollout as walking
 from headrace.checks.against import against
 from headrace.checks.agents import said_by_pettingzoo
 from headrace.checks.backends import Cost, costs
 from headrace.checks.finding import Finding
 from headrace.data.spaces import action_column, observation_column
 from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.evaluate import kernel_class
+from headrace.evaluation.evaluator import kernel_class
 from headrace.kernels.language.errors import EnvError
 
 RAISES = "an exception ends a training, or with on_error='restart' the episode: mend what raises it"

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from headrace.commands.envs import plain_table
+from headrace.cli.envs import plain_table
 from headrace.core.device import resolve
 
 HEADINGS = ("check", "agrees", "difference", "allowed", "seconds", "")
@@ -20,8 +20,8 @@ def check(name: str) -> dict[str, Any]:
         device = resolve(name)
     except ValueError as error:
         raise ValueError(f"{error}: install a CUDA build of torch and a driver, or check --device cpu") from error
-    from headrace import parity
-    from headrace.trainer import CPU_KERNELS
+    from headrace.checks import parity
+    from headrace.training.trainer import CPU_KERNELS
 
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"there are no kernels for {device}: check cpu or cuda")

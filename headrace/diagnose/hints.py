@@ -60,7 +60,7 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "multiprocessing.util._exit_function",
     ),
     Role.EVALUATION: (
-        "stable_baselines3.common.evaluation.evaluate_policy", "headrace.evaluate.*",
+        "stable_baselines3.common.evaluation.evaluate_policy", "headrace.evaluation.evaluator.*",
         "tianshou.trainer.*.test_*", "ray.rllib.algorithms.algorithm.Algorithm.evaluate",
     ),
     Role.DATA: (
@@ -75,21 +75,21 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
     Role.LOGGING: (
         "torch.utils.tensorboard.*", "tensorboardX.*", "tensorboard.*", "stable_baselines3.common.logger.*",
         "stable_baselines3.common.monitor.ResultsWriter.*", "csv.*", "logging.*", "wandb.*", "tqdm.*", "rich.*",
-        "mlflow.*", "stable_baselines3.common.*.dump_logs", "stable_baselines3.common.*._dump_logs", "headrace.logs.*",
-        "headrace.record.*", "headrace.metrics.*", "headrace.progress.*", "matplotlib.*",
-        "stable_baselines3.common.base_class.*._update_info*", "traceback.*", "warnings.*",
+        "mlflow.*", "stable_baselines3.common.*.dump_logs", "stable_baselines3.common.*._dump_logs",
+        "headrace.runs.logs.*", "headrace.runs.recorder.*", "headrace.training.episodes.*", "headrace.runs.progress.*",
+        "matplotlib.*", "stable_baselines3.common.base_class.*._update_info*", "traceback.*", "warnings.*",
     ),
     Role.SAVING: (
         "torch.serialization.*", "stable_baselines3.common.save_util.*", "stable_baselines3.common.base_class.*.save",
         "stable_baselines3.common.callbacks.CheckpointCallback.*", "imageio.*", "moviepy.*", "zipfile.*", "shutil.*",
-        "gymnasium.wrappers.rendering.RecordVideo.stop_recording", "headrace.checkpoint.*", "safetensors.*",
+        "gymnasium.wrappers.rendering.RecordVideo.stop_recording", "headrace.runs.checkpoint.*", "safetensors.*",
         "numpy.lib.*.save*",
     ),
     Role.START_UP: (
         "importlib._bootstrap*", "_frozen_importlib*", "torch._dynamo.convert_frame.*",
         "numba.core.*", "gymnasium.envs.registration.*", "multiprocessing.process.BaseProcess.start",
         "multiprocessing.spawn.*prepare*", "torch.nn.init.*", "torch.nn.modules.*.__init__", "site.*",
-        "torch.nn.modules.*.reset_parameters", "headrace.trainer.Trainer.__init__", "ctypes.*.__init__",
+        "torch.nn.modules.*.reset_parameters", "headrace.training.trainer.Trainer.__init__", "ctypes.*.__init__",
         "argparse.*", "tyro._parsers.*", "tyro._arguments.*", "tyro._resolver.*", "tyro._fields.*",
         "tyro._docstrings.*", "tyro._strings.*", "tyro._backends.*", "tyro.constructors.*",
         "dataclasses._process_class", "dataclasses.make_dataclass",

@@ -32,7 +32,7 @@ class Collector:
     included: it is the counter behind the actions' randomness.
     """
 
-    unfilled = 0  # rows so far that are dead because nobody waited for them: see headrace.parallel.paces
+    unfilled = 0  # rows so far that are dead because nobody waited for them: see headrace.parallel.collection_modes
 
     def __init__(
         self,

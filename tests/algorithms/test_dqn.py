@@ -10,12 +10,12 @@ from corridor import Corridor
 from tiny import Walk
 
 import headrace as hr
-from headrace import checkpoint
 from headrace.algorithms.dqn import DQN, DQNConfig, learn
 from headrace.data.priorities import SMALLEST
 from headrace.data.replay import Batch, Replay
 from headrace.data.spaces import Box, Discrete
-from headrace.metrics import tensorboard_tags
+from headrace.runs import checkpoint
+from headrace.training.episodes import tensorboard_tags
 
 STEPS, SIZE, ACTIONS, START = 5, 24, 4, 3
 TINY = {

@@ -13,8 +13,8 @@ import torch
 from headrace import envs
 from headrace.core import fused, rng
 from headrace.parallel.collector import Collector
-from headrace.parallel.graphs import GraphedIteration
-from headrace.trainer import ALGORITHMS, algorithm_classes
+from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.training.trainer import ALGORITHMS, algorithm_classes
 from tests.parallel.recorder import record
 
 SMALL = {"num_steps": 4, "hidden": (8,), "learning_starts": 32, "batch_size": 16, "epochs": 1}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tiny import Walk
 
 import headrace as hr
-from headrace import checkpoint
 from headrace.algorithms.pqn import PQN, PQNConfig, lambda_returns, learn
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
+from headrace.runs import checkpoint
 
 TINY = {
     "num_steps": 16,

@@ -21,7 +21,7 @@ from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.parallel.collector import Collector
 from headrace.parallel.stagger import Stagger
 from headrace.policies.actor_critic import ActorCritic
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 
 
 class Places(gymnasium.Env):

@@ -16,7 +16,7 @@ from headrace.data.rollout import Column, Rollout
 from headrace.envs.base import columns_of
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
-from headrace.parallel.paces import collector_at
+from headrace.parallel.collection_modes import collector_at
 from headrace.policies.actor_critic import ActorCritic
 
 DECLARED = {"log_prob": Column(), "value": Column(edge=True)}

@@ -22,7 +22,7 @@ from headrace.envs.base import columns_of
 from headrace.envs.gym.inline import TRIES, InlineEnv
 from headrace.envs.workers.env import WorkerEnv
 from headrace.envs.workers.process import Workers
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 
 SETTINGS = {"num_envs": 4, "num_steps": 8, "minibatch_size": 16, "epochs": 1, "hidden": (4,)}
 

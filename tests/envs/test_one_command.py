@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headrace.commands import train
+from headrace.cli import train
 from headrace.envs import spec
 
 LIT = '''

@@ -15,7 +15,7 @@ from headrace.envs.builtin.pixel_pendulum import PixelPendulum
 from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.cpu.env import CpuWorlds
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 from tests.kernels.worlds import rollout
 
 

@@ -8,9 +8,9 @@ import torch
 
 from headrace import envs
 from headrace.envs.builtin.pursuit import Pursuit
-from headrace.evaluate import evaluate
+from headrace.evaluation.evaluator import evaluate
 from headrace.policies.base import Decision, Policy
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 from tests.kernels.worlds import rollout
 
 STAY, RIGHT, LEFT, UP, DOWN = range(5)

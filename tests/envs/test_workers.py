@@ -23,7 +23,7 @@ from headrace.data.spaces import action_column, env_columns
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.workers.env import WorkerEnv
 from headrace.envs.workers.pool import WorkerError
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
 

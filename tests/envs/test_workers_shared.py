@@ -12,12 +12,12 @@ from faulty import Counter
 from gated import PLACE
 
 from headrace import Workers, envs
-from headrace.config import settle
 from headrace.envs.workers import resources, spin_wait, tuning
 from headrace.envs.workers.env import WorkerEnv
 from headrace.envs.workers.process import WorkerProcess
 from headrace.envs.workers.tuning import StepTime, choose, step_time
-from headrace.trainer import Trainer
+from headrace.training.config import settle
+from headrace.training.trainer import Trainer
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
 

@@ -132,7 +132,7 @@ def test_a_policy_is_evaluated_in_worlds_made_alike(tmp_path):
     assert hr.evaluate(hr.load(run.path), "Pendulum-v1", 2, frame_stack=2, time_limit=5).lengths == (5, 5)
     assert run.metrics["length"] == 5 and run.metrics["eval_length"] == 5
     assert run.metrics["return"] < -5  # five steps of up to -16, not of a tenth of it
-    from headrace.commands.chosen import made_alike
+    from headrace.cli.run_policy import made_alike
 
     assert made_alike(run.path) == {"frame_stack": 2, "time_limit": 5}
     film = hr.play(run.policy, "Pendulum-v1", tmp_path / "film.gif", **made_alike(run.path))

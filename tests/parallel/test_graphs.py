@@ -13,7 +13,7 @@ from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused, rng
 from headrace.parallel.collector import Collector
-from headrace.parallel.graphs import GraphedIteration
+from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.stagger import Stagger
 from tests.parallel.recorder import record
 

@@ -13,10 +13,10 @@ import torch
 from headrace.data.rollout import Column
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.workers.env import WorkerEnv
-from headrace.parallel.paces import collector_at
+from headrace.parallel.collection_modes import collector_at
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.recurrent import RecurrentActorCritic
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parent.parent / "envs"))
 from gated import Gated, set_up

@@ -14,11 +14,11 @@ from headrace.algorithms.a2c import A2C, A2CConfig
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.trpo import TRPO, TRPOConfig
 from headrace.data.rollout import sequences
-from headrace.evaluate import evaluate
+from headrace.evaluation.evaluator import evaluate
 from headrace.parallel.collector import Collector
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.policies.rnn import Core
-from headrace.trainer import Trainer
+from headrace.training.trainer import Trainer
 
 SOURCE = torch.Generator().manual_seed(0)
 

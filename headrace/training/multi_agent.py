@@ -10,8 +10,8 @@ from gymnasium.spaces import Space
 from headrace.algorithms.group_algorithm import Grouped, seed_of
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, observation_column
-from headrace.metrics import Episodes
 from headrace.policies.group_policy import GroupedPolicy
+from headrace.training.episodes import Episodes
 
 
 def spaces_of(env: Any) -> dict[str, tuple[Space, Space]]:

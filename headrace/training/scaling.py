@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from headrace.config import settle
+from headrace.training.config import settle
 
 
 def derived(algorithm_config: type | None, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,16 +7,16 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from headrace import checkpoint
-from headrace.config import to_toml
 from headrace.data.finite import NotFinite
-from headrace.evaluate import evaluate, original
-from headrace.logs import Logs
-from headrace.progress import Progress, summary
-from headrace.run import BEST, LAST, Run, describe, identity, lock, save_policy
+from headrace.evaluation.evaluator import evaluate, original
+from headrace.runs import checkpoint
+from headrace.runs.logs import Logs
+from headrace.runs.progress import Progress, summary
+from headrace.runs.run import BEST, LAST, Run, describe, identity, lock, save_policy
+from headrace.training.config import to_toml
 
 if TYPE_CHECKING:
-    from headrace.trainer import Trainer
+    from headrace.training.trainer import Trainer
 
 SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
 SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a large replay takes longer

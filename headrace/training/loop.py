@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headrace import checkpoint
 from headrace.algorithms.base import Algorithm
-from headrace.config import TrainConfig, read_toml
-from headrace.interrupts import Interrupts
-from headrace.record import Recorder
-from headrace.run import LAST, Run, new_folder
-from headrace.scaling import in_words
-from headrace.trainer import ALGORITHMS, Trainer
+from headrace.runs import checkpoint
+from headrace.runs.recorder import Recorder
+from headrace.runs.run import LAST, Run, new_folder
+from headrace.runs.signals import Interrupts
+from headrace.training.config import TrainConfig, read_toml
+from headrace.training.scaling import in_words
+from headrace.training.trainer import ALGORITHMS, Trainer
 
 FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot change: its state depends on them
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from headrace import agents, envs
+from headrace import envs
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.group_algorithm import Grouped
-from headrace.config import MADE_ALIKE, TrainConfig, nearest, read_toml, settle
 from headrace.core import rng
 from headrace.core.device import torch_threads, without_denormals
 from headrace.core.precision import computing, resolve
@@ -23,13 +22,15 @@ from headrace.core.timer import Timer
 from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv, informed
-from headrace.metrics import Episodes
+from headrace.parallel.collection_modes import collector_at
 from headrace.parallel.collector import decided
-from headrace.parallel.graphs import GraphedIteration
-from headrace.parallel.paces import collector_at
+from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
-from headrace.scaling import derived
+from headrace.training import multi_agent
+from headrace.training.config import MADE_ALIKE, TrainConfig, nearest, read_toml, settle
+from headrace.training.episodes import Episodes
+from headrace.training.scaling import derived
 
 ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
     "ppo": "PPO",
@@ -106,18 +107,18 @@ class Trainer:
             for kernels in (*COMMON_KERNELS, *([own] if own else [])):
                 import_module(kernels)
         elif self.placement.learn.type == "cuda":
-            from headrace import parity
+            from headrace.checks import parity
 
             parity.offer_kernels(self.placement.learn)
         self.env = informed(self._make_env(options.get("num_envs")), agent_info, self.config.eval_freq)
         if isinstance(algorithm, str):
             kind = algorithm_classes(algorithm)[0]
-            agents.check_actions(algorithm, lambda name: algorithm_classes(name)[0].actions, ALGORITHMS, self.env)
+            multi_agent.check_actions(algorithm, lambda name: algorithm_classes(name)[0].actions, ALGORITHMS, self.env)
             with torch_threads(1):  # several take longer over such small matrices, and give other bits
-                self.algorithm: Algorithm = agents.build(kind, algorithm_config, self.env, self.config.seed)
+                self.algorithm: Algorithm = multi_agent.build(kind, algorithm_config, self.env, self.config.seed)
         else:
             self.algorithm = algorithm
-            agents.check_spaces(self.policy, self.env)
+            multi_agent.check_spaces(self.policy, self.env)
         precision: Any = resolve(self.config.precision, self.policy, self.env.device)
         self.config = replace(self.config, precision=precision)
         self.timer = Timer()
@@ -136,7 +137,7 @@ class Trainer:
         limit = getattr(self.env, "max_steps", None) if self.config.stagger else None
         self.stagger = Stagger(self.collector.rollout, limit, getattr(self.env, "num_agents", 1))
         self.episodes = Episodes(self.config.window)
-        self.group_episodes = agents.GroupEpisodes(self.env, self.config.window)
+        self.group_episodes = multi_agent.GroupEpisodes(self.env, self.config.window)
         self.ended: tuple[list[float], list[int]] = ([], [])  # returns and lengths of the last iteration's episodes
         self.steps = 0  # valid environment steps so far
         self.seconds = 0.0  # spent in iterate() so far
@@ -333,7 +334,7 @@ class Trainer:
         self.config = replace(config, workers=number or None)  # a resumed run has as many
         if env.backend != "cuda":
             return env
-        from headrace import parity
+        from headrace.checks import parity
 
         return parity.trusted(env, lambda: self._made("torch"))
 
@@ -344,7 +345,7 @@ class Trainer:
         captures = self.config.graphs and compiled and not isinstance(self.algorithm, Grouped)
         if not captures:
             return None
-        from headrace import parity
+        from headrace.checks import parity
 
         return GraphedIteration(self.collector, self.algorithm) if parity.graphs_trusted(self.env.device) else None
 

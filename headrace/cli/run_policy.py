@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from headrace import checkpoint
-from headrace.config import MADE_ALIKE, read_toml
 from headrace.policies.base import Policy
-from headrace.run import BEST, LAST, load
+from headrace.runs import checkpoint
+from headrace.runs.run import BEST, LAST, load
+from headrace.training.config import MADE_ALIKE, read_toml
 
 Default = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="(default)")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from headrace.checks.environment import Report
-from headrace.checks.walk import Times
+from headrace.checks.random_rollout import Times
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "wrong": ("WRONG", "bold red")}
 WIDTH = 120  # of what does not go to a terminal

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
-from headrace import checkpoint, envs
-from headrace.config import TrainConfig, read_toml, settle
-from headrace.run import LAST, Run
-from headrace.train import train
-from headrace.trainer import ALGORITHMS, algorithm_classes
+from headrace import envs
+from headrace.runs import checkpoint
+from headrace.runs.run import LAST, Run
+from headrace.training.config import TrainConfig, read_toml, settle
+from headrace.training.loop import train
+from headrace.training.trainer import ALGORITHMS, algorithm_classes
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
 
@@ -28,7 +29,7 @@ FINAL_EPISODES = 100
 def main(arguments: list[str]) -> None:
     """Parse the flags, train, evaluate, and say what to do next."""
     if "--diagnose" in arguments:
-        from headrace.commands import diagnose
+        from headrace.cli import diagnose
 
         diagnose.training([word for word in arguments if word != "--diagnose"])
         return

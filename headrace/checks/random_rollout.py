@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from headrace.checks.finding import Finding
-from headrace.checks.misfit import misfit
-from headrace.commands.envs import describe
+from headrace.checks.space_mismatch import misfit
+from headrace.cli.envs import describe
 
 FEWEST = 5  # steps of a trajectory that is repeated, however slow
 MOST = 200

@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from headrace import checkpoint
-from headrace.evaluate import Evaluation, evaluate
-from headrace.logs import writing
+from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.policies.base import Policy
+from headrace.runs import checkpoint
+from headrace.runs.logs import writing
 
 fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
 LAST, BEST, COMMANDS = "last", "best", "command.txt"

@@ -10,8 +10,8 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from headrace.commands.chosen import Choice, env_of, load_chosen, made_alike
-from headrace.evaluate import Evaluation, evaluate
+from headrace.cli.run_policy import Choice, env_of, load_chosen, made_alike
+from headrace.evaluation.evaluator import Evaluation, evaluate
 
 DESCRIPTION = "Returns of a trained policy on the original environment: headrace eval runs/ppo/CartPole-v1_1"
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from headrace.commands.chosen import Choice, env_of, load_chosen, made_alike
-from headrace.play import MOST_STEPS, Film, play
+from headrace.cli.run_policy import Choice, env_of, load_chosen, made_alike
+from headrace.evaluation.video import MOST_STEPS, Film, play
 
 DESCRIPTION = "A film of a trained policy: headrace play runs/ppo/CartPole-v1_1 --output play.gif"
 

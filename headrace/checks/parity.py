@@ -34,7 +34,7 @@ from headrace.kernels.language.errors import EnvError
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.compare import Deviation, deviation
 from headrace.parallel.collector import Collector
-from headrace.parallel.graphs import GraphedIteration
+from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic
 
 WORLDS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-VERBS = {  # each is a module of headrace.commands with main(arguments)
+VERBS = {  # each is a module of headrace.cli with main(arguments)
     "train": ("train an agent", "headrace train ppo CartPole-v1"),
     "eval": ("returns of a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
     "play": ("a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
     try:
-        importlib.import_module(f"headrace.commands.{verb}").main(arguments)
+        importlib.import_module(f"headrace.cli.{verb}").main(arguments)
     except SystemExit as stop:  # the parser has answered --help, or said what is wrong
         return stop.code if isinstance(stop.code, int) else USAGE
     except KeyboardInterrupt:

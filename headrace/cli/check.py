@@ -49,18 +49,18 @@ def _checked(options: Check) -> bool:
         outcome = machine.check(options.device)
         machine.report(outcome, options)
         return bool(outcome["passed"])
-    from headrace.checks import report
+    from headrace.checks import output
 
     found = _report(options)
-    report.show(found, options)
-    return report.passed(found)
+    output.show(found, options)
+    return output.passed(found)
 
 
 def _report(options: Check) -> Any:
     from headrace import envs
     from headrace.checks import environment
     from headrace.checks.against import against
-    from headrace.evaluate import kernel_class
+    from headrace.evaluation.evaluator import kernel_class
 
     env: Any = options.env
     if options.against is None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace.metrics import tensorboard_tags
+from headrace.training.episodes import tensorboard_tags
 
 MONITOR, METRICS = "monitor.csv", "metrics.jsonl"
 LEAST_INTERVAL = 0.1  # s of training between two rows of metrics, at least

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.interrupts import saying
+from headrace.runs.signals import saying
 
 if TYPE_CHECKING:
-    from headrace.trainer import Trainer
+    from headrace.training.trainer import Trainer
 
 LIVE_AFTER = 1.0  # s: shorter runs end without a table, and without importing rich
 LIVE_EVERY = 0.25  # s between two tables

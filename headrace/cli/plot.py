@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from headrace.plot import plot
+from headrace.evaluation.curves import plot
 
 DESCRIPTION = """Learning curves against environment steps and wall time: headrace plot runs/ppo/CartPole-v1_*
 
