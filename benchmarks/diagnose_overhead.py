@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common import Neighbours, Row, finish, parser, table
 
-from headrace.diagnose import launch
+from headrace.diagnose.record import launch
 
 BOUND = 0.03  # share of wall time that a diagnosis may cost
 COLUMNS = ("script", "pairs", "without_s", "overhead", "overhead_low", "overhead_high", "own_account")

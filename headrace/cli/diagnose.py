@@ -11,10 +11,12 @@ from typing import Annotated
 
 import tyro
 
-from headrace.diagnose import html, launch, round_trip, table, trace
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import Profile
-from headrace.diagnose.verdict import Verdict, judge
+from headrace.diagnose.profile.profile import Profile
+from headrace.diagnose.record import launch
+from headrace.diagnose.report import html, table, trace
+from headrace.diagnose.verdict import round_trip
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.verdict import Verdict, judge
 
 DESCRIPTION = """Where the wall time of a training script goes, and what to do about it:
 headrace diagnose --seconds 30 train.py --lr 0.001

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import Ending, Exit, Kind, Lane, Machine, Profile, Role, Series, Site, Span
+from headrace.diagnose.profile.profile import Ending, Exit, Kind, Lane, Machine, Profile, Role, Series, Site, Span
+from headrace.diagnose.verdict.profile_facts import Facts
 
 SECONDS = 50.0
 SEEN = """

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.diagnose import build
-from headrace.diagnose.gpu import GpuWatch
-from headrace.diagnose.hints import Hints
-from headrace.diagnose.outside import Outside
-from headrace.diagnose.processes import Watch
-from headrace.diagnose.profile import Ending, Exit, Profile
+from headrace.diagnose.profile.profile import Ending, Exit, Profile
+from headrace.diagnose.profile.role_patterns import Hints
+from headrace.diagnose.record import build_profile
+from headrace.diagnose.record.gpu import GpuWatch
+from headrace.diagnose.record.outside import Outside
+from headrace.diagnose.record.processes import Watch
 
 PID, SECONDS = 4242, 6.0
 SCRIPT = [
@@ -29,9 +29,9 @@ def profile(folder: Path, sampled: float, *more: list) -> Profile:
     records = [["process", PID, os.getpid(), 0.0, True, "3.11.2"], *SCRIPT, ["samples", samples], *more]
     (folder / f"{PID}-0.jsonl").write_text("\n".join(map(json.dumps, records)))
     watch = Watch(PID)
-    window = build.Window(1.7e9, 0.0, SECONDS, 0.0)
+    window = build_profile.Window(1.7e9, 0.0, SECONDS, 0.0)
     exit = Exit(Ending.EXIT)
-    return build.profile(folder, watch, Outside(watch, folder), GpuWatch(), window, ["train.py"], exit, Hints())
+    return build_profile.profile(folder, watch, Outside(watch, folder), GpuWatch(), window, ["train.py"], exit, Hints())
 
 
 def about_samples(made: Profile) -> list[str]:

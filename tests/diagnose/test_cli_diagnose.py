@@ -51,7 +51,7 @@ def test_an_unmodified_script_gets_its_report(tmp_path, capfd):
     (tmp_path / "loop.py").write_text(LOOP)
     output = tmp_path / "out"
     words = ["--skip", "0", "--output", str(output), str(tmp_path / "loop.py"), "--seconds", "7"]
-    assert main.main(["diagnose", *words]) == 0
+    assert main(["diagnose", *words]) == 0
     said = capfd.readouterr().out
     assert "arguments ['--seconds', '7']" in said
     assert "report.html" in said
@@ -68,7 +68,7 @@ def test_an_unmodified_script_gets_its_report(tmp_path, capfd):
 def test_what_a_script_does_half_of_the_time_has_half_of_it(tmp_path, capfd):
     (tmp_path / "loop.py").write_text(LOOP)
     words = ["--seconds", "6", "--skip", "0.5", "--output", str(tmp_path), str(tmp_path / "loop.py"), "forever"]
-    assert main.main(["diagnose", *words]) == 0
+    assert main(["diagnose", *words]) == 0
     assert "Take the sleeping out" in capfd.readouterr().out
     shares = json.loads((tmp_path / "verdict.json").read_text())["shares"]
     assert shares["environment"] + shares["idle"] > 0.9
@@ -78,7 +78,7 @@ def test_what_a_script_does_half_of_the_time_has_half_of_it(tmp_path, capfd):
 def test_an_earlier_diagnosis_is_judged_again(tmp_path, capsys):
     made = profile()
     made.save(tmp_path)
-    assert main.main(["diagnose", "--json", "--output", str(tmp_path), str(tmp_path)]) == 0
+    assert main(["diagnose", "--json", "--output", str(tmp_path), str(tmp_path)]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["headline"] == "Most of it is environments: 71 % of the time."
     assert said["shares"]["environment"] == pytest.approx(0.71)
@@ -93,11 +93,11 @@ def test_an_earlier_diagnosis_is_judged_again(tmp_path, capsys):
     ],
 )
 def test_errors_are_one_line_that_says_what_to_do(words, message, tmp_path, capsys):
-    assert main.main(["diagnose", "--output", str(tmp_path / "out"), *words]) == 2
+    assert main(["diagnose", "--output", str(tmp_path / "out"), *words]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert "Traceback" not in said
 
 
 def test_a_script_is_asked_for(capsys):
-    assert main.main(["diagnose"]) == 2
+    assert main(["diagnose"]) == 2

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.diagnose import launch
-from headrace.diagnose.gpu import GpuWatch
-from headrace.diagnose.injected import kernels
-from headrace.diagnose.launch import measure
+from headrace.diagnose.injected import cuda_kernels
+from headrace.diagnose.record import launch
+from headrace.diagnose.record.gpu import GpuWatch
+from headrace.diagnose.record.launch import measure
 
 PRETENDER = """
 def told():  # whether the sampler has left word of the GPU
@@ -70,7 +70,7 @@ def test_kernels_that_overlap_count_once():
         event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", metadata='"bytes": 4000000, "stream": 7'),
         event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", metadata='"bytes": 9000000'),
     ]
-    found = kernels.figures(events, 2.0)
+    found = cuda_kernels.figures(events, 2.0)
     assert found == {
         "kernel_busy": pytest.approx(25.0),
         "kernels_per_second": 1.5,

@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 import pytest
 from samples import facts, lane, profile, worker
 
-from headrace.diagnose import charts, html
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import Kind, Role, Series, Span
-from headrace.diagnose.verdict import judge
+from headrace.diagnose.profile.profile import Kind, Role, Series, Span
+from headrace.diagnose.report import charts, html
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.verdict import judge
 
 BROWSER = next((path for name in ("chromium", "google-chrome", "chrome") if (path := shutil.which(name))), None)
 FLAGS = (

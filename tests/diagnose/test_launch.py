@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from samples import SEEN
 
-from headrace.diagnose import launch
-from headrace.diagnose.launch import measure
-from headrace.diagnose.profile import Ending, Kind, Profile, Role
+from headrace.diagnose.profile.profile import Ending, Kind, Profile, Role
+from headrace.diagnose.record import launch
+from headrace.diagnose.record.launch import measure
 
 ROOT = Path(__file__).parents[2]
 WORK = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from samples import SECONDS, facts, lane, profile, site, worker
 
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import Kind, Role
-from headrace.diagnose.remedies import remedies
+from headrace.diagnose.profile.profile import Kind, Role
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.remedies import remedies
 
 LEARNING = {"FORWARD": 0.3, "BACKWARD": 0.4, "OPTIMIZER": 0.2}
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from diagnose import remedied
 
-from headrace.diagnose import launch
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.remedies import remedies
+from headrace.diagnose.record import launch
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.remedies import remedies
 
 PROFILED, MEASURED, WARM_UP = 10.0, 3.0, 2.0  # s
 ROUNDS = 3

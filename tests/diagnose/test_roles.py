@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.diagnose import sites, source
-from headrace.diagnose.hints import PATTERNS, Hints
 from headrace.diagnose.injected.stacks import WORLD
-from headrace.diagnose.profile import Role
-from headrace.diagnose.roles import Classifier
-from headrace.diagnose.spool import Code, Place, Sample
+from headrace.diagnose.profile import sites, source_context
+from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.profile.role_patterns import PATTERNS, Hints
+from headrace.diagnose.profile.roles import Classifier
+from headrace.diagnose.profile.spool import Code, Place, Sample
 
 SCRIPT = textwrap.dedent("""
     def go(net, world, opt, x):
@@ -98,7 +98,7 @@ def test_calls_of_c_are_known_by_their_names(script: Path) -> None:
     assert role(at(script, "time.sleep(1)", "go")) is Role.IDLE
     assert role(at(script, "rows.append((x, r))", "go")) is Role.DATA
     item = at(script, "loss.item()", "go")
-    assert source.call_at(item) == "item"
+    assert source_context.call_at(item) == "item"
     assert role(item, cuda=True) is Role.COPY
     assert role(at(script, "(net(x) - target).square().mean()", "go")) is Role.FORWARD
 
@@ -138,7 +138,7 @@ def test_what_is_made_to_be_printed_is_logging(tmp_path: Path) -> None:
         Code("/lib/python3/json/encoder.py", "encode", "json", 1, ()),
     )
     printed = Place(code, 2, 2, 10, 10 + len("json.dumps({'n': 1})"))
-    assert source.calls_around(printed) == ("print",)
+    assert source_context.calls_around(printed) == ("print",)
     assert role(encoder, printed) is Role.LOGGING
     assert role(printed) is Role.LOGGING  # dumps itself, caught before or after its work
     assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.OTHER

@@ -15,10 +15,10 @@ from types import FrameType, SimpleNamespace
 
 import pytest
 
-from headrace.diagnose import spool
 from headrace.diagnose.injected import sampler, stacks
-from headrace.diagnose.launch import measure
-from headrace.diagnose.profile import Kind, Role
+from headrace.diagnose.profile import spool
+from headrace.diagnose.profile.profile import Kind, Role
+from headrace.diagnose.record.launch import measure
 
 PERIOD = 1 / 64  # s; sums of it are exact
 MIXED = """

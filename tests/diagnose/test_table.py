@@ -6,10 +6,10 @@ import io
 
 from samples import facts, profile, site, worker
 
-from headrace.diagnose import table
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import Role
-from headrace.diagnose.verdict import judge
+from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.report import table
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.verdict import judge
 
 
 def test_it_has_the_parts_the_verdict_and_the_remedies():

@@ -6,7 +6,7 @@ import json
 
 from samples import profile, worker
 
-from headrace.diagnose import trace
+from headrace.diagnose.report import trace
 
 
 def test_every_span_is_an_event_in_microseconds_on_its_thread(tmp_path):

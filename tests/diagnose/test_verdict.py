@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from samples import facts, profile, site, worker
 
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.injected import kernels
-from headrace.diagnose.profile import Ending, Exit, Profile, Role
-from headrace.diagnose.verdict import ending, judge
+from headrace.diagnose.injected import cuda_kernels
+from headrace.diagnose.profile.profile import Ending, Exit, Profile, Role
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.verdict import ending, judge
 
 
 def test_a_slow_environment():
@@ -99,7 +99,7 @@ def test_a_script_that_ended_before_anything_was_seen():
 
 def test_nvml_stands_beside_the_kernels():
     made = profile(LAUNCH=0.5, FORWARD=0.5, counters={"cuda": 1}, gpu="H200")
-    made.gpu = {"nvml_busy": 38.0, "memory_mb": 600.0} | kernels.figures([], 1.0) | {"kernel_busy": 2.0}
+    made.gpu = {"nvml_busy": 38.0, "memory_mb": 600.0} | cuda_kernels.figures([], 1.0) | {"kernel_busy": 2.0}
     made.gpu["launches_per_second"] = 12_000.0
     said = " ".join(judge(Facts(made)).notes)
     assert "38 % busy" in said and "Kernels ran 2 % of the time" in said and "launches 12,000 times a second" in said

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import LEARNING, Profile, Role
+from headrace.diagnose.profile.profile import LEARNING, Profile, Role
+from headrace.diagnose.verdict.profile_facts import Facts
 
 LEARN = (*LEARNING, Role.DATA)  # the clocks of SB3's scripts go around the whole of train()
 PARTS = {  # part, as the clocks name it -> the roles that it may be seen as

@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 
-from . import facts
-from .kernels import KernelWatch
+from . import library_state
+from .cuda_kernels import KernelWatch
 from .stacks import Stacks
 from .ticker import Ticker
 
@@ -122,7 +122,7 @@ class Sampler:
             self._set_phase()
         if now > self._next_look:
             self._next_look = now + LOOK_EVERY
-            self._tell(stack, dict(facts.of_torch(), **facts.of_stack(frame, self._sizes)))
+            self._tell(stack, dict(library_state.of_torch(), **library_state.of_stack(frame, self._sizes)))
             self._look_at_kernels(now)
 
     def _look_at_kernels(self, now):
@@ -231,7 +231,7 @@ class Sampler:
 
     def _keep_up(self):
         """What is due from time to time: versions, another period, quiet at the end."""
-        versions = facts.versions()
+        versions = library_state.versions()
         if versions != self._told.get("versions"):
             self._told["versions"] = versions
             self._say("versions", versions)

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headrace.diagnose.processes import PROC, Watch
-from headrace.diagnose.py_spy import PERIOD, process
-from headrace.diagnose.spool import Process
+from headrace.diagnose.profile.spool import Process
+from headrace.diagnose.record.processes import PROC, Watch
+from headrace.diagnose.record.py_spy import PERIOD, process
 
 AFTER = 2.0  # s without a word from inside, after which a process is recorded from outside
 LOOK_EVERY = 0.5  # s

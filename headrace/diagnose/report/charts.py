@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from headrace.diagnose.facts import TITLES, binned
-from headrace.diagnose.palette import COLOURS, ORDER
-from headrace.diagnose.profile import Lane, Role, Series
-from headrace.diagnose.table import Row
-from headrace.diagnose.words import percent
+from headrace.diagnose.profile.profile import Lane, Role, Series
+from headrace.diagnose.report.formatting import percent
+from headrace.diagnose.report.palette import COLOURS, ORDER
+from headrace.diagnose.report.table import Row
+from headrace.diagnose.verdict.profile_facts import TITLES, binned
 
 COLUMNS = 300  # of a timeline: each is a stacked bar of what happened in its time
 HEIGHT = 100  # of a drawing, in its own units

@@ -17,15 +17,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from headrace.diagnose import build
-from headrace.diagnose.gpu import GpuWatch
-from headrace.diagnose.hints import Hints
 from headrace.diagnose.injected.sampler import STOPPING, WRITE_EVERY
-from headrace.diagnose.outside import Outside
-from headrace.diagnose.processes import Watch
-from headrace.diagnose.profile import Ending, Exit, Profile
+from headrace.diagnose.profile.profile import Ending, Exit, Profile
+from headrace.diagnose.profile.role_patterns import Hints
+from headrace.diagnose.record import build_profile
+from headrace.diagnose.record.gpu import GpuWatch
+from headrace.diagnose.record.outside import Outside
+from headrace.diagnose.record.processes import Watch
 
-HOOK = Path(__file__).parent / "injected" / "hook"
+HOOK = Path(__file__).parents[1] / "injected" / "hook"
 SECONDS, SKIP, RATE = 60.0, 10.0, 50.0  # s, s, samples a second
 LOOK_EVERY = 0.05  # s
 KERNELS_AFTER = 0.4  # of the window: when the GPU's kernels are looked at, for a moment
@@ -44,7 +44,8 @@ def measure(
     """Run `python WORDS` for skip + seconds of wall time at most, and say where its time went after the first `skip`.
 
     words: ["train.py", "--lr", "1"], or ["-m", "package.module", ...]. python: the interpreter. rate: samples a second
-    of the main thread. hints: a TOML file, see headrace.diagnose.hints. The script's output goes where this process's
+    of the main thread. hints: a TOML file, see diagnose.profile.role_patterns. The script's output goes where this
+    process's
     goes. When the time is over it gets SIGINT as from Ctrl-C, and later what nobody can refuse.
     Raises FileNotFoundError for a script, interpreter or file of hints that is not there; ValueError for bad numbers.
     """
@@ -55,7 +56,7 @@ def measure(
         run = _Script(words, python, folder, sampled_environment(folder, 1.0 / rate, skip + KERNELS_AFTER * seconds))
         run.until(skip + seconds)
         run.outside.finish()
-        return build.profile(
+        return build_profile.profile(
             folder, run.watch, run.outside, run.gpu, run.window(skip), [python, *words], run.exit, known
         )
     finally:
@@ -88,9 +89,9 @@ class _Script:
         self.outside = Outside(self.watch, folder)
         self.gpu = GpuWatch()
 
-    def window(self, skip: float) -> build.Window:
+    def window(self, skip: float) -> build_profile.Window:
         """From when to when the measurement counts."""
-        return build.Window(self.started_at, self.started, self.ended, skip)
+        return build_profile.Window(self.started_at, self.started, self.ended, skip)
 
     def until(self, limit: float) -> None:
         """Watch until the script ends, the time is over, or the user has enough; nothing of it runs afterwards."""

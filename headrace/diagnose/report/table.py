@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from headrace.diagnose.facts import TITLES, Facts
-from headrace.diagnose.palette import COLOURS, STEPPED_ELSEWHERE
-from headrace.diagnose.profile import Profile, Role
-from headrace.diagnose.remedy import Remedy
-from headrace.diagnose.verdict import Verdict, ending, promise
-from headrace.diagnose.words import percent, place
+from headrace.diagnose.profile.profile import Profile, Role
+from headrace.diagnose.report.formatting import percent, place
+from headrace.diagnose.report.palette import COLOURS, STEPPED_ELSEWHERE
+from headrace.diagnose.verdict.profile_facts import TITLES, Facts
+from headrace.diagnose.verdict.remedy import Remedy
+from headrace.diagnose.verdict.verdict import Verdict, ending, promise
 
 BAR = 30  # characters for the longest bar
 ELSEWHERE = "waiting for environments"

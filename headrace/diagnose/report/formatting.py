@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.diagnose.profile import Site
+from headrace.diagnose.profile.profile import Site
 
 
 def percent(share: float) -> str:

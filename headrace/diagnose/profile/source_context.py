@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 
-from headrace.diagnose.spool import Code, Place
+from headrace.diagnose.profile.spool import Code, Place
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 LARGEST = 2_000_000  # bytes of a source file that is looked into

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headrace.diagnose.facts import TITLES
-from headrace.diagnose.profile import Lane, Profile, Series
+from headrace.diagnose.profile.profile import Lane, Profile, Series
+from headrace.diagnose.verdict.profile_facts import TITLES
 
 TRACE = "trace.json"
 MACHINE = 0  # pid of what belongs to no process

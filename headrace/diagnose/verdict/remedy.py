@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace.diagnose.facts import Facts
+from headrace.diagnose.verdict.profile_facts import Facts
 
 MINUTE = "1 minute"
 MINUTES = "5 minutes"

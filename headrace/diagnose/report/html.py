@@ -6,14 +6,14 @@ from html import escape as _escape
 from importlib.resources import files
 from pathlib import Path
 
-from headrace.diagnose import charts
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.palette import COLOURS, ORDER
-from headrace.diagnose.profile import Lane
-from headrace.diagnose.remedy import Remedy
-from headrace.diagnose.table import Row, command_line, mostly, rows, scene
-from headrace.diagnose.verdict import Verdict, promise
-from headrace.diagnose.words import percent
+from headrace.diagnose.profile.profile import Lane
+from headrace.diagnose.report import charts
+from headrace.diagnose.report.formatting import percent
+from headrace.diagnose.report.palette import COLOURS, ORDER
+from headrace.diagnose.report.table import Row, command_line, mostly, rows, scene
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.remedy import Remedy
+from headrace.diagnose.verdict.verdict import Verdict, promise
 
 REPORT = "report.html"
 MOST_LANES = 24
@@ -34,7 +34,7 @@ def page(facts: Facts, verdict: Verdict) -> str:
     sections = [_parts(facts) if seen else "", _verdict(verdict), _remedies(verdict.remedies)]
     sections += [_timeline(facts), _utilisation(facts)] if seen else []
     sections += [_blind(verdict)]
-    style = files("headrace.diagnose").joinpath("report.css").read_text(encoding="utf-8")
+    style = files("headrace.diagnose.report").joinpath("report.css").read_text(encoding="utf-8")
     command = escape(command_line(facts.profile))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'

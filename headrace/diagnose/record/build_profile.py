@@ -10,12 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from headrace.diagnose import sites, spool
-from headrace.diagnose.gpu import GpuWatch
-from headrace.diagnose.hints import Hints
-from headrace.diagnose.outside import Outside
-from headrace.diagnose.processes import Thread, Watch
-from headrace.diagnose.profile import (
+from headrace.diagnose.profile import sites, spool
+from headrace.diagnose.profile.profile import (
     LEARNING,
     Ending,
     Exit,
@@ -28,8 +24,12 @@ from headrace.diagnose.profile import (
     Span,
     seconds_by_role,
 )
-from headrace.diagnose.roles import Classifier
-from headrace.diagnose.spool import Process, Sample
+from headrace.diagnose.profile.role_patterns import Hints
+from headrace.diagnose.profile.roles import Classifier
+from headrace.diagnose.profile.spool import Process, Sample
+from headrace.diagnose.record.gpu import GpuWatch
+from headrace.diagnose.record.outside import Outside
+from headrace.diagnose.record.processes import Thread, Watch
 
 SHORTEST = 1.0  # s: a window that would be shorter begins with the script instead
 HELPERS = (

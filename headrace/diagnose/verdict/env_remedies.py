@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from statistics import median
 
-from headrace.diagnose import snippets
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import Role
-from headrace.diagnose.remedy import DAY, HALF_AN_HOUR, MINUTES, WAKING, WAKING_AT_MOST, Remedy, remedy, with_the_rest
-from headrace.diagnose.words import capital, count, duration, percent
+from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.report.formatting import capital, count, duration, percent
+from headrace.diagnose.verdict import snippets
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.remedy import (
+    DAY,
+    HALF_AN_HOUR,
+    MINUTES,
+    WAKING,
+    WAKING_AT_MOST,
+    Remedy,
+    remedy,
+    with_the_rest,
+)
 
 MORE_ENVS = 8  # what few environments are raised to
 FEW_ENVS = 4  # up to here the policy is asked too seldom for many actions at once

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import Site
+from headrace.diagnose.profile.profile import Site
+from headrace.diagnose.verdict.profile_facts import Facts
 
 SB3 = "stable_baselines3"
 OMP_THREADS = """\

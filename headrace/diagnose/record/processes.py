@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.diagnose.profile import SERIES_PERIOD
+from headrace.diagnose.profile.profile import SERIES_PERIOD
 
 PROC = Path("/proc")
 FAMILY_EVERY = 0.5  # s between searches for new processes

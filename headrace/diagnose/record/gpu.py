@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from headrace.diagnose.profile import SERIES_PERIOD, Series
+from headrace.diagnose.profile.profile import SERIES_PERIOD, Series
 
 MEGABYTE = 1e6
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.diagnose.injected.stacks import WORLD
-from headrace.diagnose.source import Function
-from headrace.diagnose.spool import Code, Place, Process, Sample, Stack, own_part
+from headrace.diagnose.profile.source_context import Function
+from headrace.diagnose.profile.spool import Code, Place, Process, Sample, Stack, own_part
 
 PERIOD = 0.01  # s between samples; py-spy takes about a hundredth of a core for each process
 WORLDS = ("Env", "Wrapper")  # what names of bases of environments end in

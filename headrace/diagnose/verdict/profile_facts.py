@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from headrace.diagnose.profile import LEARNING, Kind, Lane, Profile, Role, Site, Span
+from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Profile, Role, Site, Span
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not spoken of
 TITLES = {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.diagnose import snippets
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import LEARNING, Role
-from headrace.diagnose.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy
-from headrace.diagnose.words import at, count, percent
+from headrace.diagnose.profile.profile import LEARNING, Role
+from headrace.diagnose.report.formatting import at, count, percent
+from headrace.diagnose.verdict import snippets
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy
 
 FUSED_SAVES = 0.55  # of the optimizer's time: Adam(fused=True) on a CPU takes a third of it or less, clipping stays
 SMALL = 20e6  # operations of an update that a GPU ends sooner than its kernels are launched (100 x 5 us, 40 TFLOP/s)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from headrace.diagnose import source
-from headrace.diagnose.profile import Role, Site
-from headrace.diagnose.roles import Classifier, is_own, title
-from headrace.diagnose.spool import Place, Sample, Stack
+from headrace.diagnose.profile import source_context
+from headrace.diagnose.profile.profile import Role, Site
+from headrace.diagnose.profile.roles import Classifier, is_own, title
+from headrace.diagnose.profile.spool import Place, Sample, Stack
 
 MOST = 40  # of a lane
 LEAST = 0.001  # share of the lane's time
@@ -22,11 +22,11 @@ def find(samples: list[Sample], classifier: Classifier) -> list[Site]:
         role, detail = classifier.classify(sample.stack)
         place = _place(sample.stack, role, detail)
         total += sample.seconds
-        key = role, place.code.file, place.line, place.code.name, source.call_at(place), is_own(place.code.file)
+        key = role, place.code.file, place.line, place.code.name, source_context.call_at(place), is_own(place.code.file)
         spent[key] += sample.seconds
     ranked = sorted(spent.items(), key=lambda item: -item[1])[:MOST]
     return [
-        Site(role, file, line, function, call, round(seconds, 4), source.text_at(file, line), own)
+        Site(role, file, line, function, call, round(seconds, 4), source_context.text_at(file, line), own)
         for (role, file, line, function, call, own), seconds in ranked
         if seconds > LEAST * total
     ]

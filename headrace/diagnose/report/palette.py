@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.diagnose.profile import Role
+from headrace.diagnose.profile.profile import Role
 
 COLOURS = {
     Role.ENVIRONMENT: "#e8833a",

@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
 
-from headrace.diagnose import source
-from headrace.diagnose.hints import EVERYTHING_INSIDE, Hints
-from headrace.diagnose.profile import Role
-from headrace.diagnose.source import Doing
-from headrace.diagnose.spool import Code, Place, Sample, Stack
+from headrace.diagnose.profile import source_context
+from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.profile.role_patterns import EVERYTHING_INSIDE, Hints
+from headrace.diagnose.profile.source_context import Doing
+from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
 
 INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
 BELONGS = {  # a role of a part -> those around it that it is a part of
@@ -103,7 +103,7 @@ class Classifier:
 
     def _innermost(self, stack: Stack, roles: list[Role | None]) -> tuple[Role | None, int]:
         """The role of what is called at the very end, index -1, or else of the innermost function that has one."""
-        call = source.call_at(stack[0])
+        call = source_context.call_at(stack[0])
         if self._cuda and call in COPIES:
             return Role.COPY, -1
         role = CALLS.get(call)
@@ -119,14 +119,16 @@ class Classifier:
         """What is made for a line that is printed or saved is part of that: json.dumps in `print(json.dumps(x))`."""
         for place in stack:
             if is_own(place.code.file):
-                around = (call for call in source.calls_around(place) if CALLS.get(call) in MAKING_ITS_ARGUMENTS)
+                around = (
+                    call for call in source_context.calls_around(place) if CALLS.get(call) in MAKING_ITS_ARGUMENTS
+                )
                 call = next(around, "")
                 return (CALLS[call], call) if call else None
         return None
 
     def _of_glue(self, stack: Stack) -> tuple[Role, str]:
         """Arithmetic in the script's own functions: of a loss, or of nothing that is known."""
-        doing, call = _doing(stack), source.call_at(stack[0])
+        doing, call = _doing(stack), source_context.call_at(stack[0])
         if doing is Doing.LEARN:
             return Role.FORWARD, call
         if doing is Doing.ACT and (call in DRAWS or "torch" in stack[0].code.module):
@@ -134,7 +136,7 @@ class Classifier:
         return Role.OTHER, call or title(stack[0].code)
 
     def _detail(self, stack: Stack, index: int) -> str:
-        call = source.call_at(stack[0])
+        call = source_context.call_at(stack[0])
         name = title(stack[index].code) if index >= 0 else ""
         return name if not call or name.endswith(call) else f"{name}: {call}" if name and index == 0 else name or call
 
@@ -160,7 +162,7 @@ def title(code: Code) -> str:
 def _doing(stack: Stack) -> Doing | None:
     """What the innermost function that acts or learns is doing at its place."""
     for place in stack:
-        scope = source.scope(place.code) if _has_markers(place.code) else None
+        scope = source_context.scope(place.code) if _has_markers(place.code) else None
         if scope is not None and scope.markers:
             return scope.doing(place.line)
     return None
@@ -177,10 +179,10 @@ def _is_evaluation(stack: Stack, index: int) -> bool:
     code = stack[index].code
     if not is_own(code.file) or code.name == "<module>":
         return False
-    scope = source.scope(code)
+    scope = source_context.scope(code)
     return scope is not None and scope.evaluates and any(_busy(outer) for outer in stack[index + 1 :])
 
 
 def _busy(place: Place) -> bool:
-    scope = source.scope(place.code) if is_own(place.code.file) or _has_markers(place.code) else None
+    scope = source_context.scope(place.code) if is_own(place.code.file) or _has_markers(place.code) else None
     return scope is not None and bool(scope.markers)

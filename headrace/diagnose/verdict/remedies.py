@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from headrace.diagnose import arithmetic, snippets, stepping
-from headrace.diagnose.facts import Facts
-from headrace.diagnose.profile import Role
-from headrace.diagnose.remedy import (
+from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.report.formatting import at, percent
+from headrace.diagnose.verdict import env_remedies, network_remedies, snippets
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.remedy import (
     HALF_AN_HOUR,
     MINUTE,
     MINUTES,
@@ -22,7 +23,6 @@ from headrace.diagnose.remedy import (
     remedy,
     with_the_rest,
 )
-from headrace.diagnose.words import at, percent
 
 WORTH_SAYING = 1.05  # remedies whose bound is lower are not mentioned
 WARMER = 0.1  # of all else may go with a file or an evaluation, after which it found its caches cold
@@ -95,15 +95,15 @@ RULES: tuple[Callable[[Facts], Remedy | None], ...] = (
     _saving_models,
     _evaluation,
     _data,
-    stepping.processes,
-    stepping.straggler,
-    stepping.one_process,
-    stepping.batched_inference,
-    stepping.kernel,
-    arithmetic.fused_optimizer,
-    arithmetic.larger_minibatches,
-    arithmetic.threads,
-    arithmetic.leave_the_gpu,
-    arithmetic.fewer_copies,
-    arithmetic.use_a_gpu,
+    env_remedies.processes,
+    env_remedies.straggler,
+    env_remedies.one_process,
+    env_remedies.batched_inference,
+    env_remedies.kernel,
+    network_remedies.fused_optimizer,
+    network_remedies.larger_minibatches,
+    network_remedies.threads,
+    network_remedies.leave_the_gpu,
+    network_remedies.fewer_copies,
+    network_remedies.use_a_gpu,
 )

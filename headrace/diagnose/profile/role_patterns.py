@@ -16,7 +16,7 @@ from fnmatch import translate
 from pathlib import Path
 
 from headrace.diagnose.injected.stacks import WORLD
-from headrace.diagnose.profile import Role
+from headrace.diagnose.profile.profile import Role
 
 STEPS = ("step", "reset", "step_wait", "step_async", "reset_wait", "reset_async", "send", "recv", "env_method")
 PATTERNS: dict[Role, tuple[str, ...]] = {

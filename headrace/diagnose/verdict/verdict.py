@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.diagnose.arithmetic import is_small
-from headrace.diagnose.facts import NOTICEABLE, TITLES, Facts, binned
-from headrace.diagnose.profile import LEARNING, Ending, Profile, Role
-from headrace.diagnose.remedies import remedies
-from headrace.diagnose.remedy import Remedy
-from headrace.diagnose.stepping import slowest
-from headrace.diagnose.words import capital, count, duration, percent, place, sentence, times
+from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
+from headrace.diagnose.report.formatting import capital, count, duration, percent, place, sentence, times
+from headrace.diagnose.verdict.env_remedies import slowest
+from headrace.diagnose.verdict.network_remedies import is_small
+from headrace.diagnose.verdict.profile_facts import NOTICEABLE, TITLES, Facts, binned
+from headrace.diagnose.verdict.remedies import remedies
+from headrace.diagnose.verdict.remedy import Remedy
 
 NOTHING = 1.15  # where no remedy can gain more, there is nothing to gain
 ENOUGH_SAMPLES = 150  # below, shares are too rough for a verdict
