@@ -18,7 +18,8 @@ from headrace.cli.envs import describe
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs.compiled.env import CompiledEnv
-from headrace.kernels.language.read import Source, read
+from headrace.kernels.language.ir import EnvIR
+from headrace.kernels.language.read import read
 
 ALLOWED = 1e-5  # of max(1, |x|)
 ON_THE_EDGE = 1e-3  # share of steps that may differ: a state may lie on the very edge of what ends an episode
@@ -82,7 +83,7 @@ def against(
         world.close()
 
 
-def _spaces(source: Source, world: gymnasium.Env) -> list[Finding]:
+def _spaces(source: EnvIR, world: gymnasium.Env) -> list[Finding]:
     """Shapes, numbers of actions, time limit: nothing can be compared where they differ."""
     limit = getattr(world.spec, "max_episode_steps", None)
     pairs: tuple[tuple[str, Any, Any], ...] = (
@@ -124,7 +125,7 @@ def _visit(original: Original, world: gymnasium.Env, steps: int, seed: int) -> I
             length, episode = 0, episode + 1
 
 
-def _steps(source: Source, visited: list[Visited], allowed: float, backend: str) -> Finding:
+def _steps(source: EnvIR, visited: list[Visited], allowed: float, backend: str) -> Finding:
     """All steps again, by as many worlds of the kernel, in one call."""
     after, outcome = _stepped(source, visited, backend)
     expected = {
@@ -155,7 +156,7 @@ def _steps(source: Source, visited: list[Visited], allowed: float, backend: str)
 
 
 def _stepped(
-    source: Source, visited: list[Visited], backend: str
+    source: EnvIR, visited: list[Visited], backend: str
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """States after the steps, and what came of them."""
     env, rollout = _made(source, len(visited), backend, 0)
@@ -172,7 +173,7 @@ def _stepped(
     return after, outcome | {name: getattr(rollout, name)[0].numpy() for name in ("reward", "terminated", "truncated")}
 
 
-def _resets(source: Source, world: gymnasium.Env, seed: int, backend: str) -> Finding:
+def _resets(source: EnvIR, world: gymnasium.Env, seed: int, backend: str) -> Finding:
     """Whether scalar fields of the state are distributed alike where episodes begin."""
     env, _ = _made(source, RESETS, backend, seed)
     ours = env.worlds.state()
@@ -201,7 +202,7 @@ def kolmogorov_smirnov(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(np.subtract(*shares)).max())
 
 
-def _made(source: Source, number: int, backend: str, seed: int) -> tuple[Any, Rollout]:
+def _made(source: EnvIR, number: int, backend: str, seed: int) -> tuple[Any, Rollout]:
     env = CompiledEnv(source.cls, number, backend, threads=1 if backend == "cpu" else None)
     rollout = Rollout(1, number, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
     env.reset(rollout, seed)

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from headrace.kernels.language import kinds
-from headrace.kernels.language.read import Source
+from headrace.kernels.language.ir import EnvIR
 
 
 class Original:
@@ -20,7 +20,7 @@ class Original:
     The world has been reset. Raises TypeError where nothing tells how its state is read.
     """
 
-    def __init__(self, source: Source, world: gymnasium.Env) -> None:
+    def __init__(self, source: EnvIR, world: gymnasium.Env) -> None:
         self.source, self.env = source, world.unwrapped
         self.cls: Any = source.cls
         self._reads = hasattr(self.cls, "from_original")

@@ -207,7 +207,7 @@ def test_simulated_runs_draw_every_row():
 
 @pytest.fixture
 def compile_ptx(monkeypatch):
-    """Compiles a kernel of a Source to PTX for an H100, without a GPU; skips where numba-cuda or NVVM are missing."""
+    """Compiles a kernel of a EnvIR to PTX for an H100, without a GPU; skips where numba-cuda or NVVM are missing."""
     if SIMULATED:
         pytest.skip("the simulator makes no PTX")
     pytest.importorskip("numba_cuda")

@@ -6,8 +6,9 @@ import numpy as np
 
 from headrace.envs.builtin.acrobot import Acrobot
 from headrace.envs.builtin.cartpole import CartPole
+from headrace.kernels.language.ir import Field, Param
 from headrace.kernels.language.kinds import Array
-from headrace.kernels.language.read import Field, Param, read
+from headrace.kernels.language.read import read
 from tests.kernels.user_file import WORLD, changed, line_of, load
 
 

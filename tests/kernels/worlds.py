@@ -15,6 +15,7 @@ from headrace.envs.builtin.mountain_car import MountainCar
 from headrace.envs.builtin.mountain_car_continuous import MountainCarContinuous
 from headrace.envs.builtin.pendulum import Pendulum
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.ops import (
     array,
     bits,
@@ -31,7 +32,6 @@ from headrace.kernels.language.ops import (
     u32,
     uniform,
 )
-from headrace.kernels.language.read import Source
 
 GAIN = np.array([0.5, -1.0, 2.0], np.float32)
 
@@ -103,7 +103,7 @@ class Medley(KernelEnv):
 BRANCH_FREE = [CartPole, Pendulum, Acrobot, MountainCar, MountainCarContinuous]
 
 
-def rollout(source: Source, num_steps: int, num_envs: int, device: str = "cpu") -> Rollout:
+def rollout(source: EnvIR, num_steps: int, num_envs: int, device: str = "cpu") -> Rollout:
     """A rollout with the columns an environment reads and writes, and random actions."""
     columns = env_columns(source.observation_space) | {"action": action_column(source.action_space)}
     made = Rollout(num_steps, num_envs, columns, device)

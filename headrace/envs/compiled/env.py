@@ -9,7 +9,8 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.data.rollout import Rollout
-from headrace.kernels.language.read import Source, read
+from headrace.kernels.language.ir import EnvIR
+from headrace.kernels.language.read import read
 from headrace.kernels.targets.base import Worlds
 from headrace.kernels.targets.random_actions import random_actions
 
@@ -95,7 +96,7 @@ class CompiledEnv:
 
 
 def _worlds(
-    source: Source,
+    source: EnvIR,
     num_envs: int,
     backend: str,
     threads: int | None,

@@ -9,7 +9,8 @@ from gymnasium.spaces import Box, Discrete
 
 from headrace.core.rng import Purpose
 from headrace.kernels.language import kinds
-from headrace.kernels.language.read import Source, read
+from headrace.kernels.language.ir import EnvIR
+from headrace.kernels.language.read import read
 from headrace.kernels.targets.cpu.env import pack_params
 from headrace.kernels.targets.torch.pixels_plain import PlainPictures
 
@@ -21,7 +22,7 @@ class PlainWorld:
     """
 
     def __init__(self, cls: Any, params: dict[str, Any] | None, render_mode: str | None) -> None:
-        self.source: Source = read(cls)
+        self.source: EnvIR = read(cls)
         self.cls = cls
         draws = hasattr(cls, "render") or self.source.frames > 0
         self.metadata = {"render_modes": ["rgb_array"] if draws else [], "render_fps": self.cls.render_fps}
@@ -116,7 +117,7 @@ class _Cells(np.ndarray):
         return found if isinstance(found, np.ndarray) else _as(kinds.NAMES[self.dtype.name], found)
 
 
-def _empty(source: Source) -> Any:
+def _empty(source: EnvIR) -> Any:
     fields = [
         _as(f.dtype, 0) if f.shape is None else np.zeros(f.shape, kinds.STORAGE[f.dtype]).view(_Cells)
         for f in source.state
@@ -124,7 +125,7 @@ def _empty(source: Source) -> Any:
     return source.cls.State(*fields)  # type: ignore[attr-defined]
 
 
-def _params(source: Source, params: dict[str, Any]) -> Any:
+def _params(source: EnvIR, params: dict[str, Any]) -> Any:
     floats, integers, _ = pack_params(source, params, 1)
     packs = {True: iter(floats), False: iter(integers)}
     values = [_as(p.dtype, next(packs[p.dtype == kinds.F32])) for p in source.params]

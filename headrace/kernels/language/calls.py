@@ -40,7 +40,7 @@ class Calls:
         if conversion or found:
             return self._converted(node, conversion or kinds.value_kind(found[0]))  # type: ignore[index]
         if inspect.isfunction(function):
-            return self.of.program.helper(function, self.of, node)
+            return self.of.program.helper(self.of.program, function, self.of, node)
         self._unknown_call(node, function)
 
     def _unknown_call(self, node: ast.Call, function: Any) -> NoReturn:

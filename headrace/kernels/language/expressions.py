@@ -5,17 +5,15 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
 from headrace.kernels.language import kinds
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, PARAMS, STATE, U32, Array, Kind, Tuple, describe
+from headrace.kernels.language.program import Program
 from headrace.kernels.language.scope import MISSING, Scope
 from headrace.kernels.language.typed import CONVERSIONS, NUMBERS, Typed, call, index, pure
-
-if TYPE_CHECKING:
-    from headrace.kernels.language.lower import Program
 
 DEBUG = "Values can be looked at in plain Python: headrace.single(cls) under a debugger"
 FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
@@ -34,11 +32,18 @@ FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
 }
 
 
+class LowersCalls(Protocol):
+    """Lowers the calls in expressions: headrace.kernels.language.calls."""
+
+    def call(self, node: ast.Call) -> Typed:
+        """Lower any call."""
+
+
 class Expressions:
     """Expressions of one function. `kinds` holds what is known of its local names."""
 
-    def __init__(self, program: Program, scope: Scope) -> None:
-        self.program, self.scope = program, scope
+    def __init__(self, program: Program, scope: Scope, calls: Callable[[Expressions], LowersCalls]) -> None:
+        self.program, self.scope, self._calls = program, scope, calls(self)
         self.kinds: dict[str, Kind] = {}
 
     def expression(self, node: ast.expr) -> Typed:
@@ -377,6 +382,4 @@ class Expressions:
         return ast.Constant(k % size)
 
     def _call(self, node: ast.Call) -> Typed:
-        from headrace.kernels.language.calls import Calls
-
-        return Calls(self).call(node)
+        return self._calls.call(node)

@@ -11,127 +11,72 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
-from headrace.kernels.language import kinds, ops_scalar
+from headrace.kernels.language.calls import Calls
 from headrace.kernels.language.declarations import Declared
 from headrace.kernels.language.expressions import Expressions
+from headrace.kernels.language.ir import Field, Function, Param, Statement
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, NONE, PARAMS, STATE, Array, Kind, Tuple
-from headrace.kernels.language.read import Field, Function, Param, Statement
+from headrace.kernels.language.program import Made, Program
 from headrace.kernels.language.scope import Scope
 from headrace.kernels.language.statements import Statements
-from headrace.kernels.language.typed import CONVERSIONS, Typed, call, pure
-
-# Names the lowered code speaks of itself: a user's local of that name gets an underscore.
-TAKEN = {name for name, item in vars(ops_scalar).items() if inspect.isfunction(item)}
-TAKEN |= {
-    *CONVERSIONS.values(),
-    "U64",
-    "I16",
-    "U16",
-    "I8",
-    "U8",
-    "abs",
-    "min",
-    "max",
-    "range",
-    "np",
-    "njit",
-    "f32",
-    "i32",
-}
+from headrace.kernels.language.typed import Typed, call, pure
 
 BRANCHES = (ast.If, ast.While, ast.For)
 
 
-@dataclass
-class Made:
-    """A helper lowered for certain kinds of arguments."""
+def entry(program: Program, role: str, arguments: tuple[Kind, ...], returns: Kind) -> Function:
+    """reset, step, observe or pixel of the class, lowered."""
+    scope = Scope(getattr(program.cls, role), program.cls)
+    _check_arguments(scope, role, len(arguments), program.declared)
+    return _lower(program, scope, f"env_{role}", arguments, returns, role).function
 
-    function: Function
-    returns: Kind
+
+def helper(program: Program, function: Callable[..., Any], caller: Expressions, node: ast.Call) -> Typed:
+    """A call of the user's own function, lowered for the kinds it is called with."""
+    try:
+        bound = inspect.signature(function).bind(*node.args, **{k.arg: k.value for k in node.keywords if k.arg})
+    except TypeError as error:
+        caller.scope.fail(node, f"{ast.unparse(node.func)}(): {error}", "Give the arguments it is defined with")
+    bound.apply_defaults()
+    given = [
+        caller.expression(v) if isinstance(v, ast.expr) else caller.python(v, node) for v in bound.arguments.values()
+    ]
+    signature = tuple(typed.kind for typed in given)
+    key = (function, signature)
+    if key in program.open:
+        caller.scope.fail(node, f"{function.__name__}() calls itself", "Write a loop")
+    if key not in program.made:
+        program.open.append(key)
+        same = sum(made.function.name.startswith(f"env_{function.__name__}") for made in program.made.values())
+        name = f"env_{function.__name__}" + (f"_{same + 1}" if same or function.__name__ in ROLES else "")
+        made = _lower(program, Scope(function, program.cls), name, signature, None, "helper")
+        program.made[key] = made
+        program.open.remove(key)
+    made = program.made[key]
+    written = call(made.function.name, *(caller.value(typed) for typed in given))
+    branches = any(isinstance(part, BRANCHES) for part in ast.walk(made.function.node))
+    written.guarded = branches or not pure(made.function.node)  # type: ignore[attr-defined]
+    return Typed(written, made.returns)
 
 
-class Program:
-    """What lowering knows of one environment, and the functions made so far."""
-
-    def __init__(self, cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declared: Declared) -> None:
-        self.cls, self.state, self.params, self.declared = cls, state, params, declared
-        self.made: dict[Any, Made] = {}
-        self.open: list[Any] = []  # being lowered now, to see recursion
-        self.constants: dict[str, np.ndarray] = {}
-
-    def local(self, name: str) -> str:
-        """What a user's local name is called in the lowered code."""
-        return name + "_" if name in TAKEN or name.startswith(("env_", "_part", "_index")) or name.isupper() else name
-
-    def constant(self, value: Any, scope: Scope, node: ast.expr) -> tuple[str, Kind]:
-        """A name for an array of numbers, and its kind."""
-        try:
-            array = np.asarray(value)
-        except ValueError:
-            array = np.asarray(None)
-        dtype = {"f": "f32", "i": "i32", "u": "i32", "b": "bool"}.get(array.dtype.kind)
-        if dtype is None or not array.size or array.ndim == 0:
-            scope.fail(
-                node, f"`{ast.unparse(node)}` is not an array of numbers", "Give numbers in rows of equal length"
-            )
-        array = np.ascontiguousarray(array, kinds.STORAGE[dtype])
-        for name, other in self.constants.items():
-            if other.dtype == array.dtype and other.shape == array.shape and other.tobytes() == array.tobytes():
-                return name, Array(dtype, array.shape)
-        name = f"TABLE{len(self.constants)}"
-        self.constants[name] = array
-        return name, Array(dtype, array.shape)
-
-    def entry(self, role: str, arguments: tuple[Kind, ...], returns: Kind) -> Function:
-        """reset, step, observe or pixel of the class, lowered."""
-        scope = Scope(getattr(self.cls, role), self.cls)
-        _check_arguments(scope, role, len(arguments), self.declared)
-        return self._lower(scope, f"env_{role}", arguments, returns, role).function
-
-    def helper(self, function: Callable[..., Any], caller: Expressions, node: ast.Call) -> Typed:
-        """A call of the user's own function, lowered for the kinds it is called with."""
-        try:
-            bound = inspect.signature(function).bind(*node.args, **{k.arg: k.value for k in node.keywords if k.arg})
-        except TypeError as error:
-            caller.scope.fail(node, f"{ast.unparse(node.func)}(): {error}", "Give the arguments it is defined with")
-        bound.apply_defaults()
-        given = [
-            caller.expression(v) if isinstance(v, ast.expr) else caller.python(v, node)
-            for v in bound.arguments.values()
-        ]
-        signature = tuple(typed.kind for typed in given)
-        key = (function, signature)
-        if key in self.open:
-            caller.scope.fail(node, f"{function.__name__}() calls itself", "Write a loop")
-        if key not in self.made:
-            self.open.append(key)
-            same = sum(made.function.name.startswith(f"env_{function.__name__}") for made in self.made.values())
-            name = f"env_{function.__name__}" + (f"_{same + 1}" if same or function.__name__ in ROLES else "")
-            made = self._lower(Scope(function, self.cls), name, signature, None, "helper")
-            self.made[key] = made
-            self.open.remove(key)
-        made = self.made[key]
-        written = call(made.function.name, *(caller.value(typed) for typed in given))
-        branches = any(isinstance(part, BRANCHES) for part in ast.walk(made.function.node))
-        written.guarded = branches or not pure(made.function.node)  # type: ignore[attr-defined]
-        return Typed(written, made.returns)
-
-    def _lower(self, scope: Scope, name: str, arguments: tuple[Kind, ...], returns: Kind | None, role: str) -> Made:
-        expressions = Expressions(self, scope)
-        names = [a.arg for a in scope.node.args.args]
-        if scope.node.args.vararg or scope.node.args.kwarg or len(names) != len(arguments):
-            scope.fail(scope.node, f"{scope.node.name}() has * or keyword-only arguments", "Name plain arguments")
-        expressions.kinds.update(zip(names, arguments, strict=True))
-        statements = Statements(expressions, returns, role)
-        body = statements.body()
-        changed = [n for n, kind in zip(names, arguments, strict=True) if expressions.kinds[n] != kind]
-        if changed:
-            scope.fail(scope.node, f"the argument {changed[0]!r} becomes another kind", "Use another name")
-        args = ast.arguments([], [ast.arg(self.local(n)) for n in names], None, [], [], None, [])
-        node = ast.FunctionDef(name, args, body or [ast.Pass()], [])
-        ast.copy_location(node, scope.node)
-        result = statements.returned if statements.returned is not None else NONE
-        return Made(Function(name, ast.fix_missing_locations(node), scope.file, scope.line), result)
+def _lower(
+    program: Program, scope: Scope, name: str, arguments: tuple[Kind, ...], returns: Kind | None, role: str
+) -> Made:
+    expressions = Expressions(program, scope, Calls)
+    names = [a.arg for a in scope.node.args.args]
+    if scope.node.args.vararg or scope.node.args.kwarg or len(names) != len(arguments):
+        scope.fail(scope.node, f"{scope.node.name}() has * or keyword-only arguments", "Name plain arguments")
+    expressions.kinds.update(zip(names, arguments, strict=True))
+    statements = Statements(expressions, returns, role)
+    body = statements.body()
+    changed = [n for n, kind in zip(names, arguments, strict=True) if expressions.kinds[n] != kind]
+    if changed:
+        scope.fail(scope.node, f"the argument {changed[0]!r} becomes another kind", "Use another name")
+    args = ast.arguments([], [ast.arg(program.local(n)) for n in names], None, [], [], None, [])
+    node = ast.FunctionDef(name, args, body or [ast.Pass()], [])
+    ast.copy_location(node, scope.node)
+    result = statements.returned if statements.returned is not None else NONE
+    return Made(Function(name, ast.fix_missing_locations(node), scope.file, scope.line), result)
 
 
 ROLES = {"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p", "pixel": "s, p, row, column"}
@@ -139,7 +84,7 @@ ROLES = {"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p", "
 
 @dataclass(frozen=True)
 class Lowered:
-    """The functions of an environment, helpers first; see Source for what each field holds."""
+    """The functions of an environment, helpers first; see EnvIR for what each field holds."""
 
     functions: tuple[Function, ...]
     picture: tuple[Function, ...]
@@ -149,15 +94,15 @@ class Lowered:
 
 def lower(cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declared: Declared) -> Lowered:
     """The functions of an environment, the arrays they name, and their first statement that branches."""
-    program = Program(cls, state, params, declared)
+    program = Program(cls, state, params, declared, helper)
     agents = len(declared.agents)
     action: Kind = action_kind(declared.action_space)
     reward: Kind = F32
     if agents > 1:
         action, reward = Tuple((action,) * agents), Tuple((F32,) * agents)
     entries = [
-        program.entry("reset", (STATE, PARAMS, KEY), STATE),
-        program.entry("step", (STATE, PARAMS, action, KEY), Tuple((STATE, reward, BOOL))),
+        entry(program, "reset", (STATE, PARAMS, KEY), STATE),
+        entry(program, "step", (STATE, PARAMS, action, KEY), Tuple((STATE, reward, BOOL))),
     ]
     picture: tuple[Function, ...] = ()
     if declared.frames:
@@ -178,17 +123,17 @@ def _observe(program: Program, declared: Declared) -> Function:
         wrong = f"observe takes ({', '.join(names)}), and {cls.__name__} has no num_agents"
         scope.fail(scope.node, wrong, "Write `num_agents = 2` in the class, or leave agent out")
     if len(names) == len(seen) + 1:
-        return program.entry("observe", (*seen, Array(F32, shape, "out")), NONE)
+        return entry(program, "observe", (*seen, Array(F32, shape, "out")), NONE)
     if len(shape) != 1:
         scope.fail(scope.node, f"observe returns a tuple, but observation_space has shape {shape}", "Take `out` too")
-    return program.entry("observe", seen, Tuple((F32,) * shape[0]))
+    return entry(program, "observe", seen, Tuple((F32,) * shape[0]))
 
 
 def _pixel(program: Program, declared: Declared) -> Function:
     shape = declared.observation_space.shape
     channels = shape[0] // declared.frames if len(shape) == 3 else 1
     grey: Kind = F32 if channels == 1 else Tuple((F32,) * channels)
-    return program.entry("pixel", (STATE, PARAMS, I32, I32), grey)
+    return entry(program, "pixel", (STATE, PARAMS, I32, I32), grey)
 
 
 def action_kind(space: Space) -> Kind:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from headrace.kernels.language.errors import EnvError
-from headrace.kernels.language.read import Function, Source
+from headrace.kernels.language.ir import EnvIR, Function
 
 
 @contextlib.contextmanager
-def explained(source: Source, module: ModuleType) -> Iterator[None]:
+def explained(source: EnvIR, module: ModuleType) -> Iterator[None]:
     """Turn what Numba raises in here into an EnvError."""
     from numba.core.errors import NumbaError
 
@@ -28,7 +28,7 @@ def explained(source: Source, module: ModuleType) -> Iterator[None]:
         raise EnvError(file, line, wrong, f"{instead}. Numba says: {' '.join(lines)[:300]}") from error
 
 
-def _whereabouts(source: Source, module: ModuleType, error: Exception) -> tuple[str, int]:
+def _whereabouts(source: EnvIR, module: ModuleType, error: Exception) -> tuple[str, int]:
     """The user's file and line behind the first generated line that Numba names; else the function it names."""
     text = str(error)
     generated = [int(number) for number in re.findall(r"(?:line |\.py \()(\d+)", text)]

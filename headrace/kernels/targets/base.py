@@ -1,4 +1,4 @@
-"""What a target owes: N worlds of one Source on one device. CompiledEnv (headrace.envs.compiled.env) is their shell."""
+"""What a target owes: N worlds of one EnvIR on one device. CompiledEnv (headrace.envs.compiled.env) is their shell."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from headrace.data.rollout import Rollout
-from headrace.kernels.language.read import Source
+from headrace.kernels.language.ir import EnvIR
 
 
 class Worlds(Protocol):
     """N worlds on one device: CpuWorlds, CudaWorlds, TorchWorlds(source, num_envs, params, device, **options).
 
     params: name -> one number for all worlds, or N of them; those not named have their default.
-    The state is kept packed: float32 [S, N], int32 [S, N] (Source.floats, Source.integers), one array per array field,
+    The state is kept packed: float32 [S, N], int32 [S, N] (EnvIR.floats, EnvIR.integers), one array per array field,
     and per world the episode (uint32 bits), its length (int32) and its return (float32).
     """
 
-    source: Source
+    source: EnvIR
     num_envs: int
     device: torch.device
     seed: Any  # of the last reset, 32 bits
@@ -45,4 +45,4 @@ class Worlds(Protocol):
         """Go on from state_dict()."""
 
 
-__all__ = ["Source", "Worlds"]
+__all__ = ["EnvIR", "Worlds"]

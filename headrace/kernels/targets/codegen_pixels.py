@@ -1,4 +1,4 @@
-"""Source -> the text of a module that draws the worlds: for the CPU, and for CUDA with a thread for each pixel.
+"""EnvIR -> the text of a module that draws the worlds: for the CPU, and for CUDA with a thread for each pixel.
 
 A pixel has the same grey on every target, byte for byte, where the state is the same. So here, unlike in steps, no
 product is fused with a sum: on the CPU by saying so, on CUDA by `_product`.
@@ -12,8 +12,8 @@ from __future__ import annotations
 import ast
 from textwrap import indent
 
+from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.ops import prelude
-from headrace.kernels.language.read import Source
 from headrace.kernels.targets.cpu.state_layout import blocks, params, state, state_arguments
 from headrace.kernels.targets.cuda import codegen_cuda
 
@@ -76,7 +76,7 @@ def draw({names}, t):
 """
 
 
-def cpu_pictures(source: Source, per_env: bool) -> str:
+def cpu_pictures(source: EnvIR, per_env: bool) -> str:
     """The text of a Numba module with `draw(..., lo, hi, t)` and `draw_parallel(..., cut, t)`, which write row t + 1 of
     worlds lo .. hi - 1. per_env: each parameter has a value per world. The observations are given flat, frame_row
     bytes from row to row and frame_world from world to world."""
@@ -107,7 +107,7 @@ def cpu_pictures(source: Source, per_env: bool) -> str:
     )
 
 
-def cuda_pictures(source: Source, per_env: bool, simulated: bool) -> str:
+def cuda_pictures(source: EnvIR, per_env: bool, simulated: bool) -> str:
     """The text of a Numba module for CUDA with `draw(..., t)`, a thread for each pixel of each world: row t + 1."""
     height, width = source.observation_space.shape[-2:]
     device = codegen_cuda.DEVICE
@@ -125,12 +125,12 @@ def cuda_pictures(source: Source, per_env: bool, simulated: bool) -> str:
     return "\n\n".join([head, _unfused(words), *_tables(source), _unfused(pixel), draw])
 
 
-def _greys(source: Source) -> list[str]:
+def _greys(source: EnvIR) -> list[str]:
     """What env_pixel gave, channel by channel."""
     return ["grey"] if source.channels == 1 else [f"grey[{c}]" for c in range(source.channels)]
 
 
-def _stacked(source: Source) -> list[str]:
+def _stacked(source: EnvIR) -> list[str]:
     """Lines that write one pixel of all frames."""
     if len(source.observation_space.shape) == 2:
         return ["observation[after, i, y, x] = U8(_byte(grey))"]
@@ -145,7 +145,7 @@ def _stacked(source: Source) -> list[str]:
     return lines
 
 
-def _tables(source: Source) -> list[str]:
+def _tables(source: EnvIR) -> list[str]:
     return [f"{name} = np.array({a.tolist()!r}, np.{a.dtype})" for name, a in source.constants.items()]
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headrace.core.rng import MASK
 from headrace.data.rollout import Rollout
+from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.kinds import BOOL, U32
-from headrace.kernels.language.read import Source
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8}
 DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch cannot count with uint16 and uint32
@@ -20,7 +20,7 @@ DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch 
 class TensorWorlds:
     """What TorchWorlds and CudaWorlds share: see headrace.kernels.targets.base for what each method owes."""
 
-    def __init__(self, source: Source, floats: Tensor, integers: Tensor, arrays: Mapping[str, Tensor]) -> None:
+    def __init__(self, source: EnvIR, floats: Tensor, integers: Tensor, arrays: Mapping[str, Tensor]) -> None:
         """floats [S + A, N]: fields, the return of each of A agents; integers [S + 2, N]: fields, length, episode;
         arrays [N, *shape]. N: worlds."""
         self.source, self.floats, self.integers, self.arrays = source, floats, integers, arrays

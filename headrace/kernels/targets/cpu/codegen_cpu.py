@@ -1,4 +1,4 @@
-"""Source -> the text of a Numba module for the CPU.
+"""EnvIR -> the text of a Numba module for the CPU.
 
 The module has `reset` and `step` of the worlds lo .. hi - 1 and `step_parallel`, the same in contiguous parts, one per
 thread. What they were measured to need: unsigned loop indices, feature-major observations, no fastmath flag but
@@ -16,8 +16,8 @@ from textwrap import indent
 import numpy as np
 from gymnasium.spaces import Box
 
+from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.ops import prelude
-from headrace.kernels.language.read import Source
 from headrace.kernels.language.typed import pure
 from headrace.kernels.targets.cpu.state_layout import (
     CHUNK,
@@ -36,19 +36,19 @@ PARALLEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=
 COLUMNS = "observation, valid, action, reward, terminated, truncated, episode_return, episode_length"
 
 
-def branch_free(source: Source) -> bool:
+def branch_free(source: EnvIR) -> bool:
     """Can every world be stepped alike, even a dead one whose result is thrown away?"""
     plain = pure(*(function.node for function in source.functions))
     return plain and source.statement is None and not source.arrays and not source.observes_into
 
 
-def arguments(source: Source) -> str:
+def arguments(source: EnvIR) -> str:
     """Names of all that `step` takes but the time and the range of worlds."""
     planes = "row, plane, action_plane" + (", agent_plane" if source.num_agents > 1 else "")
     return f"{state_arguments(source)}, {COLUMNS}, seed, first, {planes}"
 
 
-def cpu_module(source: Source, per_env: bool) -> str:
+def cpu_module(source: EnvIR, per_env: bool) -> str:
     """The text of the module. per_env: each parameter has a value per world."""
     tables = [f"{name} = np.array({a.tolist()!r}, np.{a.dtype})" for name, a in source.constants.items()]
     decorated = source.code.replace("def env_", f"{INLINE}\ndef env_")
@@ -75,7 +75,7 @@ def _plane(agent: int) -> str:
     return f" + {agent} * agent_plane" if agent else ""
 
 
-def _each(source: Source, line: str) -> list[str]:
+def _each(source: EnvIR, line: str) -> list[str]:
     """A line `column[i] = value` for each agent; {gain} and {before} in it are the agent's reward and return."""
     column, rest = line.split("[", 1)
     return [
@@ -84,16 +84,16 @@ def _each(source: Source, line: str) -> list[str]:
     ]
 
 
-def _gain(source: Source, agent: int) -> str:
+def _gain(source: EnvIR, agent: int) -> str:
     return "gain" if source.num_agents == 1 else f"gain[{agent}]"
 
 
-def _observe(source: Source, name: str) -> list[str]:
+def _observe(source: EnvIR, name: str) -> list[str]:
     """Lines that write the observation of a state into row `after` of world i."""
     return [] if source.frames else [line for lines in _observe_each(source, name) for line in lines]
 
 
-def _observe_each(source: Source, name: str) -> list[list[str]]:
+def _observe_each(source: EnvIR, name: str) -> list[list[str]]:
     """The same, agent by agent."""
     found = []
     shape = source.observation_space.shape
@@ -109,13 +109,13 @@ def _observe_each(source: Source, name: str) -> list[list[str]]:
     return found
 
 
-def _action(source: Source) -> str:
+def _action(source: EnvIR) -> str:
     """action: of world i at this row, of several agents a tuple of theirs; a Box's clipped to its bounds."""
     actions = [_action_of(source, agent) for agent in range(source.num_agents)]
     return actions[0] if source.num_agents == 1 else tuple_of(actions)
 
 
-def _action_of(source: Source, agent: int) -> str:
+def _action_of(source: EnvIR, agent: int) -> str:
     size = source.action_size
     if size is None:
         return f"{_of('action_now', agent)}[i]"
@@ -142,14 +142,14 @@ def _block(head: str, lines: list[str]) -> list[str]:
     return [f"{head}:", *(f"    {line}" for line in lines)]
 
 
-def _counters(source: Source) -> tuple[list[str], str, str]:
+def _counters(source: EnvIR) -> tuple[list[str], str, str]:
     """Where world i keeps its episode's return (each agent's), length and number: behind the fields of State."""
     whole = len(source.integers)
     totals = [in_block("fs", len(source.floats) + agent) for agent in range(source.num_agents)]
     return totals, in_block("ns", whole), in_block("ns", whole + 1)
 
 
-def _begin(source: Source, per_env: bool, episode: str) -> list[str]:
+def _begin(source: EnvIR, per_env: bool, episode: str) -> list[str]:
     """Lines that begin an episode of world i, seen in row `after`."""
     totals, length, number = _counters(source)
     return [
@@ -165,7 +165,7 @@ def _begin(source: Source, per_env: bool, episode: str) -> list[str]:
     ]
 
 
-def _reset(source: Source, per_env: bool) -> str:
+def _reset(source: EnvIR, per_env: bool) -> str:
     """Episode 0 of the worlds of one chunk; then of all."""
     lines = [
         "t, after = -1, lo",
@@ -185,16 +185,16 @@ def _reset(source: Source, per_env: bool) -> str:
     return chunk + "\n\n" + _function(KERNEL, f"reset({names}, worlds)", loop)
 
 
-def _begin_next(source: Source, per_env: bool) -> list[str]:
+def _begin_next(source: EnvIR, per_env: bool) -> list[str]:
     return _begin(source, per_env, f"I32({_counters(source)[2]} + I32(1))")
 
 
-def _step_key(source: Source) -> str:
+def _step_key(source: EnvIR) -> str:
     _, length, number = _counters(source)
     return f"(seed, U32(1), U32(np.uint64(first + lo) + i), U32({number}), U32({length}))"
 
 
-def _outcome(source: Source) -> list[str]:
+def _outcome(source: EnvIR) -> list[str]:
     """Lines that step world i and settle whether its episode ends."""
     _, length, _ = _counters(source)
     limit = f"steps >= I32({source.max_steps})" if source.max_steps else "False"  # maybe both, as in Gymnasium
@@ -206,7 +206,7 @@ def _outcome(source: Source) -> list[str]:
     ]
 
 
-def _step_branch_free(source: Source, per_env: bool) -> str:
+def _step_branch_free(source: EnvIR, per_env: bool) -> str:
     """Loops of few columns each: LLVM gives up on more than 128 tests of whether two of them overlap."""
     _, length, _ = _counters(source)
     given = [params(source, True)] if per_env else []
@@ -250,18 +250,18 @@ def _step_branch_free(source: Source, per_env: bool) -> str:
     return _function(INLINE, f"step_chunk({arguments(source)}, t, lo, hi)", lines)
 
 
-def _before(source: Source) -> list[str]:
+def _before(source: EnvIR) -> list[str]:
     """Lines that read each agent's return so far."""
     return [f"{_of('before', agent)} = {total}" for agent, total in enumerate(_counters(source)[0])]
 
 
-def _add_gains(source: Source) -> list[str]:
+def _add_gains(source: EnvIR) -> list[str]:
     """Lines that add each agent's reward to its return."""
     totals = enumerate(_counters(source)[0])
     return [f"{total} = {_of('before', agent)} + {_gain(source, agent)}" for agent, total in totals]
 
 
-def _step_branching(source: Source, per_env: bool) -> str:
+def _step_branching(source: EnvIR, per_env: bool) -> str:
     _, length, _ = _counters(source)
     alive = [
         *([params(source, True)] if per_env else []),
@@ -298,7 +298,7 @@ def _step_branching(source: Source, per_env: bool) -> str:
     return _function(INLINE, f"step_chunk({arguments(source)}, t, lo, hi)", lines)
 
 
-def _rows(source: Source, per_env: bool) -> list[str]:
+def _rows(source: EnvIR, per_env: bool) -> list[str]:
     """Lines before the loops over a chunk: the chunk's part of each row, so that every index begins at 0.
 
     LLVM then sees where each part begins and ends, and can test that none overlaps another.
@@ -318,7 +318,7 @@ def _rows(source: Source, per_env: bool) -> list[str]:
     return [*lines, *_seen_rows(source), *blocks(source, per_env)]
 
 
-def _seen_rows(source: Source) -> list[str]:
+def _seen_rows(source: EnvIR) -> list[str]:
     count = 0 if source.observes_into or source.frames else source.observation_space.shape[0]
     return [
         f"{_of(f'seen{k}', agent)} = observation[{k} * plane + after{_plane(agent)}:]"
@@ -327,7 +327,7 @@ def _seen_rows(source: Source) -> list[str]:
     ]
 
 
-def _steps(source: Source) -> str:
+def _steps(source: EnvIR) -> str:
     names = arguments(source)
     chunk = [f"step_chunk({names}, t, start, min(start + {CHUNK}, hi))"]
     serial = _function(KERNEL, f"step({names}, lo, hi, t)", _block(f"for start in range(lo, hi, {CHUNK})", chunk))

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from headrace.data.rollout import Rollout
 from headrace.kernels.language import kinds
+from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
-from headrace.kernels.language.read import Source
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
@@ -37,7 +37,7 @@ class CpuWorlds:
 
     def __init__(
         self,
-        source: Source,
+        source: EnvIR,
         num_envs: int,
         params: Mapping[str, Any] | None = None,
         device: torch.device | str = "cpu",
@@ -234,7 +234,7 @@ class Trial:
         self.seconds: dict[bool, list[float]] = {False: [], True: []}
 
 
-def pack_params(source: Source, params: Mapping[str, Any], num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
+def pack_params(source: EnvIR, params: Mapping[str, Any], num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """Parameters as arrays [P], or [P, N] where one has a value per world: floats, integers, and which it is.
 
     Raises ValueError for a name that Params does not have, or a wrong number of values.
@@ -265,7 +265,7 @@ def unpack(words: np.ndarray, dtype: str) -> np.ndarray:
     return words.astype(kinds.STORAGE[dtype])
 
 
-def flat_columns(source: Source, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:
+def flat_columns(source: EnvIR, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:
     """The columns a kernel takes, flat, and its strides in entries: row, plane, action_plane, of several agents also
     agent_plane.
 

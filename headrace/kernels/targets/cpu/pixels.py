@@ -10,17 +10,17 @@ import numpy as np
 from torch import Tensor
 
 from headrace.data.rollout import Rollout
+from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
-from headrace.kernels.language.read import Source
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.targets.codegen_pixels import cpu_pictures
 
 
 class CpuPictures:
-    """Draws the worlds of one Source. per_env: each parameter has a value per world."""
+    """Draws the worlds of one EnvIR. per_env: each parameter has a value per world."""
 
-    def __init__(self, source: Source, per_env: bool) -> None:
+    def __init__(self, source: EnvIR, per_env: bool) -> None:
         self.source = source
         self._name, self._text = f"{source.name}Pictures", cpu_pictures(source, per_env)
         self._arguments: tuple[Any, ...] = ()

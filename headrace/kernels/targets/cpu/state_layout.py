@@ -7,20 +7,20 @@ begins at world lo, world lo + i is called i.
 
 from __future__ import annotations
 
+from headrace.kernels.language.ir import EnvIR, Field
 from headrace.kernels.language.kinds import BOOL, F32, U32
-from headrace.kernels.language.read import Field, Source
 
 CHUNK = 1024  # worlds whose columns fit the first-level cache together
 
 
-def state_arguments(source: Source) -> str:
+def state_arguments(source: EnvIR) -> str:
     """Names of the arrays that hold the worlds, in the order the kernels take them."""
     return ", ".join(
         ["floats, integers, float_params, integer_params, dead", *(f"array_{f.name}" for f in source.arrays)]
     )
 
 
-def params(source: Source, per_env: bool) -> str:
+def params(source: EnvIR, per_env: bool) -> str:
     """p: loaded once, or of world i."""
     counts = {True: 0, False: 0}
     items = []
@@ -49,7 +49,7 @@ def tuple_of(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-def _place(source: Source, field: Field) -> str:
+def _place(source: EnvIR, field: Field) -> str:
     """Where a field of world i is kept."""
     if field.shape is not None:
         return f"array_{field.name}[np.uint64(lo) + i]"
@@ -58,12 +58,12 @@ def _place(source: Source, field: Field) -> str:
     return in_block("ns", source.integers.index(field))
 
 
-def state(source: Source) -> str:
+def state(source: EnvIR) -> str:
     """s: of world i."""
     return "s = " + tuple_of([read(_place(source, f), f.dtype) for f in source.state])
 
 
-def store(source: Source, name: str) -> list[str]:
+def store(source: EnvIR, name: str) -> list[str]:
     """Lines that keep a new state; array fields have been changed in place."""
     lines = []
     for k, field in enumerate(source.state):
@@ -73,7 +73,7 @@ def store(source: Source, name: str) -> list[str]:
     return lines
 
 
-def blocks(source: Source, per_env: bool) -> list[str]:
+def blocks(source: EnvIR, per_env: bool) -> list[str]:
     """The chunk's block of each pack: rows of CHUNK worlds, one behind the other, from world lo on. Parameters shared
     by all: p."""
     floats, integers = rows(source)
@@ -90,6 +90,6 @@ def _chunk(rows: int) -> str:
     return f"lo // {CHUNK} * {CHUNK * rows} + lo % {CHUNK}"
 
 
-def rows(source: Source) -> tuple[int, int]:
+def rows(source: EnvIR) -> tuple[int, int]:
     """Rows in a block of the float and of the integer pack: fields, and the running returns; length and episode."""
     return len(source.floats) + source.num_agents, len(source.integers) + 2

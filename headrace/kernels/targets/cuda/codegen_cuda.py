@@ -1,4 +1,4 @@
-"""Source -> the text of a Numba module for CUDA: one thread a world.
+"""EnvIR -> the text of a Numba module for CUDA: one thread a world.
 
 The module has the kernels `reset(...)`, `step(..., t)`, and two that take many steps in one launch, with the state in
 registers: `run(..., first, last)` by the actions that stand in the rollout, `run_random(..., first, last, counter)` by
@@ -20,9 +20,9 @@ from textwrap import indent
 import numpy as np
 from gymnasium.spaces import Box
 
+from headrace.kernels.language.ir import EnvIR, Field, Param
 from headrace.kernels.language.kinds import BOOL, F32, U32
 from headrace.kernels.language.ops import prelude
-from headrace.kernels.language.read import Field, Param, Source
 from headrace.kernels.targets.random_actions import bounds
 
 DEVICE = "@cuda.jit(device=True)"
@@ -67,7 +67,7 @@ def own(simulated: bool) -> str:
     return OWN.format(product=SIMULATED_PRODUCT if simulated else PRODUCT)
 
 
-def cuda_module(source: Source, per_env: bool, simulated: bool) -> str:
+def cuda_module(source: EnvIR, per_env: bool, simulated: bool) -> str:
     """The text of the module. per_env: each parameter has a value per world. simulated: for Numba's CUDA simulator."""
     tables = [f"{name} = np.array({a.tolist()!r}, np.{a.dtype})" for name, a in source.constants.items()]
     names = ["floats", "integers", *(f"array_{f.name}" for f in source.arrays), *COLUMNS]
@@ -90,17 +90,17 @@ def cuda_module(source: Source, per_env: bool, simulated: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def rows(source: Source) -> tuple[int, int]:
+def rows(source: EnvIR) -> tuple[int, int]:
     """Rows of worlds in the float and in the integer pack, without parameters."""
     return len(source.floats) + source.num_agents, len(source.integers) + 2
 
 
-def params(source: Source) -> tuple[list[Param], list[Param]]:
+def params(source: EnvIR) -> tuple[list[Param], list[Param]]:
     """Parameters in the float and in the integer pack."""
     return [p for p in source.params if p.dtype == F32], [p for p in source.params if p.dtype != F32]
 
 
-def _kernel(source: Source, head: str, body: list[str]) -> str:
+def _kernel(source: EnvIR, head: str, body: list[str]) -> str:
     worlds = "n = np.uint64(valid.shape[1])" + (f" // np.uint64({source.num_agents})" if source.num_agents > 1 else "")
     lines = ["i = np.uint64(cuda.grid(1))", worlds, "if i < n:", *_in(body)]
     return f"{KERNEL}\ndef {head}:\n" + indent("\n".join(lines), "    ")
@@ -110,7 +110,7 @@ def _in(lines: list[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def known(source: Source, per_env: bool) -> list[str]:
+def known(source: EnvIR, per_env: bool) -> list[str]:
     """Lines that load what every call knows of world i of n: parameters, seed, number of the world, state."""
     items = []
     for param in source.params:
@@ -142,7 +142,7 @@ def _row(pack: str, k: int) -> str:
     return f"{pack}[np.uint64({k}) * n + i]"
 
 
-def _place(source: Source, field: Field) -> str:
+def _place(source: EnvIR, field: Field) -> str:
     """Where a field of world i is kept."""
     if field.shape is not None:
         return f"array_{field.name}[{':, ' * len(field.shape)}i]"
@@ -151,7 +151,7 @@ def _place(source: Source, field: Field) -> str:
     return _row("integers", source.integers.index(field))
 
 
-def _counters(source: Source) -> tuple[list[str], str, str]:
+def _counters(source: EnvIR) -> tuple[list[str], str, str]:
     """Where the episode's return (each agent's), length and number are kept: behind the fields of State."""
     whole = len(source.integers)
     totals = [_row("floats", len(source.floats) + agent) for agent in range(source.num_agents)]
@@ -163,7 +163,7 @@ def _column(agent: int) -> str:
     return f"i + np.uint64({agent}) * n" if agent else "i"
 
 
-def _each(source: Source, line: str) -> list[str]:
+def _each(source: EnvIR, line: str) -> list[str]:
     """A line `column[row, i] = value` for each agent; {gain} and {before} in it are the agent's reward and return."""
     before, after = line.split(", i]", 1)
     return [
@@ -172,17 +172,17 @@ def _each(source: Source, line: str) -> list[str]:
     ]
 
 
-def _gain(source: Source, agent: int) -> str:
+def _gain(source: EnvIR, agent: int) -> str:
     return "gain" if source.num_agents == 1 else f"gain[{agent}]"
 
 
-def _store(source: Source, name: str) -> list[str]:
+def _store(source: EnvIR, name: str) -> list[str]:
     """Lines that keep a new state; array fields have been changed in place."""
     scalars = [(k, f) for k, f in enumerate(source.state) if f.shape is None]
     return [f"{_place(source, f)} = {'F32' if f.dtype == F32 else 'I32'}({name}[{k}])" for k, f in scalars]
 
 
-def _observe(source: Source, name: str) -> list[str]:
+def _observe(source: EnvIR, name: str) -> list[str]:
     """Lines that write the observation of a state into row `after`."""
     if source.frames:
         return []
@@ -198,7 +198,7 @@ def _observe(source: Source, name: str) -> list[str]:
     return lines
 
 
-def _reset(source: Source, episode: str = "I32(0)") -> list[str]:
+def _reset(source: EnvIR, episode: str = "I32(0)") -> list[str]:
     """Lines that begin an episode, seen in row `after`."""
     totals, length, number = _counters(source)
     return [
@@ -213,7 +213,7 @@ def _reset(source: Source, episode: str = "I32(0)") -> list[str]:
     ]
 
 
-def _step(source: Source) -> list[str]:
+def _step(source: EnvIR) -> list[str]:
     totals, length, number = _counters(source)
     late = f"steps >= I32({source.max_steps})" if source.max_steps else "False"  # maybe both, as in Gymnasium
     alive = [
@@ -244,7 +244,7 @@ def _step(source: Source) -> list[str]:
     return [*rows_of_time, "if valid[now, i]:", *_in(alive), "else:", *_in(ended)]
 
 
-def _steps(source: Source, draw: list[str]) -> list[str]:
+def _steps(source: EnvIR, draw: list[str]) -> list[str]:
     """Lines for rows first .. last - 1, with the state in registers from the first to the last."""
     totals, length, number = _counters(source)
     late = f"length >= I32({source.max_steps})" if source.max_steps else "False"
@@ -297,7 +297,7 @@ def _steps(source: Source, draw: list[str]) -> list[str]:
     ]
 
 
-def _kept(source: Source, name: str) -> str:
+def _kept(source: EnvIR, name: str) -> str:
     """A new state as it would be read again after it was stored."""
     items = []
     for k, field in enumerate(source.state):
@@ -308,7 +308,7 @@ def _kept(source: Source, name: str) -> str:
     return _tuple(items)
 
 
-def _draw_action(source: Source) -> list[str]:
+def _draw_action(source: EnvIR) -> list[str]:
     """Lines that write a random action of world i: the same bits as headrace.kernels.targets.random_actions."""
     lines = ["step = np.uint64(counter) + (now - np.uint64(first))"]
     for agent in range(source.num_agents):
@@ -325,13 +325,13 @@ def _draw_action(source: Source) -> list[str]:
     return lines
 
 
-def _action(source: Source) -> str:
+def _action(source: EnvIR) -> str:
     """action: of world i, of several agents a tuple of theirs; a Box's clipped to its bounds."""
     actions = [_action_of(source, _column(agent)) for agent in range(source.num_agents)]
     return actions[0] if source.num_agents == 1 else _tuple(actions)
 
 
-def _action_of(source: Source, column: str) -> str:
+def _action_of(source: EnvIR, column: str) -> str:
     size, space = source.action_size, source.action_space
     if size is None:
         return f"action[now, {column}]"

@@ -12,8 +12,8 @@ import torch
 from headrace.core.rng import MASK
 from headrace.data.rollout import Rollout
 from headrace.kernels.language import kinds
+from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
-from headrace.kernels.language.read import Source
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.codegen_pixels import cuda_pictures
 from headrace.kernels.targets.cpu.env import pack_params
@@ -41,7 +41,7 @@ class CudaWorlds(TensorWorlds):
 
     def __init__(
         self,
-        source: Source,
+        source: EnvIR,
         num_envs: int,
         params: Mapping[str, Any] | None = None,
         device: torch.device | str = "cuda",

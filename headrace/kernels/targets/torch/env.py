@@ -20,8 +20,8 @@ from headrace.core.rng import MASK, Purpose
 from headrace.data.rollout import Rollout
 from headrace.kernels.language import kinds
 from headrace.kernels.language.errors import EnvError
+from headrace.kernels.language.ir import EnvIR, Function
 from headrace.kernels.language.kinds import BOOL, U32
-from headrace.kernels.language.read import Function, Source
 from headrace.kernels.targets.cpu.env import pack_params
 from headrace.kernels.targets.tensor_state import DTYPES, TensorWorlds, put, read
 from headrace.kernels.targets.torch.ops_torch import Key, Table, exact_namespace, namespace, select
@@ -56,7 +56,7 @@ class TorchWorlds(TensorWorlds):
 
     def __init__(
         self,
-        source: Source,
+        source: EnvIR,
         num_envs: int,
         params: Mapping[str, Any] | None = None,
         device: torch.device | str = "cpu",
@@ -167,9 +167,9 @@ class TorchWorlds(TensorWorlds):
 
 
 class Artist:
-    """Draws the worlds of one Source as batched tensors: all pixels of all worlds at once."""
+    """Draws the worlds of one EnvIR as batched tensors: all pixels of all worlds at once."""
 
-    def __init__(self, source: Source, params: Mapping[str, Any], num_envs: int, device: torch.device) -> None:
+    def __init__(self, source: EnvIR, params: Mapping[str, Any], num_envs: int, device: torch.device) -> None:
         self.source = source
         self._pixel = _defined(source.picture, source, device, exact_namespace(device))["env_pixel"]
         given = _params(source, params, num_envs, device)
@@ -219,14 +219,14 @@ def _tensor(value: Any, dtype: str, device: torch.device) -> Tensor:
     return value if isinstance(value, Tensor) else torch.full((), value, dtype=DTYPES[dtype], device=device)
 
 
-def batched(source: Source, device: torch.device) -> dict[str, Any]:
+def batched(source: EnvIR, device: torch.device) -> dict[str, Any]:
     """The environment's functions by name, on tensors. Raises EnvError where they do not fit."""
     _defined(source.picture, source, device, exact_namespace(device))  # raises now rather than later
     return _defined(source.functions, source, device, namespace())
 
 
 def _defined(
-    functions: tuple[Function, ...], source: Source, device: torch.device, scope: dict[str, Any]
+    functions: tuple[Function, ...], source: EnvIR, device: torch.device, scope: dict[str, Any]
 ) -> dict[str, Any]:
     scope |= {name: Table(array, device) for name, array in source.constants.items()}
     for function in functions:
@@ -242,7 +242,7 @@ class _Branchless(ast.NodeTransformer):
     Loops over range() of constants stay: all worlds go through them alike.
     """
 
-    def __init__(self, function: Function, source: Source) -> None:
+    def __init__(self, function: Function, source: EnvIR) -> None:
         self.function, self.source = function, source
         looped = {node.target.id for node in ast.walk(function.node) if isinstance(node, ast.For)}  # type: ignore[attr-defined]
         assigned = [
@@ -315,7 +315,7 @@ class _Branchless(ast.NodeTransformer):
         return isinstance(node, ast.Constant) or (bool(parts) and all(self._alike(part) for part in parts))
 
 
-def _params(source: Source, params: Mapping[str, Any], num_envs: int, device: torch.device) -> tuple[Any, ...]:
+def _params(source: EnvIR, params: Mapping[str, Any], num_envs: int, device: torch.device) -> tuple[Any, ...]:
     """p: numbers, or tensors [N] where some parameter has a value per world."""
     floats, integers, per_env = pack_params(source, params, num_envs)
     packs = {True: iter(floats), False: iter(integers)}

@@ -11,15 +11,15 @@ import torch
 
 from headrace.kernels.language import ops_scalar
 from headrace.kernels.language.errors import EnvError
-from headrace.kernels.language.read import Source
+from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.targets.tensor_state import DTYPES
 from headrace.kernels.targets.torch.env import Artist
 
 
 class PlainPictures:
-    """Draws one world of a Source from its State: as batched tensors where pixel() allows it, else pixel by pixel."""
+    """Draws one world of a EnvIR from its State: as batched tensors where pixel() allows it, else pixel by pixel."""
 
-    def __init__(self, source: Source, params: Mapping[str, Any]) -> None:
+    def __init__(self, source: EnvIR, params: Mapping[str, Any]) -> None:
         self.source = source
         self._artist: Artist | None = None
         try:
@@ -54,7 +54,7 @@ class PlainPictures:
         return frame
 
 
-def _scalar(source: Source) -> Any:
+def _scalar(source: EnvIR) -> Any:
     """env_pixel on NumPy's scalars."""
     scope: dict[str, Any] = dict(vars(ops_scalar)) | dict(source.constants)
     exec(compile(source.picture_code, f"<pictures of {source.name}>", "exec"), scope)
