@@ -10,10 +10,10 @@ from pathlib import Path
 
 from common import Neighbours, Row, finish, interpreter_with, parser
 
+from headrace.diagnose.profile.formatting import percent, times
 from headrace.diagnose.profile.profile import LEARNING, Role
 from headrace.diagnose.record import launch
 from headrace.diagnose.report import html
-from headrace.diagnose.report.formatting import percent, times
 from headrace.diagnose.verdict import round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import judge, promise

@@ -14,9 +14,8 @@ import torch
 
 from headrace.checks.finding import Finding
 from headrace.checks.reference import Original
-from headrace.cli.envs import describe
 from headrace.data.rollout import Rollout
-from headrace.data.spaces import action_column, env_columns
+from headrace.data.spaces import action_column, describe, env_columns
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ import torch
 from headrace import envs
 from headrace.checks.batch import ROWS, fill
 from headrace.core.device import torch_threads
+from headrace.core.machine import cores
 from headrace.data.rollout import Rollout
 from headrace.envs.base import columns_of, rollout_for
 from headrace.kernels.language.errors import EnvError
@@ -41,7 +41,7 @@ def _backends(source: Any, kernel: type | None) -> Iterator[tuple[str, Callable[
         why_not = uncompiled or (_no_cuda() if backend == "cuda" else "")
         yield backend, partial(envs.make, source, WORLDS[backend], backend=backend), why_not
     yield "inline", partial(envs.make, source, WORLDS["inline"], backend="inline"), ""
-    number = workers()
+    number = cores()
     yield "workers", partial(envs.make, source, 2 * number, workers=number), ""
     many = envs.comes_as_vector(source)
     yield (
@@ -49,11 +49,6 @@ def _backends(source: Any, kernel: type | None) -> Iterator[tuple[str, Callable[
         partial(envs.make, source, WORLDS["vector"], backend="vector"),
         "" if many else "does not come as a vector of environments",
     )
-
-
-def workers() -> int:
-    """As many as there are cores, and at least 1."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _no_cuda() -> str:
@@ -88,7 +83,7 @@ def _raised(error: Exception) -> str:
 def _with(backend: str, env: Any) -> str:
     agents = getattr(env, "num_agents", 1)
     worlds = f"{env.num_envs // agents:,} worlds" + (f" of {agents} agents" if agents > 1 else "")
-    return f"{worlds} in {workers()} processes" if backend == "workers" else worlds
+    return f"{worlds} in {cores()} processes" if backend == "workers" else worlds
 
 
 def step_seconds(env: Any, seconds: float) -> float:

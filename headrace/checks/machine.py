@@ -8,8 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from headrace.cli.envs import plain_table
 from headrace.core.device import resolve
+from headrace.core.text import plain_table
 
 HEADINGS = ("check", "agrees", "difference", "allowed", "seconds", "")
 

@@ -14,7 +14,7 @@ from gymnasium.spaces import Space
 
 from headrace.checks.finding import Finding
 from headrace.checks.space_mismatch import misfit
-from headrace.cli.envs import describe
+from headrace.data.spaces import describe
 
 FEWEST = 5  # steps of a trajectory that is repeated, however slow
 MOST = 200

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from headrace.data.spaces import Box, Space, to_json
+from headrace.core.text import plain_table
+from headrace.data.spaces import describe, to_json
 from headrace.envs import Listing, listing
 
 DESCRIPTION = "The environments that are built in, with their spaces and the backends that run them."
@@ -38,24 +39,6 @@ def main(arguments: list[str]) -> None:
     else:
         print(plain_table([HEADINGS, *rows]))
     print(HINT)
-
-
-def describe(space: Space) -> str:
-    """A space in a few letters: "Box(4)", "Box(1) ±2", "Box(50) [0, 1]", "Discrete(3)"."""
-    if not isinstance(space, Box):
-        return str(space)
-    shape = ", ".join(map(str, space.shape))
-    low, high = float(space.low.min()), float(space.high.max())
-    if (space.low != low).any() or (space.high != high).any() or max(-low, high) > 1e30:
-        return f"Box({shape})"
-    return f"Box({shape}) ±{high:g}" if low == -high else f"Box({shape}) [{low:g}, {high:g}]"
-
-
-def plain_table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns, two blanks apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _print_rich(rows: Sequence[Sequence[str]]) -> None:

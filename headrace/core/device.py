@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+from headrace.core.machine import cores
+
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
@@ -45,7 +47,7 @@ def kernel_threads() -> int:
     for name in ("HEADRACE_THREADS", "OMP_NUM_THREADS"):
         if os.environ.get(name, "").isdecimal():
             return max(1, int(os.environ[name]))
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def resolve(name: str | torch.device) -> torch.device:

@@ -213,3 +213,14 @@ def from_json(data: dict[str, Any]) -> Space:
 def _number(dtype: Any) -> type[int] | type[float]:
     """Python's kind of number that holds those of a dtype exactly."""
     return int if np.dtype(dtype).kind in "iub" else float
+
+
+def describe(space: Space) -> str:
+    """A space in a few letters: "Box(4)", "Box(1) ±2", "Box(50) [0, 1]", "Discrete(3)"."""
+    if not isinstance(space, Box):
+        return str(space)
+    shape = ", ".join(map(str, space.shape))
+    low, high = float(space.low.min()), float(space.high.max())
+    if (space.low != low).any() or (space.high != high).any() or max(-low, high) > 1e30:
+        return f"Box({shape})"
+    return f"Box({shape}) ±{high:g}" if low == -high else f"Box({shape}) [{low:g}, {high:g}]"

@@ -16,7 +16,8 @@ from headrace.envs.base import Env
 from headrace.envs.builtin import settings, settings_partially_observed, settings_third_party  # noqa: F401  registers envs and settings
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.agent_groups import Grouping, grouped
-from headrace.envs.gym.wrappers import UNWRAPPED, Wrapping, limited, wrapped
+from headrace.envs.gym.wrappers import limited, wrapped
+from headrace.envs.gym.wrapping import UNWRAPPED, Wrapping
 from headrace.envs.registry import Source, Spec, names, nearest, spec
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def make(
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
-    from headrace.envs.gym.inline import inline
+    from headrace.envs.gym.in_process import inline
 
     build = _factory(known.name, entry, wrappers, kwargs, wrapping)
     return _seen_from(where, inline(build, num_envs, known.name, group_by=group_by))

@@ -92,7 +92,7 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
         raise TypeError(f"{name} comes as a vector of environments, and one alone was asked for")
     if isinstance(entry, EnvSpec):
         if entry.id.startswith(ATARI):
-            from headrace.envs.vector import atari
+            from headrace.envs.gym import atari
 
             registered(entry.id)  # in a worker process nobody has imported what registers it
             return atari.game(entry.id, **kwargs)

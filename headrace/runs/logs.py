@@ -10,8 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace.training.episodes import tensorboard_tags
-
+# Names of Stable-Baselines3, so that dashboards people have go on working.
+TENSORBOARD = {
+    "return": "rollout/ep_rew_mean",
+    "length": "rollout/ep_len_mean",
+    "exploration_rate": "rollout/exploration_rate",
+    "eval_return": "eval/mean_reward",
+    "eval_length": "eval/mean_ep_length",
+    "steps_per_second": "time/fps",
+}
+COUNTERS = ("steps", "seconds", "iteration", "episodes")
 MONITOR, METRICS = "monitor.csv", "metrics.jsonl"
 LEAST_INTERVAL = 0.1  # s of training between two rows of metrics, at least
 GROWTH = 0.01  # and this share of the training so far: a long run has some thousand rows, not millions
@@ -112,3 +120,12 @@ class Logs:
                     self._writer.add_scalar(tag, value, steps, moment)
             self._writer.flush()
         self._scalars.clear()
+
+
+def tensorboard_tags(row: Mapping[str, Any]) -> dict[str, float]:
+    """The TensorBoard scalars of one row of metrics, by tag."""
+    tags = {}
+    for name, value in row.items():
+        if value is not None and name not in COUNTERS:
+            tags[TENSORBOARD.get(name, f"train/{name}")] = float(value)
+    return tags

@@ -1,4 +1,4 @@
-"""What a run knows of its episodes, and how one row of metrics is made and named."""
+"""What a run knows of its episodes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.data.rollout import Rollout
-
-# Names of Stable-Baselines3, so that dashboards people have go on working.
-TENSORBOARD = {
-    "return": "rollout/ep_rew_mean",
-    "length": "rollout/ep_len_mean",
-    "exploration_rate": "rollout/exploration_rate",
-    "eval_return": "eval/mean_reward",
-    "eval_length": "eval/mean_ep_length",
-    "steps_per_second": "time/fps",
-}
-COUNTERS = ("steps", "seconds", "iteration", "episodes")
 
 
 class Episodes:
@@ -64,12 +53,3 @@ class Episodes:
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
-
-
-def tensorboard_tags(row: Mapping[str, Any]) -> dict[str, float]:
-    """The TensorBoard scalars of one row of metrics, by tag."""
-    tags = {}
-    for name, value in row.items():
-        if value is not None and name not in COUNTERS:
-            tags[TENSORBOARD.get(name, f"train/{name}")] = float(value)
-    return tags

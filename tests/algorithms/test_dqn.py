@@ -15,7 +15,7 @@ from headrace.data.priorities import SMALLEST
 from headrace.data.replay import Batch, Replay
 from headrace.data.spaces import Box, Discrete
 from headrace.runs import checkpoint
-from headrace.training.episodes import tensorboard_tags
+from headrace.runs.logs import tensorboard_tags
 
 STEPS, SIZE, ACTIONS, START = 5, 24, 4, 3
 TINY = {

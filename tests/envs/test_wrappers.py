@@ -171,7 +171,8 @@ def test_pettingzoos_own_tests_of_worlds_in_what_was_asked_for():
     checks = pytest.importorskip("pettingzoo.test")
     from mpe2 import simple_spread_v3
 
-    from headrace.envs.gym.wrappers import Wrapping, wrapped
+    from headrace.envs.gym.wrappers import wrapped
+    from headrace.envs.gym.wrapping import Wrapping
 
     def world():
         return wrapped(

@@ -21,9 +21,9 @@ from headrace.envs.builtin.pixel_pendulum import PixelPendulum
 from headrace.envs.builtin.pursuit import Pursuit
 from headrace.kernels.language.read import read
 from headrace.kernels.runtime import cache
-from headrace.kernels.targets.codegen_pixels import cuda_pictures
 from headrace.kernels.targets.cpu.env import CpuWorlds
 from headrace.kernels.targets.cuda.codegen_cuda import cuda_module
+from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pictures
 from headrace.kernels.targets.cuda.env import NUMBERS, CudaWorlds
 from headrace.kernels.targets.random_actions import random_actions
 from tests.kernels.test_crowded_kernels import Duel, Herd, assert_agents_agree

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from headrace.core.machine import cores
 from headrace.diagnose.profile import sites, spool
 from headrace.diagnose.profile.profile import (
     LEARNING,
@@ -287,9 +287,8 @@ def _counters(root: Process, classifier: Classifier, lanes: list[Lane]) -> dict[
 
 def _machine(told: list[Process], gpu: GpuWatch) -> Machine:
     versions = {name: version for process in told for name, version in process.versions.items()}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     python = told[0].python if told else ""
-    return Machine(_cpu_name(), cores, gpu.name, python, f"{platform.system()} {platform.release()}", versions)
+    return Machine(_cpu_name(), cores(), gpu.name, python, f"{platform.system()} {platform.release()}", versions)
 
 
 def _cpu_name() -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import Lane, Role, Series
-from headrace.diagnose.report.formatting import percent
 from headrace.diagnose.report.palette import COLOURS, ORDER
 from headrace.diagnose.report.table import Row
 from headrace.diagnose.verdict.profile_facts import TITLES, binned

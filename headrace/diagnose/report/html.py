@@ -6,9 +6,9 @@ from html import escape as _escape
 from importlib.resources import files
 from pathlib import Path
 
+from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import Lane
 from headrace.diagnose.report import charts
-from headrace.diagnose.report.formatting import percent
 from headrace.diagnose.report.palette import COLOURS, ORDER
 from headrace.diagnose.report.table import Row, command_line, mostly, rows, scene
 from headrace.diagnose.verdict.profile_facts import Facts

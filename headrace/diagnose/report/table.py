@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from headrace.diagnose.profile.formatting import percent, place
 from headrace.diagnose.profile.profile import Profile, Role
-from headrace.diagnose.report.formatting import percent, place
 from headrace.diagnose.report.palette import COLOURS, STEPPED_ELSEWHERE
 from headrace.diagnose.verdict.profile_facts import TITLES, Facts
 from headrace.diagnose.verdict.remedy import Remedy

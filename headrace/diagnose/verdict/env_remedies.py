@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
+from headrace.diagnose.profile.formatting import capital, count, duration, percent
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.report.formatting import capital, count, duration, percent
 from headrace.diagnose.verdict import snippets
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import (

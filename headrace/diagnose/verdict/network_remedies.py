@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headrace.diagnose.profile.formatting import at, count, percent
 from headrace.diagnose.profile.profile import LEARNING, Role
-from headrace.diagnose.report.formatting import at, count, percent
 from headrace.diagnose.verdict import snippets
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy

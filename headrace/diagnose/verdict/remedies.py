@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from headrace.diagnose.profile.formatting import at, percent
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.report.formatting import at, percent
 from headrace.diagnose.verdict import env_remedies, network_remedies, snippets
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.diagnose.profile.formatting import capital, count, duration, percent, place, sentence, times
 from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
-from headrace.diagnose.report.formatting import capital, count, duration, percent, place, sentence, times
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.network_remedies import is_small
 from headrace.diagnose.verdict.profile_facts import NOTICEABLE, TITLES, Facts, binned

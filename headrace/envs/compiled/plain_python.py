@@ -11,7 +11,7 @@ from headrace.core.rng import Purpose
 from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
-from headrace.kernels.targets.cpu.env import pack_params
+from headrace.kernels.targets.params import pack_params
 from headrace.kernels.targets.torch.pixels_plain import PlainPictures
 
 

@@ -17,22 +17,6 @@ Views = list[tuple[tuple[Any, ...], np.ndarray]]
 TRIES = 5  # how often in a row an environment may fail before it is given up
 
 
-def inline(factory: Callable[[], Any], num_worlds: int, name: str, *, group_by: Any = "spaces", **part: Any) -> Any:
-    """An InlineEnv of factory's worlds, or a PettingZooEnv where several agents share one. part: see InlineEnv.
-
-    Raises ValueError for a group_by where there is one agent.
-    """
-    world = factory()
-    if not isinstance(world, gymnasium.Env):
-        from headrace.envs.gym.pettingzoo import PettingZooEnv
-
-        return PettingZooEnv(factory, num_worlds, name, world=world, group_by=group_by, **part)
-    if group_by != "spaces":
-        world.close()
-        raise ValueError(f"{name} has one agent, and group_by={group_by!r} is for several: leave it out")
-    return InlineEnv(factory, num_worlds, name, world=world, **part)
-
-
 class InlineEnv:
     """N Gymnasium environments behind headrace.envs.base.Env, on the CPU.
 

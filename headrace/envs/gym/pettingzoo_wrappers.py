@@ -10,7 +10,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from pettingzoo.utils import BaseParallelWrapper
 
-from headrace.envs.gym.wrappers import Wrapping
+from headrace.envs.gym.wrapping import Wrapping
 
 
 class AgentsWrapped(BaseParallelWrapper):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -12,31 +11,7 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObserv
 
 from headrace.data.spaces import channels_first, is_image
 from headrace.envs.compiled.kernel_env import KernelEnv
-
-
-@dataclass(frozen=True)
-class Wrapping:
-    """What an environment is wrapped in. Raises ValueError for a value out of range."""
-
-    frame_stack: int = 1  # observations that are seen together, the newest last
-    time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own
-    reward_scale: float = 1.0  # rewards are multiplied by it; returns that are reported are not
-
-    def __post_init__(self) -> None:
-        if self.frame_stack < 1:
-            raise ValueError(f"frame_stack must be 1 (off) or more, got {self.frame_stack}")
-        if self.time_limit is not None and self.time_limit < 1:
-            raise ValueError(f"time_limit must be at least 1 step, got {self.time_limit}; None for the env's own")
-        if not 0 < self.reward_scale < float("inf"):
-            raise ValueError(f"reward_scale must be above 0 and finite, got {self.reward_scale}")
-
-    def asked(self, *names: str) -> str:
-        """Those of the settings that are not as they are at first, for people: "frame_stack=4, reward_scale=0.1"."""
-        asked = {name: getattr(self, name) for name in names or self.__dataclass_fields__}
-        return ", ".join(f"{name}={value}" for name, value in asked.items() if value != getattr(UNWRAPPED, name))
-
-
-UNWRAPPED = Wrapping()
+from headrace.envs.gym.wrapping import Wrapping
 
 
 def wrapped(env: Any, wrapping: Wrapping) -> Any:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.machine import cores
 from headrace.data.rollout import Group, Rollout, tree_map
 from headrace.data.spaces import Space, action_column, observation_column
-from headrace.envs.workers.spin_wait import cores
 
 SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many give world i the seed + i
 

@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 
 from headrace.envs.base import Env
 from headrace.envs.sources import ATARI, ENVPOOL
-from headrace.envs.vector import atari
+from headrace.envs.vector import ale
 from headrace.envs.vector.adapter import VectorAdapter
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
@@ -25,7 +25,7 @@ def make(name: str, entry: Any, num_envs: int, options: dict[str, Any]) -> Env:
         return EnvPoolEnv(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options))
     if isinstance(entry, EnvSpec):
         if name.startswith(ATARI):
-            return atari.games(name, num_envs, **options)
+            return ale.games(name, num_envs, **options)
         return VectorAdapter(GymnasiumSource(gymnasium_vector(entry.id, num_envs, **options), name))
     env = adapted(entry(num_envs=num_envs, **options), name)
     if env.num_envs != num_envs:

@@ -6,11 +6,12 @@ import select
 from time import monotonic
 from typing import Any, NamedTuple
 
+from headrace.core.machine import cores
 from headrace.data.shared_memory import SharedRollout
 from headrace.envs.workers.process import GRACE, WorkerError, WorkerProcess
 from headrace.envs.workers.protocol import Facts, Task
 from headrace.envs.workers.resources import check_memory, own_memory
-from headrace.envs.workers.spin_wait import Waiting, cores
+from headrace.envs.workers.spin_wait import Waiting
 
 __all__ = ["Order", "WorkerError", "WorkerPool"]
 

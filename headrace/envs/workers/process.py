@@ -17,6 +17,7 @@ from multiprocessing.reduction import send_handle
 from time import monotonic
 from typing import Any
 
+from headrace.core.machine import cores
 from headrace.data.shared_memory import SharedRollout
 from headrace.envs.workers.protocol import (
     ADOPT,
@@ -33,7 +34,7 @@ from headrace.envs.workers.protocol import (
     read,
     run,
 )
-from headrace.envs.workers.spin_wait import cores, spin_of
+from headrace.envs.workers.spin_wait import spin_of
 
 START_TIMEOUT = 120.0  # s for a worker to make its environments
 GRACE = 3.0  # s for a worker to close them

@@ -8,21 +8,17 @@ where each process has a core of its own, and for a short while.
 from __future__ import annotations
 
 import math
-import os
 import select
 import sys
 from time import perf_counter
+
+from headrace.core.machine import cores
 
 SPIN = 200e-6  # s of looking before going to sleep
 FIRST_PAUSE, LONGEST_PAUSE = 5e-3, 2.0  # s without looking after the core was taken away, doubled each time
 CALM = 10  # times the last pause without that: the next one is the first again
 PERIOD = 10e-3  # s between two looks at how long this thread has waited for a core
 SHARE = 0.05  # of the time that a thread may wait for a core because of the system itself: nobody else wants it
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def spin_of(processes: int) -> float:

@@ -14,7 +14,7 @@ from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Call
-from headrace.kernels.targets.codegen_pixels import cpu_pictures
+from headrace.kernels.targets.cpu.codegen_pixels_cpu import cpu_pictures
 
 
 class CpuPictures:

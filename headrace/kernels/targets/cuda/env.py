@@ -15,11 +15,11 @@ from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
-from headrace.kernels.targets.codegen_pixels import cuda_pictures
-from headrace.kernels.targets.cpu.env import pack_params
 from headrace.kernels.targets.cuda import block_size
 from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, cuda_module, rows
+from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pictures
 from headrace.kernels.targets.cuda.launch import array, launch, numba_cuda, on_device, simulated
+from headrace.kernels.targets.params import pack_params
 from headrace.kernels.targets.random_actions import random_actions
 from headrace.kernels.targets.tensor_state import TensorWorlds
 

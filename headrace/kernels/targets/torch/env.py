@@ -22,7 +22,7 @@ from headrace.kernels.language import kinds
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR, Function
 from headrace.kernels.language.kinds import BOOL, U32
-from headrace.kernels.targets.cpu.env import pack_params
+from headrace.kernels.targets.params import pack_params
 from headrace.kernels.targets.tensor_state import DTYPES, TensorWorlds, put, read
 from headrace.kernels.targets.torch.ops_torch import Key, Table, exact_namespace, namespace, select
 

@@ -1,0 +1,30 @@
+"""Which wrappers an environment is asked to have, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """What an environment is wrapped in. Raises ValueError for a value out of range."""
+
+    frame_stack: int = 1  # observations that are seen together, the newest last
+    time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own
+    reward_scale: float = 1.0  # rewards are multiplied by it; returns that are reported are not
+
+    def __post_init__(self) -> None:
+        if self.frame_stack < 1:
+            raise ValueError(f"frame_stack must be 1 (off) or more, got {self.frame_stack}")
+        if self.time_limit is not None and self.time_limit < 1:
+            raise ValueError(f"time_limit must be at least 1 step, got {self.time_limit}; None for the env's own")
+        if not 0 < self.reward_scale < float("inf"):
+            raise ValueError(f"reward_scale must be above 0 and finite, got {self.reward_scale}")
+
+    def asked(self, *names: str) -> str:
+        """Those of the settings that are not as they are at first, for people: "frame_stack=4, reward_scale=0.1"."""
+        asked = {name: getattr(self, name) for name in names or self.__dataclass_fields__}
+        return ", ".join(f"{name}={value}" for name, value in asked.items() if value != getattr(UNWRAPPED, name))
+
+
+UNWRAPPED = Wrapping()

@@ -1,0 +1,35 @@
+"""Parameters of environments as the arrays that targets take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace.kernels.language import kinds
+from headrace.kernels.language.ir import EnvIR
+
+
+def pack_params(source: EnvIR, params: Mapping[str, Any], num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Parameters as arrays [P], or [P, N] where one has a value per world: floats, integers, and which it is.
+
+    Raises ValueError for a name that Params does not have, or a wrong number of values.
+    """
+    known = {p.name for p in source.params}
+    for name in params:
+        if name not in known:
+            raise ValueError(f"{source.name} has no parameter {name!r}: it has {', '.join(sorted(known)) or 'none'}")
+    per_env = any(np.ndim(value) for value in params.values())
+    packs: dict[bool, list[np.ndarray]] = {True: [], False: []}
+    for param in source.params:
+        value = np.asarray(params.get(param.name, param.default))
+        if value.ndim and value.shape != (num_envs,):
+            raise ValueError(
+                f"parameter {param.name!r} has shape {value.shape}: give one number, or {num_envs} of them"
+            )
+        packs[param.dtype == kinds.F32].append(np.broadcast_to(value, (num_envs,) if per_env else ()))
+    shape = (0, num_envs) if per_env else (0,)
+    floats = np.array(packs[True], np.float32) if packs[True] else np.zeros(shape, np.float32)
+    integers = np.array(packs[False], np.int64).astype(np.int32) if packs[False] else np.zeros(shape, np.int32)
+    return floats, integers, per_env
