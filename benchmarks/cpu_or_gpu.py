@@ -8,7 +8,6 @@ weights across; all on the GPU, as one CUDA graph where it can be captured. With
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from headrace.data.spaces import Box, Discrete
 from headrace.parallel.collector import Collector
 from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import measured_file
-from headrace.training.trainer import CPU_KERNELS
 
 VECTOR, IMAGE = Box(-1, 1, (24,)), Box(0, 255, (4, 42, 42), np.uint8)
 ACTIONS = Discrete(6)
@@ -95,8 +93,6 @@ def main() -> None:
     options = flags.parse_args()
     if options.quick:
         options.seconds = 0.05
-    for kernels in CPU_KERNELS:
-        import_module(kernels)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     neighbours, rows = Neighbours(), list[Row]()
     for case in CASES:

@@ -12,7 +12,7 @@ from common import Neighbours, Row, finish, interpreter_with, parser
 
 from headrace.diagnose.profile.formatting import percent, times
 from headrace.diagnose.profile.profile import LEARNING, Role
-from headrace.diagnose.record import launch
+from headrace.diagnose.record import run_script
 from headrace.diagnose.report import html
 from headrace.diagnose.verdict import round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
@@ -60,7 +60,7 @@ def main() -> None:
         folder = options.output / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "train.py").write_text(text)
-        profile = launch.measure([str(folder / "train.py")], python=python, seconds=seconds, skip=skip)
+        profile = run_script.measure([str(folder / "train.py")], python=python, seconds=seconds, skip=skip)
         facts = Facts(profile, trip)
         profile.save(folder)
         html.save(facts, judge(facts), folder)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common import Neighbours, Row, finish, parser, table
 
-from headrace.diagnose.record import launch
+from headrace.diagnose.record import run_script
 
 BOUND = 0.03  # share of wall time that a diagnosis may cost
 COLUMNS = ("script", "pairs", "without_s", "overhead", "overhead_low", "overhead_high", "own_account")
@@ -100,8 +100,10 @@ def main() -> None:
     for name in options.scripts:
         rows.append(measure(name, options.pairs, 0.05 if options.quick else 1.0))
     print(table(rows, COLUMNS))
-    print(f"share of wall time at {launch.RATE:g} samples a second; low and high: two standard errors, bootstrapped")
-    finish("diagnose_overhead", rows, options, neighbours, rate=launch.RATE, bound=BOUND)
+    print(
+        f"share of wall time at {run_script.RATE:g} samples a second; low and high: two standard errors, bootstrapped"
+    )
+    finish("diagnose_overhead", rows, options, neighbours, rate=run_script.RATE, bound=BOUND)
     sys.exit(not options.quick and any(row["overhead"] > BOUND for row in rows))
 
 
@@ -137,7 +139,7 @@ def measure(name: str, pairs: int, scale: float) -> Row:
 def seconds(words: list[str], diagnosed: bool) -> tuple[float, float | None]:
     """Seconds that a script's loop took, and the share that the sampler believes to have cost."""
     if diagnosed:
-        account = launch.measure(words, seconds=1e6, skip=0.0).overhead
+        account = run_script.measure(words, seconds=1e6, skip=0.0).overhead
     else:
         account = None
         subprocess.run([sys.executable, *words], check=True)

@@ -16,8 +16,6 @@ from common import Neighbours, Row, cores, finish, parser, table, throughput
 
 from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.bindings import acting as _acting  # noqa: F401  (registers the kernel)
-from headrace.bindings import ppo as _binding  # noqa: F401  (likewise)
 from headrace.core import fused
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns

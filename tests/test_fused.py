@@ -16,7 +16,7 @@ def helper(x):
     """Twice x."""
     return WEIGHT * x  # here
 
-@fused("{name}")
+@fused("{name}", "json")
 def double(x):
     """Plain."""
     return helper(x)
@@ -46,6 +46,19 @@ def test_a_kernel_stands_in_where_it_serves(module):
     with plain_only():
         assert module.double(3) == 6
     assert module.double.plain(3) == 6
+
+
+def test_the_binding_is_imported_at_the_first_call(module, tmp_path, monkeypatch):
+    (tmp_path / "lazy_binding.py").write_text(
+        "from headrace.core.fused import register\nregister('test.lazy', lambda x: True)(lambda x: 'kernel')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    double = fused("test.lazy", "lazy_binding")(lambda x: 2 * x)
+    assert "lazy_binding" not in sys.modules
+    with plain_only():
+        assert double(1) == 2
+    assert "lazy_binding" not in sys.modules
+    assert double(1) == "kernel"
 
 
 def test_the_latest_kernel_goes_first(module):
@@ -101,7 +114,7 @@ def test_methods_count_where_they_are_named(module, monkeypatch):
 
 
 def test_decorated_functions_keep_their_names():
-    @fused("test.named")
+    @fused("test.named", "json")
     def named():
         """Says so."""
 

@@ -3,24 +3,64 @@
 from __future__ import annotations
 
 import ast
+import inspect
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+import headrace
+
 ROOT = Path(__file__).parent.parent
 MAX_LINES = 400
 HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 
-LEVELS = [
-    {"returns", "timer", "device", "rng", "fused", "source_text"},  # numbers
-    {"rollout", "spaces", "replay", "priorities", "sequences", "shared_memory"},  # memory
-    {"kernels"},
-    {"policies", "envs"},  # minds and worlds, which never import each other
-    {"algorithms"},
-    {"parallel"},
-]  # whatever is not named here is for people, and on top of them all
-STRANGERS = {("policies", "envs"), ("envs", "policies"), ("algorithms", "envs")}  # (importer, imported)
+# Every folder of the package, from the ground up; a module by its own name where it stands apart from its folder.
+# An import may go to the same floor or further down.
+FLOORS = (
+    "core",
+    "data",
+    "kernels.runtime",
+    "kernels.language",
+    "kernels.targets",
+    "kernels.targets.cpu",
+    "kernels.targets.torch",
+    "kernels.targets.cuda",
+    "kernels.nn",
+    "kernels.learning",
+    "kernels",
+    "policies",
+    "envs.base",
+    "envs.compiled",
+    "envs.gym",
+    "envs.sources",
+    "envs.registry",
+    "envs.vector",
+    "envs.workers",
+    "envs.wrappers",
+    "envs.builtin",
+    "envs",
+    "algorithms",
+    "parallel",
+    "bindings",
+    "evaluation",
+    "checks",
+    "training",
+    "runs",
+    "training.loop",  # brings a Trainer and a Recorder together
+    "diagnose.injected",
+    "diagnose.profile",
+    "diagnose.record",
+    "diagnose.verdict",
+    "diagnose.report",
+    "diagnose",
+    "cli",
+    "",  # the package itself: public names
+)
+APART = {("policies", "envs"), ("envs", "policies"), ("algorithms", "envs")}  # (importer, imported)
+MAX_FILES = 21  # modules of a folder, __init__ included
+SHARED_NAMES = {"__init__", "base", "registry", "env"}  # names that modules of several folders may have
 
 
 @dataclass
@@ -80,29 +120,65 @@ def owner(dotted: str, modules: dict[str, Module]) -> str | None:
     return None
 
 
-def room(module: str) -> str:
-    """'headrace.envs.builtin.cartpole' -> 'envs'; the package itself -> ''."""
-    return ([*module.split("."), ""])[1]
+def folder(module: Module) -> str:
+    """'headrace.envs.gym.inline' -> 'envs.gym'; a package -> itself; the package of all -> ''."""
+    name = module.name if module.path.name == "__init__.py" else module.name.rpartition(".")[0]
+    return name.partition(".")[2]
 
 
-def level(module: str) -> int:
-    """Height in the house, 0 at the bottom."""
-    return next((height for height, rooms in enumerate(LEVELS) if room(module) in rooms), len(LEVELS))
+def floor(module: Module) -> int:
+    """Height in the house, 0 at the bottom. Raises ValueError for a folder that FLOORS does not name."""
+    alone = module.name.partition(".")[2]
+    return FLOORS.index(alone if alone in FLOORS else folder(module))
+
+
+def wing(module: Module) -> str:
+    """The folder right below the package: 'envs'."""
+    return folder(module).partition(".")[0]
 
 
 def climbing_imports(modules: dict[str, Module]) -> list[str]:
-    """Imports, at any depth of a file, of something higher up or of a stranger."""
+    """Imports, at any depth of a file, of something higher up or from a wing that is kept apart."""
     wrong = []
     for module in modules.values():
         for target, line in module.imports:
             imported = owner(target, modules)
             if imported is None:
                 continue
-            if level(imported) > level(module.name):
+            other = modules[imported]
+            if floor(other) > floor(module):
                 wrong.append(f"{module.path}:{line}: {module.name} imports {imported}, which is higher up")
-            if (room(module.name), room(imported)) in STRANGERS:
-                wrong.append(f"{module.path}:{line}: {module.name} imports {imported}: {room(module.name)} may not")
+            if (wing(module), wing(other)) in APART:
+                wrong.append(f"{module.path}:{line}: {module.name} imports {imported}: {wing(module)} may not")
     return wrong
+
+
+def unnamed_folders(modules: dict[str, Module]) -> set[str]:
+    """Folders that FLOORS does not name. What is injected into other processes imports nothing of the package."""
+    return {folder(module) for module in modules.values()} - {*FLOORS, "diagnose.injected.hook"}
+
+
+def circles(modules: dict[str, Module]) -> list[list[str]]:
+    """Modules that import each other, directly or by way of others, at any depth of their files."""
+    reached = {
+        name: {owner(target, modules) for target, _ in module.imports} - {None, name, "headrace"}
+        for name, module in modules.items()
+    }
+    found = []
+    for start in modules:
+        way: dict[str, str] = {}
+        waiting = [start]
+        while waiting:
+            name = waiting.pop()
+            for other in reached[name] - way.keys():
+                way[other] = name
+                waiting.append(other)
+        if start in way:
+            circle = [start]
+            while (before := way[circle[-1]]) != start:
+                circle.append(before)
+            found.append(sorted(circle))
+    return [list(circle) for circle in sorted({tuple(circle) for circle in found})]
 
 
 def heavy_imports(modules: dict[str, Module], package: str) -> list[str]:
@@ -174,8 +250,35 @@ def house() -> dict[str, Module]:
     return read(ROOT / "headrace")
 
 
+def test_every_folder_is_named(house):
+    assert not unnamed_folders(house)
+
+
 def test_imports_go_down_only(house):
     assert not climbing_imports(house)
+
+
+def test_there_is_no_circle(house):
+    assert not circles(house)
+
+
+def test_no_folder_is_crowded(house):
+    sizes = Counter(folder(module) for module in house.values())
+    assert not {name: size for name, size in sizes.items() if size > MAX_FILES}
+
+
+def test_no_two_modules_share_a_name(house):
+    algorithms = {path.stem for path in (ROOT / "headrace" / "algorithms").glob("*.py")}
+    counted = Counter(module.path.stem for module in house.values() if folder(module) != "cli")
+    assert not {name for name, number in counted.items() if number > 1} - SHARED_NAMES - algorithms
+
+
+def test_no_module_is_called_like_a_public_function(house):
+    functions = {name for name in headrace.__all__ if inspect.isfunction(getattr(headrace, name))}
+    verbs = {"cli"}  # the modules of `headrace train` and the like are called like their verbs
+    assert not {
+        module.name for module in house.values() if module.path.stem in functions and folder(module) not in verbs
+    }
 
 
 def test_no_class_has_a_grandparent(house):
@@ -187,41 +290,62 @@ def test_importing_headrace_loads_nothing_heavy(house):
 
 
 @pytest.mark.parametrize("folder", ["headrace", "benchmarks", "examples", "tests"])
-def test_no_file_is_two_rooms(folder):
+def test_no_file_is_too_long(folder):
     lengths = {str(path): len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
     assert not {path: lines for path, lines in lengths.items() if lines > MAX_LINES}
 
 
-def build(folder: Path, files: dict[str, str]) -> dict[str, Module]:
+def build(root: Path, files: dict[str, str]) -> dict[str, Module]:
     """A package `headrace` made of the given sources."""
     for name, source in {"__init__.py": "", **files}.items():
-        path = folder / "headrace" / name
+        path = root / "headrace" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
-    return read(folder / "headrace")
+        for parent in path.relative_to(root / "headrace").parents:
+            if not (init := root / "headrace" / parent / "__init__.py").exists():
+                init.write_text("")
+    return read(root / "headrace")
 
 
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("rng.py", "from headrace import train"),
-        ("rng.py", "def f():\n    from headrace.data.rollout import Rollout"),
-        ("kernels/mlp.py", "import headrace.policies.base"),
+        ("core/rng.py", "from headrace.training import loop"),
+        ("core/rng.py", "def f():\n    from headrace.data.rollout import Rollout"),
+        ("kernels/nn/mlp.py", "import headrace.policies.base"),
+        ("kernels/nn/mlp.py", "from headrace.kernels.learning import ppo"),
         ("policies/base.py", "from ..envs import base"),
-        ("envs/base.py", "from headrace.policies.base import Policy"),
         ("algorithms/ppo.py", "def f():\n    import headrace.envs.base"),
         ("parallel/collector.py", "from headrace import make"),  # a name of the package itself, which is on top
     ],
 )
 def test_an_import_that_climbs_is_found(tmp_path, file, source):
-    rest = {name: "" for name in ("train.py", "rollout.py", "envs/__init__.py", "envs/base.py", "policies/base.py")}
-    modules = build(tmp_path, {**rest, file: source})
-    assert len(climbing_imports(modules)) == 1
+    names = ("training/loop.py", "data/rollout.py", "envs/base.py", "policies/base.py", "kernels/learning/ppo.py")
+    modules = build(tmp_path, {**dict.fromkeys(names, ""), file: source})
+    assert climbing_imports(modules)
 
 
 def test_an_import_that_goes_down_is_not_blamed(tmp_path):
-    files = {"rng.py": "import torch", "envs/base.py": "from headrace import rng", "train.py": "from .envs import base"}
+    files = {
+        "core/rng.py": "import torch",
+        "envs/base.py": "from headrace.core import rng",
+        "training/loop.py": "from ..envs import base",
+    }
     assert not climbing_imports(build(tmp_path, files))
+
+
+def test_a_folder_without_a_floor_is_found(tmp_path):
+    assert unnamed_folders(build(tmp_path, {"attic/chest.py": "", "core/rng.py": ""})) == {"attic"}
+
+
+def test_a_circle_is_found(tmp_path):
+    files = {
+        "core/a.py": "from headrace.core import b",
+        "core/b.py": "def f():\n    from headrace.core.c import d",
+        "core/c.py": "import headrace.core.a",
+        "core/e.py": "from headrace.core import a",
+    }
+    assert circles(build(tmp_path, files)) == [["headrace.core.a", "headrace.core.b", "headrace.core.c"]]
 
 
 def test_a_grandparent_is_found_through_imports_and_re_exports(tmp_path):
@@ -238,10 +362,9 @@ def test_a_grandparent_is_found_through_imports_and_re_exports(tmp_path):
 def test_a_heavy_import_is_found_where_it_loads_and_only_there(tmp_path):
     files = {
         "__init__.py": "from headrace.runs.run import Run",
-        "run.py": "def plot():\n    import matplotlib.pyplot\nfrom headrace.kernels import words",
-        "kernels/__init__.py": "",
+        "runs/run.py": "def plot():\n    import matplotlib.pyplot\nfrom headrace.kernels.language import ops",
         "kernels/language/ops.py": "try:\n    import numba.core\nexcept ImportError:\n    pass",
-        "plot.py": "import matplotlib",
+        "evaluation/curves.py": "import matplotlib",
     }
     (wrong,) = heavy_imports(build(tmp_path, files), "headrace")
-    assert "words.py:2: loads numba.core" in wrong
+    assert "ops.py:2: loads numba.core" in wrong

@@ -8,7 +8,6 @@ from typing import Literal
 from torch import Tensor
 
 from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
-from headrace.core.fused import fused
 from headrace.core.returns import explained_variance, gae
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
@@ -67,7 +66,6 @@ class A2C(OnPolicy):
         return metrics
 
 
-@fused("a2c.learn")
 def learn(policy: Policy, rollout: Rollout, advantage: Tensor, returns: Tensor, config: A2CConfig) -> dict[str, Tensor]:
     """Add the gradient of the loss over all rows to the parameters' .grad. Gives metrics (see A2C.update).
 

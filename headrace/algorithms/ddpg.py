@@ -83,7 +83,7 @@ class DDPG(OffPolicy):
         return learn(self.networks, batches, self.config)
 
 
-@fused("ddpg.learn")
+@fused("ddpg.learn", "headrace.bindings.sac_td3_ddpg")
 def learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Gives the means of METRICS."""
     policy, target, actor, critic, *slow = networks

@@ -152,7 +152,7 @@ class DQN(OffPolicy):
         return metrics
 
 
-@fused("dqn.learn")
+@fused("dqn.learn", "headrace.bindings.dqn")
 def learn(
     policy: QNetwork,
     target: QNetwork,

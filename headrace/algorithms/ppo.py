@@ -118,7 +118,7 @@ class PPO(OnPolicy):
         return metrics
 
 
-@fused("ppo.learn")
+@fused("ppo.learn", "headrace.bindings.ppo")
 def learn(
     policy: Policy,
     optimizer: Adam,

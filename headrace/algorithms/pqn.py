@@ -15,7 +15,6 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.exploration import check_exploration, random_share
 from headrace.algorithms.minibatches import count, minibatches
 from headrace.algorithms.on_policy import OnPolicy, check_ranges
-from headrace.core.fused import fused
 from headrace.core.returns import explained_variance, gae
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Discrete, Space
@@ -114,7 +113,6 @@ def lambda_returns(rollout: Rollout, gamma: float, q_lambda: float) -> Tensor:
     return gae(rollout.reward, value[:-1], value[1:], *ends, gamma, q_lambda) + value[:-1]
 
 
-@fused("pqn.learn")
 def learn(
     policy: QNetwork, optimizer: Adam, rollout: Rollout, returns: Tensor, order: Tensor, config: PQNConfig
 ) -> dict[str, Tensor]:

@@ -100,7 +100,7 @@ class SAC(OffPolicy):
         return learn(self.policy, self.target, self.target_flat, self.tools, batches, noise, self.config)
 
 
-@fused("sac.learn")
+@fused("sac.learn", "headrace.bindings.sac_td3_ddpg")
 def learn(
     policy: ActorQ,
     target: ActorQ,

@@ -95,7 +95,7 @@ class TD3(OffPolicy):
         return learn(self.networks, batches, noise, since, self.config)
 
 
-@fused("td3.learn")
+@fused("td3.learn", "headrace.bindings.sac_td3_ddpg")
 def learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Gives the means of METRICS.
 

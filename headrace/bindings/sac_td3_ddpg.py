@@ -88,7 +88,7 @@ class _Learner:
         self._take(policy, batches, normal)
         if self.call is None:
             arguments = (0, state(), self.job, settings, temperature, self.metrics.view(-1).numpy())
-            self.call = Call(entry("learning.sac_td3_ddpg", "learn", arguments, ANNOUNCEMENT), arguments)
+            self.call = Call(entry("learning.off_policy_actor_critic", "learn", arguments, ANNOUNCEMENT), arguments)
             self.place = self.call.place(3)
         self.call.put(self.place, settings)
         threads = min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations > WORTH_HELP else 1

@@ -12,8 +12,8 @@ import torch
 
 from headrace import envs
 from headrace.checks.batch import ROWS, fill
+from headrace.core.cores import cores
 from headrace.core.device import torch_threads
-from headrace.core.machine import cores
 from headrace.data.rollout import Rollout
 from headrace.envs.base import columns_of, rollout_for
 from headrace.kernels.language.errors import EnvError

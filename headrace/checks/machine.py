@@ -21,12 +21,9 @@ def check(name: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{error}: install a CUDA build of torch and a driver, or check --device cpu") from error
     from headrace.checks import parity
-    from headrace.training.trainer import CPU_KERNELS
 
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"there are no kernels for {device}: check cpu or cuda")
-    for kernels in CPU_KERNELS:  # importing one registers it
-        import_module(kernels)
     if device.type == "cuda" and find_spec("numba_cuda") is not None:
         import_module("headrace.bindings.rng_returns_cuda")
     checks = parity.check(device)

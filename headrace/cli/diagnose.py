@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from headrace.diagnose.profile.profile import Profile
-from headrace.diagnose.record import launch
+from headrace.diagnose.record import run_script
 from headrace.diagnose.report import html, table, trace
 from headrace.diagnose.verdict import round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
@@ -36,7 +36,7 @@ class Diagnose:
     script: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT [ARGUMENTS]")]
     seconds: float = 60.0  # of wall time to look at; the script is stopped then
     skip: float = 10.0  # seconds to let pass before, for the script to start up
-    rate: float = launch.RATE  # looks at each thread a second
+    rate: float = run_script.RATE  # looks at each thread a second
     output: Path = Path("diagnosis")  # folder of report.html, trace.json, profile.json and verdict.json
     python: str = sys.executable  # the interpreter that runs the script, such as another virtual environment's
     hints: Path | None = None  # a TOML file that says which of your functions are environment, learning, ...
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
 def training(arguments: list[str]) -> None:
     """Diagnose `headrace train ARGUMENTS` from its start to its end, which leaves out the evaluation afterwards."""
     training_alone = [] if any(word.startswith("--final-episodes") for word in arguments) else ["--final-episodes", "0"]
-    profile = launch.measure(["-m", "headrace", "train", *arguments, *training_alone], seconds=WHOLE, skip=0.0)
+    profile = run_script.measure(["-m", "headrace", "train", *arguments, *training_alone], seconds=WHOLE, skip=0.0)
     facts = Facts(profile, round_trip.measure())
     report(facts, judge(facts), Diagnose.output)
 
@@ -85,7 +85,7 @@ def _profile(options: Diagnose) -> Profile:
     words = list(options.script)
     if len(words) == 1 and (Path(words[0]) / "profile.json").is_file():
         return Profile.load(Path(words[0]))
-    return launch.measure(
+    return run_script.measure(
         words,
         python=options.python,
         seconds=options.seconds,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from headrace.core.machine import cores
+from headrace.core.cores import cores
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """A registry of kernels that may stand in for plain functions.
 
-`@fused("returns.gae")` on a plain torch function makes it the oracle and the fallback. A kernel of the same signature
-registers under that name, when its module is imported, for the arguments it can serve. Whoever reads the plain function
+`@fused("returns.gae", "headrace.bindings.returns_cpu")` on a plain torch function makes it the oracle and the fallback,
+and names the module that binds its kernel: imported at the first call, it registers a kernel of the same signature for
+the arguments that this can serve. Whoever reads the plain function
 reads what happens; a test holds the two equal. A kernel may name the source it was written after, by digest: once that
 is edited or patched, the plain function runs.
 """
@@ -16,6 +17,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from types import FunctionType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -45,11 +47,15 @@ class _Watch(NamedTuple):
 _kernels: dict[str, list[_Kernel]] = {}
 _watches: dict[tuple[Callable[..., Any], Methods], _Watch] = {}
 _said: set[tuple[str, str]] = set()
+_bound: set[str] = set()  # bindings that have been imported
 _enabled = True
 
 
-def fused(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a kernel registered under `name` serve calls of this function. The plain function stays as `.plain`."""
+def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a kernel registered under `name` serve calls of this function. The plain function stays as `.plain`.
+
+    binding: the module that registers it, imported at the first call.
+    """
 
     def decorate(plain: Callable[P, R]) -> Callable[P, R]:
         candidates = _kernels.setdefault(name, [])
@@ -59,7 +65,12 @@ def fused(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             return (serving(*args, **kwargs) or plain)(*args, **kwargs)
 
         def serving(*args: Any, **kwargs: Any) -> Callable[..., Any] | None:
-            for kernel in candidates if _enabled else ():
+            if not _enabled:
+                return None
+            if binding not in _bound:
+                import_module(binding)
+                _bound.add(binding)
+            for kernel in candidates:
                 if _serves(name, kernel, plain, args, kwargs):
                     return kernel.call
             return None

@@ -121,7 +121,7 @@ class Collector:
         self.env.load_state_dict(state["env"])
 
 
-@fused("collector.steps")
+@fused("collector.steps", "headrace.bindings.collector_cpu")
 def steps(collector: Collector, noise: Tensor) -> None:
     """T steps from row 0: policy and environments take turns. noise: [T, N, num_draws]."""
     timer = collector.timer

@@ -84,7 +84,7 @@ class ActorCritic(Policy):
         parts = (self.encoder, self.actor) if self.shared else (self.encoder,)
         return [p for part in parts for p in part.parameters()]
 
-    @fused("actor_critic.decide")
+    @fused("actor_critic.decide", "headrace.bindings.acting")
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         rows = batch_size(observation)
         if rows % self.block:
@@ -99,7 +99,7 @@ class ActorCritic(Policy):
         distribution, value = self(observation)
         return Evaluation(distribution.log_prob(action), distribution.entropy(), value)
 
-    @fused("actor_critic.value")
+    @fused("actor_critic.value", "headrace.bindings.acting")
     def value(self, observation: Any, memory: Any = None) -> Tensor:
         rows = batch_size(observation)
         if rows % self.block:

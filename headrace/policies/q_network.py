@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from headrace.core import rng
-from headrace.core.fused import fused
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Discrete, Space, to_json
 from headrace.policies.base import Decision, Policy
@@ -92,7 +91,6 @@ class QNetwork(Policy):
         """The value of the actions that were taken, [N]."""
         return self(observation).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 
-    @fused("q_network.decide")
     def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
         """The best action and its value; with noise a random action in a share `exploration` of the environments."""
         rows = batch_size(observation)

@@ -58,7 +58,7 @@ class Core(nn.Module):
         projected = self._project(features.flatten(1, 2)).view(copies, steps, envs, -1)
         return self.recur(projected, memory, valid, burn_in)
 
-    @fused("core.recur")
+    @fused("core.recur", "headrace.bindings.rnn_cpu")
     def recur(self, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
         """sequence(), from what features say to the gates, [K, T, N, gates * size]."""
         keep = valid.to(projected.dtype).unsqueeze(-1)

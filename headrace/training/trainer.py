@@ -43,21 +43,6 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <
     "dqn": "DQN",
     "pqn": "PQN",
 }
-LEARNING_KERNELS = {  # name of an algorithm -> its kernel; importing one registers it
-    "ppo": "headrace.bindings.ppo",
-    "sac": "headrace.bindings.sac_td3_ddpg",
-    "td3": "headrace.bindings.sac_td3_ddpg",
-    "ddpg": "headrace.bindings.sac_td3_ddpg",
-    "dqn": "headrace.bindings.dqn",
-}
-COMMON_KERNELS = (
-    "headrace.bindings.rng_cpu",
-    "headrace.bindings.returns_cpu",
-    "headrace.bindings.acting",
-    "headrace.bindings.rnn_cpu",
-    "headrace.bindings.collector_cpu",
-)
-CPU_KERNELS = (*COMMON_KERNELS, *LEARNING_KERNELS.values())
 REHEARSAL_STEPS = 2
 MADE_WITH = (
     "workers",
@@ -102,11 +87,7 @@ class Trainer:
             options["workers"] = self._lent.number
         self.config, algorithm_config, self.derived = _settings(algorithm, self.source, file, options)
         self.placement = Placement.on(self.config.device, _weights(algorithm, algorithm_config))
-        if self.placement.learn.type == "cpu":
-            own = LEARNING_KERNELS.get(algorithm if isinstance(algorithm, str) else algorithm.name)
-            for kernels in (*COMMON_KERNELS, *([own] if own else [])):
-                import_module(kernels)
-        elif self.placement.learn.type == "cuda":
+        if self.placement.learn.type == "cuda":
             from headrace.checks import parity
 
             parity.offer_kernels(self.placement.learn)

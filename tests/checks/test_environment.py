@@ -254,26 +254,26 @@ def test_the_command_prints_writes_and_gives_its_exit_code(tmp_path, capsys):
         "    bad = False\nclass Bad(Mine):\n    bad = True\n"
     )
     flags = ["--steps", "50", "--seconds", "60", "--measure", "0"]
-    assert main.main(["check", f"{tmp_path}/mine.py:Mine", *flags]) == 0
+    assert main(["check", f"{tmp_path}/mine.py:Mine", *flags]) == 0
     printed = capsys.readouterr().out
     assert "mine.py:Mine" in printed and "nothing wrong, " in printed and "a step of its world takes" in printed
-    assert main.main(["check", f"{tmp_path}/mine.py:Bad", *flags, "--output", f"{tmp_path}/out.json"]) == 1
+    assert main(["check", f"{tmp_path}/mine.py:Bad", *flags, "--output", f"{tmp_path}/out.json"]) == 1
     printed = capsys.readouterr().out
     assert "WRONG" in printed and "the reward is inf" in printed and "-> give a finite number" in printed
     written = json.loads((tmp_path / "out.json").read_text())
     assert not written["passed"] and any(one["outcome"] == "wrong" for one in written["findings"])
-    assert main.main(["check", f"{tmp_path}/mine.py:Bad", *flags, "--json"]) == 1
+    assert main(["check", f"{tmp_path}/mine.py:Bad", *flags, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"] == written["findings"]
 
 
 def test_the_command_compares_a_kernel_with_its_original(capsys):
     words = ["check", "CartPole-v1", "--against", "CartPole-v1", "--steps", "200"]
-    assert main.main(words) == 0
+    assert main(words) == 0
     assert "200 steps of " in capsys.readouterr().out
-    assert main.main(["check", "LunarLander-v3", "--against", "CartPole-v1"]) == 2
+    assert main(["check", "LunarLander-v3", "--against", "CartPole-v1"]) == 2
     assert "LunarLander-v3 is no KernelEnv" in capsys.readouterr().err
-    assert main.main(["check", "--against", "CartPole-v1"]) == 2
-    assert main.main(["check", "NoSuchThing-v9"]) == 2
+    assert main(["check", "--against", "CartPole-v1"]) == 2
+    assert main(["check", "NoSuchThing-v9"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.diagnose.injected import cuda_kernels
-from headrace.diagnose.record import launch
+from headrace.diagnose.record import run_script
 from headrace.diagnose.record.gpu import GpuWatch
-from headrace.diagnose.record.launch import measure
+from headrace.diagnose.record.run_script import measure
 
 PRETENDER = """
 def told():  # whether the sampler has left word of the GPU
@@ -81,7 +81,7 @@ def test_kernels_that_overlap_count_once():
 
 
 def test_what_the_profiler_saw_is_in_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "KERNELS_AFTER", 0.005)
+    monkeypatch.setattr(run_script, "KERNELS_AFTER", 0.005)
     script = tmp_path / "run.py"
     script.write_text(PRETENDER)
     profile = measure([str(script)], seconds=60.0, skip=0.0)
@@ -99,7 +99,7 @@ def test_what_the_profiler_saw_is_of_the_time_that_it_looked(tmp_path: Path) -> 
 
 
 def test_a_profiler_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "KERNELS_AFTER", 0.005)
+    monkeypatch.setattr(run_script, "KERNELS_AFTER", 0.005)
     script = tmp_path / "run.py"
     script.write_text(PRETENDER.replace("    began = time.monotonic()", "    raise RuntimeError('already profiling')"))
     profile = measure([str(script)], seconds=60.0, skip=0.0)

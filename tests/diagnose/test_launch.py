@@ -15,8 +15,8 @@ import pytest
 from samples import SEEN
 
 from headrace.diagnose.profile.profile import Ending, Kind, Profile, Role
-from headrace.diagnose.record import launch
-from headrace.diagnose.record.launch import measure
+from headrace.diagnose.record import run_script
+from headrace.diagnose.record.run_script import measure
 
 ROOT = Path(__file__).parents[2]
 WORK = (
@@ -73,7 +73,7 @@ def test_little_is_lost_at_the_end(last: str, tmp_path: Path) -> None:
 
 
 def test_the_time_limit_stops_the_script_and_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(launch.GRACE, signal.SIGINT, 0.5)
+    monkeypatch.setitem(run_script.GRACE, signal.SIGINT, 0.5)
     lines = "multiprocessing.Process(target=spin, args=(60,)).start()\nspin(60)"
     profile = profile_of(lines, tmp_path, seconds=1.5, skip=0.5)
     assert profile.exit.ending is Ending.TIME_LIMIT
@@ -104,7 +104,7 @@ def test_the_time_limit_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_script_that_refuses_to_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "GRACE", {number: 0.5 for number in launch.GRACE})
+    monkeypatch.setattr(run_script, "GRACE", {number: 0.5 for number in run_script.GRACE})
     lines = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nspin(60)"
     assert profile_of(lines, tmp_path, seconds=1.2).exit.ending is Ending.TIME_LIMIT
 
@@ -134,15 +134,15 @@ def test_a_parent_waits_for_its_children(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wait").touch()
-    look = launch.Watch.look
+    look = run_script.Watch.look
 
-    def look_or_interrupt(watch: launch.Watch) -> None:
+    def look_or_interrupt(watch: run_script.Watch) -> None:
         look(watch)
         if not (tmp_path / "wait").exists():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch.Watch, "look", look_or_interrupt)
-    monkeypatch.setitem(launch.GRACE, signal.SIGINT, 0.5)  # the terminal would have told the script, too
+    monkeypatch.setattr(run_script.Watch, "look", look_or_interrupt)
+    monkeypatch.setitem(run_script.GRACE, signal.SIGINT, 0.5)  # the terminal would have told the script, too
     lines = f"until_seen()\nos.unlink({str(tmp_path / 'wait')!r})\nspin(60)"
     profile = profile_of(lines, tmp_path)
     assert profile.exit.ending is Ending.INTERRUPT

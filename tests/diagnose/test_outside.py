@@ -17,9 +17,9 @@ from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Process
 from headrace.diagnose.record import outside, py_spy
-from headrace.diagnose.record.launch import measure
 from headrace.diagnose.record.outside import FORBIDDEN, MISSING, Outside
 from headrace.diagnose.record.processes import Watch
+from headrace.diagnose.record.run_script import measure
 
 TRACE = Path(__file__).with_name("py_spy_trace.json")  # what py-spy 0.4.3 recorded of SCRIPT, SCRIPT for its path
 SCRIPT = """

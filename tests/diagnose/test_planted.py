@@ -11,7 +11,7 @@ import pytest
 from diagnose.planted import SCRIPTS, Script
 from diagnose.truth import differences
 
-from headrace.diagnose.record.launch import measure
+from headrace.diagnose.record.run_script import measure
 
 NEAR = 0.05  # points, as a share
 QUICK = {"50 us, 10^3": 0.1, "sleep in a wrapper": 0.1, "straggler among forked workers": 0.1}  # a busy machine's

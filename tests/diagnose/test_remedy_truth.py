@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from diagnose import remedied
 
-from headrace.diagnose.record import launch
+from headrace.diagnose.record import run_script
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedies import remedies
 
@@ -37,7 +37,7 @@ def outcome(name: str, text: str, folder: Path) -> dict[str, float | str | None]
     script = folder / f"script_{name.replace(' ', '_')}.py"
     script.write_text(text)
     words = [str(script), "as it is", "1000", str(folder / "none.json")]
-    profile = launch.measure(words, seconds=PROFILED, skip=WARM_UP)
+    profile = run_script.measure(words, seconds=PROFILED, skip=WARM_UP)
     first = remedies(Facts(profile))[0]
     rounds = [(rate(script, "mended"), rate(script, "original")) for _ in range(ROUNDS)]
     mended, original = map(max, zip(*rounds, strict=True))

@@ -18,7 +18,7 @@ import pytest
 from headrace.diagnose.injected import sampler, stacks
 from headrace.diagnose.profile import spool
 from headrace.diagnose.profile.profile import Kind, Role
-from headrace.diagnose.record.launch import measure
+from headrace.diagnose.record.run_script import measure
 
 PERIOD = 1 / 64  # s; sums of it are exact
 MIXED = """

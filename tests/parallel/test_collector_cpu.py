@@ -7,10 +7,7 @@ import torch
 from corridor import Corridor
 
 from headrace import envs
-from headrace.bindings import (
-    collector_cpu,
-    rng_cpu,  # noqa: F401  registers it
-)
+from headrace.bindings import collector_cpu
 from headrace.core import fused
 from headrace.data.rollout import Column
 from headrace.envs.compiled.env import CompiledEnv

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from headrace.core.machine import cores
+from headrace.core.cores import cores
 from headrace.diagnose.profile import sites, spool
 from headrace.diagnose.profile.profile import (
     LEARNING,

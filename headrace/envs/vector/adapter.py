@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.core.machine import cores
+from headrace.core.cores import cores
 from headrace.data.rollout import Group, Rollout, tree_map
 from headrace.data.spaces import Space, action_column, observation_column
 

@@ -6,7 +6,7 @@ import select
 from time import monotonic
 from typing import Any, NamedTuple
 
-from headrace.core.machine import cores
+from headrace.core.cores import cores
 from headrace.data.shared_memory import SharedRollout
 from headrace.envs.workers.process import GRACE, WorkerError, WorkerProcess
 from headrace.envs.workers.protocol import Facts, Task

@@ -17,7 +17,7 @@ from multiprocessing.reduction import send_handle
 from time import monotonic
 from typing import Any
 
-from headrace.core.machine import cores
+from headrace.core.cores import cores
 from headrace.data.shared_memory import SharedRollout
 from headrace.envs.workers.protocol import (
     ADOPT,

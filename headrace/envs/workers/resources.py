@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from headrace.core.machine import cores
+from headrace.core.cores import cores
 
 DESCRIPTORS = 4  # of a worker, in its parent
 SPARE = 0.9  # share of what is free that may be planned with

@@ -12,7 +12,7 @@ import select
 import sys
 from time import perf_counter
 
-from headrace.core.machine import cores
+from headrace.core.cores import cores
 
 SPIN = 200e-6  # s of looking before going to sleep
 FIRST_PAUSE, LONGEST_PAUSE = 5e-3, 2.0  # s without looking after the core was taken away, doubled each time

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
-from headrace.core.machine import cores
+from headrace.core.cores import cores
 
 TRIED = 0.3  # s of steps, at most
 FEWEST, MOST = 5, 200  # steps tried

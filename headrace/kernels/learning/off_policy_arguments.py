@@ -1,4 +1,4 @@
-"""What the kernel of SAC's, TD3's and DDPG's learning calls is handed (headrace.kernels.learning.sac_td3_ddpg)."""
+"""What the kernel of SAC's, TD3's and DDPG's learning calls is handed (kernels.learning.off_policy_actor_critic)."""
 
 from __future__ import annotations
 
