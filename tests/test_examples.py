@@ -13,7 +13,7 @@ from gymnasium.spaces import Discrete
 import headrace as hr
 from headrace.envs import listing
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 ONE_ROLLOUT = 1  # steps after which training stops: at the end of its first rollout
 
 

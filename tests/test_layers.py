@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 MAX_LINES = 400
 HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 

@@ -25,7 +25,7 @@ from headrace.policies.networks import MLP, Readout
 from headrace.policies.q_network import QNetwork
 
 # Of the plain source that this was written after, and what else that calls. Where a test says that they differ: bring
-# this after the source, see that tests/algorithms/test_dqn_cpu.py passes, and put the new digest here.
+# this after the source, see that tests/bindings/test_dqn_manual.py passes, and put the new digest here.
 DIGEST = "352e591a1183d382"
 SOURCES = (
     (QNetwork, "forward"),

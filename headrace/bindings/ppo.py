@@ -28,7 +28,7 @@ from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategori
 from headrace.policies.networks import MLP, Readout
 
 # Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
-# bring the kernel after the source, see that tests/algorithms/test_ppo_cpu.py passes, and put the new digest here.
+# bring the kernel after the source, see that tests/bindings/test_ppo_binding.py passes, and put the new digest here.
 _DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian, SquashedGaussian)
 DIGEST = "e3558718303041ed"
 SOURCES = (

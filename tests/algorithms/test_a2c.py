@@ -5,8 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from corridor import Corridor
-from rehearsed import SlowAdam, doubles, gradients_of, log_probs, rehearsed, returns_by_loop, rows_of, values
+from helpers.corridor import Corridor
+from helpers.on_policy_oracle import (
+    SlowAdam,
+    doubles,
+    gradients_of,
+    log_probs,
+    rehearsed,
+    returns_by_loop,
+    rows_of,
+    values,
+)
 
 from headrace.algorithms.a2c import A2C, A2CConfig
 from headrace.core import fused

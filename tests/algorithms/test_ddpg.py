@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from doubles import (
+from helpers.off_policy_oracle import (
     ACTIONS,
     CENTER,
     HALF,

@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from corridor import Corridor
-from tiny import Walk
+from helpers.corridor import Corridor
+from helpers.tiny import Walk
 
 import headrace as hr
 from headrace.algorithms.dqn import DQN, DQNConfig, learn

@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from corridor import Corridor
+from helpers.corridor import Corridor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count

@@ -6,10 +6,10 @@ import json
 
 import pytest
 import torch
-from corridor import Corridor
+from helpers.corridor import Corridor
+from helpers.tiny import Walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import Walk
 
 import headrace as hr
 from headrace.algorithms.pqn import PQN, PQNConfig, lambda_returns, learn

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from doubles import (
+from helpers.off_policy_oracle import (
     ACTIONS,
     CENTER,
     HALF,

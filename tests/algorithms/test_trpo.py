@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from corridor import Corridor
-from rehearsed import doubles, log_probs, rehearsed, returns_by_loop, rows_of
+from helpers.corridor import Corridor
+from helpers.on_policy_oracle import doubles, log_probs, rehearsed, returns_by_loop, rows_of
 
 from headrace.algorithms.trpo import TRPO, TRPOConfig, conjugate_gradient
 from headrace.core import fused

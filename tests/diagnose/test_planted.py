@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from diagnose.planted import SCRIPTS, Script
-from diagnose.truth import differences
+from helpers.planted_truth import differences
 
 from headrace.diagnose.record.run_script import measure
 

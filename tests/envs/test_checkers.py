@@ -16,7 +16,7 @@ from headrace.envs.compiled.single_env import single
 from headrace.envs.registry import names
 from headrace.evaluation.evaluator import kernel_class
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 KERNELS = {name: cls for name in names() if (cls := kernel_class(name)) is not None}
 ALONE = [name for name, cls in KERNELS.items() if cls.num_agents == 1]
 TOGETHER = [name for name in KERNELS if name not in ALONE]

@@ -3,7 +3,7 @@
 import copy
 
 import torch
-from corridor import LIMIT, Corridor
+from helpers.corridor import LIMIT, Corridor
 
 from headrace.core.timer import Timer
 from headrace.data.rollout import Column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import TINY, Walk
+from helpers.tiny import TINY, Walk
 
 import headrace as hr
 from headrace.data.rollout import Column

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
-from recall import Recall
+from helpers.recall import Recall
 
 from headrace import envs
 from headrace.algorithms.a2c import A2C, A2CConfig

@@ -1,6 +1,6 @@
 """exp, log, tanh and the activations on sixteen float32 at once (headrace.kernels.nn.simd).
 
-Largest errors against float64, over all inputs tried in tests/kernels/test_functions.py:
+Largest errors against float64, over all inputs tried in tests/kernels/nn/test_vector_math.py:
 
     exp        2 ulp; 0 below -87.33, infinite above 88.37
     log        2 ulp on positive normal numbers

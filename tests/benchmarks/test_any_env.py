@@ -1,0 +1,73 @@
+"""The benchmark on environments of others: it runs, and its judge looks where it should."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_it_runs_quickly(tmp_path):
+    pytest.importorskip("Box2D")
+    program = [sys.executable, str(BENCHMARKS / "any_env.py"), "--quick", "--results", str(tmp_path)]
+    flags = ["--library", "headrace", "--env", "LunarLander-v3", "--set", "hidden=(8,)", "num_steps=16"]
+    done = subprocess.run([*program, *flags], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout.strip().splitlines()[-1])["rows"]
+    assert (row["library"], row["env"], row["reached"]) == ("headrace", "LunarLander-v3", False)
+    assert row["steps"] > 0 and row["mean"] < 200
+    assert "given up at" in done.stdout
+
+
+class Coin(gymnasium.Env):
+    """One step: the reward is what the policy says."""
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), float(action), True, False, {}
+
+
+@pytest.fixture
+def judge(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import any_env_tasks
+
+    return lambda **options: any_env_tasks.Judge("LunarLander-v3", **{"seconds": 1e6, "throughput": False} | options)
+
+
+def test_the_judge_looks_at_all_episodes_only_where_the_first_are_good(judge):
+    asked = []
+
+    def act(observation, value=250.0):
+        asked.append(len(observation))
+        return np.full(len(observation), value)
+
+    trial = judge(worlds=Coin)
+    assert not trial.over(32_767, act) and not asked, "not yet"
+    assert not trial.over(32_768, lambda observation: act(observation, 10.0))
+    assert asked == [10] and trial.row["mean"] == 10
+    assert not trial.over(40_000, act), "not again"
+    assert trial.over(65_536, act)
+    assert asked == [10, 10, 90] and trial.row["reached"] and trial.row["steps"] == 65_536
+
+
+def test_a_run_is_given_up_when_its_time_is_up(judge):
+    trial = judge(worlds=Coin, seconds=0.0)
+    assert trial.over(1, lambda observation: np.zeros(len(observation)))
+    assert not trial.row["reached"] and trial.row["mean"] == 0
+
+
+def test_throughput_counts_from_the_first_call(judge):
+    trial = judge(worlds=Coin, seconds=0.0, throughput=True)
+    assert not trial.over(100, act=None)
+    assert trial.over(300, act=None)
+    assert trial.row["steps"] == 200 and not trial.row["reached"]

@@ -1,0 +1,24 @@
+"""The benchmarks of algorithms and of gradient steps run, quickly, and keep what they promise: so they never rot."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.benchmarks.test_benchmarks import run
+
+
+@pytest.mark.slow
+def test_off_policy(tmp_path):
+    printed, result = run("off_policy", tmp_path, "--only", "sac", "--libraries", "headrace")
+    (row,) = result["rows"]
+    assert row["library"] == "headrace" and row["hidden"] == [256, 256] and row["batch_size"] == 256
+    assert 0 < row["per_second_min"] <= row["per_second"] <= row["per_second_max"] and "per_second" in printed
+
+
+@pytest.mark.slow
+def test_algorithms(tmp_path):
+    printed, result = run("algorithms", tmp_path, "--only", "sac", "--env", "Pendulum-v1")
+    (row,) = result["rows"]
+    assert (row["algorithm"], row["env"], row["threshold"]) == ("sac", "Pendulum-v1", -200.0)
+    assert row["seeds"] == len(row["runs"]) == 1 and -2000 < row["return"] < 0 and row["seconds"] > 0
+    assert "reached" in printed

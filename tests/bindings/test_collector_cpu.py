@@ -1,0 +1,140 @@
+"""The collector's kernel: bit for bit what deciding and stepping by turns gives, and when it may not serve."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers.corridor import Corridor
+
+from headrace import envs
+from headrace.bindings import collector_cpu
+from headrace.core import fused
+from headrace.data.rollout import Column
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.parallel.collector import Collector, steps
+from headrace.policies.actor_critic import ActorCritic
+
+COLUMNS = {"log_prob": Column(), "value": Column(edge=True)}
+NAMES = ("observation", "valid", "action", "log_prob", "value", "reward", "terminated", "truncated")
+NAMES += ("episode_return", "episode_length")
+
+
+def collector(name, num_envs, num_steps=40, **options):
+    env = envs.make(name, num_envs, backend="cpu", threads=1)
+    policy = ActorCritic(env.observation_space, env.action_space, (16, 8), seed=3, **options)
+    flat = torch.cat([p.detach().flatten() for p in policy.parameters()])
+    places = flat.split([p.numel() for p in policy.parameters()])
+    for parameter, place in zip(policy.parameters(), places, strict=True):
+        parameter.data = place.view(parameter.shape)
+    return Collector(env, policy, num_steps, COLUMNS, seed=5)
+
+
+def by_turns(source):
+    """collect() without the kernel for all steps, but with those for each."""
+    kernels = fused._kernels["collector.steps"]
+    taken = kernels[:]
+    kernels.clear()
+    try:
+        return source.collect()
+    finally:
+        kernels.extend(taken)
+
+
+@pytest.mark.parametrize("num_envs", [1, 8, 16, 100, 200])
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_bits_are_those_of_deciding_and_stepping_by_turns(name, num_envs):
+    together, turns = collector(name, num_envs), collector(name, num_envs)
+    for _ in range(3):
+        mine, theirs = together.collect(), by_turns(turns)
+        for column in NAMES:
+            assert torch.equal(getattr(mine, column), getattr(theirs, column)), column
+    assert not mine.valid.all() or name == "Pendulum-v1"
+
+
+def test_normalisers_that_move_are_followed():
+    options = {"normalize_observation": True, "normalize_return": True}
+    together, turns = collector("CartPole-v1", 70, **options), collector("CartPole-v1", 70, **options)
+    for _ in range(3):
+        mine, theirs = together.collect(), by_turns(turns)
+        for column in NAMES:
+            assert torch.equal(getattr(mine, column), getattr(theirs, column)), column
+        for source in (together, turns):
+            source.policy.update_statistics(source.rollout, source.rollout.value[:-1] * 3 + 1)
+            with torch.no_grad():
+                source.policy.actor_out.weight.mul_(1.5)
+
+
+def test_bits_do_not_depend_on_threads(monkeypatch):
+    monkeypatch.setattr("headrace.bindings.acting.WORTH_HELP", 0)
+    found = []
+    for threads in ("1", "2", "3"):
+        monkeypatch.setenv("HEADRACE_THREADS", threads)
+        rollout = collector("CartPole-v1", 1100, 10).collect()
+        found.append([getattr(rollout, column).clone() for column in NAMES])
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+
+
+def test_worlds_with_memory_of_many_entries_and_parameters_of_their_own():
+    def make():
+        source = collector("Catch", 70, 30)
+        force = torch.linspace(5, 15, 1500).numpy()
+        worlds = CompiledEnv(
+            envs.sources.find("headrace.envs.builtin.cartpole:CartPole"), 1500, params={"force": force}
+        )
+        return source, Collector(worlds, collector("CartPole-v1", 1).policy, 12, COLUMNS, seed=1)
+
+    for mine, theirs in zip(make(), make(), strict=True):
+        one, other = mine.collect(), by_turns(theirs)
+        for column in NAMES:
+            assert torch.equal(getattr(one, column), getattr(other, column)), column
+
+
+def test_going_on_from_a_state_is_bit_equal():
+    source, other = collector("CartPole-v1", 8), collector("CartPole-v1", 8)
+    source.collect()
+    state = source.state_dict()
+    state["env"] = {name: getattr(value, "clone", lambda v=value: v)() for name, value in state["env"].items()}
+    expected = source.collect()
+    other.load_state_dict(state)
+    found = other.collect()
+    assert all(torch.equal(getattr(expected, column), getattr(found, column)) for column in NAMES)
+
+
+def test_rehearsing_leaves_no_trace():
+    rehearsed, other = collector("CartPole-v1", 8), collector("CartPole-v1", 8)
+    rehearsed.rehearse()
+    mine, theirs = rehearsed.collect(), other.collect()
+    assert all(torch.equal(getattr(mine, column), getattr(theirs, column)) for column in NAMES)
+
+
+def test_time_is_booked_by_part():
+    source = collector("CartPole-v1", 64)
+    source.collect()
+    assert set(source.timer.seconds) <= {"inference", "env", "collecting"}
+    assert min(source.timer.seconds.values()) > 0
+
+
+def test_what_it_does_not_know_goes_by_turns(monkeypatch):
+    def serves(source):
+        with torch.no_grad():
+            return fused.kernel_of(steps, source, source._noise(0)) is collector_cpu.steps
+
+    source = collector("CartPole-v1", 8)
+    assert serves(source)
+    with fused.plain_only():
+        assert not serves(source)
+    source.env = SimpleNamespace(backend="cpu", num_envs=8, device=source.env.device)
+    assert not serves(source)
+    corridor = Corridor(64)
+    assert not serves(
+        Collector(corridor, ActorCritic(corridor.observation_space, corridor.action_space), 4, COLUMNS, 0)
+    )
+    wrapped = collector("CartPole-v1", 8)
+    wrapped.env.step = lambda rollout, t: None
+    assert not serves(wrapped)
+    scattered = collector("CartPole-v1", 8)
+    scattered.policy.actor_out.weight.data = scattered.policy.actor_out.weight.data.clone()
+    assert not serves(scattered)
+    monkeypatch.setattr(ActorCritic, "forward", lambda self, observation: None)
+    assert not serves(collector("CartPole-v1", 8))

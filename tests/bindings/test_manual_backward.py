@@ -1,0 +1,166 @@
+"""Learning calls whose gradients are written out, in torch and compiled, equal the plain ones, which autograd
+differentiates."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers.off_policy_oracle import ACTIONS, OBSERVATIONS, made_up
+
+from headrace.algorithms import ddpg, sac, td3
+from headrace.algorithms.ddpg import DDPG, DDPGConfig
+from headrace.algorithms.sac import SAC, SACConfig
+from headrace.algorithms.td3 import TD3, TD3Config
+from headrace.bindings import replay_batches, sac_manual, sac_td3_ddpg, td3_manual
+from headrace.core import fused
+from headrace.core.device import torch_threads
+from headrace.kernels.runtime.thread_pool import Team
+
+CASES = {
+    "two layers": {},
+    "tanh": {"activation": "tanh"},
+    "three layers": {"hidden": (20, 13, 7)},
+    "no hidden layers": {"hidden": ()},
+    "normalised": {"normalize_observation": True},
+}
+ALGORITHMS = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig)}
+STEPS, ROWS = 5, 24
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with torch_threads(1):
+        yield
+
+
+def build(name, **options):
+    """An algorithm whose actor, critics and targets differ, with statistics of what was seen."""
+    kind, config = ALGORITHMS[name]
+    algorithm = kind.build(
+        config(**{"hidden": (20, 13), "learning_starts": 0, **options}), OBSERVATIONS, ACTIONS, 0, "cpu"
+    )
+    with torch.no_grad():
+        algorithm.policy.actor_out.weight.mul_(50)
+        for buffer in algorithm.buffers.values():
+            buffer += 0.02
+    algorithm.each = STEPS  # as prepare() finds out: an iteration of so many rows, and gradient steps
+    algorithm.policy.encoder.update_statistics(torch.linspace(-1, 2, 150).view(50, 3), torch.ones(50, dtype=torch.bool))
+    return algorithm
+
+
+def numbers(algorithm):
+    """All that learning moves."""
+    flats = {name: optimizer.flat for name, optimizer in algorithm.optimizers.items()}
+    moments = {f"{name}.square": optimizer.square for name, optimizer in algorithm.optimizers.items()}
+    return flats | moments | algorithm.buffers
+
+
+def learned(algorithm, calls=2, rows=ROWS):
+    noise = torch.rand(STEPS, rows, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(5))
+    for call in range(calls):
+        metrics = algorithm.learn(made_up(STEPS, rows, seed=call), noise)
+        algorithm.iteration += 1
+    return metrics
+
+
+@pytest.fixture
+def by_torch(monkeypatch):
+    """As on a machine whose registers are narrow, with layers as wide as these."""
+    monkeypatch.setattr(replay_batches, "WIDEST", 0)
+    monkeypatch.setattr(replay_batches, "WIDEST_512", 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_by_torch_equal_the_plain_calls(name, case, by_torch):
+    compare(name, CASES[case])
+
+
+@pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors", "tiles"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_compiled_equal_the_plain_calls(name, case):
+    special = {"one row more than a block": ({}, 65), "whole vectors": ({"hidden": (32, 48)}, ROWS)}
+    # tanh has no kink that another rounding may fall on the other side of; Adam's first steps are a slope's sign
+    special["tiles"] = ({"hidden": (128, 160, 128), "activation": "tanh"}, 65, 2e-5)
+    compare(name, *special.get(case, (CASES.get(case), ROWS)))
+
+
+def compare(name, options, rows=ROWS, atol=2e-6):
+    plain = build(name, **options)
+    by_hand = build(name, **options)
+    with fused.plain_only():
+        wanted = learned(plain, rows=rows)
+    got = learned(by_hand, rows=rows)
+    for key, value in numbers(plain).items():
+        torch.testing.assert_close(numbers(by_hand)[key], value, rtol=2e-4, atol=atol, msg=key)
+    torch.testing.assert_close(
+        torch.stack(list(got.values())), torch.stack(list(wanted.values())), rtol=1e-4, atol=1e-5
+    )
+    assert list(got) == list(wanted)
+
+
+@pytest.mark.parametrize("widest", [0, 512])
+def test_a_clipped_deviation_and_a_fixed_temperature(widest, monkeypatch):
+    """Outside its bounds log_std has no slope."""
+    monkeypatch.setattr(replay_batches, "WIDEST", widest)
+    monkeypatch.setattr(replay_batches, "WIDEST_512", widest)
+    ends = []
+    for plain in (True, False):
+        algorithm = build("sac", learn_temperature=False, target_entropy=-1.0)
+        with torch.no_grad():
+            algorithm.policy.actor_out.bias[3:] = torch.tensor([2.5, -21.0, 0.0])
+        if plain:
+            with fused.plain_only():
+                learned(algorithm)
+        else:
+            learned(algorithm)
+        ends.append(numbers(algorithm))
+    torch.testing.assert_close(ends[1], ends[0], rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys, by_torch):
+    served, module = [], td3_manual if name != "sac" else sac_manual
+    monkeypatch.setattr(module, "inputs", lambda *x: served.append(name) or original(*x))
+    original = copy.copy(sac_manual.inputs) if name != "sac" else td3_manual.inputs
+    learned(build(name))
+    assert served
+    served.clear()
+    monkeypatch.setattr(fused, "_said", set())
+    learned(build(name, activation="gelu"))
+    assert not served and "written out for relu and tanh alone, not for gelu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hidden", [(48, 32), (128, 160)])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
+    monkeypatch.setattr(sac_td3_ddpg, "WORTH_HELP", 0)
+    asked, ends, run = [], [], Team.run
+    monkeypatch.setattr(Team, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
+    for threads in ("1", "3"):
+        monkeypatch.setenv("HEADRACE_THREADS", threads)
+        algorithm = build(name, hidden=hidden)
+        learned(algorithm, rows=150)
+        ends.append(numbers(algorithm))
+    assert set(asked) == {1, 3}
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+
+
+def test_a_policy_whose_parameters_moved_is_learned_anew():
+    """Another optimizer makes another buffer: views of the old one would learn what nobody uses."""
+    first = build("sac")
+    learned(first, 1)
+    second = SAC(first.policy, replace(first.config), 0)
+    before = second.tools.critics.flat.clone()
+    learned(second, 1)
+    assert not torch.equal(second.tools.critics.flat, before)
+
+
+def test_the_plain_sources_are_those_they_were_written_after():
+    """Else bring sac_cpu.py or td3_cpu.py after the source, and put the new digest there."""
+    assert fused.source_digest(sac.learn, sac_manual.SOURCES) == sac_manual.DIGEST
+    assert fused.source_digest(td3.learn, td3_manual.SOURCES) == td3_manual.TD3_DIGEST
+    assert fused.source_digest(ddpg.learn, td3_manual.SOURCES) == td3_manual.DDPG_DIGEST

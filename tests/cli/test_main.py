@@ -1,0 +1,229 @@
+"""The command line: fast help, errors in one line, precedence of settings, and every verb on a tiny run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import headrace as hr
+from headrace import envs
+from headrace.cli.main import VERBS, main
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = ["--num-envs", "8", "--num-steps", "32", "--hidden", "8", "--progress", "plain", "--target-return", "None"]
+
+
+def command(text: str, *more: str) -> int:
+    return main([*text.split(), *map(str, more)])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A tiny run of CartPole, trained by the command line."""
+    folder = tmp_path_factory.mktemp("runs")
+    assert command("train ppo CartPole-v1 --total-steps 2000 --final-episodes 2 --log-folder", folder, *SMALL) == 0
+    return folder / "ppo" / "CartPole-v1_1"
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[tuple[tuple, dict]]:
+    """What the command line hands to train(), which does not run."""
+    calls: list[tuple[tuple, dict]] = []
+
+    def note(*args, **options):
+        calls.append((args, options))
+        return SimpleNamespace(interrupted=True)
+
+    monkeypatch.setattr("headrace.cli.train.train", note)
+    return calls
+
+
+def test_help_is_fast_and_loads_nothing_heavy():
+    program = (
+        "import sys; from headrace.cli.main import main; main(['--help']);"
+        "print([m for m in ('torch', 'numpy', 'numba', 'gymnasium', 'matplotlib', 'tyro') if m in sys.modules])"
+    )
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        seconds.append(time.perf_counter() - started)
+        assert done.stdout.splitlines()[-1] == "[]"
+    assert statistics.median(seconds) < 1.0  # 0.05 s on an idle machine
+
+
+def test_help_lists_every_verb_and_each_verb_has_help(capsys):
+    assert main([]) == 0
+    listed = capsys.readouterr().out
+    for verb in VERBS:
+        assert verb in listed
+        assert main([verb, "--help"]) == 0
+        assert f"usage: headrace {verb}" in capsys.readouterr().out
+
+
+def test_help_of_train_shows_the_environments_own_defaults(capsys):
+    assert command("train ppo CartPole-v1 --help") == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "(default: 475.0)" in text  # target_return, registered with CartPole
+    assert "worlds that step together" in text and "of Adam, at the start" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("trian", "did you mean 'train'?"),
+        ("train pppo CartPole-v1", "did you mean 'ppo'?"),
+        ("train ppo CartPole", "did you mean CartPole-v1"),
+        ("train ppo CartPole-v1 --num-env 3", "--num-envs"),
+        ("train ppo CartPole-v1 --num-envs 0", "num_envs must be at least 1, got 0"),
+        ("train ppo CartPole-v1 --gamma 2", "gamma must lie in [0, 1], got 2.0"),
+        ("train ppo CartPole-v1 --seed x", "invalid literal for int"),
+        ("train ppo CartPole-v1 --config nowhere.toml", "nowhere.toml"),
+        ("train ppo nowhere.py:World", "nowhere.py"),
+        ("train", "ALGORITHM"),
+        ("train --resume nowhere", "there is no nowhere"),
+        ("eval nowhere", "there is no nowhere"),
+        ("eval nowhere --load-best --load-last", "exclude each other"),
+        ("play nowhere", "there is no nowhere"),
+        ("plot nowhere", "nowhere is not a run"),
+        ("plot", "at least one run"),
+    ],
+)
+def test_mistakes_are_told_without_a_traceback(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(words) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+
+
+def test_traceback_is_there_for_those_who_ask(capsys, monkeypatch):
+    with pytest.raises(FileNotFoundError):
+        command("plot nowhere --traceback")
+    monkeypatch.setenv("HEADRACE_TRACEBACK", "1")
+    with pytest.raises(FileNotFoundError):
+        command("plot nowhere")
+
+
+def test_an_error_in_the_users_own_code_keeps_its_traceback(tmp_path):
+    (tmp_path / "broken.py").write_text("import gymnasium\nraise ValueError('my own')\n")
+    with pytest.raises(ValueError, match="my own"):
+        command("train ppo", f"{tmp_path}/broken.py:World")
+
+
+def test_default_then_environment_then_file_then_flag(tmp_path, trained):
+    (tmp_path / "some.toml").write_text("seed = 7\ngamma = 0.9\nnum_steps = 64\nhidden = [8, 8]\n")
+    assert command("train ppo CartPole-v1 --gamma 0.5 --config", tmp_path / "some.toml") == 0
+    ((named, settings),) = trained
+    assert named == ("ppo", "CartPole-v1")
+    assert settings == {"gamma": 0.5, "seed": 7, "num_steps": 64, "hidden": (8, 8)}  # flag before file
+    trainer = hr.Trainer(*named, **settings)
+    assert trainer.config.target_return == 475.0  # environment
+    assert trainer.algorithm.config.value_coef == 0.5  # default
+
+
+def test_names_may_stand_anywhere_or_in_the_file_and_numbers_be_short(tmp_path, trained):
+    (tmp_path / "some.toml").write_text('algorithm = "ppo"\nenv = "Catch"\n')
+    assert command("train --seed 3 ppo Pendulum-v1 --total-steps 2.5e6 --learning-rate 1e-3") == 0
+    assert command("train --config", tmp_path / "some.toml") == 0
+    assert [named for named, _ in trained] == [("ppo", "Pendulum-v1"), ("ppo", "Catch")]
+    assert [trained[0][1][name] for name in ("seed", "total_steps", "learning_rate")] == [3, 2_500_000, 1e-3]
+    assert trained[1][1] == {}
+
+
+def test_what_is_not_typed_follows_from_the_number_of_envs(trained):
+    for flags in ("", " --num-steps 40", " --no-scale", " --no-stagger"):
+        assert command("train ppo Pendulum-v1 --num-envs 256" + flags) == 0
+    chosen = [hr.Trainer(*named, **settings) for named, settings in trained]
+    registered, out_of_step = (envs.spec("Pendulum-v1").defaults["ppo"][name] for name in ("num_steps", "stagger"))
+    shorter, given, kept, again = (trainer.algorithm.num_steps for trainer in chosen)
+    assert shorter == again < registered == kept and given == 40
+    assert [trainer.config.stagger for trainer in chosen] == [True, True, out_of_step, False]
+
+
+def test_resume_passes_on_only_what_a_flag_changes(run, trained):
+    assert command("train --total-steps 9000 --resume", run) == 0
+    ((named, options),) = trained
+    assert named == ()
+    assert options == {"env": None, "resume": run, "total_steps": 9000}
+
+
+def test_train_evaluates_and_names_the_next_commands(tmp_path, capsys):
+    assert command("train ppo Catch --total-steps 500 --final-episodes 3 --log-folder", tmp_path, *SMALL) == 0
+    told = capsys.readouterr().out
+    assert "trained in " in told
+    assert "over 3 episodes" in told
+    for verb in ("eval", "play", "plot"):
+        assert f"headrace {verb} {tmp_path}/ppo/Catch_1" in told
+
+
+def test_resume_goes_on(run, capsys):
+    before = len((run / "monitor.csv").read_text().splitlines())
+    assert command("train --total-steps 3000 --final-episodes 0 --resume", run) == 0
+    told = capsys.readouterr().out
+    assert "s: 3," in told and "evaluated" not in told
+    assert len((run / "monitor.csv").read_text().splitlines()) > before
+
+
+def test_a_users_own_file_trains(tmp_path, capsys):
+    source = f"{EXAMPLES}/my_env.py:Collect"
+    assert (
+        command("train ppo", source, "--total-steps=500", "--final-episodes=2", "--log-folder", tmp_path, *SMALL) == 0
+    )
+    assert "over 2 episodes" in capsys.readouterr().out
+
+
+def test_eval_prints_a_table_or_json(run, capsys):
+    assert command("eval --episodes 3", run) == 0
+    header, names, returns, lengths = capsys.readouterr().out.splitlines()
+    assert header.startswith("CartPole-v1: 3 episodes, deterministic")
+    assert names.split() == ["mean", "std", "min", "median", "max"]
+    assert returns.split()[1:] == lengths.split()[1:]  # CartPole's reward is 1 a step
+    assert command("eval --episodes 3 --seed 5 --stochastic --load-last --json", run) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["env"], facts["policy"], facts["deterministic"], facts["seed"]) == ("CartPole-v1", "last", False, 5)
+    assert facts["return"]["min"] <= facts["return"]["mean"] <= facts["return"]["max"]
+
+
+def test_play_and_plot_write_pictures(run, tmp_path, capsys):
+    assert command("play --output", tmp_path / "some" / "play.gif", run) == 0
+    assert "episode 1: return" in capsys.readouterr().out
+    assert (tmp_path / "some" / "play.gif").read_bytes().startswith(b"GIF89a")
+    assert command("plot --output", tmp_path / "curves.png", run) == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_envs_lists_spaces_and_backends(capsys):
+    assert command("envs") == 0
+    table = capsys.readouterr().out
+    (line,) = [line for line in table.splitlines() if line.startswith("Pendulum-v1")]
+    assert line.split("  ", 1)[1].split() == ["Box(3)", "Box(1)", "±2", "cpu", "cuda", "torch", "inline"]
+    assert "file.py:Class" in table
+    assert command("envs --json") == 0
+    assert {one["name"] for one in json.loads(capsys.readouterr().out)} >= {"CartPole-v1", "Catch", "GridWorld"}
+
+
+def test_ctrl_c_saves_says_how_to_go_on_and_exits_0(tmp_path):
+    words = ["train", "ppo", "CartPole-v1", "--total-steps", "1e9", "--log-folder", str(tmp_path), *SMALL]
+    with subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            monitor = tmp_path / "ppo" / "CartPole-v1_1" / "monitor.csv"
+            deadline = time.monotonic() + 120
+            while not monitor.exists() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os.kill(process.pid, signal.SIGINT)
+            told, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert f"headrace train --resume {monitor.parent}" in told
+    assert (monitor.parent / "last" / "manifest.json").exists()

@@ -1,0 +1,246 @@
+"""Which remedies are offered, in which order, and that their arithmetic is Amdahl's."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.profiles import SECONDS, facts, lane, profile, site, worker
+
+from headrace.diagnose.profile.profile import Kind, Role
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.remedies import remedies
+
+LEARNING = {"FORWARD": 0.3, "BACKWARD": 0.4, "OPTIMIZER": 0.2}
+
+
+def titles(found):
+    return [remedy.title for remedy in found]
+
+
+def named(found, words):
+    (remedy,) = [remedy for remedy in found if words in remedy.title]
+    return remedy
+
+
+def test_sleeping_is_taken_out_with_the_line_it_is_on():
+    made = profile(ENVIRONMENT=0.2, IDLE=0.5, FORWARD=0.3)
+    made.driver.sites = [site(Role.IDLE, 25.0, "time.sleep(0.01)")]
+    first = remedies(Facts(made))[0]
+    assert first.title == "Take the sleeping out"
+    assert first.gain == pytest.approx(1 / (0.5 * 0.85))  # the rest is faster without
+    assert first.bound >= 1 / (0.5 * 0.75)
+    assert "train.py:12" in first.why
+    assert first.change.startswith("- time.sleep(0.01)")
+
+
+@pytest.mark.parametrize(
+    ("role", "title"), [("LOGGING", "Log ten"), ("SAVING", "Save ten"), ("EVALUATION", "Evaluate ten")]
+)
+def test_what_can_be_done_less_often_saves_nine_tenths(role, title):
+    first = remedies(facts(**{role: 0.4, "FORWARD": 0.6}))[0]
+    assert first.title.startswith(title)
+    assert first.gain == pytest.approx(1 / (1 - 0.36))
+
+
+def test_a_bound_has_the_error_of_sampling_on_the_safe_side_and_timers_have_none():
+    made = profile(LOGGING=0.5, FORWARD=0.5)
+    assert Facts(made).bound(SECONDS / 2) == pytest.approx(1 / (0.5 - 0.01), rel=1e-3)  # 10,000 samples: 1 point
+    made.driver.samples = 0
+    assert Facts(made).bound(SECONDS / 2) == pytest.approx(2.0)
+
+
+def test_what_comes_after_that_which_is_taken_out_may_be_faster_on_warm_caches():
+    made = profile(LOGGING=0.5, FORWARD=0.5)
+    made.driver.samples = 0
+    assert remedies(Facts(made))[0].bound == pytest.approx(1 / (0.5 * 0.9))
+    assert remedies(Facts(made))[0].gain == pytest.approx(1 / (0.5 + 0.05))
+
+
+def test_costly_environments_go_into_processes_with_what_handing_over_costs():
+    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8, "env_rate": 160})
+    remedy = named(remedies(Facts(made, round_trip=100e-6)), "2 processes")
+    assert remedy.gain == pytest.approx(SECONDS / (0.6 * SECONDS + 8000 * 100e-6))
+    assert remedy.bound == pytest.approx(1 / 0.6, rel=0.03)
+    assert remedy.gain <= remedy.bound
+
+
+def test_cheap_environments_do_not():
+    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8, "env_rate": 40000})
+    assert not [title for title in titles(remedies(Facts(made, round_trip=100e-6))) if "processes" in title]
+
+
+def test_without_a_count_of_steps_no_gain_is_promised():
+    remedy = named(remedies(facts(ENVIRONMENT=0.8, FORWARD=0.2, counters={"num_envs": 8})), "4 processes")
+    assert remedy.gain is None
+    assert "It pays where" in remedy.why
+
+
+def test_environments_that_sleep_are_not_limited_by_cores():
+    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8})
+    for span in made.driver.spans:
+        span.on_cpu = 0.1
+    assert named(remedies(Facts(made)), "8 processes").bound > 1 / 0.35
+
+
+def test_a_straggler_is_named_and_costs_its_lead():
+    workers = [worker(1, 0.2), worker(2, 0.2), worker(3, 0.6)]
+    found = remedies(facts(*workers, WAIT=0.62, FORWARD=0.38))
+    assert found[0].title == "Find out why worker 3 is slower"
+    assert found[0].gain == pytest.approx(1 / 0.6)
+
+
+def test_workers_alike_are_no_stragglers():
+    workers = [worker(1, 0.5), worker(2, 0.6)]
+    assert not [title for title in titles(remedies(facts(*workers, WAIT=0.62, FORWARD=0.38))) if "slower" in title]
+
+
+def test_processes_that_cost_more_than_they_give_are_given_up():
+    workers = [worker(n, 0.05) for n in range(4)]
+    first = remedies(facts(*workers, WAIT=0.7, FORWARD=0.3))[0]
+    assert first.title == "Step the environments in the script's own process"
+    assert first.gain == pytest.approx(1 / (0.3 * 0.85 + 0.5 * 4 * 0.05))
+
+
+def test_a_small_network_gets_the_fused_optimizer_and_larger_minibatches_and_no_gpu():
+    found = remedies(facts(INFERENCE=0.1, **LEARNING, counters={"parameters": 9000, "learning_batch": 64}))
+    assert named(found, "fused").gain == pytest.approx(1 / (1 - 0.55 * 0.2))
+    assert named(found, "256 instead of 64").gain is None
+    assert not [title for title in titles(found) if "GPU" in title]
+
+
+def test_a_large_network_gets_a_gpu():
+    found = remedies(facts(INFERENCE=0.1, **LEARNING, counters={"parameters": 10**7, "learning_batch": 256}))
+    gpu = named(found, "Put the network on a GPU")
+    assert gpu.bound > 100
+    assert gpu.gain is None
+    assert not [title for title in titles(found) if "minibatches" in title]
+
+
+def test_a_gpu_with_next_to_nothing_to_do_is_left():
+    counters = {"parameters": 9000, "learning_batch": 64, "cuda": 1}
+    found = remedies(facts(ENVIRONMENT=0.3, COPY=0.3, LAUNCH=0.2, FORWARD=0.2, counters=counters, gpu="H200"))
+    assert "Train on the CPU" in titles(found)
+    assert "Read from the GPU once an update, not once a step" in titles(found)
+
+
+def test_copies_are_not_blamed_where_there_is_no_gpu():
+    assert not [title for title in titles(remedies(facts(COPY=0.3, FORWARD=0.7))) if "GPU once" in title]
+
+
+def test_a_thread_pool_in_each_worker_is_seen():
+    workers = [worker(1, 0.5), worker(2, 0.5)]
+    pools = [lane(one.pid, Kind.POOL, "pool", OTHER=0.5) for one in workers for _ in range(3)]
+    remedy = named(remedies(facts(*workers, *pools, WAIT=0.6, FORWARD=0.4)), "Give each worker process one thread")
+    assert "8 threads in all for 4 cores" in remedy.why
+
+
+def test_more_threads_than_cores_are_seen():
+    pools = [lane(100, Kind.POOL, "pool", OTHER=0.5) for _ in range(7)]
+    remedy = named(remedies(facts(*pools, **LEARNING, OTHER=0.1)), "Let torch use one thread")
+    assert "8 threads do arithmetic on 4 cores" in remedy.why
+
+
+def test_headrace_is_offered_by_name_where_it_has_the_environment_and_never_to_itself():
+    made = profile()
+    assert named(remedies(Facts(made)), "Train CartPole-v1 in Headrace").change == "headrace train ppo CartPole-v1"
+    made.machine.versions["headrace"] = "0.1.0"
+    assert not [title for title in titles(remedies(Facts(made))) if "Headrace" in title]
+
+
+def test_an_environment_of_ones_own_takes_a_day():
+    made = profile()
+    for span in made.driver.spans:
+        span.detail = "MyEnv.step"
+    assert named(remedies(Facts(made)), "kernel").cost == "a day"
+
+
+def test_what_can_be_tried_in_a_minute_goes_before_a_small_gain_that_is_certain():
+    pools = [lane(100, Kind.POOL, "pool", OTHER=0.5) for _ in range(7)]
+    found = titles(remedies(facts(*pools, EVALUATION=0.1, **LEARNING)))
+    assert found.index("Let torch use one thread") < found.index("Evaluate ten times less often")
+
+
+def test_no_gain_exceeds_its_bound_and_the_largest_comes_first():
+    workers = [worker(1, 0.05), worker(2, 0.2)]
+    found = remedies(facts(*workers, WAIT=0.5, LOGGING=0.1, EVALUATION=0.1, OPTIMIZER=0.1, FORWARD=0.2))
+    gains = [remedy.gain for remedy in found if remedy.gain]
+    assert len(gains) > 2
+    assert gains == sorted(gains, reverse=True)
+    assert all(remedy.gain <= remedy.bound for remedy in found if remedy.gain)
+
+
+def test_nothing_is_offered_where_nothing_can_be_gained():
+    made = profile(FORWARD=0.4, BACKWARD=0.52, ENVIRONMENT=0.03, LOGGING=0.01, INFERENCE=0.04)
+    made.machine.versions["headrace"] = "0.1.0"
+    assert remedies(Facts(made)) == []
+
+
+def test_an_optimizer_that_is_fused_is_left_alone():
+    made = profile(INFERENCE=0.1, **LEARNING)
+    for span in made.driver.spans:
+        if span.role is Role.OPTIMIZER:
+            span.detail = "_fused_adam: _fused_adam_"
+    made.driver.spans[0].role, made.driver.spans[0].detail = Role.OPTIMIZER, "Adam.step"
+    assert not [title for title in titles(remedies(Facts(made))) if "fused" in title]
+
+
+def test_the_environment_of_an_evaluation_does_not_hide_those_that_train():
+    assert facts(counters={"num_envs": 1, "inference_batch": 8}).num_envs == 8
+
+
+def test_a_thread_that_waits_for_its_pool_may_be_better_alone():
+    pool = lane(100, Kind.POOL, "pool", OTHER=0.5)
+    counters = {"parameters": 134_658, "learning_batch": 256}
+    assert "Let torch use one thread" not in titles(remedies(facts(pool, **LEARNING, counters=counters)))
+    made = profile(pool, **LEARNING, counters=counters)
+    for span in made.driver.spans:
+        span.on_cpu = 0.5
+    assert "on a core 50 % of the time" in named(remedies(Facts(made)), "Let torch use one thread").why
+
+
+def test_sleeping_inside_an_environment_is_as_easily_taken_out():
+    made = profile(ENVIRONMENT=0.6, FORWARD=0.4)
+    asleep = site(Role.ENVIRONMENT, 20.0, "time.sleep(0.002)")
+    asleep.call = "sleep"
+    made.driver.sites = [asleep, site(Role.ENVIRONMENT, 10.0, "self.board.move(action)")]
+    first = remedies(Facts(made))[0]
+    assert first.title == "Take the sleeping out" and "40 % of the time the script sleeps" in first.why
+    assert first.gain == pytest.approx(1 / (0.6 * 0.85))
+
+
+def of_headrace(detail: str, **shares: float) -> Facts:
+    made = profile(counters={"num_envs": 64, "env_rate": 6400.0}, cores=4, **shares)
+    made.machine.versions["headrace"] = ""
+    for span in made.driver.spans:
+        span.detail = detail if span.role is Role.ENVIRONMENT else span.detail
+    return Facts(made, round_trip=50e-6)
+
+
+def test_headraces_own_worlds_are_as_fast_as_they_get():
+    made = of_headrace("KernelEnv.step", ENVIRONMENT=0.7, FORWARD=0.3)
+    assert made.compiled_world and remedies(made) == []
+
+
+def test_other_worlds_in_headrace_go_into_its_workers_or_become_kernels():
+    found = remedies(of_headrace("InlineEnv.step", ENVIRONMENT=0.7, FORWARD=0.3))
+    assert titles(found) == ["Step the environments in 4 processes", "Write the environment as a Headrace kernel"]
+    assert "--workers 4" in found[0].change
+    # 400 messages a second for 6,400 steps: 4 workers, each with 16 environments
+    assert found[0].gain == pytest.approx(1 / (1 - 0.7 * 0.75 + 400 * 50e-6), rel=0.01)
+
+
+def test_waiting_for_a_core_is_not_sleeping():
+    made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8})
+    for span in made.driver.spans:
+        span.on_cpu = 0.3
+    assert "in 8 processes" in titles(remedies(Facts(made)))[0]
+    made.driver.queued_seconds = 0.6 * SECONDS  # on a busy machine
+    assert "in 2 processes" in titles(remedies(Facts(made)))[0]
+
+
+def test_changes_name_the_algorithm_that_is_at_work():
+    made = profile(INFERENCE=0.1, **LEARNING)
+    made.machine.versions["stable_baselines3"] = "2.9.2"
+    assert "PPO(" in named(remedies(Facts(made)), "fused").change
+    made.driver.sites = [site(Role.OPTIMIZER, 9.0)]
+    made.driver.sites[0].file, made.driver.sites[0].function = "/x/stable_baselines3/sac/sac.py", "SAC.train"
+    assert "SAC(" in named(remedies(Facts(made)), "fused").change

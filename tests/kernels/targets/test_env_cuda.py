@@ -1,0 +1,366 @@
+"""The CUDA backend: in Numba's simulator against the CPU kernel, its PTX, and on a GPU where there is one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers.kernel_envs import BRANCH_FREE, Medley, assert_steps_agree, rollout
+
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.builtin.catch import Catch
+from headrace.envs.builtin.grid_world import GridWorld
+from headrace.envs.builtin.pendulum import Pendulum
+from headrace.envs.builtin.pixel_pendulum import PixelPendulum
+from headrace.envs.builtin.pursuit import Pursuit
+from headrace.kernels.language.read import read
+from headrace.kernels.runtime import cache
+from headrace.kernels.targets.cpu.env import CpuWorlds
+from headrace.kernels.targets.cuda.codegen_cuda import cuda_module
+from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pictures
+from headrace.kernels.targets.cuda.env import NUMBERS, CudaWorlds
+from headrace.kernels.targets.random_actions import random_actions
+from tests.kernels.targets.test_multi_agent_kernels import Duel, Herd, assert_agents_agree
+from tests.kernels.targets.test_pixels import Chequered, Colours
+
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
+without_gpu = pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def on_gpu(test):
+    """Marks a test that needs a GPU, and skips it without."""
+    return pytest.mark.gpu(without_gpu(test))
+
+
+@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+def test_simulator():
+    """The tests marked in_simulator, in a process of their own: Numba reads the setting when it is imported."""
+    pytest.importorskip("numba_cuda")
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        command, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert re.search(r"\d+ passed", done.stdout)
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [CartPole, Pendulum, Medley, GridWorld])
+def test_simulated_steps_agree_with_the_cpu_kernel(cls):
+    source, num_envs = read(cls), 5
+    ends = assert_steps_agree(CudaWorlds(source, num_envs, block=4), CpuWorlds(source, num_envs, threads=1), 11, seed=3)
+    assert ends > 0 or cls is not Medley
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [CartPole, Medley, GridWorld])
+def test_simulated_resets_are_bit_equal(cls):
+    source = read(cls)
+    worlds, reference = CudaWorlds(source, 7, first_env=2), CpuWorlds(source, 7, threads=1, first_env=2)
+    worlds.reset(rollout(source, 1, 7), 2**32 - 5)
+    reference.reset(rollout(source, 1, 7), 2**32 - 5)
+    for ours, theirs in zip(worlds.state().values(), reference.state().values(), strict=True):
+        assert torch.equal(ours.double(), theirs.double())
+
+
+@in_simulator
+@pytest.mark.parametrize("drift", [0.5, np.linspace(0.0, 1.0, 5)])
+def test_simulated_parameters_of_all_or_of_each_world(drift):
+    source, params = read(Medley), {"drift": drift, "lanes": 5, "mirrored": True}
+    assert_steps_agree(CudaWorlds(source, 5, params), CpuWorlds(source, 5, params, threads=1), 6, seed=1)
+
+
+@in_simulator
+def test_simulated_worlds_go_on_from_a_saved_state():
+    source = read(Medley)
+    worlds, columns = CudaWorlds(source, 4), rollout(source, 6, 4)
+    worlds.reset(columns, 3)
+    for t in range(3):
+        worlds.step(columns, t)
+    saved = worlds.state_dict()
+    for t in range(3, 6):
+        worlds.step(columns, t)
+    wanted = columns.observation.clone()
+    other = CudaWorlds(source, 4)
+    other.load_state_dict(saved)
+    for t in range(3, 6):
+        other.step(columns, t)
+    assert torch.equal(columns.observation, wanted)
+    other.set_state(worlds.state())
+    for ours, theirs in zip(worlds.state().values(), other.state().values(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def assert_same(ours, theirs):
+    """All columns and the whole state of two worlds, bit for bit."""
+    (worlds, columns), (others, wanted) = ours, theirs
+    for name in columns.columns:
+        assert torch.equal(getattr(columns, name), getattr(wanted, name)), name
+    for mine, its in zip(worlds.state_dict().values(), others.state_dict().values(), strict=True):
+        assert torch.equal(torch.as_tensor(mine), torch.as_tensor(its))
+
+
+def stepped_and_run(cls, num_worlds, num_steps, device="cpu"):
+    """The same worlds twice: stepped one by one, and run in two launches."""
+    source = read(cls)
+    both = []
+    for one_by_one in (True, False):
+        columns = rollout(source, num_steps, num_worlds * source.num_agents, device)
+        worlds = CudaWorlds(source, num_worlds, device=device)
+        worlds.reset(columns, 5)
+        if one_by_one:
+            for t in range(num_steps):
+                worlds.step(columns, t)
+        else:
+            worlds.run(columns, 0, 3)
+            worlds.run(columns, 3, num_steps)
+        both.append((worlds, columns))
+    return both
+
+
+def randomly_run(cls, num_worlds, num_steps, device="cpu"):
+    """Worlds that draw their own actions, and worlds that are given the same."""
+    source, counter = read(cls), 2**32 - 3
+    num_envs = num_worlds * source.num_agents
+    columns = rollout(source, num_steps, num_envs, device)
+    worlds = CudaWorlds(source, num_worlds, device=device)
+    worlds.reset(columns, 9)
+    worlds.run_random(columns, 0, num_steps, counter)
+    others, given = CudaWorlds(source, num_worlds, device=device), rollout(source, num_steps, num_envs, device)
+    others.reset(given, 9)
+    given.action.copy_(random_actions(source.action_space, 9, counter, num_steps, num_envs, device))
+    others.run(given, 0, num_steps)
+    return (worlds, columns), (others, given)
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [Medley, GridWorld])
+def test_simulated_runs_equal_single_steps(cls):
+    ours, theirs = stepped_and_run(cls, 2, 9)
+    assert_same(ours, theirs)
+    assert not ours[1].valid[:-1].all() or cls is not Medley  # episodes ended on the way
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [CartPole, Pendulum, Medley])
+def test_simulated_random_runs_take_the_actions_of_random_actions(cls):
+    ours, theirs = randomly_run(cls, 2, 5)
+    assert_same(ours, theirs)
+
+
+def assert_draws_the_same(cls, num_envs, num_steps, device="cpu"):
+    """The bytes of the CPU kernel, of its states."""
+    source = read(cls)
+    ours, theirs = CudaWorlds(source, num_envs, device=device), CpuWorlds(source, num_envs, threads=1)
+    mine, wanted = rollout(source, num_steps, num_envs, device), rollout(source, num_steps, num_envs)
+    ours.reset(mine, 5)
+    theirs.reset(wanted, 5)
+    assert torch.equal(mine.observation[0].cpu(), wanted.observation[0])
+    for t in range(num_steps):
+        theirs.step(wanted, t)
+        ours.load_state_dict(theirs.state_dict())
+        mine.observation[t].copy_(wanted.observation[t])
+        mine.valid[t].copy_(wanted.valid[t])
+        ours._draw(t)
+        assert torch.equal(mine.observation[t + 1].cpu(), wanted.observation[t + 1])
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [Colours, Chequered])
+def test_simulated_pictures_have_the_bytes_of_the_cpu_kernel(cls):
+    assert_draws_the_same(cls, 2, 6)
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
+def test_simulated_agents_agree_with_the_cpu_kernel(cls):
+    num_steps = 10 if cls is not Pursuit else 101
+    num_worlds = 2 if cls is not Pursuit else 1
+    worlds = CudaWorlds(read(cls), num_worlds)
+    assert_agents_agree(worlds, CpuWorlds(worlds.source, num_worlds, threads=1), num_steps)
+
+
+@in_simulator
+@pytest.mark.parametrize("cls", [Herd, Duel])
+def test_simulated_agents_run_as_they_step(cls):
+    ours, theirs = stepped_and_run(cls, 2, 8)
+    assert_same(ours, theirs)
+    ours, theirs = randomly_run(cls, 2, 4)
+    assert_same(ours, theirs)
+
+
+@in_simulator
+def test_simulated_runs_draw_every_row():
+    ours, theirs = stepped_and_run(Colours, 2, 9)
+    assert_same(ours, theirs)
+    ours, theirs = randomly_run(Colours, 2, 5)
+    assert_same(ours, theirs)
+
+
+@pytest.fixture
+def compile_ptx(monkeypatch):
+    """Compiles a kernel of a EnvIR to PTX for an H100, without a GPU; skips where numba-cuda or NVVM are missing."""
+    if SIMULATED:
+        pytest.skip("the simulator makes no PTX")
+    pytest.importorskip("numba_cuda")
+    from numba import cuda, types
+    from numba.cuda import compiler, dispatcher
+    from numba.cuda.cudadrv.nvvm import NVVM
+
+    try:
+        NVVM()
+    except Exception as error:
+        pytest.skip(f"no NVVM: {error}")
+    capability = (9, 0)
+    for module in (compiler, dispatcher):
+        monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=capability))
+
+    def compile_kernel(source, kernel):
+        write = cuda_pictures if kernel == "draw" else cuda_module
+        module = cache.load(f"{source.name}_{kernel}", write(source, per_env=False, simulated=False))
+        columns = rollout(source, 1, 2)
+        packs = [types.float32[::1], types.int32[::1]]
+        arrays = [
+            types.Array(getattr(types, {"i8": "int8", "f32": "float32"}[f.dtype]), len(f.shape) + 1, "C")
+            for f in source.arrays
+        ]
+        names = (
+            "observation",
+            "valid",
+            "action",
+            "reward",
+            "terminated",
+            "truncated",
+            "episode_return",
+            "episode_length",
+        )
+        tensors = [getattr(columns, name) for name in names]
+        given = [types.Array(getattr(types, str(x.numpy().dtype)), x.dim(), "A") for x in tensors]
+        if kernel == "draw":
+            given = given[:2]
+        signature = (*packs, *arrays, *given, *[types.int64] * NUMBERS.get(kernel, 1))
+        ptx, _ = cuda.compile(getattr(module, kernel).py_func, signature, device=False, cc=capability, abi="numba")
+        return ptx
+
+    return compile_kernel
+
+
+@pytest.mark.parametrize(
+    "cls, kernel",
+    [
+        (CartPole, "step"),
+        (Medley, "step"),
+        (GridWorld, "reset"),
+        (CartPole, "run"),
+        (Medley, "run_random"),
+        (Pendulum, "run_random"),
+        (Pursuit, "step"),
+        (PixelPendulum, "draw"),
+    ],
+)
+def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kernel):
+    ptx = compile_ptx(read(cls), kernel)
+    assert ".f32" in ptx and ".entry" in ptx
+    assert not re.findall(r"\.f64", ptx)
+    assert not re.findall(r"\bcall\b", ptx)  # every function is inlined
+    ptxas = shutil.which("ptxas")
+    if ptxas is None:
+        return
+    file = tmp_path / "kernel.ptx"
+    file.write_text(ptx)
+    told = subprocess.run([ptxas, "-v", "-arch=sm_90", file, "-o", tmp_path / "cubin"], capture_output=True, text=True)
+    if "Unsupported .version" in told.stderr:
+        pytest.skip("this ptxas is older than NVVM")
+    assert told.returncode == 0, told.stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in told.stderr
+
+
+def test_draws_are_never_contracted(compile_ptx):
+    """CartPole's reset is draws alone: a product and a sum each, which are not one fma."""
+    ptx = compile_ptx(read(CartPole), "reset")
+    assert "mul.rn.f32" in ptx and "fma.rn.f32" not in ptx
+
+
+@pytest.mark.parametrize("cls", [PixelPendulum, Colours])
+def test_pictures_are_never_contracted(compile_ptx, cls):
+    """Their bytes are the same on every target."""
+    ptx = compile_ptx(read(cls), "draw")
+    assert "mul.rn.f32" in ptx and "fma.rn.f32" not in ptx
+
+
+@pytest.mark.skipif(SIMULATED, reason="numba.cuda is there")
+def test_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba_cuda", None)
+    with pytest.raises(ImportError, match=r'pip install "headrace\[cuda\]"'):
+        CudaWorlds(read(CartPole), 4)
+
+
+@pytest.mark.skipif(SIMULATED or torch.cuda.is_available(), reason="there is a GPU")
+def test_missing_gpu_is_named():
+    pytest.importorskip("numba_cuda")
+    with pytest.raises(RuntimeError, match='needs an NVIDIA GPU that torch can use: use backend="cpu"'):
+        CudaWorlds(read(CartPole), 4)
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [*BRANCH_FREE, Medley, GridWorld, Catch])
+def test_gpu_steps_agree_with_the_cpu_kernel(cls):
+    source = read(cls)
+    assert_steps_agree(CudaWorlds(source, 300), CpuWorlds(source, 300, threads=1), 50, seed=3, device="cuda")
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [CartPole, Medley, GridWorld])
+def test_gpu_runs_equal_single_steps(cls):
+    assert_same(*stepped_and_run(cls, 300, 40, "cuda"))
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [CartPole, Pendulum, Medley])
+def test_gpu_random_runs_take_the_actions_of_random_actions(cls):
+    assert_same(*randomly_run(cls, 300, 40, "cuda"))
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [PixelPendulum, Colours, Chequered])
+def test_gpu_pictures_have_the_bytes_of_the_cpu_kernel(cls):
+    assert_draws_the_same(cls, 100, 20, "cuda")
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
+def test_gpu_agents_agree_with_the_cpu_kernel(cls):
+    worlds = CudaWorlds(read(cls), 200)
+    assert_agents_agree(worlds, CpuWorlds(worlds.source, 200, threads=1), 110, "cuda")
+    assert_same(*stepped_and_run(cls, 200, 40, "cuda"))
+    assert_same(*randomly_run(cls, 200, 40, "cuda"))
+
+
+@on_gpu
+@pytest.mark.parametrize("cls", [CartPole, GridWorld, PixelPendulum])
+def test_gpu_steps_are_captured_in_a_graph(cls):
+    """All steps of a rollout in one graph, replayed, give the bits of steps launched one by one."""
+    source = read(cls)
+    worlds, columns = CudaWorlds(source, 200), rollout(source, 16, 200, "cuda")
+    worlds.reset(columns, 3)
+    start = worlds.state_dict()
+    for t in range(16):
+        worlds.step(columns, t)
+    wanted = [columns.observation.clone(), columns.reward.clone(), columns.valid.clone()]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for t in range(16):
+            worlds.step(columns, t)
+    worlds.load_state_dict(start)
+    columns.reward.zero_()
+    graph.replay()
+    for ours, theirs in zip([columns.observation, columns.reward, columns.valid], wanted, strict=True):
+        assert torch.equal(ours, theirs)

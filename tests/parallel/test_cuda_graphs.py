@@ -1,0 +1,187 @@
+"""Iterations replayed from a graph equal those run step by step; what no graph can hold is refused and named.
+
+Without a GPU the graph is imitated (recorder.py): operations run again on the same tensors, Python does not.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.fake_graph import record
+
+from headrace import envs
+from headrace.algorithms import ppo
+from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core import fused, rng
+from headrace.parallel.collector import Collector
+from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.stagger import Stagger
+
+CONFIG = {"num_steps": 4, "epochs": 2, "minibatch_size": 16, "hidden": (8,), "schedule": "linear"}
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
+    monkeypatch.setattr(ppo, "known", lambda flag: False)
+    permutations = rng.permutations
+
+    def sorted_draws(seed, purpose, counter, *rest):
+        return permutations(seed, purpose, torch.as_tensor(counter), *rest)
+
+    monkeypatch.setattr(rng, "permutations", sorted_draws)
+    with fused.plain_only():
+        yield
+
+
+def made(name, device="cpu", **options):
+    env = envs.make(name, 8, backend="torch", device=device)
+    config = PPOConfig(**CONFIG | options)
+    algorithm = PPO.build(config, env.observation_space, env.action_space, 3, device)
+    return Collector(env, algorithm.policy, config.num_steps, algorithm.columns(), 3), algorithm
+
+
+def put_back(collector, algorithm):
+    """A capture that leaves no trace, as that of a GPU leaves none."""
+
+    def capture(body):
+        before = algorithm.state_dict(), collector.state_dict()
+        replay = record(body)
+        algorithm.load_state_dict(before[0])
+        collector.load_state_dict(before[1])
+        return replay
+
+    return capture
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("CartPole-v1", {"target_kl": 1e-4, "value_clip": 0.2}),
+        ("Pendulum-v1", {"distribution": "squashed", "entropy_coef": 0.01}),
+        ("MountainCarContinuous-v0", {"shared": True, "learning_rate": 3e-3}),
+        ("CartPole-v1", {"recurrent": "lstm", "memory_size": 5, "epochs": 1}),
+    ],
+)
+def test_replayed_iterations_equal_plain_ones(name, options):
+    collector, algorithm = made(name, **options)
+    plain_collector, plain = made(name, **options)
+    graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
+    replayed = 0
+    for k in range(4):
+        metrics = graphed.iterate(k / 4)
+        replayed += metrics is not None
+        if metrics is None:
+            metrics = algorithm.update(collector.collect(), k / 4)
+        expected = plain.update(plain_collector.collect(), k / 4)
+        assert not graphed.refused
+        for column in ("observation", "reward", "action", "log_prob", "value", "valid", "episode_return"):
+            assert torch.equal(getattr(collector.rollout, column), getattr(plain_collector.rollout, column)), column
+        assert {k: float(v) for k, v in metrics.items()} == {k: float(v) for k, v in expected.items()}
+        assert torch.equal(algorithm.optimizer.flat, plain.optimizer.flat)
+        assert (collector.steps, algorithm.iteration) == (plain_collector.steps, plain.iteration)
+    assert replayed == 3 and not graphed.refused
+
+
+def test_a_resumed_run_goes_on_from_its_counters():
+    collector, algorithm = made("CartPole-v1")
+    graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
+    algorithm.update(collector.collect(), 0.0)
+    graphed.iterate(0.1)
+    saved = algorithm.state_dict(), collector.state_dict()
+    graphed.iterate(0.2)
+    expected = algorithm.optimizer.flat.clone()
+    graphed.iterate(0.3)
+    algorithm.load_state_dict(saved[0])
+    collector.load_state_dict(saved[1])
+    graphed.iterate(0.2)
+    assert torch.equal(algorithm.optimizer.flat, expected)
+
+
+def test_what_cannot_be_captured_goes_on_step_by_step(monkeypatch, capsys):
+    collector, algorithm = made("CartPole-v1")
+    plain_collector, plain = made("CartPole-v1")
+    loss = ppo.ppo_loss
+    monkeypatch.setattr(ppo, "ppo_loss", lambda *args: (loss(*args)[0].item(), loss(*args))[1])
+    graphed = GraphedIteration(collector, algorithm, record)
+    for _ in range(3):
+        assert graphed.iterate(0.0) is None
+        algorithm.update(collector.collect(), 0.0)
+        plain.update(plain_collector.collect(), 0.0)
+    assert torch.equal(algorithm.optimizer.flat, plain.optimizer.flat)
+    assert algorithm.iteration == plain.iteration == 3
+    said = capsys.readouterr().err
+    assert said.count("no CUDA graph") == 1 and "test_graphs.py" in said and "item() waits for the device" in said
+
+
+def test_a_counter_on_the_host_is_refused(monkeypatch):
+    collector, algorithm = made("CartPole-v1")
+    step = collector.env.step
+
+    def counted(rollout, t):
+        collector.env.taken = getattr(collector.env, "taken", 0) + 1
+        step(rollout, t)
+
+    collector.env.taken = 0
+    collector.env.step = counted
+    graphed = GraphedIteration(collector, algorithm, record)
+    collector.collect()
+    assert graphed.iterate(0.0) is None
+    assert graphed.refused == "the environment counts taken on the host, and a graph would not: use a tensor"
+
+
+def test_tensors_left_for_the_next_iteration_are_refused():
+    collector, algorithm = made("CartPole-v1")
+    step = collector.env.step
+
+    def keeping(rollout, t):
+        step(rollout, t)
+        collector.env.last = rollout.reward[t] * 2  # rebound to a new tensor at every step
+
+    collector.env.step = keeping
+    graphed = GraphedIteration(collector, algorithm, record)
+    collector.collect()
+    assert graphed.iterate(0.0) is None
+    assert "leaves 32 bytes of new tensors behind" in graphed.refused
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("backend", ["torch", "cuda"])
+def test_gpu_graphs_equal_plain_iterations(backend, monkeypatch):
+    runs = []
+    for graph in (True, False):
+        env = envs.make("CartPole-v1", 256, backend=backend, device="cuda")
+        algorithm = PPO.build(
+            PPOConfig(**CONFIG | {"minibatch_size": 512}), env.observation_space, env.action_space, 3, "cuda"
+        )
+        collector = Collector(env, algorithm.policy, 4, algorithm.columns(), 3)
+        graphed = GraphedIteration(collector, algorithm)
+        for k in range(5):
+            metrics = graphed.iterate(k / 5) if graph else None
+            assert (metrics is not None) == (graph and k > 0), graphed.refused
+            if metrics is None:
+                algorithm.update(collector.collect(), k / 5)
+        runs.append((algorithm.optimizer.flat.clone(), collector.rollout.reward.clone()))
+    torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-4, atol=1e-6)
+    assert torch.equal(runs[0][1], runs[1][1])
+
+
+def test_worlds_are_brought_out_of_step_between_replays_too():
+    (collector, algorithm), (plain_collector, plain) = made("Pendulum-v1"), made("Pendulum-v1")
+    graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
+    staggers = [Stagger(one.rollout, collector.env.max_steps) for one in (collector, plain_collector)]
+    cut = 0
+    for k in range(5):
+        for stagger in staggers:
+            stagger.before(collector.steps)
+        if graphed.iterate(k / 5) is None:
+            algorithm.update(collector.collect(), k / 5)
+        plain.update(plain_collector.collect(), k / 5)
+        for stagger in staggers:
+            stagger.after()
+        cut += int((~collector.rollout.valid[0]).sum())
+        assert not graphed.refused and torch.equal(collector.rollout.valid, plain_collector.rollout.valid)
+        assert torch.equal(collector.rollout.observation, plain_collector.rollout.observation)
+        assert torch.equal(algorithm.optimizer.flat, plain.optimizer.flat)
+    assert cut == 4  # one world before each rollout but the first

@@ -1,0 +1,79 @@
+"""Every algorithm's iterations, replayed from a graph, equal those run step by step, bit for bit.
+
+The graph is imitated on the CPU; see tests/helpers/fake_graph.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from helpers.fake_graph import record
+
+from headrace import envs
+from headrace.core import fused, rng
+from headrace.parallel.collector import Collector
+from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.training.trainer import ALGORITHMS, algorithm_classes
+
+SMALL = {"num_steps": 4, "hidden": (8,), "learning_starts": 32, "batch_size": 16, "epochs": 1}
+CONTINUOUS = ("ddpg", "td3", "sac")
+GRAPHED = sorted(set(ALGORITHMS) - {"trpo"})  # TRPO's second derivatives leave tensors behind: it runs step by step
+ITERATIONS = 12  # off-policy ones begin to learn on the way
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
+    permutations = rng.permutations
+
+    def sorted_draws(seed, purpose, counter, *rest):
+        counter = counter if isinstance(counter, torch.Tensor) else torch.tensor(counter)
+        return permutations(seed, purpose, counter, *rest)
+
+    monkeypatch.setattr(rng, "permutations", sorted_draws)
+    for name in ALGORITHMS:
+        module = importlib.import_module(f"headrace.algorithms.{name}")
+        if hasattr(module, "known"):
+            monkeypatch.setattr(module, "known", lambda flag: False)
+    with fused.plain_only():
+        yield
+
+
+def made(name):
+    kind, config = algorithm_classes(name)
+    env = envs.make("Pendulum-v1" if name in CONTINUOUS else "CartPole-v1", 8, backend="torch")
+    settings = {key: value for key, value in SMALL.items() if key in config.__dataclass_fields__}
+    algorithm = kind.build(config(**settings), env.observation_space, env.action_space, 0, "cpu")
+    collector = Collector(env, algorithm.policy, algorithm.num_steps, algorithm.columns(), 0)
+    algorithm.prepare(collector.rollout)
+    return algorithm, collector
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GRAPHED)
+def test_replayed_iterations_equal_plain_ones(name):
+    (algorithm, collector), (plain, plain_collector) = made(name), made(name)
+
+    def capture(body):
+        before = algorithm.state_dict(), collector.state_dict()
+        replay = record(body)
+        algorithm.load_state_dict(before[0])
+        collector.load_state_dict(before[1])
+        return replay
+
+    graphed = GraphedIteration(collector, algorithm, capture)
+    for k in range(ITERATIONS):
+        metrics = graphed.iterate(k / ITERATIONS)
+        assert (metrics is not None) == (k > 0), graphed.refused
+        if metrics is None:
+            metrics = algorithm.update(collector.collect(), k / ITERATIONS)
+        expected = plain.update(plain_collector.collect(), k / ITERATIONS)
+        assert {key: float(x) for key, x in metrics.items()} == {key: float(x) for key, x in expected.items()}
+        assert torch.equal(collector.rollout.action, plain_collector.rollout.action)
+        for ours, theirs in zip(
+            algorithm.policy.state_dict().values(), plain.policy.state_dict().values(), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+        assert (algorithm.iteration, collector.steps) == (plain.iteration, plain_collector.steps)

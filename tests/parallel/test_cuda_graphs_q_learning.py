@@ -1,0 +1,77 @@
+"""Iterations of DQN and PQN are replayed from a graph like any other, with all that moves as the training goes on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.fake_graph import record
+
+from headrace import envs
+from headrace.algorithms.dqn import DQN, DQNConfig
+from headrace.algorithms.pqn import PQN, PQNConfig
+from headrace.core import fused, rng
+from headrace.core.device import torch_threads
+from headrace.parallel.collector import Collector
+from headrace.parallel.cuda_graphs import GraphedIteration
+
+REPLAYED = {"batch_size": 16, "learning_starts": 40, "buffer_size": 500, "gradient_steps": 3, "target_interval": 4}
+SETTINGS = [
+    (DQN, DQNConfig(num_steps=2, hidden=(8,), **REPLAYED)),
+    (DQN, DQNConfig(num_steps=2, hidden=(8, 8), prioritized=True, duelling=True, n_steps=3, **REPLAYED)),
+    (DQN, DQNConfig(num_steps=2, hidden=(8,), exploration_spread=3.0, tau=0.1, double=False, **REPLAYED)),
+    (PQN, PQNConfig(num_steps=4, hidden=(8,), minibatch_size=8)),
+]
+
+
+def made(kind, config):
+    env = envs.make("CartPole-v1", 8, backend="torch")
+    algorithm = kind.build(config, env.observation_space, env.action_space, 3, "cpu")
+    collector = Collector(env, algorithm.policy, config.num_steps, algorithm.columns(), 3)
+    algorithm.prepare(collector.rollout)
+    return collector, algorithm
+
+
+def put_back(collector, algorithm):
+    """A capture that leaves no trace, as that of a GPU leaves none."""
+
+    def capture(body):
+        before = algorithm.state_dict(), collector.state_dict()
+        replay = record(body)
+        algorithm.load_state_dict(before[0])
+        collector.load_state_dict(before[1])
+        return replay
+
+    return capture
+
+
+@pytest.fixture(autouse=True)
+def sorted_draws(monkeypatch):
+    """Permutations are those of a GPU."""
+    permutations = rng.permutations
+
+    def draws(seed, purpose, counter, *rest):
+        return permutations(seed, purpose, torch.as_tensor(counter), *rest)
+
+    monkeypatch.setattr(rng, "permutations", draws)
+
+
+@pytest.mark.parametrize(("kind", "config"), SETTINGS)
+def test_replayed_iterations_equal_plain_ones(kind, config):
+    with fused.plain_only(), torch_threads(1):
+        collector, algorithm = made(kind, config)
+        plain_collector, plain = made(kind, config)
+        graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
+        replayed = 0
+        for step in range(8):
+            progress = step / 10
+            metrics = graphed.iterate(progress)
+            replayed += metrics is not None
+            if metrics is None:
+                metrics = algorithm.update(collector.collect(), progress)
+            expected = plain.update(plain_collector.collect(), progress)
+            assert not graphed.refused
+            assert torch.equal(collector.rollout.action, plain_collector.rollout.action)
+            assert torch.equal(algorithm.optimizer.flat, plain.optimizer.flat)
+            for name, value in expected.items():
+                assert float(metrics[name]) == pytest.approx(float(value), rel=1e-6), name
+        assert replayed >= 5

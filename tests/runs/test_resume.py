@@ -1,0 +1,202 @@
+"""A resumed run equals one that was never interrupted, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.tiny import TINY, Walk
+
+import headrace as hr
+from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.core import fused
+from headrace.policies.actor_critic import ActorCritic
+from headrace.runs import checkpoint
+
+LONG = TINY | {"total_steps": 3000, "schedule": "linear", "normalize_observation": True, "normalize_return": True}
+
+
+@pytest.fixture(autouse=True)
+def _in_tmp(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class Stopped(Walk):
+    """Ctrl-C comes in the middle of the seventh rollout."""
+
+    def step(self, rollout, t):
+        super().step(rollout, t)
+        if self.taken == 6 * 16 + 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def episodes(run):
+    """Columns r and l of monitor.csv, as text."""
+    return [line.rpartition(",")[0] for line in (run.path / "monitor.csv").read_text().splitlines()[2:]]
+
+
+def same(a, b):
+    """Equality of nested states, tensors bit for bit."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def same_policy(a, b):
+    return same(dict(a.policy.state_dict()), dict(b.policy.state_dict()))
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit():
+    straight = hr.train("ppo", Walk(), **LONG)
+    stopped = hr.train("ppo", Stopped(), **LONG)
+    assert stopped.interrupted and stopped.metrics["iteration"] == 7 and not same_policy(straight, stopped)
+    resumed = hr.train(resume=stopped.path, env=Walk(), progress="none")
+    assert resumed.path == stopped.path and resumed.metrics["iteration"] == straight.metrics["iteration"]
+    assert same_policy(straight, resumed)
+    assert episodes(resumed) == episodes(straight)
+    assert resumed.metrics["return"] == straight.metrics["return"] and resumed.seconds > stopped.seconds
+    ends = [checkpoint.load(run.path / "last", "training") for run in (straight, resumed)]
+    for end in ends:
+        del end["seconds"]
+    assert same(*ends)  # optimizer, normalisers, counters, worlds, window of episodes
+
+
+def test_a_compiled_world_resumes_bit_for_bit(monkeypatch):
+    """Its acting and learning are kernels too, from the first iteration to the last."""
+    options = LONG | {"num_envs": 16, "num_steps": 32, "backend": "cpu", "target_return": None, "save_freq": 1000}
+    straight = hr.train("ppo", "CartPole-v1", **options)
+    served, serves = set(), fused._serves
+    monkeypatch.setattr(
+        fused, "_serves", lambda name, *rest: (answer := serves(name, *rest), served.add((name, answer)))[0]
+    )
+    resumed = hr.train(resume=next(straight.path.glob("step_1*")))
+    assert {("ppo.learn", True), ("actor_critic.decide", True)} <= served
+    assert ("ppo.learn", False) not in served
+    assert same_policy(straight, resumed) and episodes(resumed) == episodes(straight)
+
+
+def test_logs_written_after_the_checkpoint_are_taken_back():
+    straight = hr.train("ppo", Walk(), **LONG)
+    run = hr.train("ppo", Walk(), save_freq=1000, **LONG)
+    steps = sorted(run.path.glob("step_*"), key=lambda path: int(path.name.partition("_")[2]))
+    resumed = hr.train(resume=steps[0], env=Walk())
+    assert same_policy(straight, resumed) and episodes(resumed) == episodes(straight)
+    rows = [json.loads(line)["steps"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert rows == sorted(set(rows))
+
+
+def test_a_killed_process_resumes_from_its_last_checkpoint():
+    """A process that dies leaves rows behind that its checkpoint knows nothing of."""
+    straight = hr.train("ppo", Walk(), **LONG)
+
+    class Dying(Walk):
+        def step(self, rollout, t):
+            if self.taken == 10 * 16:
+                raise KeyboardInterrupt
+            super().step(rollout, t)
+
+    with pytest.raises(KeyboardInterrupt):
+        hr.train("ppo", Dying(), save_freq=500, **LONG)
+    resumed = hr.train(resume="runs/ppo/Walk_2", env=Walk())
+    assert same_policy(straight, resumed) and episodes(resumed) == episodes(straight)
+
+
+def test_limits_may_move_and_the_rest_stays():
+    run = hr.train("ppo", Walk(), total_steps=500, gamma=0.5, **TINY)
+    again = hr.train(resume=run.path, env=Walk())
+    assert again.steps == run.steps and again.reason == "total_steps" and again.metrics == run.metrics
+    longer = hr.train(resume=run.path, env=Walk(), total_steps=1000)
+    assert longer.steps >= 1000 and longer.metrics["episodes"] == len(episodes(longer))
+    assert "gamma = 0.5" in (run.path / "config.toml").read_text()
+    assert len((run.path / "command.txt").read_text().splitlines()) == 3
+    with pytest.raises(ValueError, match=r"seed is 0 in .* and cannot become 3"):
+        hr.train(resume=run.path, env=Walk(), seed=3)
+
+
+def test_a_gymnasium_world_resumes_with_fresh_episodes_and_says_so(capsys):
+    options = TINY | {"num_envs": 2, "backend": "inline", "progress": "plain"}
+    run = hr.train("ppo", "CartPole-v1", total_steps=300, **options)
+    longer = hr.train(resume=run.path, total_steps=600)
+    assert "CartPole-v1 cannot be saved: resuming with fresh episodes" in capsys.readouterr().out
+    lengths = [int(line.split(",")[1]) for line in episodes(longer)]
+    assert longer.steps >= 600 and min(lengths) > 0 and len(lengths) == longer.metrics["episodes"]
+
+
+def test_what_a_checkpoint_cannot_make_again_is_asked_for():
+    run = hr.train("ppo", Walk(), total_steps=100, **TINY)
+    with pytest.raises(TypeError, match="cannot say how its environment was made"):
+        hr.train(resume=run.path)
+    with pytest.raises(ValueError, match="resume from its run's folder"):
+        hr.train(resume=run.path / "best")
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        hr.train(resume="runs/ppo/Walk_77")
+
+
+def test_an_algorithm_of_ones_own_resumes():
+    def algorithm(env):
+        return PPO(ActorCritic(env.observation_space, env.action_space, hidden=(8,)), PPOConfig(num_steps=8))
+
+    env = Walk()
+    straight = hr.train(algorithm(env), Walk(), total_steps=1000, progress="none")
+    first = hr.train(algorithm(env), Walk(), total_steps=500, progress="none")
+    resumed = hr.train(algorithm(env), Walk(), resume=first.path, total_steps=1000)
+    assert same_policy(straight, resumed)
+
+
+def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prints():
+    command = [sys.executable, "-m", "headrace"]
+    flags = (
+        "train ppo CartPole-v1 --backend inline --num-envs 2 --num-steps 16 --total-steps 10000000 --final-episodes 0"
+    )
+    process = subprocess.Popen([*command, *flags.split()], stdout=subprocess.PIPE, text=True)
+    metrics = Path("runs/ppo/CartPole-v1_1/metrics.jsonl")
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    said = out.rpartition("go on with: headrace ")[2].split()
+    assert said == ["train", "--resume", "runs/ppo/CartPole-v1_1"]
+    steps = checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"]
+    rest = ["--total-steps", str(steps + 100), "--final-episodes", "0"]
+    subprocess.run([*command, *said, *rest], check=True, capture_output=True, timeout=60)
+    assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] >= steps + 100
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_a_terminal_that_is_closed_does_not_lose_a_run(theirs):
+    """Whoever writes to it afterwards gets an error. Those whose terminal it is are told by SIGHUP, and end."""
+    master, slave = os.openpty()
+    flags = (
+        "train ppo CartPole-v1 --backend inline --num-envs 2 --num-steps 16 --total-steps 10000000 --final-episodes 0"
+    )
+    command = [sys.executable, "-c", OWN_TERMINAL if theirs else TERMINAL, *flags.split()]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    os.close(slave)
+    metrics, said = Path("runs/ppo/CartPole-v1_1/metrics.jsonl"), b""
+    deadline = time.monotonic() + 60
+    while not metrics.exists() and time.monotonic() < deadline:
+        said += os.read(master, 65536)  # else the terminal is full one day
+    os.close(master)
+    if not theirs:
+        time.sleep(1.0)  # some tables long
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0, said
+    assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] > 0
+
+
+TERMINAL = """
+import sys
+from headrace.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+# a process whose controlling terminal is its standard input, as a shell's are
+OWN_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)" + TERMINAL

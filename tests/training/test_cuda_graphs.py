@@ -1,0 +1,71 @@
+"""A training whose iterations are replayed from a graph gives the rows of one that runs step by step.
+
+The graph is imitated on the CPU; see tests/helpers/fake_graph.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from helpers.fake_graph import record
+
+from headrace.algorithms import ppo
+from headrace.core import fused, rng
+from headrace.data.finite import NotFinite
+from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.training.trainer import Trainer
+
+SETTINGS = {"num_envs": 8, "num_steps": 8, "minibatch_size": 32, "epochs": 1, "hidden": (4,), "schedule": "linear"}
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch):
+    """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
+    monkeypatch.setattr(ppo, "known", lambda flag: False)
+    permutations = rng.permutations
+
+    def sorted_draws(seed, purpose, counter, *rest):
+        counter = counter if isinstance(counter, torch.Tensor) else torch.tensor(counter)
+        return permutations(seed, purpose, counter, *rest)
+
+    monkeypatch.setattr(rng, "permutations", sorted_draws)
+    with fused.plain_only():
+        yield
+
+
+def trained(graph, **settings):
+    trainer = Trainer("ppo", "CartPole-v1", backend="torch", device="cpu", **SETTINGS | settings)
+    algorithm, collector = trainer.algorithm, trainer.collector
+
+    def capture(body):
+        before = algorithm.state_dict(), collector.state_dict()
+        replay = record(body)
+        algorithm.load_state_dict(before[0])
+        collector.load_state_dict(before[1])
+        return replay
+
+    if graph:
+        trainer.graphed = GraphedIteration(collector, algorithm, capture)
+    return trainer
+
+
+def test_rows_are_those_of_a_training_without_graphs():
+    graphed, plain = trained(graph=True), trained(graph=False)
+    assert plain.graphed is None  # there is no GPU to capture on
+    for _ in range(5):
+        rows = [trainer.row(trainer.iterate()) for trainer in (graphed, plain)]
+        assert graphed.ended == plain.ended
+        for row in rows:
+            row.pop("seconds"), row.pop("steps_per_second")
+        assert rows[0] == rows[1]
+    assert graphed.graphed is not None and not graphed.graphed.refused
+    assert graphed.episodes.count > 0 and rows[0]["iteration"] == 5
+
+
+def test_a_nan_stops_the_run_in_its_iteration():
+    trainer = trained(graph=True)
+    trainer.iterate()
+    trainer.iterate()
+    trainer.env.worlds.floats[0, 3] = torch.nan
+    with pytest.raises(NotFinite, match=r"observation\[0\] is nan in env 3"):
+        trainer.iterate()
