@@ -91,7 +91,7 @@ def work(case: Case) -> tuple[Callable[[], object], int]:
     if case.task == "act":
         seen = torch.randn(OBSERVATIONS, case.rows).t()
         noise = torch.rand(case.rows, learner.policy.num_draws)
-        return torch.no_grad()(lambda: learner.policy.decide(seen, None, noise)), case.rows
+        return torch.no_grad()(lambda: learner.policy.act(seen, None, noise)), case.rows
     columns = env_columns(observations) | {"action": action_column(actions)} | learner.columns()
     rollout = Rollout(case.rows // 32, 32, columns)
     rollout.observation.copy_(torch.randn(rollout.observation.shape))

@@ -94,7 +94,7 @@ def headrace_solve(name: str, seed: int) -> dict[str, Any]:
     trainer = Trainer(name, WORKS[name].env, seed=seed)
     while True:
         trainer.iterate()
-        if judge.check(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True)):
+        if judge.check(trainer.steps, lambda observation: trainer.policy.predict(observation, deterministic=True)[0]):
             return judge.row()
 
 

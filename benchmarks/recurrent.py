@@ -14,7 +14,7 @@ from common import Neighbours, Row, finish, parser, run_program, table
 from off_policy import interpreters
 from recurrent_one import LIBRARIES
 
-COLUMNS = ("library", "memory_size", "sequence_length", "per_second", "per_second_min", "per_second_max", "times_sb3")
+COLUMNS = ("library", "rnn_size", "sequence_length", "per_second", "per_second_min", "per_second_max", "times_sb3")
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def rates(size: int, found: dict[str, str], rounds: int, seconds: float) -> list
     return [
         {
             "library": name,
-            "memory_size": size,
+            "rnn_size": size,
             "sequence_length": length,
             "per_second": statistics.median(values),
             "per_second_min": min(values),

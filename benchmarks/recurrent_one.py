@@ -25,7 +25,7 @@ def headrace_rate(size: int, length: int, seconds: float) -> dict[str, Any]:
         minibatch_size=MINIBATCH,
         epochs=EPOCHS,
         recurrent="lstm",
-        memory_size=size,
+        rnn_size=size,
         sequence_length=length,
         hidden=(),
         learning_rate=3e-4,

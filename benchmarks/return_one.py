@@ -73,7 +73,7 @@ def own(options: argparse.Namespace, curve: Curve) -> None:
 
     trainer = Trainer("ppo", ENV, seed=options.seed, backend=options.backend)
     trainer.iterate()
-    while not curve.over(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True)):
+    while not curve.over(trainer.steps, lambda observation: trainer.policy.predict(observation, deterministic=True)[0]):
         trainer.iterate()
     trainer.close()
 

@@ -45,7 +45,9 @@ def solve(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     over = False
     while not over and trainer.seconds < options.give_up:
         trainer.iterate()
-        over = judge.check(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True))
+        over = judge.check(
+            trainer.steps, lambda observation: trainer.policy.predict(observation, deterministic=True)[0]
+        )
     held = bool(judge.verdict["held"])
     return {
         "env": options.env,

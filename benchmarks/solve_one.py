@@ -25,7 +25,7 @@ def headrace(options: argparse.Namespace) -> Judge:
     trainer = Trainer("ppo", options.env, seed=options.seed, **dict(map(setting, options.set)))
     while True:
         trainer.iterate()
-        if judge.check(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True)):
+        if judge.check(trainer.steps, lambda observation: trainer.policy.predict(observation, deterministic=True)[0]):
             return judge
 
 

@@ -43,7 +43,7 @@ def main() -> None:
         rows += more
     if "collecting" in options.parts:
         acting = collecting(options)
-        columns = ("us", "steps", "workers", "num_steps", "pace", "stragglers", "sps", "times_together")
+        columns = ("us", "steps", "workers", "num_steps", "pace", "drop_slowest", "sps", "times_together")
         print(table(acting, (*columns, "dead_share", "others_cpu")))
         rows += acting
     finish("workers", rows, options, neighbours)
@@ -97,21 +97,21 @@ def collecting(options: argparse.Namespace) -> list[Row]:
     equal = [
         {"us": us, "workers": cores(), "num_steps": 64, "pace": pace}
         for us in options.us
-        for pace in ("together", "halves", "asynchronous")
+        for pace in ("sync", "double_buffered", "async")
     ]
     slow = [
         {"us": SLOW, "heavy": True, "sleeping": True, "workers": options.num_envs, "num_steps": steps} | how
         for steps in ((32,) if options.quick else (32, 128))
         for how in (
-            {"pace": "together"},
-            {"pace": "asynchronous"},
-            {"pace": "asynchronous", "stragglers": 0.25},
+            {"pace": "sync"},
+            {"pace": "async"},
+            {"pace": "async", "drop_slowest": 0.25},
         )
     ]
     rows = [measured("collecting", sys.executable, kind, options) for kind in equal + slow]
     together = None
     for row in rows:
-        together = row["sps"] if row["pace"] == "together" else together
+        together = row["sps"] if row["pace"] == "sync" else together
         row["times_together"] = row["sps"] / together if together else None
     return rows
 

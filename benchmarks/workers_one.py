@@ -75,8 +75,8 @@ def collecting(options: argparse.Namespace) -> Step:
         num_envs=options.num_envs,
         workers=options.workers,
         num_steps=options.num_steps,
-        pace=options.pace,
-        stragglers=options.stragglers,
+        collection=options.collection,
+        drop_slowest=options.drop_slowest,
         scale=False,
     )
     collector: Any = trainer.collector
@@ -174,8 +174,8 @@ def main() -> None:
     flags.add_argument("--num-envs", type=int, default=8)
     flags.add_argument("--workers", type=int, help="of ours; without: as many as trying says")
     flags.add_argument("--num-steps", type=int, default=128, help="of a rollout, where a policy acts")
-    flags.add_argument("--pace", choices=("together", "halves", "asynchronous"), default="together")
-    flags.add_argument("--stragglers", type=float, default=0.0)
+    flags.add_argument("--collection", choices=("sync", "double_buffered", "async"), default="sync")
+    flags.add_argument("--drop-slowest", type=float, default=0.0)
     flags.add_argument("--seconds", type=float, default=1.0)
     options = flags.parse_args()
     call, steps, close = LIBRARIES[options.library](options)

@@ -16,10 +16,10 @@ env = gymnasium.make("CartPole-v1")
 observation, _ = env.reset(seed=0)
 total, over = 0.0, False
 while not over:
-    observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+    observation, reward, terminated, truncated, _ = env.step(policy.predict(observation)[0])
     total, over = total + float(reward), terminated or truncated
 print(f"one observation at a time: return {total:.0f}")
 
 batch = np.random.default_rng(0).uniform(-0.05, 0.05, (5, 4)).astype(np.float32)
-print("five at once:", policy.act(batch))
-print("five at once, drawn from the policy's distribution:", policy.act(batch, deterministic=False))
+print("five at once:", policy.predict(batch)[0])
+print("five at once, drawn from the policy's distribution:", policy.predict(batch, deterministic=False)[0])

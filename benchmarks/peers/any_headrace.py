@@ -19,6 +19,6 @@ def train(options: Any) -> dict[str, Any]:
     trainer = Trainer("ppo", options.env, seed=options.seed, **limits, **dict(map(setting, options.set)))
     while True:
         trainer.iterate()
-        if judge.over(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True)):
+        if judge.over(trainer.steps, lambda observation: trainer.policy.predict(observation, deterministic=True)[0]):
             trainer.close()
             return judge.row

@@ -27,7 +27,7 @@ class Agent(nn.Module):
         self.critic = network((observations, *hidden, 1), last_gain=1.0)
         self.actor = network((observations, *hidden, actions), last_gain=0.01)
 
-    def decide(self, observation: torch.Tensor, action: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    def act(self, observation: torch.Tensor, action: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
         choice = Categorical(logits=self.actor(observation))
         if action is None:
             action = choice.sample()
@@ -79,7 +79,7 @@ def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:
         for step in range(work.num_steps):
             observations[step], dones[step] = next_observation, next_done
             with torch.no_grad():
-                action, log_probs[step], _, values[step] = agent.decide(next_observation)
+                action, log_probs[step], _, values[step] = agent.act(next_observation)
             actions[step] = action
             observation, reward, terminated, truncated, _ = envs.step(action.numpy())
             rewards[step] = torch.tensor(reward)
@@ -106,7 +106,7 @@ def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:
             for start in range(0, rows, work.minibatch_size):
                 chosen = order[start : start + work.minibatch_size]
                 b_observation, b_action, b_log_prob, b_advantage, b_return = (x[chosen] for x in batch)
-                _, log_prob, entropy, value = agent.decide(b_observation, b_action)
+                _, log_prob, entropy, value = agent.act(b_observation, b_action)
                 ratio = (log_prob - b_log_prob).exp()
                 b_advantage = (b_advantage - b_advantage.mean()) / (b_advantage.std() + 1e-8)
                 policy_loss = torch.max(-b_advantage * ratio, -b_advantage * ratio.clamp(1 - clip, 1 + clip)).mean()

@@ -17,7 +17,7 @@ def train(work: Work, seed: int, every: int, after: After, **others: Any) -> dic
     over = False
     while not over:
         trainer.iterate()
-        over = after(trainer.steps, lambda observation: trainer.policy.act(observation, deterministic=True))
+        over = after(trainer.steps, lambda observation: trainer.policy.predict(observation, deterministic=True)[0])
         over |= bool(work.falling_over) and trainer.steps >= work.falling_over
     config = trainer.algorithm.config
     parameters = sum(parameter.numel() for parameter in trainer.policy.parameters())

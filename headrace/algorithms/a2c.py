@@ -33,7 +33,7 @@ class A2CConfig:
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    memory_size: int = 64  # size of that memory
+    rnn_size: int = 64  # size of that memory
     sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
 
@@ -77,7 +77,7 @@ def learn(policy: Policy, rollout: Rollout, advantage: Tensor, returns: Tensor, 
     advantage = rows(advantage)
     if config.normalize_advantage:
         advantage = normalized(advantage, valid)
-    log_prob, entropy, value = policy.evaluate(policy.inputs(rollout), rows(rollout.action))
+    log_prob, entropy, value = policy.log_prob_entropy_value(policy.inputs(rollout), rows(rollout.action))
     policy_loss = -(log_prob * advantage) @ weight
     value_loss = (value - rows(returns)).square() @ weight / policy.value_scale() ** 2
     entropy_loss = -entropy @ weight

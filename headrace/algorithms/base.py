@@ -31,7 +31,7 @@ class Algorithm(Protocol):
     def columns(self) -> dict[str, Column | Columns]:
         """Columns the collector's policy fills, beside those every environment writes."""
 
-    def rehearse(self, rollout: Rollout) -> None:
+    def warm_up(self, rollout: Rollout) -> None:
         """Learn once from a made-up rollout and forget it, so that whatever must be compiled is compiled."""
 
     def prepare(self, rollout: Rollout) -> str:

@@ -28,20 +28,20 @@ class DDPGConfig:
     buffer_size: int = 1_000_000  # steps kept in the replay, of all envs together
     learning_starts: int = 1_000  # steps with random actions, of all envs together, before learning begins
     batch_size: int = 256  # rows in a gradient step
-    update_ratio: float = 1.0  # gradient steps for each step of an env
-    gradient_steps: int = 0  # gradient steps of an iteration; 0: by update_ratio
+    utd_ratio: float = 1.0  # gradient steps for each step of an env
+    gradient_steps: int = 0  # gradient steps of an iteration; 0: by utd_ratio
     learning_rate: float = 1e-3  # of Adam, for actor and critic
     gamma: float = 0.99  # discount of the reward one step later
     n_steps: int = 1  # steps whose rewards are summed before a value is looked up
     tau: float = 0.005  # share of the way to the networks that their targets go in a gradient step
     exploration: float = 0.1  # deviation of the noise on actions, in half ranges of them
-    noise_memory: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
+    noise_autocorrelation: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    memory_size: int = 64  # size of that memory
+    rnn_size: int = 64  # size of that memory
     sequence_length: int = 16  # rows of one env that are learned from together where there is memory
     burn_in: int = 8  # rows before them that bring the memory up to date
 
@@ -70,7 +70,7 @@ class DDPG(OffPolicy):
         cls, config: DDPGConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> DDPG:
         """DDPG with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        own = {"critics": 1, "deterministic": True, "noise_memory": config.noise_memory}
+        own = {"critics": 1, "deterministic": True, "noise_autocorrelation": config.noise_autocorrelation}
         settings = policy_settings(config) | own
         return cls(ActorQ(observation_space, action_space, seed=seed, **settings).to(device), config, seed)
 
@@ -79,7 +79,7 @@ class DDPG(OffPolicy):
         self.policy.random.fill_(self.rows < self.config.learning_starts)
         self.policy.exploration.fill_(self.config.exploration)
 
-    def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
+    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         return learn(self.networks, batches, self.config)
 
 

@@ -1,6 +1,6 @@
 """DQN: deep Q-learning from a replay, with what has been added since by switch. Mnih et al. 2015, Nature 518.
 
-double: van Hasselt et al. 2016, arXiv:1509.06461. duelling: Wang et al. 2016, arXiv:1511.06581. n_steps: Sutton 1988,
+double: van Hasselt et al. 2016, arXiv:1509.06461. dueling: Wang et al. 2016, arXiv:1511.06581. n_steps: Sutton 1988,
 as in Hessel et al. 2018, arXiv:1710.02298. prioritized: Schaul et al. 2016, arXiv:1511.05952.
 """
 
@@ -33,8 +33,8 @@ class DQNConfig:
     buffer_size: int = 100_000  # steps kept in the replay, of all envs together
     learning_starts: int = 1_000  # steps of all envs together before learning begins
     batch_size: int = 64  # rows in a gradient step
-    update_ratio: float = 0.25  # gradient steps for each step of an env
-    gradient_steps: int = 0  # gradient steps of an iteration; 0: by update_ratio
+    utd_ratio: float = 0.25  # gradient steps for each step of an env
+    gradient_steps: int = 0  # gradient steps of an iteration; 0: by utd_ratio
     learning_rate: float = 5e-4  # of Adam, at the start
     schedule: Literal["constant", "linear"] = "linear"  # of the learning rate: linear falls to 0 by the end
     gamma: float = 0.99  # discount of the reward one step later
@@ -42,7 +42,7 @@ class DQNConfig:
     target_interval: int = 250  # gradient steps between two moves of the target network
     tau: float = 1.0  # share of the way to the network that its target goes in a move
     double: bool = True  # the network chooses the next action, its target says what it is worth
-    duelling: bool = False  # values of states and advantages of actions have a last hidden layer each
+    dueling: bool = False  # values of states and advantages of actions have a last hidden layer each
     prioritized: bool = False  # rows are drawn by how wrong they were
     priority_alpha: float = 0.6  # how much that counts: 0 not at all, 1 in proportion
     priority_beta: float = 0.4  # how much is made up for it in the loss, at the start; all of it at the end
@@ -57,7 +57,7 @@ class DQNConfig:
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    memory_size: int = 64  # size of that memory
+    rnn_size: int = 64  # size of that memory
     sequence_length: int = 16  # rows of one env that are learned from together where there is memory
     burn_in: int = 8  # rows before them that bring the memory up to date
 
@@ -100,7 +100,7 @@ class DQN(OffPolicy):
         cls, config: DQNConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> DQN:
         """DQN with a QNetwork on a device. Raises TypeError for spaces it cannot learn on."""
-        network = policy_settings(config) | {"layer_norm": config.layer_norm, "duelling": config.duelling}
+        network = policy_settings(config) | {"layer_norm": config.layer_norm, "dueling": config.dueling}
         return cls(QNetwork(observation_space, action_space, seed=seed, **network).to(device), config, seed)
 
     def prepare(self, rollout: Rollout) -> str:
@@ -142,8 +142,8 @@ class DQN(OffPolicy):
         self.buffers = {"target": self.slow, "exploration": self.policy.exploration}
         self.explore()
 
-    def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
-        steps = self.updates + torch.arange(1, len(noise) + 1, device=noise.device)
+    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
+        steps = self.updates + torch.arange(1, len(random) + 1, device=random.device)
         follow = self.config.tau * (steps % self.config.target_interval == 0)
         networks = (self.policy, self.target, self.slow, self.optimizer)
         metrics, error = learn(*networks, batches, follow, self.config)

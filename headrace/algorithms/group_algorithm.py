@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
-from headrace.policies.group_policy import GroupedPolicy, Seat
+from headrace.policies.group_policy import GroupedPolicy, Slot
 
 SEEDS = 2**32
 APART = 2654435761  # 2^32 / golden ratio: multiples of it lie far apart
@@ -37,28 +37,28 @@ class Grouped:
     def columns(self) -> dict[str, Column | Columns]:
         """Those of each group's algorithm: memory as wide as the widest."""
         declared = [algorithm.columns() for algorithm in self.algorithms.values()]
-        if "memory" in declared[0]:
-            widest = max(declared, key=lambda columns: _shape(columns["memory"])[0])
-            return {**declared[0], "memory": widest["memory"]}
+        if "rnn_state" in declared[0]:
+            widest = max(declared, key=lambda columns: _shape(columns["rnn_state"])[0])
+            return {**declared[0], "rnn_state": widest["rnn_state"]}
         return declared[0]
 
-    def rehearse(self, rollout: Rollout) -> None:
+    def warm_up(self, rollout: Rollout) -> None:
         """Learn once from a made-up rollout and forget it."""
-        for seat in self.policy.seats:
-            self.algorithms[seat.name].rehearse(self._part(seat, rollout))
+        for slot in self.policy.slots:
+            self.algorithms[slot.name].warm_up(self._part(slot, rollout))
         self._parts.clear()
 
     def prepare(self, rollout: Rollout) -> str:
         """Allocate what depends on the number of environments. Gives a line for each group."""
-        words = {seat.name: self.algorithms[seat.name].prepare(self._part(seat, rollout)) for seat in self.policy.seats}
+        words = {slot.name: self.algorithms[slot.name].prepare(self._part(slot, rollout)) for slot in self.policy.slots}
         return "\n".join(f"{name}: {line}" for name, line in words.items() if line)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Each group learns from its part. Gives the metrics of all."""
         metrics: dict[str, Tensor] = {}
-        for seat in self.policy.seats:
-            learned = self.algorithms[seat.name].update(self._part(seat, rollout), progress)
-            metrics |= {f"{seat.name}/{name}": value for name, value in learned.items()}
+        for slot in self.policy.slots:
+            learned = self.algorithms[slot.name].update(self._part(slot, rollout), progress)
+            metrics |= {f"{slot.name}/{name}": value for name, value in learned.items()}
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,28 +72,28 @@ class Grouped:
         for name, algorithm in self.algorithms.items():
             algorithm.load_state_dict(state[name])
 
-    def _part(self, seat: Seat, rollout: Rollout) -> Rollout:
+    def _part(self, slot: Slot, rollout: Rollout) -> Rollout:
         """A copy of a group's part of a rollout, in the same memory each time."""
-        rows = seat.columns(rollout.num_envs, self.policy.num_agents)
-        part = self._parts.get(seat.name)
+        rows = slot.columns(rollout.num_envs, self.policy.num_agents)
+        part = self._parts.get(slot.name)
         if part is None:
-            columns = {name: self._column(seat, name, column) for name, column in rollout.columns.items()}
-            part = self._parts[seat.name] = Rollout(rollout.num_steps, rows.stop - rows.start, columns, rollout.device)
+            columns = {name: self._column(slot, name, column) for name, column in rollout.columns.items()}
+            part = self._parts[slot.name] = Rollout(rollout.num_steps, rows.stop - rows.start, columns, rollout.device)
         for name in rollout.columns:
             value = getattr(rollout, name)
             if self.policy.nested and name in ("observation", "action"):
-                theirs = getattr(value, seat.name)
+                theirs = getattr(value, slot.name)
             else:
                 theirs = tree_map(lambda column: column[:, rows], value)
-            if name == "memory":
-                theirs = theirs[..., : seat.width]
+            if name == "rnn_state":
+                theirs = theirs[..., : slot.width]
             tree_map(lambda target, source: target.copy_(source), getattr(part, name), theirs)
         return part
 
-    def _column(self, seat: Seat, name: str, column: Any) -> Any:
+    def _column(self, slot: Slot, name: str, column: Any) -> Any:
         if self.policy.nested and name in ("observation", "action"):
-            return _of_all(column[seat.name])
-        return replace(column, shape=(seat.width,)) if name == "memory" else column
+            return _of_all(column[slot.name])
+        return replace(column, shape=(slot.width,)) if name == "rnn_state" else column
 
 
 def seed_of(seed: int, group: int) -> int:

@@ -26,7 +26,7 @@ POLICY_SETTINGS = (
     "normalize_observation",
     "images",
     "recurrent",
-    "memory_size",
+    "rnn_size",
     "sequence_length",
     "burn_in",
 )  # fields of a config that go to the policy under the same name
@@ -35,7 +35,7 @@ POLICY_SETTINGS = (
 class OffPolicy:
     """A policy, its optimizers, target networks, and a replay. Subclasses bring `learn`.
 
-    The config has num_steps, buffer_size, learning_starts, batch_size, gradient_steps, update_ratio, gamma, n_steps,
+    The config has num_steps, buffer_size, learning_starts, batch_size, gradient_steps, utd_ratio, gamma, n_steps,
     and of POLICY_SETTINGS those that have to do with memory.
     """
 
@@ -48,33 +48,37 @@ class OffPolicy:
         self.buffers: dict[str, Tensor] = {}  # what is saved beside: target networks, each in one buffer [P]
         self.replay: Replay | None = None
         self.iteration: Any = 0  # in a graph a tensor: all other counts follow from it
-        self.each = 0  # rows of an iteration, of all envs together; 0 before prepare()
+        self.rows_per_iteration = 0  # rows of an iteration, of all envs together; 0 before prepare()
 
     @property
     def rows(self) -> Any:
         """Rows appended so far, dead ones included."""
-        return self.iteration * self.each
+        return self.iteration * self.rows_per_iteration
 
     @property
     def updates(self) -> Any:
         """Gradient steps so far."""
-        return (self.iteration - self._waits()) * self.gradient_steps(self.each) if self.each and self.steady() else 0
+        return (
+            (self.iteration - self._waits()) * self.gradient_steps(self.rows_per_iteration)
+            if self.rows_per_iteration and self.past_warm_up()
+            else 0
+        )
 
-    def steady(self) -> bool:
+    def past_warm_up(self) -> bool:
         """Whether the next iteration learns: from then on all are alike, and one may be captured in a graph."""
         return isinstance(self.iteration, Tensor) or self.iteration >= self._waits()
 
     def _waits(self) -> int:
         """Iterations before the first that learns."""
         # something must be there to be drawn
-        least = self.replay.reach * self.replay.num_envs if self.replay else 1
-        return -(-max(self.config.learning_starts, least) // self.each) - 1
+        least = self.replay.n_step_span * self.replay.num_envs if self.replay else 1
+        return -(-max(self.config.learning_starts, least) // self.rows_per_iteration) - 1
 
     def columns(self) -> dict[str, Column | Columns]:
         """Nothing but what every environment writes, the action, and what the policy needs."""
         return self.policy.columns()
 
-    def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
+    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         """One gradient step on each of G batches, [G, B]. noise: uniform draws [G, B, num_draws()]. Gives metrics."""
         raise NotImplementedError
 
@@ -88,7 +92,7 @@ class OffPolicy:
     def prepare(self, rollout: Rollout) -> str:
         """Make the ring. Gives the memory it takes, for people. Raises MemoryError where there is not as much."""
         words = plan(rollout, self.config.buffer_size, beside=self.bytes_beside())
-        self.each = rollout.num_steps * rollout.num_envs
+        self.rows_per_iteration = rollout.num_steps * rollout.num_envs
         self.replay = self.make_replay(rollout, self.config.buffer_size)
         return words
 
@@ -103,7 +107,7 @@ class OffPolicy:
             return Replay(rollout, capacity, config.n_steps)
         return SequenceReplay(rollout, capacity, config.n_steps, (), config.sequence_length, config.burn_in)
 
-    def rehearse(self, rollout: Rollout) -> None:
+    def warm_up(self, rollout: Rollout) -> None:
         """Learn once from a made-up rollout and forget it."""
         before = self.state_dict()
         enough = self.config.burn_in + 3 * self.policy.sequence_length + self.config.n_steps
@@ -119,7 +123,7 @@ class OffPolicy:
         learning_starts. progress is not looked at."""
         assert self.replay is not None, "prepare() comes before the first update()"
         self.replay.append(rollout)
-        metrics = self._learn(self.gradient_steps(self.each)) if self.steady() else {}
+        metrics = self._learn(self.gradient_steps(self.rows_per_iteration)) if self.past_warm_up() else {}
         self.policy.update_statistics(rollout, rollout.reward)
         self.iteration += 1
         self.explore()
@@ -128,15 +132,15 @@ class OffPolicy:
     def gradient_steps(self, rows: int) -> int:
         """Of an iteration that collects so many rows."""
         config = self.config
-        return config.gradient_steps or max(1, round(config.update_ratio * rows))
+        return config.gradient_steps or max(1, round(config.utd_ratio * rows))
 
     def _learn(self, number: int) -> dict[str, Tensor]:
         assert self.replay is not None
         draws = DRAWS + self.num_draws()
         shape = (number, self.config.batch_size, draws)
-        noise = rng.uniform(self.seed, rng.Purpose.REPLAY, self.updates, *shape, self.replay.ring.device)
-        batches = self.replay.gather(self.replay.draw(noise[..., :DRAWS]), self.config.gamma)
-        return self.learn(batches, noise[..., DRAWS:])
+        random = rng.uniform(self.seed, rng.Purpose.REPLAY, self.updates, *shape, self.replay.ring.device)
+        batches = self.replay.gather(self.replay.draw(random[..., :DRAWS]), self.config.gamma)
+        return self.learn(batches, random[..., DRAWS:])
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the policy's tensors, the optimizers', the buffers and the replay, and the count of iterations."""
@@ -193,13 +197,13 @@ def means(rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...]) -> dict[st
 
 def check_ranges(config: Any) -> None:
     """Raise ValueError for a setting out of range, of those that every config here has."""
-    for name in ("num_steps", "buffer_size", "batch_size", "n_steps", "sequence_length", "memory_size"):
+    for name in ("num_steps", "buffer_size", "batch_size", "n_steps", "sequence_length", "rnn_size"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be 1 or more, got {getattr(config, name)}")
     for name in ("learning_starts", "gradient_steps", "burn_in"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name} must be 0 or more, got {getattr(config, name)}")
-    for name in ("update_ratio", "learning_rate"):
+    for name in ("utd_ratio", "learning_rate"):
         if not getattr(config, name) > 0:
             raise ValueError(f"{name} must be above 0, got {getattr(config, name)}")
     if config.recurrent != "none" and config.batch_size % config.sequence_length:
@@ -207,8 +211,8 @@ def check_ranges(config: Any) -> None:
             f"sequence_length is {config.sequence_length}: let it divide batch_size, the {config.batch_size} rows of "
             "a gradient step"
         )
-    if not 0 <= getattr(config, "noise_memory", 0) < 1:
-        raise ValueError(f"noise_memory must lie in [0, 1), got {config.noise_memory}")
+    if not 0 <= getattr(config, "noise_autocorrelation", 0) < 1:
+        raise ValueError(f"noise_autocorrelation must lie in [0, 1), got {config.noise_autocorrelation}")
     for name in ("gamma", "tau"):
         if not 0 <= getattr(config, name) <= 1:
             raise ValueError(f"{name} must lie in [0, 1], got {getattr(config, name)}")

@@ -55,7 +55,7 @@ class OnPolicy:
         """log_prob and value of what was decided; value also of what is seen last; and what the policy needs."""
         return {"log_prob": Column(), "value": Column(edge=True)} | self.policy.columns()
 
-    def rehearse(self, rollout: Rollout) -> None:
+    def warm_up(self, rollout: Rollout) -> None:
         """Learn once from a made-up rollout and forget it."""
         before = self.state_dict()
         self.update(rollout, 0.0)
@@ -120,7 +120,7 @@ def _networks(config: Any, observation_space: Space, action_space: Space, seed: 
         observation_space,
         action_space,
         recurrent,
-        config.memory_size,
+        config.rnn_size,
         config.sequence_length or config.num_steps,
         seed=seed,
         **settings,

@@ -49,7 +49,7 @@ class PPOConfig:
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    memory_size: int = 64  # size of that memory
+    rnn_size: int = 64  # size of that memory
     sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
 
@@ -172,7 +172,7 @@ def ppo_loss(
 
     weight [B]: 1 / number of valid rows, 0 at dead ones: `x @ weight` is the mean over valid rows.
     """
-    log_prob, entropy, value = policy.evaluate(batch["inputs"], batch["action"])
+    log_prob, entropy, value = policy.log_prob_entropy_value(batch["inputs"], batch["action"])
     log_ratio = log_prob - batch["log_prob"]
     # eq. 7: min(r A, clip(r, 1 - c, 1 + c) A) = min(r A, A + c |A|)
     policy_loss = -(torch.minimum(log_ratio.exp() * batch["advantage"], batch["bound"]) @ weight)

@@ -33,7 +33,7 @@ class ReinforceConfig:
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    memory_size: int = 64  # size of that memory
+    rnn_size: int = 64  # size of that memory
     sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
     normalize_return: bool = True  # the baseline predicts normalised returns (PopArt)
 
@@ -92,7 +92,7 @@ def _gradient(
     rows = policy.rows
     counts, returns = rows(counts), rows(returns)
     weight = counts / counts.sum().clamp(min=1)  # x @ weight is the mean over rows that count
-    log_prob, entropy, value = policy.evaluate(policy.inputs(rollout), rows(rollout.action))
+    log_prob, entropy, value = policy.log_prob_entropy_value(policy.inputs(rollout), rows(rollout.action))
     gain = returns
     if config.baseline:
         gain = gain - rows(rollout.value[: rollout.num_steps])

@@ -28,8 +28,8 @@ class SACConfig:
     buffer_size: int = 1_000_000  # steps kept in the replay, of all envs together
     learning_starts: int = 1_000  # steps with random actions, of all envs together, before learning begins
     batch_size: int = 256  # rows in a gradient step
-    update_ratio: float = 1.0  # gradient steps for each step of an env
-    gradient_steps: int = 0  # gradient steps of an iteration; 0: by update_ratio
+    utd_ratio: float = 1.0  # gradient steps for each step of an env
+    gradient_steps: int = 0  # gradient steps of an iteration; 0: by utd_ratio
     learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature
     gamma: float = 0.99  # discount of the reward one step later
     n_steps: int = 1  # steps whose rewards are summed before a value is looked up
@@ -37,13 +37,13 @@ class SACConfig:
     temperature: float = 1.0  # weight of the entropy in the reward, at the start
     learn_temperature: bool = True  # so that the entropy comes to target_entropy
     target_entropy: float | None = None  # nats, of actions whose bounds are -1 and 1; None: -1 for each dimension
-    noise_memory: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
+    noise_autocorrelation: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    memory_size: int = 64  # size of that memory
+    rnn_size: int = 64  # size of that memory
     sequence_length: int = 16  # rows of one env that are learned from together where there is memory
     burn_in: int = 8  # rows before them that bring the memory up to date
 
@@ -85,7 +85,7 @@ class SAC(OffPolicy):
         cls, config: SACConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> SAC:
         """SAC with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        own = {"critics": 2, "deterministic": False, "noise_memory": config.noise_memory}
+        own = {"critics": 2, "deterministic": False, "noise_autocorrelation": config.noise_autocorrelation}
         settings = policy_settings(config) | own
         return cls(ActorQ(observation_space, action_space, seed=seed, **settings).to(device), config, seed)
 
@@ -96,8 +96,8 @@ class SAC(OffPolicy):
         """Random actions until learning starts; then the policy's own."""
         self.policy.random.fill_(self.rows < self.config.learning_starts)
 
-    def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
-        return learn(self.policy, self.target, self.target_flat, self.tools, batches, noise, self.config)
+    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
+        return learn(self.policy, self.target, self.target_flat, self.tools, batches, random, self.config)
 
 
 @fused("sac.learn", "headrace.bindings.sac_td3_ddpg")
@@ -107,7 +107,7 @@ def learn(
     target_flat: Tensor,
     optimizers: Optimizers,
     batches: Batch,
-    noise: Tensor,
+    random: Tensor,
     config: SACConfig,
 ) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]; equation numbers are the paper's. Gives the means of METRICS.
@@ -118,7 +118,7 @@ def learn(
     log_temperature = optimizers.temperature.flat
     target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
     rows = []
-    for batch, draws in zip(parts(batches), noise, strict=True):
+    for batch, draws in zip(parts(batches), random, strict=True):
         share, temperature = shares(batch.weight), log_temperature.exp()
         observation = policy.encoder(batch.observation)
         with torch.no_grad():  # eq. 3 and 5

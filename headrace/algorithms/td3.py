@@ -29,14 +29,14 @@ class TD3Config:
     buffer_size: int = 1_000_000  # steps kept in the replay, of all envs together
     learning_starts: int = 1_000  # steps with random actions, of all envs together, before learning begins
     batch_size: int = 256  # rows in a gradient step
-    update_ratio: float = 1.0  # gradient steps for each step of an env
-    gradient_steps: int = 0  # gradient steps of an iteration; 0: by update_ratio
+    utd_ratio: float = 1.0  # gradient steps for each step of an env
+    gradient_steps: int = 0  # gradient steps of an iteration; 0: by utd_ratio
     learning_rate: float = 1e-3  # of Adam, for actor and critics
     gamma: float = 0.99  # discount of the reward one step later
     n_steps: int = 1  # steps whose rewards are summed before a value is looked up
     tau: float = 0.005  # share of the way to the networks that their targets go whenever the actor learns
     exploration: float = 0.1  # deviation of the noise on actions, in half ranges of them
-    noise_memory: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
+    noise_autocorrelation: float = 0.0  # share of the noise on actions that stays from one step to the next; 0: none
     target_noise: float = 0.2  # deviation of the noise on the target's actions, in half ranges
     target_noise_clip: float = 0.5  # largest noise on the target's actions, in half ranges
     policy_delay: int = 2  # gradient steps of the critics for one of the actor
@@ -45,7 +45,7 @@ class TD3Config:
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    memory_size: int = 64  # size of that memory
+    rnn_size: int = 64  # size of that memory
     sequence_length: int = 16  # rows of one env that are learned from together where there is memory
     burn_in: int = 8  # rows before them that bring the memory up to date
 
@@ -77,7 +77,7 @@ class TD3(OffPolicy):
         cls, config: TD3Config, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> TD3:
         """TD3 with an ActorQ on a device. Raises TypeError for spaces it cannot learn on."""
-        own = {"critics": 2, "deterministic": True, "noise_memory": config.noise_memory}
+        own = {"critics": 2, "deterministic": True, "noise_autocorrelation": config.noise_autocorrelation}
         settings = policy_settings(config) | own
         return cls(ActorQ(observation_space, action_space, seed=seed, **settings).to(device), config, seed)
 
@@ -89,22 +89,22 @@ class TD3(OffPolicy):
         self.policy.random.fill_(self.rows < self.config.learning_starts)
         self.policy.exploration.fill_(self.config.exploration)
 
-    def learn(self, batches: Batch, noise: Tensor) -> dict[str, Tensor]:
+    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         delay = self.config.policy_delay
-        since = self.updates % delay if len(noise) % delay else 0
-        return learn(self.networks, batches, noise, since, self.config)
+        since = self.updates % delay if len(random) % delay else 0
+        return learn(self.networks, batches, random, since, self.config)
 
 
 @fused("td3.learn", "headrace.bindings.sac_td3_ddpg")
-def learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
+def learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Gives the means of METRICS.
 
     noise: uniform draws [G, B, num_draws] for the target's actions. since: gradient steps since the actor learned last.
     """
     policy, target, actor, critics, *slow = networks
     rows = []
-    actor_loss = torch.zeros((), device=noise.device)
-    for step, (batch, draws) in enumerate(zip(parts(batches), noise, strict=True), since + 1):
+    actor_loss = torch.zeros((), device=random.device)
+    for step, (batch, draws) in enumerate(zip(parts(batches), random, strict=True), since + 1):
         share = shares(batch.weight)
         observation = policy.encoder(batch.observation)
         with torch.no_grad():

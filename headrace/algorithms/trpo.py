@@ -28,7 +28,7 @@ class TRPOConfig:
     cg_steps: int = 10  # steps of the conjugate gradient
     damping: float = 0.1  # added to the Fisher matrix' diagonal
     backtracks: int = 10  # step sizes that the line search tries
-    shrink: float = 0.8  # each is this much of the one before
+    backtrack_coef: float = 0.8  # each is this much of the one before
     critic_epochs: int = 10  # passes of the critic over each rollout
     minibatch_size: int = 256  # rows in one of the critic's minibatches
     learning_rate: float = 1e-3  # of the critic's Adam, at the start
@@ -43,15 +43,15 @@ class TRPOConfig:
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    memory_size: int = 64  # size of that memory
+    rnn_size: int = 64  # size of that memory
     sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
 
     def __post_init__(self) -> None:
         counts = ("num_steps", "cg_steps", "backtracks", "critic_epochs", "minibatch_size")
         check_ranges(self, least_one=counts, above_zero=("learning_rate", "max_grad_norm", "max_kl"))
-        if not 0 < self.shrink < 1:
-            raise ValueError(f"shrink must lie between 0 and 1, got {self.shrink}")
+        if not 0 < self.backtrack_coef < 1:
+            raise ValueError(f"backtrack_coef must lie between 0 and 1, got {self.backtrack_coef}")
         if self.damping < 0:
             raise ValueError(f"damping must be 0 or above, got {self.damping}")
 
@@ -156,7 +156,7 @@ def _line_search(
         divergence = torch.where(good, kl, divergence)
         if known(taken > 0):
             break
-        size *= config.shrink
+        size *= config.backtrack_coef
     _move(parameters, start, torch.where(taken > 0, taken * step, 0.0))
     return {
         "policy_objective": gained,

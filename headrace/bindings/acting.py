@@ -1,4 +1,4 @@
-"""ActorCritic.decide and .value by the CPU's kernel: network, sampling and log-likelihood in one call."""
+"""ActorCritic.act and .value by the CPU's kernel: network, sampling and log-likelihood in one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.base import Decision
+from headrace.policies.base import PolicyOutput
 from headrace.policies.distributions import Categorical, Gaussian, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead
 from headrace.policies.networks import MLP, Readout
@@ -26,8 +26,8 @@ from headrace.policies.numpy_io import batch_size
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "876073e9fd8d5642"
-VALUE_DIGEST = "e9c31c175b5a9ac2"
+DIGEST = "e69a0baeffc0486a"
+VALUE_DIGEST = "9aaf5fc1a7eb0ff9"
 SOURCES = (
     *((ActorCritic, "forward"), (CategoricalHead, "forward"), (GaussianHead, "forward")),
     *((Categorical, "log_prob"), (Categorical, "_choose"), (Categorical, "mode")),
@@ -53,9 +53,9 @@ class _Actor:
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.discrete = int(self.tables.head.kind) == DISCRETE
         self.team = Team()
-        self.act: Native | None = None
+        self.kernel: Native | None = None
 
-    def decide(self, policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+    def act(self, policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         column, stride, normalizer = encoded(policy, observation)
         rows = batch_size(observation)
         action = torch.empty((len(self.start), rows), dtype=torch.int32 if self.discrete else torch.float32)
@@ -63,15 +63,15 @@ class _Actor:
         arguments = (
             self.told(policy, normalizer),
             (column, np.uint64(stride)),
-            _NO_NOISE if noise is None else draws(noise.t().contiguous().numpy()),
+            _NO_NOISE if random is None else draws(random.t().contiguous().numpy()),
             np.uint64(rows),
             (*self.column(action.numpy().reshape(-1)), np.uint64(rows), log_prob.numpy(), value.numpy()),
             self.scratch,
         )
-        if self.act is None:
-            self.act = entry("learning.act", "act", (0, state(), *arguments), ANNOUNCEMENT)
-        self.team.run(Call(self.act, (0, state(), *arguments)), self.threads(rows))
-        return Decision(action.t() if policy.action_space.shape else action[0], log_prob, value, memory)
+        if self.kernel is None:
+            self.kernel = entry("learning.act", "act", (0, state(), *arguments), ANNOUNCEMENT)
+        self.team.run(Call(self.kernel, (0, state(), *arguments)), self.threads(rows))
+        return PolicyOutput(action.t() if policy.action_space.shape else action[0], log_prob, value, rnn_state)
 
     def told(self, policy: ActorCritic, normalizer: Normalizer) -> Actor:
         """The policy as the kernels take it."""
@@ -90,15 +90,15 @@ class _Actor:
         return min(kernel_threads(), len(self.scratch)) if worth else 1
 
 
-def draws(noise: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
+def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
     """Noise [..., draws, N] as the kernels take it: the number of draws, flat, and the distance between two."""
-    return np.uint64(noise.shape[-2]), noise.reshape(-1), np.uint64(noise.shape[-1])
+    return np.uint64(random.shape[-2]), random.reshape(-1), np.uint64(random.shape[-1])
 
 
 _actors: WeakKeyDictionary[ActorCritic, _Actor] = WeakKeyDictionary()
 
 
-def _serves(policy: ActorCritic, observation: Any, memory: Any = None, noise: Tensor | None = None) -> bool | str:
+def _serves(policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
     weight = policy.critic_out.weight
     if weight.device.type != "cpu" or torch.is_grad_enabled():
         return False
@@ -109,16 +109,16 @@ def _serves(policy: ActorCritic, observation: Any, memory: Any = None, noise: Te
     return why_not(policy) or flat_parameters(policy) is not None
 
 
-@register("actor_critic.decide", _serves, DIGEST, SOURCES)
-def decide(policy: ActorCritic, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
-    """headrace.policies.actor_critic.ActorCritic.decide, with the same actions but where rounding decides."""
-    return actor_of(policy).decide(policy, observation, memory, noise)
+@register("actor_critic.act", _serves, DIGEST, SOURCES)
+def act(policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+    """headrace.policies.actor_critic.ActorCritic.act, with the same actions but where rounding decides."""
+    return actor_of(policy).act(policy, observation, rnn_state, random)
 
 
 @register("actor_critic.value", _serves, VALUE_DIGEST, (SOURCES[0],))
-def value(policy: ActorCritic, observation: Any, memory: Any = None) -> Tensor:
-    """headrace.policies.actor_critic.ActorCritic.value, with the bits of decide()."""
-    return actor_of(policy).decide(policy, observation, memory, None).value
+def value(policy: ActorCritic, observation: Any, rnn_state: Any = None) -> Tensor:
+    """headrace.policies.actor_critic.ActorCritic.value, with the bits of act()."""
+    return actor_of(policy).act(policy, observation, rnn_state, None).value
 
 
 def actor_of(policy: ActorCritic) -> _Actor:

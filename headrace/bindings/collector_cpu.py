@@ -18,11 +18,11 @@ from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import Team, state
-from headrace.parallel.collector import Collector, decided
+from headrace.parallel.collector import Collector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import VectorEncoder
 
-DIGEST = "b6b9677753a2932a"  # of headrace.parallel.collector.steps: see headrace.bindings.ppo
+DIGEST = "3892e072d9a5900a"  # of headrace.parallel.collector.steps: see headrace.bindings.ppo
 ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
 LINE = 8  # words of a cache line: see headrace.kernels.learning.collect
 
@@ -37,13 +37,13 @@ class _Filling:
         column, stride, normalizer = encoded(policy, flatten(rollout.observation))
         self.told = actor.told(policy, normalizer)
         action = rollout.action.view(steps * worlds, -1).t().reshape(-1)
-        self.noise = np.zeros((steps, policy.num_draws, worlds), np.float32)
+        self.random = np.zeros((steps, policy.num_draws, worlds), np.float32)
         workers = len(actor.scratch)
         self.spent = np.zeros((workers, LINE), np.uint64)
         words = np.tile(self.step.words, (workers, 1))
         log_prob, value = rollout.log_prob.view(-1).numpy(), rollout.value.view(-1).numpy()
         arguments = (
-            *(0, state(), self.told, (column, np.uint64(stride)), acting.draws(self.noise)),
+            *(0, state(), self.told, (column, np.uint64(stride)), acting.draws(self.random)),
             (*actor.column(action.numpy()), np.uint64(steps * worlds), log_prob, value),
             (np.uint64(steps), np.uint64(worlds)),
             (np.uint64(self.step.function.address), np.uint64(words.shape[1])),
@@ -53,9 +53,9 @@ class _Filling:
         self.threads = actor.threads(steps * worlds)
         self.team = Team()
 
-    def run(self, policy: ActorCritic, noise: Tensor) -> dict[str, float]:
+    def run(self, policy: ActorCritic, random: Tensor) -> dict[str, float]:
         """All steps. Gives the seconds that went into each part."""
-        self.noise[...] = noise.transpose(1, 2).numpy()
+        self.random[...] = random.transpose(1, 2).numpy()
         self.told.units[:] = acting.units(policy)
         self.spent[:] = 0
         started = perf_counter()
@@ -70,7 +70,7 @@ class _Filling:
 _fillings: WeakKeyDictionary[Rollout, _Filling] = WeakKeyDictionary()
 
 
-def serves(collector: Collector, noise: Tensor) -> bool:
+def serves(collector: Collector, random: Tensor) -> bool:
     """Whether kernels decide, step, and can do so in one call."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.worlds.step or env.num_agents > 1:
@@ -79,15 +79,15 @@ def serves(collector: Collector, noise: Tensor) -> bool:
         return False
     seen = rollout.observation[0]
     return (
-        decided(rollout) == ["action", "log_prob", "value"]
-        and kernel_of(ActorCritic.decide, policy, seen, None, noise[0]) is acting.decide
+        output_columns(rollout) == ["action", "log_prob", "value"]
+        and kernel_of(ActorCritic.act, policy, seen, None, random[0]) is acting.act
         and kernel_of(ActorCritic.value, policy, seen) is acting.value
     )
 
 
 @register("collector.steps", serves, DIGEST)
 @torch.no_grad()
-def steps(collector: Collector, noise: Tensor) -> None:
+def steps(collector: Collector, random: Tensor) -> None:
     """headrace.parallel.collector.steps, with the same bits as the kernels that decide and step."""
     env: Any = collector.env
     policy: Any = collector.policy
@@ -95,7 +95,7 @@ def steps(collector: Collector, noise: Tensor) -> None:
     filling = _fillings.get(rollout)
     if filling is None or not _same(filling, env, policy, rollout):
         filling = _fillings[rollout] = _Filling(env, policy, rollout)
-    for part, seconds in filling.run(policy, noise).items():
+    for part, seconds in filling.run(policy, random).items():
         collector.timer.add(part, seconds)
 
 

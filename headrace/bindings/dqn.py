@@ -1,6 +1,6 @@
 """DQN's learning call by the CPU's kernel: all gradient steps of an iteration in one call.
 
-For duelling networks, and layers that are wide where the processor's registers are narrow, there is
+For dueling networks, and layers that are wide where the processor's registers are narrow, there is
 headrace.bindings.dqn_manual.
 """
 
@@ -88,7 +88,7 @@ _learners: WeakKeyDictionary[QNetwork, _Learner] = WeakKeyDictionary()
 
 def serves(policy: Any, target: Any, slow: Tensor, optimizer: Any, batches: Batch, follow: Tensor, config: Any) -> bool:
     """Whether the kernel is the best there is for this policy; what else there is says what it does not know."""
-    if dqn_manual.serves(policy, target, slow, optimizer, batches, follow, config) is not True or policy.duelling:
+    if dqn_manual.serves(policy, target, slow, optimizer, batches, follow, config) is not True or policy.dueling:
         return False
     return narrow((*policy.hidden, policy.encoder.size))
 

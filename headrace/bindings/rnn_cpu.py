@@ -18,7 +18,7 @@ from headrace.kernels.runtime.thread_pool import Team, state
 from headrace.policies.rnn import GATES, Core
 
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "7d2908c2646e8326"
+DIGEST = "f4e60ef965a321a4"
 SOURCES = ((Core, "_step"), (Core, "_stacked"))
 ANNOUNCEMENT = "compiling recurrent cores (once, about 4 s) ..."
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves

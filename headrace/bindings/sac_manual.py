@@ -22,7 +22,7 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "04208de4947c789e"
+DIGEST = "a0d7bd176dfe2220"
 SOURCES: Any = (
     *((ActorQ, name) for name in ("sample", "_normal", "propose", "normalized")),
     *(
@@ -96,11 +96,11 @@ def serves(
     target_flat: Tensor,
     optimizers: Optimizers,
     batches: Batch,
-    noise: Tensor,
+    random: Tensor,
     config: SACConfig,
 ) -> bool | str:
     """Whether it was written for this policy; else the reason why not."""
-    if noise.device.type != "cpu":
+    if random.device.type != "cpu":
         return False
     return why_not(policy, *optimizers) or True
 
@@ -113,11 +113,11 @@ def learn(
     target_flat: Tensor,
     optimizers: Optimizers,
     batches: Batch,
-    noise: Tensor,
+    random: Tensor,
     config: SACConfig,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
-    steps, rows, draws = noise.shape
+    steps, rows, draws = random.shape
     learner = _learners.get(policy)
     if learner is None or (learner.rows, learner.address) != (rows, optimizers.critics.flat.data_ptr()):
         learner = _learners[policy] = _Learner(policy, target, optimizers, rows)
@@ -125,7 +125,7 @@ def learn(
     target_entropy = -size if config.target_entropy is None else config.target_entropy
     log_temperature, noted = optimizers.temperature.flat, []
     # [G, B, 2 D] -> [G, 2 B, K]: for the next actions, then for those of now
-    uniform = noise.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
+    uniform = random.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
     normals = box_muller(uniform.t(), size).t().reshape(steps, 2 * rows, size)
     constants = -0.5 * normals.square() - (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
     for batch, normal, constant in zip(inputs(policy, batches), normals.unbind(), constants.unbind(), strict=True):

@@ -97,7 +97,7 @@ class _Learner:
 
     def _take(self, policy: ActorQ, batches: Batch, normal: Tensor) -> None:
         """Lay the batches into blocks, encoded and with actions normalised."""
-        now, later, action, *columns, noise = self.given
+        now, later, action, *columns, random = self.given
         for target, part in ((now, batches.observation), (later, batches.next_observation)):
             encoded = policy.encoder(tree_map(lambda x: x.flatten(0, 1), part))
             lay(target, encoded.view(self.steps, self.rows, -1))
@@ -107,7 +107,7 @@ class _Learner:
             lay(target, column.unsqueeze(2))
         for half in range(normal.shape[1] // self.rows):
             part = normal[:, half * self.rows : (half + 1) * self.rows]
-            lay(noise[:, half * self.blocks : (half + 1) * self.blocks], part)
+            lay(random[:, half * self.blocks : (half + 1) * self.blocks], part)
 
 
 def _critic(critics: Critics, c: int, activation: str, flat: Tensor) -> list[Dense]:
@@ -142,11 +142,11 @@ def sac_serves(
     target_flat: Tensor,
     optimizers: Optimizers,
     batches: Batch,
-    noise: Tensor,
+    random: Tensor,
     config: SACConfig,
 ) -> bool:
     """Whether the kernel is the best there is."""
-    return noise.device.type == "cpu" and _knows(policy, *optimizers)
+    return random.device.type == "cpu" and _knows(policy, *optimizers)
 
 
 @register("sac.learn", sac_serves, sac_manual.DIGEST, sac_manual.SOURCES)
@@ -157,15 +157,15 @@ def sac_learn(
     target_flat: Tensor,
     optimizers: Optimizers,
     batches: Batch,
-    noise: Tensor,
+    random: Tensor,
     config: SACConfig,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
     actor, critics, temperature = optimizers
     learner = _learner(policy, actor, critics, (actor.flat, target_flat), batches)
-    steps, rows, draws = noise.shape
+    steps, rows, draws = random.shape
     # [G, B, 2 D] -> [G, 2 B, K]: for the next actions, then for those of now
-    uniform = noise.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
+    uniform = random.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
     normal = box_muller(uniform.t(), policy.action_size).t().reshape(steps, 2 * rows, -1)
     entropy = float(-policy.action_size if config.target_entropy is None else config.target_entropy)
     counts = (float(x.steps) for x in optimizers)
@@ -179,30 +179,32 @@ def sac_learn(
     return dict(zip(METRICS, found.mean(0), strict=True))
 
 
-def _follow(networks: Networks, batches: Batch, noise: Tensor, since: int, delay: int, tau: float) -> dict[str, Tensor]:
+def _follow(
+    networks: Networks, batches: Batch, random: Tensor, since: int, delay: int, tau: float
+) -> dict[str, Tensor]:
     policy, _, actor, critics, slow_actor, slow_critics = networks
     learner = _learner(policy, actor, critics, (slow_actor, slow_critics), batches)
     counts = (float(actor.steps), float(critics.steps), 0.0)
     rates = (float(actor.learning_rate), float(critics.learning_rate), 0.0)
     settings = Settings(delay, since, float(tau), *counts, *rates, 0.0, 0, 0.0)
-    found = learner.learn(policy, batches, noise, settings, _NO_TEMPERATURE)
+    found = learner.learn(policy, batches, random, settings, _NO_TEMPERATURE)
     steps = len(found)
     critics.steps += steps
     actor.steps += (since + steps) // delay - since // delay
     return dict(zip(METRICS[:2], found.mean(0)[:2], strict=True))
 
 
-def td3_serves(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> bool:
+def td3_serves(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> bool:
     """Whether the kernel is the best there is."""
-    return noise.device.type == "cpu" and _knows(networks.policy, networks.actor, networks.critics)
+    return random.device.type == "cpu" and _knows(networks.policy, networks.actor, networks.critics)
 
 
 @register("td3.learn", td3_serves, td3_manual.TD3_DIGEST, td3_manual.SOURCES)
 @torch.no_grad()
-def td3_learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
+def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
-    steps, rows, draws = noise.shape
-    normal = box_muller(noise.reshape(-1, draws).t(), networks.policy.action_size).t().reshape(steps, rows, -1)
+    steps, rows, draws = random.shape
+    normal = box_muller(random.reshape(-1, draws).t(), networks.policy.action_size).t().reshape(steps, rows, -1)
     smoothing = normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
     return _follow(networks, batches, smoothing, since, config.policy_delay, config.tau)
 

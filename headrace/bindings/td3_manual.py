@@ -22,7 +22,7 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-TD3_DIGEST, DDPG_DIGEST = "511b54c76f372800", "85f24540b7e754e2"
+TD3_DIGEST, DDPG_DIGEST = "5899ee07cc3a2fa3", "8f191abdd9793e3f"
 SOURCES = (
     *((ActorQ, name) for name in ("best", "propose", "normalized")),
     *((Critics, "forward"), (Adam, "step"), (Adam, "_move")),
@@ -82,8 +82,8 @@ def _learn(
     _, _, actor, critics, slow_actor, slow_critics = networks
     actor_loss = torch.zeros(())
     noises: Sequence[Tensor | float] = [0.0] * steps if smoothing is None else smoothing.unbind()
-    for step, (batch, noise) in enumerate(zip(inputs(networks.policy, batches), noises, strict=True), since + 1):
-        critic_loss = learner.learn_critics(batch, noise)
+    for step, (batch, random) in enumerate(zip(inputs(networks.policy, batches), noises, strict=True), since + 1):
+        critic_loss = learner.learn_critics(batch, random)
         critics.step_unclipped()
         if step % delay == 0:
             actor_loss = learner.learn_actor(batch)
@@ -96,17 +96,17 @@ def _learn(
     return means(noted, METRICS)
 
 
-def td3_serves(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> bool | str:
+def td3_serves(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> bool | str:
     """Whether it was written for this policy; else the reason why not."""
     return ddpg_serves(networks, batches, config)
 
 
 @register("td3.learn", td3_serves, TD3_DIGEST, SOURCES)
 @torch.no_grad()
-def td3_learn(networks: Networks, batches: Batch, noise: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
+def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
-    steps, rows, draws = noise.shape
-    normal = box_muller(noise.reshape(-1, draws).t(), networks.policy.action_size).t().reshape(steps, rows, -1)
+    steps, rows, draws = random.shape
+    normal = box_muller(random.reshape(-1, draws).t(), networks.policy.action_size).t().reshape(steps, rows, -1)
     smoothing = normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
     return _learn(networks, batches, smoothing, since, config.policy_delay, config.tau)
 

@@ -102,7 +102,7 @@ def uneven(times: walking.Times) -> list[Finding]:
             "step time",
             "note",
             found,
-            "in workers others need not wait for it: --pace asynchronous, see docs/environments.md",
+            "in workers others need not wait for it: --collection async, see docs/environments.md",
         )
     ]
 

@@ -171,13 +171,13 @@ def _advantages(device: torch.device, served: Any = gae) -> Deviation:
 
 def _decisions(device: torch.device) -> Deviation:
     policy, rollout = _collected()
-    noise = rng.uniform.plain(3, rng.Purpose.ACTION, 0, 1, NUM_WORLDS, policy.num_draws, "cpu")[0]  # type: ignore[attr-defined]
+    random = rng.uniform.plain(3, rng.Purpose.ACTION, 0, 1, NUM_WORLDS, policy.num_draws, "cpu")[0]  # type: ignore[attr-defined]
     seen = rollout.observation[0]
     there = ppo.PPO(deepcopy(policy).to(device)).policy  # with all weights in one buffer, as kernels want them
     with torch.no_grad():
         with fused.plain_only():
-            expected = policy.decide(seen, None, noise)
-        found = there.decide(seen.to(device), None, noise.to(device))
+            expected = policy.act(seen, None, random)
+        found = there.act(seen.to(device), None, random.to(device))
     same = found.action.cpu() == expected.action  # a draw may fall on the very edge between two actions
     if same.float().mean() < 0.99:
         return _share("action", found.action, expected.action)

@@ -14,7 +14,16 @@ from headrace.data.rollout import Group, Rollout
 
 CHECKED = (  # what collecting and learning call; all else is forwarded as it is
     *("reset", "step", "run", "run_random"),
-    *("decide", "evaluate", "value", "replay", "inputs", "rows", "initial_memory", "update_statistics"),
+    *(
+        "act",
+        "log_prob_entropy_value",
+        "value",
+        "evaluate_rollout",
+        "inputs",
+        "rows",
+        "initial_state",
+        "update_statistics",
+    ),
 )
 
 

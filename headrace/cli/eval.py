@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from headrace.cli.run_policy import Choice, env_of, load_chosen, made_alike
+from headrace.cli.run_policy import Choice, env_of, eval_env_kwargs, load_chosen
 from headrace.evaluation.evaluator import Evaluation, evaluate
 
 DESCRIPTION = "Returns of a trained policy on the original environment: headrace eval runs/ppo/CartPole-v1_1"
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
     policy, folder = load_chosen(options.run, options.choice)
     env = options.choice.env or env_of(options.run)
     deterministic = not options.choice.stochastic
-    alike = made_alike(options.run)
+    alike = eval_env_kwargs(options.run)
     result = evaluate(policy, env, options.episodes, options.seed, deterministic, workers=options.workers, **alike)
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from headrace.cli.run_policy import Choice, env_of, load_chosen, made_alike
+from headrace.cli.run_policy import Choice, env_of, eval_env_kwargs, load_chosen
 from headrace.evaluation.video import MOST_STEPS, Film, play
 
 DESCRIPTION = "A film of a trained policy: headrace play runs/ppo/CartPole-v1_1 --output play.gif"
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
     name = options.choice.env or env_of(options.run)
     deterministic = not options.choice.stochastic
     asked = (options.output, options.episodes, options.seed, deterministic, options.max_steps)
-    film = play(policy, name, *asked, **made_alike(options.run))
+    film = play(policy, name, *asked, **eval_env_kwargs(options.run))
     print(f"{name}, {folder}")
     print(_report(film))
 

@@ -11,7 +11,7 @@ import tyro
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
 from headrace.runs.run import BEST, LAST, load
-from headrace.training.config import MADE_ALIKE, read_toml
+from headrace.training.config import EVAL_ENV_SETTINGS, read_toml
 
 Default = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="(default)")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
@@ -52,11 +52,11 @@ def env_of(run: Path) -> Any:
     raise FileNotFoundError(f"{run} has no config.toml: give the environment by --env")
 
 
-def made_alike(run: Path) -> dict[str, Any]:
+def eval_env_kwargs(run: Path) -> dict[str, Any]:
     """The settings with which a run's worlds were made and are to be made again; none where its config is gone."""
     for folder in (run, run.parent):
         if (folder / "config.toml").is_file():
             settings = read_toml(folder / "config.toml")
-            found = {name: settings[name] for name in MADE_ALIKE if name in settings}
+            found = {name: settings[name] for name in EVAL_ENV_SETTINGS if name in settings}
             return {name: None if value == "none" else value for name, value in found.items()}
     return {}

@@ -50,14 +50,14 @@ class PrioritizedReplay(Replay):
         can = ((times >= 0) & (times <= last)).repeat_interleave(self.num_envs)
         self._set(rows, self.highest * (can & self.ring.valid.flatten()[rows]))
 
-    def draw(self, noise: Tensor) -> Tensor:
+    def draw(self, random: Tensor) -> Tensor:
         """Rows of minibatches, int64 [G, B], by uniform draws [G, B, DRAWS], of which the first is used.
 
         The total is cut into B equal parts, and one row drawn from each (the paper's appendix B.2.1).
         """
-        size = noise.shape[-2]
-        part = torch.arange(size, device=noise.device)
-        left = (part + noise[..., 0].double()) / size * self.tree[1]
+        size = random.shape[-2]
+        part = torch.arange(size, device=random.device)
+        left = (part + random[..., 0].double()) / size * self.tree[1]
         node = torch.ones_like(left, dtype=torch.int64)
         for _ in range(self.depth):
             node = node * 2

@@ -69,14 +69,14 @@ class Replay:
         return length
 
     @property
-    def reach(self) -> int:
+    def n_step_span(self) -> int:
         """Steps from the first row that is looked at until all is known that learning from it takes."""
         return self.num_steps
 
     @property
     def least(self) -> int:
         """Rows, beside those of a rollout, without which nothing could be drawn."""
-        return self.reach + 1
+        return self.n_step_span + 1
 
     def append(self, rollout: Rollout) -> None:
         """Write the T rows of a rollout over the oldest, and what is seen after them as the row that follows."""
@@ -91,7 +91,7 @@ class Replay:
             )
         self.written += steps
 
-    def draw(self, noise: Tensor) -> Tensor:
+    def draw(self, random: Tensor) -> Tensor:
         """Rows drawn alike from all that can be, by uniform draws in [0, 1) of [..., DRAWS]: int64 [...].
 
         Drawn are rows whose n-step successor has been written; there must be one. Of TRIES rows the first live one is
@@ -102,11 +102,11 @@ class Replay:
         choices = ((end - oldest) * self.num_envs).clamp(min=1)
         start, size = oldest % self.length * self.num_envs, self.length * self.num_envs
         # float32 cannot tell the rows of a large ring apart: the last draw gives the digits behind those of the others
-        fine = noise[..., TRIES].double() * 2.0**-24
+        fine = random[..., TRIES].double() * 2.0**-24
         valid = self.ring.valid.flatten()
 
         def pick(which: int) -> Tensor:
-            row = ((noise[..., which] + fine) * choices).long() + start
+            row = ((random[..., which] + fine) * choices).long() + start
             return torch.where(row < size, row, row - size)
 
         drawn = pick(0)

@@ -40,43 +40,43 @@ class SequenceReplay(Replay):
         self.chunks = self.length // sequence_length
         # the last is a place for what is not kept
         kept = (self.chunks + 1, like.num_envs)
-        self.memory = tree_map(lambda x: torch.zeros(*kept, *x.shape[2:], device=x.device), like.memory)
+        self.rnn_state = tree_map(lambda x: torch.zeros(*kept, *x.shape[2:], device=x.device), like.rnn_state)
 
     def rounded(self, length: int) -> int:
         return length // self.sequence_length * self.sequence_length
 
     @property
-    def reach(self) -> int:
+    def n_step_span(self) -> int:
         return self.burn_in + self.sequence_length - 1 + self.num_steps
 
     @property
     def least(self) -> int:
-        return self.reach + self.sequence_length
+        return self.n_step_span + self.sequence_length
 
     def append(self, rollout: Rollout) -> None:
         times = self.written + torch.arange(rollout.num_steps, device=self.ring.device)
         begins = times % self.sequence_length == 0
         places = torch.where(begins, times // self.sequence_length % self.chunks, self.chunks)
-        tree_map(lambda kept, column: kept.index_copy_(0, places, column), self.memory, rollout.memory)
+        tree_map(lambda kept, column: kept.index_copy_(0, places, column), self.rnn_state, rollout.rnn_state)
         super().append(rollout)
 
-    def draw(self, noise: Tensor) -> Tensor:
+    def draw(self, random: Tensor) -> Tensor:
         """Rows of minibatches, int64 [..., B], by uniform draws [..., B, DRAWS], of which a few are used.
 
         Drawn are whole sequences, those alike whose last row's n-step successor has been written; dead rows within
         them come along, and weigh 0. Raises ValueError where sequence_length does not divide B.
         """
         length, envs = self.sequence_length, self.num_envs
-        if noise.shape[-2] % length:
-            raise ValueError(f"{noise.shape[-2]} rows are not whole sequences of {length}")
-        noise = noise[..., : noise.shape[-2] // length, :]
-        end = (self.written - self.reach) // length + 1  # one past the last that may be drawn
+        if random.shape[-2] % length:
+            raise ValueError(f"{random.shape[-2]} rows are not whole sequences of {length}")
+        random = random[..., : random.shape[-2] // length, :]
+        end = (self.written - self.n_step_span) // length + 1  # one past the last that may be drawn
         oldest = ((self.written - self.length).clamp(min=-1) + length) // length
         choices = ((end - oldest) * envs).clamp(min=1)
-        fine = noise[..., 0].double() + noise[..., 1].double() * 2.0**-24  # see Replay.draw
+        fine = random[..., 0].double() + random[..., 1].double() * 2.0**-24  # see Replay.draw
         pick = (fine * choices).long() + oldest * envs
         first = pick // envs * length + self.burn_in
-        times = first.unsqueeze(-1) + torch.arange(length, device=noise.device)
+        times = first.unsqueeze(-1) + torch.arange(length, device=random.device)
         return (times % self.length * envs + (pick % envs).unsqueeze(-1)).flatten(-2)
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
@@ -85,26 +85,26 @@ class SequenceReplay(Replay):
         size, device = self.length * self.num_envs, rows.device
         reward, discount, steps = self._ahead(rows, gamma)
         begin = (rows.unflatten(-1, (-1, length))[..., 0] - burn_in * self.num_envs) % size
-        whole = torch.arange(self.reach + 1, device=device) * self.num_envs
+        whole = torch.arange(self.n_step_span + 1, device=device) * self.num_envs
         seen = (begin.unsqueeze(-1) + whole) % size
         observation, valid = self._take("observation", seen), self._take("valid", seen)
         chunk, env = begin // self.num_envs // length, begin % self.num_envs
-        memory = tree_map(lambda kept: kept[chunk, env], self.memory)
+        rnn_state = tree_map(lambda kept: kept[chunk, env], self.rnn_state)
         at = (burn_in + torch.arange(length, device=device)).expand(*begin.shape, length)
         until = burn_in + length
 
         def history(rows: int, at: Tensor) -> Group:
             part = {"observation": tree_map(lambda x: x.narrow(begin.dim(), 0, rows), observation)}
-            return Group(part | {"valid": valid[..., :rows], "memory": memory, "at": at})
+            return Group(part | {"valid": valid[..., :rows], "rnn_state": rnn_state, "at": at})
 
-        now, later = history(until, at), history(self.reach + 1, at + steps.unflatten(-1, (-1, length)))
+        now, later = history(until, at), history(self.n_step_span + 1, at + steps.unflatten(-1, (-1, length)))
         return Batch(now, self._take("action", rows), reward, discount, later, self._take("valid", rows).float(), rows)
 
     def state_dict(self) -> dict[str, Any]:
         """The Replay's, and the memory kept."""
-        return super().state_dict() | {"memory": tree_map(torch.clone, self.memory)}
+        return super().state_dict() | {"rnn_state": tree_map(torch.clone, self.rnn_state)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from state_dict(), bit for bit. Raises ValueError where it is of a ring of another size."""
         super().load_state_dict(state)
-        tree_map(lambda kept, saved: kept.copy_(saved), self.memory, state["memory"])
+        tree_map(lambda kept, saved: kept.copy_(saved), self.rnn_state, state["rnn_state"])

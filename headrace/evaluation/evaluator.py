@@ -147,17 +147,17 @@ def _first_episodes(
     rollout, num_envs = rollout_for(env, rows, columns_of(env)), env.num_envs
     returns, lengths = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.int64)
     live = torch.ones(num_envs, dtype=torch.bool)
-    memory = policy.initial_memory(num_envs)
+    rnn_state = policy.initial_state(num_envs)
     env.reset(rollout, seed)
     for first in range(0, most_steps + 1, rows):  # an episode is accounted for at the step after its last
         if first:
             rollout.advance()
-        noise = None
+        random = None
         if not deterministic:
-            noise = rng.uniform(seed, rng.Purpose.ACTION, first, rows, num_envs, policy.num_draws, rollout.device)
+            random = rng.uniform(seed, rng.Purpose.ACTION, first, rows, num_envs, policy.num_draws, rollout.device)
         for t in range(rows):
-            decision = policy.decide(rollout.observation[t], memory, None if noise is None else noise[t])
-            rollout.action[t], memory = decision.action, decision.memory
+            decision = policy.act(rollout.observation[t], rnn_state, None if random is None else random[t])
+            rollout.action[t], rnn_state = decision.action, decision.rnn_state
             env.step(rollout, t)
         # an agent may join late: before, its rows are dead, and of no length
         dead = (~rollout.valid[:rows] & (rollout.episode_length > 0)).cpu()

@@ -101,10 +101,10 @@ class Shot:
 def _film_episode(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, max_steps: int) -> Iterator[Shot]:
     generator = torch.Generator().manual_seed(seed)
     observation, _ = env.reset(seed=seed)
-    step, total, done, memory = 0, 0.0, False, None
+    step, total, done, rnn_state = 0, 0.0, False, None
     yield _shot(env, step, total, done, {})
     while not done:
-        action, memory = policy.act_on(observation, memory, deterministic, generator)
+        action, rnn_state = policy.predict(observation, rnn_state, deterministic, generator)
         observation, reward, terminated, truncated, _ = env.step(action)
         step, total = step + 1, total + float(reward)
         done = terminated or truncated or step >= max_steps
@@ -115,14 +115,14 @@ def _film_agents(policy: Policy, world: Any, seed: int, deterministic: bool, max
     """An episode of a pettingzoo.ParallelEnv: each agent acts by its group's policy, or all by one."""
     generator = torch.Generator().manual_seed(seed)
     seen, _ = world.reset(seed=seed)
-    step, done, memory = 0, False, dict[str, Any]()
+    step, done, rnn_state = 0, False, dict[str, Any]()
     totals = dict.fromkeys(world.possible_agents, 0.0)
     yield _shot(world, step, 0.0, done, totals)
     while not done:
         actions = {}
         for agent in world.agents:
             its = policy[agent] if isinstance(policy, GroupedPolicy) else policy
-            actions[agent], memory[agent] = its.act_on(seen[agent], memory.get(agent), deterministic, generator)
+            actions[agent], rnn_state[agent] = its.predict(seen[agent], rnn_state.get(agent), deterministic, generator)
         seen, rewards, *_ = world.step(actions)
         step, totals = step + 1, {agent: total + float(rewards.get(agent, 0.0)) for agent, total in totals.items()}
         done = not world.agents or step >= max_steps

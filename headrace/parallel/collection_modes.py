@@ -14,39 +14,41 @@ import torch
 from torch import Tensor
 
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
-from headrace.parallel.collector import Collector, decided, kept
+from headrace.parallel.collector import Collector, mask_state, output_columns
 
-PACES = ("together", "halves", "asynchronous")
+COLLECTION_MODES = ("sync", "double_buffered", "async")
 
 
-def collector_at(pace: str, stragglers: float, env: Any, *arguments: Any) -> Collector:
-    """A Collector of this pace, one of PACES. stragglers: of asynchronous workers, see Asynchronous.
+def make_collector(mode: str, drop_slowest: float, env: Any, *arguments: Any) -> Collector:
+    """A Collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector.
 
     What is said of workers holds for EnvPool's worlds, too, each of which is a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
     """
-    if not 0 <= stragglers < 1:
+    if not 0 <= drop_slowest < 1:
         raise ValueError(
-            f"stragglers is the share of workers that learning does not wait for, 0 .. 1, got {stragglers}"
+            f"drop_slowest is the share of workers that learning does not wait for, 0 .. 1, got {drop_slowest}"
         )
-    if stragglers and pace != "asynchronous":
-        raise ValueError(f"stragglers={stragglers} is for the pace 'asynchronous', and this is {pace!r}")
-    if pace == "together":
+    if drop_slowest and mode != "async":
+        raise ValueError(f"drop_slowest={drop_slowest} is for the collection mode 'async', and this is {mode!r}")
+    if mode == "sync":
         return Collector(env, *arguments)
-    if not hasattr(env, "start") or getattr(env, "crowd", None) is not None:
+    if not hasattr(env, "start") or getattr(env, "agent_groups", None) is not None:
         runs = f"{env.name} runs as {env.backend!r}, seen from {env.device}"
-        raise ValueError(f"the pace {pace!r} is for worlds of one agent in workers, or of EnvPool: {runs}")
+        raise ValueError(f"collection={mode!r} is for environments with one agent, in workers or of EnvPool: {runs}")
     if len(env.parts) < 2:
-        what = "workers" if env.backend == "workers" else "worlds"
-        raise ValueError(f"the pace {pace!r} needs 2 {what} or more, and there is 1")
+        what = "workers" if env.backend == "workers" else "environments"
+        raise ValueError(f"collection={mode!r} needs 2 {what} or more, and there is 1")
     if hasattr(env, "info_space"):
-        raise ValueError(f"the pace {pace!r} goes without agent_info: leave one of them out")
+        raise ValueError(f"collection={mode!r} goes without agent_info: leave one of them out")
     if hasattr(env, "at_own_pace"):
         env.at_own_pace()
-    return Halves(env, *arguments) if pace == "halves" else Asynchronous(stragglers, env, *arguments)
+    if mode == "double_buffered":
+        return DoubleBufferedCollector(env, *arguments)
+    return AsyncCollector(drop_slowest, env, *arguments)
 
 
-class Halves(Collector):
+class DoubleBufferedCollector(Collector):
     """The policy decides for one half of the workers while the other half steps."""
 
     @torch.no_grad()
@@ -54,7 +56,7 @@ class Halves(Collector):
         """T steps from the row 0 that is there."""
         env: Any = self.env
         with self.timer("inference"):
-            noise = self._noise(first_step)
+            random = self._random(first_step)
         middle = len(env.parts) // 2
         halves = (range(middle), range(middle, len(env.parts)))
         stepping: set[int] = set()
@@ -64,7 +66,7 @@ class Halves(Collector):
                     while stepping.intersection(half):
                         stepping.difference_update(env.get())
                 with self.timer("inference"):
-                    decide_some(self, t, slice(env.parts[half[0]].start, env.parts[half[-1]].stop), noise)
+                    act_for(self, t, slice(env.parts[half[0]].start, env.parts[half[-1]].stop), random)
                 for worker in half:
                     env.start(self.rollout, t, worker)
                 stepping.update(half)
@@ -75,7 +77,7 @@ class Halves(Collector):
             self.evaluate_edge()
 
 
-class Asynchronous(Collector):
+class AsyncCollector(Collector):
     """The policy decides for whichever workers are ready; a slow step holds up its own worker alone, until the
     rollout's end.
 
@@ -85,11 +87,11 @@ class Asynchronous(Collector):
     `unfilled` counts rows that are dead for want of time.
     """
 
-    def __init__(self, stragglers: float, env: Any, *arguments: Any) -> None:
+    def __init__(self, drop_slowest: float, env: Any, *arguments: Any) -> None:
         super().__init__(env, *arguments)
         workers = len(env.parts)
-        self.enough = workers - floor(stragglers * workers)  # workers that a rollout waits for
-        self.unfilled = 0
+        self.enough = workers - floor(drop_slowest * workers)  # workers that a rollout waits for
+        self.dropped_steps = 0
         self._at = [0] * workers  # rows of the present rollout that each has filled
         self._late: dict[int, int] = {}  # workers that were at a step when the last rollout ended: at which row of it
         self._envs = [torch.arange(part.start, part.stop) for part in env.parts]
@@ -112,14 +114,14 @@ class Asynchronous(Collector):
         env: Any = self.env
         steps = self.rollout.num_steps
         with self.timer("inference"):
-            noise = self._noise(first_step)
+            random = self._random(first_step)
         self._at = [0] * len(env.parts)
         ready = [worker for worker in range(len(env.parts)) if worker not in self._late]
         while True:
             ready = [worker for worker in ready if self._at[worker] < steps]
             if ready:
                 with self.timer("inference"):
-                    decide_some(self, *self._where(ready), noise)
+                    act_for(self, *self._where(ready), random)
                 for worker in ready:
                     env.start(self.rollout, self._at[worker], worker)
             if self._at.count(steps) >= self.enough:
@@ -168,7 +170,7 @@ class Asynchronous(Collector):
                 seen.truncated[row - 1, part] |= seen.valid[row - 1, part] & seen.valid[row, part]
             seen.valid[row:, part] = False
             seen.episode_length[row:, part] = 0
-            self.unfilled += (seen.num_steps - row) * (part.stop - part.start)
+            self.dropped_steps += (seen.num_steps - row) * (part.stop - part.start)
         return seen
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -180,19 +182,19 @@ class Asynchronous(Collector):
         super().load_state_dict(state)
 
 
-def decide_some(collector: Collector, rows: Any, envs: Any, noise: Tensor) -> None:
+def act_for(collector: Collector, rows: Any, envs: Any, random: Tensor) -> None:
     """Fill rows of some environments with what the policy decides. rows, envs: a row and a slice, or a row for each of
     the environments [k]; noise: [T, N, num_draws]."""
     rollout, policy = collector.rollout, collector.policy
     observation = tree_map(lambda x: x[rows, envs], rollout.observation)
-    before = tree_map(lambda x: x[envs], collector.memory)
-    decision = policy.decide(observation, before, noise[rows, envs])
-    for name in decided(rollout):
+    before = tree_map(lambda x: x[envs], collector.rnn_state)
+    decision = policy.act(observation, before, random[rows, envs])
+    for name in output_columns(rollout):
         getattr(rollout, name)[rows, envs] = getattr(decision, name)
-    if "memory" in rollout.columns:
-        tree_map(lambda column, x: _put(column, (rows, envs), x), rollout.memory, before)
-    after = kept(decision.memory, rollout.valid[rows, envs])
-    tree_map(lambda x, part: _put(x, envs, part), collector.memory, after)
+    if "rnn_state" in rollout.columns:
+        tree_map(lambda column, x: _put(column, (rows, envs), x), rollout.rnn_state, before)
+    after = mask_state(decision.rnn_state, rollout.valid[rows, envs])
+    tree_map(lambda x, part: _put(x, envs, part), collector.rnn_state, after)
 
 
 def _put(target: Tensor, index: Any, value: Tensor) -> Tensor:

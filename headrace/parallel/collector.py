@@ -12,17 +12,17 @@ from headrace.core.fused import fused
 from headrace.core.timer import Timer
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.envs.base import Env, columns_of, rollout_for
-from headrace.policies.base import Decision, Policy
+from headrace.policies.base import Policy, PolicyOutput
 
 
-def decided(rollout: Rollout) -> list[str]:
+def output_columns(rollout: Rollout) -> list[str]:
     """The columns that a decision fills: the action, and of log_prob and value those the algorithm declared."""
-    return [name for name in Decision._fields if name in rollout.columns and name != "memory"]
+    return [name for name in PolicyOutput._fields if name in rollout.columns and name != "rnn_state"]
 
 
-def kept(memory: Any, valid: Tensor) -> Any:
+def mask_state(rnn_state: Any, valid: Tensor) -> Any:
     """Memory [N, ...] after a row: of environments whose row is dead nothing, for the next begins an episode."""
-    return tree_map(lambda x: x * valid.view(-1, *[1] * (x.dim() - 1)), memory)
+    return tree_map(lambda x: x * valid.view(-1, *[1] * (x.dim() - 1)), rnn_state)
 
 
 class Collector:
@@ -32,7 +32,9 @@ class Collector:
     included: it is the counter behind the actions' randomness.
     """
 
-    unfilled = 0  # rows so far that are dead because nobody waited for them: see headrace.parallel.collection_modes
+    dropped_steps = (
+        0  # rows so far that are dead because nobody waited for them: see headrace.parallel.collection_modes
+    )
 
     def __init__(
         self,
@@ -46,14 +48,14 @@ class Collector:
         self.env, self.policy, self.seed = env, policy, seed
         self.timer = timer or Timer()
         self.rollout = rollout_for(env, num_steps, columns_of(env) | columns)
-        self.memory = policy.initial_memory(env.num_envs)
+        self.rnn_state = policy.initial_state(env.num_envs)
         self.steps = 0
         env.reset(self.rollout, seed)
         # views, made once: making one costs as much as a small operation
         rollout = self.rollout
         self._observation = [rollout.observation[t] for t in range(num_steps + 1)]
-        names = decided(rollout)
-        self._decided = [[(name, getattr(rollout, name)[t]) for name in names] for t in range(num_steps)]
+        names = output_columns(rollout)
+        self._outputs = [[(name, getattr(rollout, name)[t]) for name in names] for t in range(num_steps)]
 
     @torch.no_grad()
     def collect(self) -> Rollout:
@@ -68,10 +70,10 @@ class Collector:
     def fill(self, first_step: int | Tensor) -> None:
         """T steps from the row 0 that is there. first_step: as `steps`; in a graph a tensor on the device."""
         with self.timer("inference"):
-            noise = self._noise(first_step)
-        steps(self, noise)
+            random = self._random(first_step)
+        steps(self, random)
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """Take T steps and take them back, so that whatever must be compiled is compiled; where the worlds are not
         compiled for the CPU, nothing is."""
         if self.env.backend == "cpu":
@@ -79,27 +81,27 @@ class Collector:
             self.fill(self.steps)
             self.load_state_dict(before)
 
-    def _noise(self, first_step: int | Tensor) -> Tensor:
+    def _random(self, first_step: int | Tensor) -> Tensor:
         """Draws for the actions of T steps, [T, N, num_draws]."""
         env, draws = self.env, self.policy.num_draws
         return rng.uniform(
             self.seed, rng.Purpose.ACTION, first_step, self.rollout.num_steps, env.num_envs, draws, env.device
         )
 
-    def decide(self, t: int, noise: Tensor) -> None:
+    def act(self, t: int, random: Tensor) -> None:
         """Fill row t with what the policy decides; noise [N, num_draws]."""
-        decision = self.policy.decide(self._observation[t], self.memory, noise)
-        for name, target in self._decided[t]:
+        decision = self.policy.act(self._observation[t], self.rnn_state, random)
+        for name, target in self._outputs[t]:
             target.copy_(getattr(decision, name))
-        if "memory" in self.rollout.columns:
-            tree_map(lambda column, before: column[t].copy_(before), self.rollout.memory, self.memory)
-        self.memory = kept(decision.memory, self.rollout.valid[t])
+        if "rnn_state" in self.rollout.columns:
+            tree_map(lambda column, before: column[t].copy_(before), self.rollout.rnn_state, self.rnn_state)
+        self.rnn_state = mask_state(decision.rnn_state, self.rollout.valid[t])
 
     def evaluate_edge(self) -> None:
         """Fill the row after the last with its value, where the algorithm asks for values."""
         rollout = self.rollout
         if "value" in rollout.columns:
-            rollout.value[-1] = self.policy.value(self._observation[-1], self.memory)
+            rollout.value[-1] = self.policy.value(self._observation[-1], self.rnn_state)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next collect() goes on from: counters, the edge row, the worlds."""
@@ -109,25 +111,25 @@ class Collector:
         return {
             "steps": self.steps,
             "edge": edge,
-            "memory": tree_map(torch.clone, self.memory),
+            "rnn_state": tree_map(torch.clone, self.rnn_state),
             "env": self.env.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from state_dict(), bit for bit where the worlds can be saved."""
-        self.steps, self.memory = state["steps"], state["memory"]
+        self.steps, self.rnn_state = state["steps"], state["rnn_state"]
         for name, row in state["edge"].items():
             tree_map(lambda x, saved: x[-1].copy_(saved), getattr(self.rollout, name), row)
         self.env.load_state_dict(state["env"])
 
 
 @fused("collector.steps", "headrace.bindings.collector_cpu")
-def steps(collector: Collector, noise: Tensor) -> None:
+def steps(collector: Collector, random: Tensor) -> None:
     """T steps from row 0: policy and environments take turns. noise: [T, N, num_draws]."""
     timer = collector.timer
     for t in range(collector.rollout.num_steps):
         with timer("inference"):
-            collector.decide(t, noise[t])
+            collector.act(t, random[t])
         with timer("env"):
             collector.env.step(collector.rollout, t)
     with timer("inference"):

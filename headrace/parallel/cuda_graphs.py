@@ -36,7 +36,7 @@ class GraphedIteration:
         self._first_step = torch.zeros((), dtype=torch.int64, device=device)
         self._iteration = torch.zeros((), dtype=torch.int64, device=device)
         self._progress: Any = torch.zeros((), dtype=torch.float64, device=device)  # as precise as the host's
-        self._memory: Any = None  # what the policy remembers from one iteration to the next, always in one place
+        self._rnn_state: Any = None  # what the policy remembers from one iteration to the next, always in one place
         self._metrics: dict[str, Tensor] = {}
         self._replay: Callable[[], None] | None = None
         self.refused = ""  # why there is no graph, where there can be none
@@ -46,7 +46,7 @@ class GraphedIteration:
 
         None where that is still to be done step by step: at first, and where there is no graph.
         """
-        if self.refused or not self.collector.steps or not getattr(self.algorithm, "steady", _always)():
+        if self.refused or not self.collector.steps or not getattr(self.algorithm, "past_warm_up", _always)():
             return None
         if self._replay is None:
             self._make()
@@ -72,16 +72,16 @@ class GraphedIteration:
 
     def _place_memory(self) -> None:
         """Where the collector's memory lies elsewhere, copy it to its place."""
-        if self.collector.memory is not self._memory:
-            tree_map(lambda kept, new: kept.copy_(new), self._memory, self.collector.memory)
-            self.collector.memory = self._memory
+        if self.collector.rnn_state is not self._rnn_state:
+            tree_map(lambda kept, new: kept.copy_(new), self._rnn_state, self.collector.rnn_state)
+            self.collector.rnn_state = self._rnn_state
 
     def _make(self) -> None:
         """Rehearse once, strictly, and forget it; then capture. It stays without a graph where that is refused."""
         before = self.algorithm.state_dict(), self.collector.state_dict()
-        self._memory = self.collector.memory = tree_map(torch.clone, self.collector.memory)
+        self._rnn_state = self.collector.rnn_state = tree_map(torch.clone, self.collector.rnn_state)
         try:
-            self._rehearse()
+            self._warm_up()
         except NotCapturable as error:
             self.refused = str(error)
             print(f"no CUDA graph, going on step by step: {error}", file=sys.stderr, flush=True)
@@ -91,7 +91,7 @@ class GraphedIteration:
             self._place_memory()
             self._replay = self._capture(self._body)
 
-    def _rehearse(self) -> None:
+    def _warm_up(self) -> None:
         parts = {"algorithm": self.algorithm, "policy": self.algorithm.policy, "environment": self.collector.env}
         numbers = {name: _numbers(part) for name, part in parts.items()}
         with _side_stream(self._first_step.device), Capturable() as strict:

@@ -11,7 +11,7 @@ from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Space, is_image, leaves, to_json
-from headrace.policies.base import Decision, Evaluation, Policy
+from headrace.policies.base import Evaluation, Policy, PolicyOutput
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
@@ -84,23 +84,23 @@ class ActorCritic(Policy):
         parts = (self.encoder, self.actor) if self.shared else (self.encoder,)
         return [p for part in parts for p in part.parameters()]
 
-    @fused("actor_critic.decide", "headrace.bindings.acting")
-    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+    @fused("actor_critic.act", "headrace.bindings.acting")
+    def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         if rows % self.block:
-            padded = None if noise is None else pad(noise, self.block)
-            decision = self.decide(pad(observation, self.block), memory, padded)
-            return Decision(decision.action[:rows], decision.log_prob[:rows], decision.value[:rows], memory)
+            padded = None if random is None else pad(random, self.block)
+            decision = self.act(pad(observation, self.block), rnn_state, padded)
+            return PolicyOutput(decision.action[:rows], decision.log_prob[:rows], decision.value[:rows], rnn_state)
         distribution, value = self(observation)
-        action = distribution.mode() if noise is None else distribution.sample(noise)
-        return Decision(action, distribution.log_prob(action), value, memory)
+        action = distribution.mode() if random is None else distribution.sample(random)
+        return PolicyOutput(action, distribution.log_prob(action), value, rnn_state)
 
-    def evaluate(self, observation: Any, action: Tensor) -> Evaluation:
+    def log_prob_entropy_value(self, observation: Any, action: Tensor) -> Evaluation:
         distribution, value = self(observation)
         return Evaluation(distribution.log_prob(action), distribution.entropy(), value)
 
     @fused("actor_critic.value", "headrace.bindings.acting")
-    def value(self, observation: Any, memory: Any = None) -> Tensor:
+    def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)
         if rows % self.block:
             return self.value(pad(observation, self.block))[:rows]
@@ -110,9 +110,11 @@ class ActorCritic(Policy):
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
 
-    def replay(self, rollout: Rollout) -> Evaluation:
+    def evaluate_rollout(self, rollout: Rollout) -> Evaluation:
         shape = (rollout.num_steps, rollout.num_envs)
-        evaluation = self.evaluate(flatten(rollout.observation[: rollout.num_steps]), flatten(rollout.action))
+        evaluation = self.log_prob_entropy_value(
+            flatten(rollout.observation[: rollout.num_steps]), flatten(rollout.action)
+        )
         return Evaluation(*(x.view(shape) for x in evaluation))
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:

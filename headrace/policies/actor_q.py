@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Box, Space, to_json
-from headrace.policies.base import Decision, Policy
+from headrace.policies.base import Policy, PolicyOutput
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
 from headrace.policies.networks import MLP, Readout, make_encoder
@@ -29,11 +29,12 @@ class ActorQ(Policy):
 
     What both read comes from one encoder. Where that has weights, the convolutions of images or a memory, the critics'
     loss trains them and the actor takes the features as they are: Yarats et al. 2021, arXiv:1910.01741, section 4.3.
-    images: see images.ImageEncoder. recurrent, memory_size, sequence_length, burn_in: see QNetwork.
+    images: see images.ImageEncoder. recurrent, rnn_size, sequence_length, burn_in: see QNetwork.
     Inside, actions are normalised: -1 and 1 are the bounds. deterministic: action = tanh(actor), and while exploring
     plus normal noise of deviation `exploration`; else tanh of a normal whose mean and deviation both are the actor's.
     Where `random` is 1, explored actions are drawn alike from the whole Box. Algorithms write both tensors.
-    noise_memory: share of an env's noise that stays from one step to the next; it is remembered too. A weak push
+    noise_autocorrelation: share of an env's noise that stays from one step to the next; it is remembered too. A weak
+    push
     then lasts, where pushes that come and go would cancel out: Lillicrap et al. 2016, arXiv:1509.02971, section 3.
     Weights are a function of the seed, as ActorCritic's.
     Raises TypeError for spaces it has no network for, ValueError for unknown names.
@@ -53,11 +54,11 @@ class ActorQ(Policy):
         critics: int = 2,
         deterministic: bool = False,
         normalize_observation: bool = False,
-        noise_memory: float = 0.0,
+        noise_autocorrelation: float = 0.0,
         seed: int = 0,
         images: str = "auto",
         recurrent: str = "none",
-        memory_size: int = 64,
+        rnn_size: int = 64,
         sequence_length: int = 1,
         burn_in: int = 0,
     ) -> None:
@@ -65,15 +66,15 @@ class ActorQ(Policy):
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation = tuple(hidden), activation
         self.deterministic, self.normalize_observation = deterministic, normalize_observation
-        self.noise_memory, self.images = noise_memory, images
-        self.recurrent, self.memory_size = recurrent, memory_size
+        self.noise_autocorrelation, self.images = noise_autocorrelation, images
+        self.recurrent, self.rnn_size = recurrent, rnn_size
         self.sequence_length, self.burn_in = 1 if recurrent == "none" else sequence_length, burn_in
         center, half_range = _bounds(action_space)
         self.action_size = len(center)
         self.num_draws = self.action_size + self.action_size % 2
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
-        self.encoder = with_memory(encoder, recurrent, memory_size, burn_in, generator)
+        self.encoder = with_memory(encoder, recurrent, rnn_size, burn_in, generator)
         self.actor = MLP(self.encoder.size, hidden, activation, generator)
         self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
         self.critics = Critics(critics, self.encoder.size, self.action_size, hidden, activation, generator)
@@ -95,15 +96,15 @@ class ActorQ(Policy):
         output: Tensor = self.actor_out(self.actor(encoded))
         return output
 
-    def sample(self, encoded: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, encoded: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised actions [B, K] of a stochastic actor, drawn with uniform `noise` [B, num_draws], and their
         log-density [B]. Differentiable in the actor: the reparameterisation of Haarnoja et al. 2018, appendix C."""
-        action, log_prob = sample(self.propose(encoded), self._normal(noise))
+        action, log_prob = sample(self.propose(encoded), self._normal(random))
         return action.t(), log_prob
 
-    def _normal(self, noise: Tensor) -> Tensor:
+    def _normal(self, random: Tensor) -> Tensor:
         """Standard normals [K, B] from uniform draws [B, num_draws]."""
-        return box_muller(noise.t(), self.action_size)
+        return box_muller(random.t(), self.action_size)
 
     def best(self, encoded: Tensor) -> Tensor:
         """Normalised actions [B, K] without noise. Differentiable in the actor."""
@@ -113,53 +114,53 @@ class ActorQ(Policy):
         """Actions [B, K] of the space's units as the critics see them: clipped to the bounds, which are -1 and 1."""
         return ((action - self.center) / self.half_range).clamp(-1, 1)
 
-    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+    def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
-        if memory is None and self.recurrent != "none":
-            memory = self.initial_memory(rows)
+        if rnn_state is None and self.recurrent != "none":
+            rnn_state = self.initial_state(rows)
         if rows % BLOCK:
-            padded = self.decide(*(pad(x, BLOCK) for x in (observation, memory, noise)))
-            return Decision(padded.action[:rows], None, None, tree_map(lambda x: x[:rows], padded.memory))
-        encoded, remembered = step(self.encoder, observation, memory)
-        if noise is None:
+            padded = self.act(*(pad(x, BLOCK) for x in (observation, rnn_state, random)))
+            return PolicyOutput(padded.action[:rows], None, None, tree_map(lambda x: x[:rows], padded.rnn_state))
+        encoded, remembered = step(self.encoder, observation, rnn_state)
+        if random is None:
             action = self.best(encoded)
         else:
-            action, memory = self._explore(encoded, memory, noise)
+            action, rnn_state = self._explore(encoded, rnn_state, random)
         action = torch.addcmul(self.center, action, self.half_range)
-        if remembered is not None and memory is not None:
-            memory = torch.cat((remembered, memory[:, self.encoder.width :]), 1)
-        return Decision(action, None, None, memory)
+        if remembered is not None and rnn_state is not None:
+            rnn_state = torch.cat((remembered, rnn_state[:, self.encoder.width :]), 1)
+        return PolicyOutput(action, None, None, rnn_state)
 
-    def _explore(self, encoded: Tensor, memory: Tensor | None, noise: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _explore(self, encoded: Tensor, rnn_state: Tensor | None, random: Tensor) -> tuple[Tensor, Tensor | None]:
         """Normalised actions [N, K] with noise, and the memory with that noise at its end."""
-        normal, uniform = self._normal(noise), noise[:, : self.action_size] * 2 - 1
-        if memory is not None and self.noise_memory:
-            before, last = memory.split((memory.shape[1] - self.action_size, self.action_size), 1)
-            fresh = math.sqrt(1 - self.noise_memory**2)  # so that the variance stays 1
-            normal = self.noise_memory * last.t() + fresh * normal
-            memory = torch.cat((before, normal.t()), 1)
+        normal, uniform = self._normal(random), random[:, : self.action_size] * 2 - 1
+        if rnn_state is not None and self.noise_autocorrelation:
+            before, last = rnn_state.split((rnn_state.shape[1] - self.action_size, self.action_size), 1)
+            fresh = math.sqrt(1 - self.noise_autocorrelation**2)  # so that the variance stays 1
+            normal = self.noise_autocorrelation * last.t() + fresh * normal
+            rnn_state = torch.cat((before, normal.t()), 1)
             uniform = torch.erf(normal.t() * math.sqrt(0.5))  # uniform, where memory is normal
         if self.deterministic:
             action = torch.addcmul(self.best(encoded), normal.t(), self.exploration).clamp(-1, 1)
         else:
             action = sample(self.propose(encoded), normal)[0].t()
-        return torch.where(self.random > 0, uniform, action), memory
+        return torch.where(self.random > 0, uniform, action), rnn_state
 
     def columns(self) -> dict[str, Column | Columns]:
-        return {"memory": Column((self._remembers(),))} if self.recurrent != "none" else {}
+        return {"rnn_state": Column((self._remembers(),))} if self.recurrent != "none" else {}
 
-    def initial_memory(self, num_envs: int) -> Tensor | None:
+    def initial_state(self, num_envs: int) -> Tensor | None:
         """That nothing was seen and there was no noise yet, [N, W + K]; None where neither is remembered."""
         return self.center.new_zeros(num_envs, self._remembers()) if self._remembers() else None
 
     def _remembers(self) -> int:
-        return width(self.encoder) + self.action_size * (self.noise_memory > 0)
+        return width(self.encoder) + self.action_size * (self.noise_autocorrelation > 0)
 
-    def value(self, observation: Any, memory: Any = None) -> Tensor:
+    def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         """What the lowest of the critics gives for the actor's best actions, [N]."""
-        if memory is None:
-            memory = self.initial_memory(batch_size(observation))
-        encoded, _ = step(self.encoder, observation, memory)
+        if rnn_state is None:
+            rnn_state = self.initial_state(batch_size(observation))
+        encoded, _ = step(self.encoder, observation, rnn_state)
         values: Tensor = self.critics(encoded, self.best(encoded))
         return values.amin(0)
 
@@ -178,10 +179,10 @@ class ActorQ(Policy):
             "critics": self.critics.number,
             "deterministic": self.deterministic,
             "normalize_observation": self.normalize_observation,
-            "noise_memory": self.noise_memory,
+            "noise_autocorrelation": self.noise_autocorrelation,
             "images": self.images,
             "recurrent": self.recurrent,
-            "memory_size": self.memory_size,
+            "rnn_size": self.rnn_size,
             "sequence_length": self.sequence_length,
             "burn_in": self.burn_in,
         }

@@ -12,13 +12,13 @@ from headrace.data.spaces import Space, from_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
 
 
-class Decision(NamedTuple):
+class PolicyOutput(NamedTuple):
     """What a policy decides for N environments."""
 
     action: Tensor  # [N, ...] in the action column's dtype
     log_prob: Any  # Tensor [N]; None from a policy whose algorithm does not ask for it
     value: Any  # Tensor [N], in units of return; None likewise
-    memory: Any  # what the policy wants back at the next step; None for one without memory
+    rnn_state: Any  # what the policy wants back at the next step; None for one without memory
 
 
 class Evaluation(NamedTuple):
@@ -45,11 +45,11 @@ class Policy(nn.Module):
     sequence_length: int = 1  # how many rows of rows() belong together, one after another in one environment
     recurrent: str = "none"  # what remembers earlier observations: "gru", "lstm"
 
-    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+    def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """Decide for N environments: sampled with `noise` [N, num_draws], or the most likely action without."""
         raise NotImplementedError
 
-    def evaluate(self, inputs: Any, action: Tensor) -> Evaluation:
+    def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> Evaluation:
         """log_prob, entropy and value of B rows as inputs() gives them (of a policy without memory: observations) and
         B actions, differentiable."""
         raise NotImplementedError
@@ -66,7 +66,7 @@ class Policy(nn.Module):
         """What evaluate() takes of a rollout, row by row: observations."""
         return self.rows(rollout.observation[: rollout.num_steps])
 
-    def value(self, observation: Any, memory: Any = None) -> Tensor:
+    def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         """Value of N observations, [N], in units of return."""
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class Policy(nn.Module):
         """Units of return in one unit of the critic's output: losses of values are counted in these."""
         return 1.0
 
-    def replay(self, rollout: Rollout) -> Evaluation:
+    def evaluate_rollout(self, rollout: Rollout) -> Evaluation:
         """evaluate() of a whole rollout, [T, N] each: log_prob equals what was collected."""
         raise NotImplementedError
 
@@ -84,47 +84,33 @@ class Policy(nn.Module):
         Called once per iteration, after learning.
         """
 
-    def initial_memory(self, num_envs: int) -> Any:
+    def initial_state(self, num_envs: int) -> Any:
         """Memory at the start of an episode; None for a policy without."""
         return None
 
     @torch.no_grad()
-    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
-        """Act for people: numpy in, numpy out. One observation, or a batch of them; a Dict of arrays for a Dict space.
-
-        Gives actions of the action space in its dtype, inside its bounds: [...] or [N, ...] as the observations were.
-        deterministic: the most likely action; else one drawn with `generator` (torch's own where None).
-        Raises ValueError for an observation of another shape than the space's, TypeError where act_on() is needed.
-        """
-        if self.recurrent != "none":
-            raise TypeError(
-                "this policy remembers earlier observations: use action, memory = policy.act_on(observation, memory), "
-                "with memory None at the beginning of an episode"
-            )
-        return self._asked(observation, None, deterministic, generator)[0]
-
-    def _asked(
-        self, observation: Any, memory: Any, deterministic: bool, generator: torch.Generator | None
-    ) -> tuple[Any, Any]:
-        """decide() for people: the actions, and the memory after them."""
-        device = next(self.parameters()).device
-        batch, single = to_batch(self.observation_space, observation, device)
-        noise = None
-        if not deterministic:
-            noise = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
-        decision = self.decide(batch, memory, noise)
-        return to_action(self.action_space, decision.action, single), decision.memory
-
-    @torch.no_grad()
-    def act_on(
+    def predict(
         self,
         observation: Any,
-        memory: Any = None,
+        state: Any = None,
         deterministic: bool = True,
         generator: torch.Generator | None = None,
     ) -> tuple[Any, Any]:
-        """act(), and what to remember: pass it on to the next call; None at the beginning of an episode."""
-        return self._asked(observation, memory, deterministic, generator)
+        """Actions for observations in NumPy, and the recurrent state after them, as Stable-Baselines3's predict().
+
+        observation: one, or a batch of them; a Dict of arrays for a Dict space. Gives actions of the action space in
+        its dtype, inside its bounds: [...] or [N, ...] as the observations were. state: what the call before gave, None
+        at the beginning of an episode; None throughout for a policy that is not recurrent.
+        deterministic: the most likely action; else one drawn with `generator` (torch's own where None).
+        Raises ValueError for an observation of another shape than the space's.
+        """
+        device = next(self.parameters()).device
+        batch, single = to_batch(self.observation_space, observation, device)
+        random = None
+        if not deterministic:
+            random = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
+        output = self.act(batch, state, random)
+        return to_action(self.action_space, output.action, single), output.rnn_state
 
     def config(self) -> dict[str, Any]:
         """What the policy is made of, as JSON can hold it: from_config() builds one that its weights fit."""

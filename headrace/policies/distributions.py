@@ -25,7 +25,7 @@ QUADRATURE = 16  # nodes in the entropy of a squashed Gaussian
 class Distribution(Protocol):
     """N distributions over actions. entropy and log_prob are differentiable in the parameters."""
 
-    def sample(self, noise: Tensor) -> Tensor:
+    def sample(self, random: Tensor) -> Tensor:
         """Actions [N, ...] drawn with `noise` [N, num_draws]."""
 
     def mode(self) -> Tensor:
@@ -45,14 +45,14 @@ class Categorical:
         self.log_probs = torch.log_softmax(logits, 0)
         self.start = start
 
-    def sample(self, noise: Tensor) -> Tensor:
+    def sample(self, random: Tensor) -> Tensor:
         """The inverse of the distribution function: the first choice whose cumulated share is above `noise` [N, 1]."""
-        return self._choose(noise[:, 0])
+        return self._choose(random[:, 0])
 
-    def _choose(self, noise: Tensor) -> Tensor:
+    def _choose(self, random: Tensor) -> Tensor:
         cumulated = self.log_probs.exp().cumsum(0)
         # times the last one, since shares add up to 1 only nearly: a last choice of probability 0 is never drawn
-        passed = cumulated[:-1] <= noise * cumulated[-1]
+        passed = cumulated[:-1] <= random * cumulated[-1]
         return passed.sum(0, dtype=torch.int32) + self.start
 
     def mode(self) -> Tensor:
@@ -76,8 +76,8 @@ class MultiCategorical:
     def __init__(self, logits: Tensor, sizes: Sequence[int], starts: Sequence[int]) -> None:
         self.parts = [Categorical(part, start) for part, start in zip(logits.split(list(sizes)), starts, strict=True)]
 
-    def sample(self, noise: Tensor) -> Tensor:
-        return torch.stack([part._choose(noise[:, i]) for i, part in enumerate(self.parts)]).t()
+    def sample(self, random: Tensor) -> Tensor:
+        return torch.stack([part._choose(random[:, i]) for i, part in enumerate(self.parts)]).t()
 
     def mode(self) -> Tensor:
         return torch.stack([part.mode() for part in self.parts]).t()
@@ -99,9 +99,9 @@ class Bernoulli:
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
 
-    def sample(self, noise: Tensor) -> Tensor:
+    def sample(self, random: Tensor) -> Tensor:
         # draws are below 1 and may be 0: a switch of probability 1 is always on, one of probability 0 never
-        return (noise.t() < self.logits.sigmoid()).to(torch.int32).t()
+        return (random.t() < self.logits.sigmoid()).to(torch.int32).t()
 
     def mode(self) -> Tensor:
         return (self.logits > 0).to(torch.int32).t()
@@ -126,8 +126,8 @@ class Gaussian:
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         self.mean, self.log_std = mean, log_std
 
-    def sample(self, noise: Tensor) -> Tensor:
-        return torch.addcmul(self.mean, box_muller(noise.t(), len(self.mean)), self.log_std.exp()).t()
+    def sample(self, random: Tensor) -> Tensor:
+        return torch.addcmul(self.mean, box_muller(random.t(), len(self.mean)), self.log_std.exp()).t()
 
     def mode(self) -> Tensor:
         return self.mean.t()
@@ -158,8 +158,8 @@ class SquashedGaussian:
         self.normal = Gaussian(mean, log_std)
         self.center, self.half = center, half
 
-    def sample(self, noise: Tensor) -> Tensor:
-        return self._stretch(self.normal.sample(noise).t())
+    def sample(self, random: Tensor) -> Tensor:
+        return self._stretch(self.normal.sample(random).t())
 
     def mode(self) -> Tensor:
         """The middle of the normal, squashed: the median, for the density's own mode may lie at the bounds."""
@@ -199,10 +199,10 @@ def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tenso
     return at, share
 
 
-def box_muller(noise: Tensor, count: int) -> Tensor:
+def box_muller(random: Tensor, count: int) -> Tensor:
     """Standard normals [count, N] from uniform draws [D, N], D = count rounded up to even. Box & Muller 1958."""
-    pairs = len(noise) // 2
+    pairs = len(random) // 2
     # 1 - draw lies in (0, 1]: its logarithm is finite
-    radius = (-2 * torch.log1p(-noise[:pairs])).sqrt()
-    angle = noise[pairs:] * (2 * math.pi)
+    radius = (-2 * torch.log1p(-random[:pairs])).sqrt()
+    angle = random[pairs:] * (2 * math.pi)
     return torch.cat((radius * angle.cos(), radius * angle.sin()))[:count]

@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from headrace.data.rollout import Group
 from headrace.data.spaces import Dict, Space
-from headrace.policies.base import Decision, Policy
+from headrace.policies.base import Policy, PolicyOutput
 from headrace.policies.numpy_io import batch_size
 
 
-class Seat(NamedTuple):
+class Slot(NamedTuple):
     """A group among the agents: whom it holds, its policy, and the width of that one's memory."""
 
     name: str
@@ -47,11 +47,11 @@ class GroupedPolicy(Policy):
         self.groups = {name: tuple(agents) for name, agents in groups.items()}
         self.policies: Any = nn.ModuleList(policies.values())
         self.num_agents = sum(len(agents) for agents in groups.values())
-        self.seats, first = [], 0
+        self.slots, first = [], 0
         for (name, agents), policy in zip(self.groups.items(), policies.values(), strict=True):
-            memory = policy.initial_memory(1)
-            width = 0 if memory is None else memory.shape[1]
-            self.seats.append(Seat(name, slice(first, first + len(agents)), policy, width))
+            rnn_state = policy.initial_state(1)
+            width = 0 if rnn_state is None else rnn_state.shape[1]
+            self.slots.append(Slot(name, slice(first, first + len(agents)), policy, width))
             first += len(agents)
         spaces = [(policy.observation_space, policy.action_space) for policy in policies.values()]
         self.nested = any(pair != spaces[0] for pair in spaces)
@@ -64,49 +64,49 @@ class GroupedPolicy(Policy):
 
     def __getitem__(self, name: str) -> Any:
         """The policy of a group, or of an agent. Raises KeyError for another name."""
-        for seat in self.seats:
-            if name == seat.name or name in self.groups[seat.name]:
-                return seat.policy
+        for slot in self.slots:
+            if name == slot.name or name in self.groups[slot.name]:
+                return slot.policy
         raise KeyError(f"there is no group and no agent {name!r}: the groups are {self.groups}")
 
-    def part(self, seat: Seat, value: Any, total: int) -> Any:
+    def part(self, slot: Slot, value: Any, total: int) -> Any:
         """A group's part of observations or actions [N, ...] of all agents. total: N."""
-        return getattr(value, seat.name) if self.nested else value[seat.columns(total, self.num_agents)]
+        return getattr(value, slot.name) if self.nested else value[slot.columns(total, self.num_agents)]
 
-    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+    def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         total, decisions = self._total(observation), []
-        for seat in self.seats:
-            rows = seat.columns(total, self.num_agents)
-            draws = None if noise is None else noise[rows, : seat.policy.num_draws]
-            seen, remembered = self.part(seat, observation, total), self._memory(seat, memory, rows)
-            decisions.append(seat.policy.decide(seen, remembered, draws))
-        actions = {seat.name: decision.action for seat, decision in zip(self.seats, decisions, strict=True)}
+        for slot in self.slots:
+            rows = slot.columns(total, self.num_agents)
+            draws = None if random is None else random[rows, : slot.policy.num_draws]
+            seen, remembered = self.part(slot, observation, total), self._rnn_state(slot, rnn_state, rows)
+            decisions.append(slot.policy.act(seen, remembered, draws))
+        actions = {slot.name: decision.action for slot, decision in zip(self.slots, decisions, strict=True)}
         action: Any = Group(actions) if self.nested else torch.cat(list(actions.values()))
         log_prob, value = (_joined([decision[k] for decision in decisions]) for k in (1, 2))
-        return Decision(action, log_prob, value, self._side_by_side([decision.memory for decision in decisions]))
+        return PolicyOutput(action, log_prob, value, self._side_by_side([decision.rnn_state for decision in decisions]))
 
-    def value(self, observation: Any, memory: Any = None) -> Tensor:
+    def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         total, values = self._total(observation), []
-        for seat in self.seats:
-            remembered = self._memory(seat, memory, seat.columns(total, self.num_agents))
-            values.append(seat.policy.value(self.part(seat, observation, total), remembered))
+        for slot in self.slots:
+            remembered = self._rnn_state(slot, rnn_state, slot.columns(total, self.num_agents))
+            values.append(slot.policy.value(self.part(slot, observation, total), remembered))
         return torch.cat(values)
 
-    def initial_memory(self, num_envs: int) -> Any:
+    def initial_state(self, num_envs: int) -> Any:
         worlds = num_envs // self.num_agents
         return self._side_by_side(
-            [seat.policy.initial_memory(worlds * (seat.agents.stop - seat.agents.start)) for seat in self.seats]
+            [slot.policy.initial_state(worlds * (slot.agents.stop - slot.agents.start)) for slot in self.slots]
         )
 
-    def _memory(self, seat: Seat, memory: Any, rows: slice) -> Any:
-        return memory[rows, : seat.width] if memory is not None and seat.width else None
+    def _rnn_state(self, slot: Slot, rnn_state: Any, rows: slice) -> Any:
+        return rnn_state[rows, : slot.width] if rnn_state is not None and slot.width else None
 
     def _side_by_side(self, memories: Sequence[Any]) -> Any:
         """Memories of groups, [n, width], as one of all, filled up with 0 to the widest."""
-        if any(memory is None for memory in memories):
+        if any(rnn_state is None for rnn_state in memories):
             return None
-        widest = max(memory.shape[1] for memory in memories)
-        return torch.cat([functional.pad(memory, (0, widest - memory.shape[1])) for memory in memories])
+        widest = max(rnn_state.shape[1] for rnn_state in memories)
+        return torch.cat([functional.pad(rnn_state, (0, widest - rnn_state.shape[1])) for rnn_state in memories])
 
     def _total(self, observation: Any) -> int:
         """N of observations of all agents."""
@@ -114,9 +114,20 @@ class GroupedPolicy(Policy):
             return batch_size(observation)
         return sum(batch_size(member) for _, member in observation)
 
-    def act(self, observation: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
-        """Act for people: observations by agent -> actions by agent, of those who are there. Each one, or a batch."""
-        return {agent: self[agent].act(seen, deterministic, generator) for agent, seen in observation.items()}
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        deterministic: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Any, Any]:
+        """Observations by agent -> actions and recurrent states by agent, of those given. Each one, or a batch."""
+        before = state or {}
+        found = {
+            agent: self[agent].predict(seen, before.get(agent), deterministic, generator)
+            for agent, seen in observation.items()
+        }
+        return tuple({agent: pair[part] for agent, pair in found.items()} for part in (0, 1))  # type: ignore[return-value]
 
     def config(self) -> dict[str, Any]:
         kinds = [type(policy) for policy in self.policies]

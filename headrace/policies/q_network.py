@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.core import rng
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Discrete, Space, to_json
-from headrace.policies.base import Decision, Policy
+from headrace.policies.base import Policy, PolicyOutput
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
 from headrace.policies.rnn import step, width, with_memory
@@ -22,11 +22,11 @@ BLOCK = 64  # rows decided together: see actor_critic.BLOCK
 class QNetwork(Policy):
     """Values of all actions, by an MLP; decides epsilon-greedily.
 
-    hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. duelling: the last hidden layer is
+    hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. dueling: the last hidden layer is
     there twice, for the value of the state and for the advantages of the actions, whose mean is taken off (Wang et al.
     2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalize.py. images: see images.ImageEncoder.
-    recurrent: "gru" or "lstm", a memory of memory_size before the layers; in learning, in sequences of sequence_length
-    after a burn_in: see memory.MemoryEncoder. Weights are a function of the seed.
+    recurrent: "gru" or "lstm", a memory of rnn_size before the layers; in learning, in sequences of sequence_length
+    after a burn_in: see memory.RecurrentEncoder. Weights are a function of the seed.
     `exploration`, [1] or [N], is the share of actions that are random; it is not saved, and 0 in a loaded policy.
     Raises TypeError for spaces it has no network for, ValueError for an unknown activation.
     """
@@ -41,12 +41,12 @@ class QNetwork(Policy):
         hidden: Sequence[int] = (64, 64),
         activation: str = "relu",
         layer_norm: bool = False,
-        duelling: bool = False,
+        dueling: bool = False,
         normalize_observation: bool = False,
         seed: int = 0,
         images: str = "auto",
         recurrent: str = "none",
-        memory_size: int = 64,
+        rnn_size: int = 64,
         sequence_length: int = 1,
         burn_in: int = 0,
     ) -> None:
@@ -55,24 +55,24 @@ class QNetwork(Policy):
             raise TypeError(f"a Q-network has one output for each of a Discrete space's actions, got {action_space}")
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation, self.layer_norm = tuple(hidden), activation, layer_norm
-        self.duelling, self.normalize_observation = duelling, normalize_observation
-        self.images, self.recurrent, self.memory_size = images, recurrent, memory_size
+        self.dueling, self.normalize_observation = dueling, normalize_observation
+        self.images, self.recurrent, self.rnn_size = images, recurrent, rnn_size
         self.sequence_length, self.burn_in = 1 if recurrent == "none" else sequence_length, burn_in
         self.start = int(action_space.start)
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
-        self.encoder = with_memory(encoder, recurrent, memory_size, burn_in, generator)
-        shared = self.hidden[:-1] if duelling else self.hidden
+        self.encoder = with_memory(encoder, recurrent, rnn_size, burn_in, generator)
+        shared = self.hidden[:-1] if dueling else self.hidden
 
         def mlp(inputs: int, sizes: Sequence[int]) -> MLP:
             return MLP(inputs, sizes, activation, generator, layer_norm)
 
         self.trunk = mlp(self.encoder.size, shared)
-        self.branch = mlp(self.trunk.outputs, self.hidden[-1:]) if duelling else None
-        self.value_branch = mlp(self.trunk.outputs, self.hidden[-1:]) if duelling else None
+        self.branch = mlp(self.trunk.outputs, self.hidden[-1:]) if dueling else None
+        self.value_branch = mlp(self.trunk.outputs, self.hidden[-1:]) if dueling else None
         features = self.trunk.outputs if self.branch is None else self.branch.outputs
         self.out = Readout(features, int(action_space.n), 1.0, generator)
-        self.value_out = Readout(features, 1, 1.0, generator) if duelling else None
+        self.value_out = Readout(features, 1, 1.0, generator) if dueling else None
         self.register_buffer("exploration", torch.zeros(1), persistent=False)
 
     def forward(self, observation: Any) -> Tensor:
@@ -91,31 +91,31 @@ class QNetwork(Policy):
         """The value of the actions that were taken, [N]."""
         return self(observation).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 
-    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
+    def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """The best action and its value; with noise a random action in a share `exploration` of the environments."""
         rows = batch_size(observation)
-        if memory is None:
-            memory = self.initial_memory(rows)
+        if rnn_state is None:
+            rnn_state = self.initial_state(rows)
         if rows % BLOCK:
-            observation, memory = pad(observation, BLOCK), pad(memory, BLOCK)
-        features, memory = step(self.encoder, observation, memory)
+            observation, rnn_state = pad(observation, BLOCK), pad(rnn_state, BLOCK)
+        features, rnn_state = step(self.encoder, observation, rnn_state)
         value, action = self.values(features).max(0)
         action = action[:rows]
-        if noise is not None:
+        if random is not None:
             share = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
-            random = (noise[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
-            action = torch.where(noise[:, 0] < share, random, action)
-        memory = tree_map(lambda x: x[:rows], memory)
-        return Decision((action + self.start).to(torch.int32), None, value[:rows], memory)
+            explored = (random[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
+            action = torch.where(random[:, 0] < share, explored, action)
+        rnn_state = tree_map(lambda x: x[:rows], rnn_state)
+        return PolicyOutput((action + self.start).to(torch.int32), None, value[:rows], rnn_state)
 
-    def value(self, observation: Any, memory: Any = None) -> Tensor:
+    def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         """Value of the best action, [N], in units of return."""
-        return self.decide(observation, memory, None).value
+        return self.act(observation, rnn_state, None).value
 
     def columns(self) -> dict[str, Column | Columns]:
-        return {"memory": Column((width(self.encoder),))} if width(self.encoder) else {}
+        return {"rnn_state": Column((width(self.encoder),))} if width(self.encoder) else {}
 
-    def initial_memory(self, num_envs: int) -> Tensor | None:
+    def initial_state(self, num_envs: int) -> Tensor | None:
         return self.out.weight.new_zeros(num_envs, width(self.encoder)) if width(self.encoder) else None
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
@@ -131,11 +131,11 @@ class QNetwork(Policy):
             "hidden": list(self.hidden),
             "activation": self.activation,
             "layer_norm": self.layer_norm,
-            "duelling": self.duelling,
+            "dueling": self.dueling,
             "normalize_observation": self.normalize_observation,
             "images": self.images,
             "recurrent": self.recurrent,
-            "memory_size": self.memory_size,
+            "rnn_size": self.rnn_size,
             "sequence_length": self.sequence_length,
             "burn_in": self.burn_in,
         }

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.data.rollout import Column, Columns, Group, Rollout, flatten, sequences
 from headrace.data.spaces import Space, to_json
-from headrace.policies.base import Decision, Evaluation, Policy
+from headrace.policies.base import Evaluation, Policy, PolicyOutput
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
@@ -22,7 +22,7 @@ from headrace.policies.rnn import Core
 class RecurrentActorCritic(Policy):
     """An actor and a critic, each an MLP, a GRU or LSTM, and a readout; or (shared) two readouts on one.
 
-    recurrent: "gru" or "lstm", of memory_size. sequence_length: steps through which gradients go back; it divides the
+    recurrent: "gru" or "lstm", of rnn_size. sequence_length: steps through which gradients go back; it divides the
     rollouts' num_steps. The rest as in ActorCritic.
     Raises TypeError for spaces it has no network for, ValueError for unknown names.
     """
@@ -32,7 +32,7 @@ class RecurrentActorCritic(Policy):
         observation_space: Space,
         action_space: Space,
         recurrent: str = "gru",
-        memory_size: int = 64,
+        rnn_size: int = 64,
         sequence_length: int = 16,
         hidden: Sequence[int] = (64,),
         activation: str = "tanh",
@@ -57,19 +57,19 @@ class RecurrentActorCritic(Policy):
         self.num_draws = self.head.num_draws
         trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
         self.trunks: Any = nn.ModuleList(trunks)
-        self.core = Core(recurrent, copies, trunks[0].outputs, memory_size, generator)
-        self.actor_out = Readout(memory_size, self.head.num_parameters, 0.01, generator)
-        self.critic_out = Readout(memory_size, 1, 1.0, generator)
+        self.core = Core(recurrent, copies, trunks[0].outputs, rnn_size, generator)
+        self.actor_out = Readout(rnn_size, self.head.num_parameters, 0.01, generator)
+        self.critic_out = Readout(rnn_size, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
 
-    def decide(self, observation: Any, memory: Any, noise: Tensor | None) -> Decision:
-        memory = self.initial_memory(batch_size(observation)) if memory is None else memory
-        features, after = self.core(self._features(observation), memory)
+    def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+        rnn_state = self.initial_state(batch_size(observation)) if rnn_state is None else rnn_state
+        features, after = self.core(self._features(observation), rnn_state)
         distribution, value = self._outcome(features)
-        action = distribution.mode() if noise is None else distribution.sample(noise)
-        return Decision(action, distribution.log_prob(action), value, after)
+        action = distribution.mode() if random is None else distribution.sample(random)
+        return PolicyOutput(action, distribution.log_prob(action), value, after)
 
-    def evaluate(self, inputs: Any, action: Tensor) -> Evaluation:
+    def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> Evaluation:
         distribution, value = self(inputs)
         return Evaluation(distribution.log_prob(action), distribution.entropy(), value)
 
@@ -91,8 +91,8 @@ class RecurrentActorCritic(Policy):
         parts = (self.encoder, self.trunks[0], self.core) if self.shared else (self.encoder,)
         return [p for part in parts for p in part.parameters()]
 
-    def value(self, observation: Any, memory: Any = None) -> Tensor:
-        return self._outcome(self.core(self._features(observation), memory)[0])[1]
+    def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
+        return self._outcome(self.core(self._features(observation), rnn_state)[0])[1]
 
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
@@ -106,9 +106,9 @@ class RecurrentActorCritic(Policy):
         """Outputs of the cores, [K, R, size], of R rows in sequences, each from the memory at its beginning."""
         length = self.sequence_length
         features = self._features(inputs.observation).unflatten(1, (-1, length)).transpose(1, 2)
-        memory = inputs.memory.unflatten(0, (-1, length))[:, 0]
+        rnn_state = inputs.rnn_state.unflatten(0, (-1, length))[:, 0]
         valid = inputs.valid.unflatten(0, (-1, length)).t()
-        return self.core.sequence(features, memory, valid).transpose(1, 2).flatten(1, 2)
+        return self.core.sequence(features, rnn_state, valid).transpose(1, 2).flatten(1, 2)
 
     def _outcome(self, features: Tensor) -> tuple[Any, Tensor]:
         """Distribution and value from the cores' outputs [K, R, size]."""
@@ -117,22 +117,26 @@ class RecurrentActorCritic(Policy):
         return self.head(self.actor_out(features[0])), value
 
     def columns(self) -> dict[str, Column | Columns]:
-        return {"memory": Column((self.core.copies * self.core.width,))}
+        return {"rnn_state": Column((self.core.copies * self.core.width,))}
 
     def rows(self, column: Any) -> Any:
         return sequences(column, self.sequence_length)
 
     def inputs(self, rollout: Rollout) -> Any:
         steps = rollout.num_steps
-        named = {"observation": rollout.observation[:steps], "memory": rollout.memory, "valid": rollout.valid[:steps]}
+        named = {
+            "observation": rollout.observation[:steps],
+            "rnn_state": rollout.rnn_state,
+            "valid": rollout.valid[:steps],
+        }
         return self.rows(Group(named))
 
-    def replay(self, rollout: Rollout) -> Evaluation:
-        evaluation = self.evaluate(self.inputs(rollout), self.rows(rollout.action))
+    def evaluate_rollout(self, rollout: Rollout) -> Evaluation:
+        evaluation = self.log_prob_entropy_value(self.inputs(rollout), self.rows(rollout.action))
         blocks = (-1, rollout.num_envs, self.sequence_length)
         return Evaluation(*(x.view(blocks).transpose(1, 2).flatten(0, 1) for x in evaluation))
 
-    def initial_memory(self, num_envs: int) -> Tensor:
+    def initial_state(self, num_envs: int) -> Tensor:
         return self.critic_out.weight.new_zeros(num_envs, self.core.copies * self.core.width)
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
@@ -147,7 +151,7 @@ class RecurrentActorCritic(Policy):
             "observation_space": to_json(self.observation_space),
             "action_space": to_json(self.action_space),
             "recurrent": self.core.kind,
-            "memory_size": self.core.size,
+            "rnn_size": self.core.size,
             "sequence_length": self.sequence_length,
             "hidden": list(self.hidden),
             "activation": self.activation,

@@ -27,7 +27,7 @@ class Core(nn.Module):
         if kind not in GATES:
             raise ValueError(f"unknown memory {kind!r}: use one of {', '.join(GATES)}")
         if size < 1:
-            raise ValueError(f"memory_size must be 1 or more, got {size}")
+            raise ValueError(f"rnn_size must be 1 or more, got {size}")
         self.kind, self.copies, self.size, self.width = kind, copies, size, STATES[kind] * size
         gates = GATES[kind]
 
@@ -43,12 +43,12 @@ class Core(nn.Module):
             with torch.no_grad():
                 self.bias_input[..., size : 2 * size] = 1.0
 
-    def forward(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of N environments: outputs [K, N, size], and the memory after it [N, K * width]."""
-        state = self._step(self._project(features), self._stacked(memory))
+        state = self._step(self._project(features), self._stacked(rnn_state))
         return state[..., : self.size], self._side_by_side(state)
 
-    def sequence(self, features: Tensor, memory: Tensor, valid: Tensor, burn_in: int = 0) -> Tensor:
+    def sequence(self, features: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int = 0) -> Tensor:
         """Outputs [K, T, N, size] of T steps, from features [K, T, N, inputs] and the memory before the first.
 
         valid: [T, N]; memory begins anew after a row that is not. burn_in: steps into which gradients do not go back.
@@ -56,13 +56,13 @@ class Core(nn.Module):
         copies, steps, envs = features.shape[:3]
         # what does not depend on memory goes through one product for all steps
         projected = self._project(features.flatten(1, 2)).view(copies, steps, envs, -1)
-        return self.recur(projected, memory, valid, burn_in)
+        return self.recur(projected, rnn_state, valid, burn_in)
 
     @fused("core.recur", "headrace.bindings.rnn_cpu")
-    def recur(self, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
+    def recur(self, projected: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int) -> Tensor:
         """sequence(), from what features say to the gates, [K, T, N, gates * size]."""
         keep = valid.to(projected.dtype).unsqueeze(-1)
-        state, outputs = self._stacked(memory), []
+        state, outputs = self._stacked(rnn_state), []
         for step, (now, kept) in enumerate(zip(projected.unbind(1), keep, strict=True)):
             state = self._step(now, state if step != burn_in else state.detach())
             outputs.append(state[..., : self.size])
@@ -88,14 +88,14 @@ class Core(nn.Module):
         output = torch.sigmoid(gates[..., 3 * size :]) * torch.tanh(cell)
         return torch.cat((output, cell), -1)
 
-    def _stacked(self, memory: Tensor) -> Tensor:
-        return memory.unflatten(-1, (self.copies, self.width)).movedim(-2, 0)
+    def _stacked(self, rnn_state: Tensor) -> Tensor:
+        return rnn_state.unflatten(-1, (self.copies, self.width)).movedim(-2, 0)
 
     def _side_by_side(self, state: Tensor) -> Tensor:
         return state.movedim(0, -2).flatten(-2)
 
 
-class MemoryEncoder(nn.Module):
+class RecurrentEncoder(nn.Module):
     """An encoder of observations, and a core that remembers them: features are what both put out, side by side.
 
     So what is seen now need not pass through memory (the shortcut of Ni, Eysenbach & Salakhutdinov 2022,
@@ -112,16 +112,16 @@ class MemoryEncoder(nn.Module):
         """Features [S * L, size] of the L rows that are meant in each of S histories; see headrace.data.sequences."""
         valid, at = history.valid, history.at
         encoded = self.encoder(flatten(history.observation)).unflatten(0, valid.shape)
-        memory = history.memory[:, : self.width]
-        outputs = self.core.sequence(encoded.transpose(0, 1).unsqueeze(0), memory, valid.t(), self.burn_in)
+        rnn_state = history.rnn_state[:, : self.width]
+        outputs = self.core.sequence(encoded.transpose(0, 1).unsqueeze(0), rnn_state, valid.t(), self.burn_in)
         features = torch.cat((encoded, outputs[0].transpose(0, 1)), 2)
         return features.take_along_dim(at.unsqueeze(2), 1).flatten(0, 1)
 
-    def step(self, observation: Any, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, observation: Any, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
         """Features [N, size] of N observations, and the memory [N, width] after them. memory: [N, width or more]."""
         encoded = self.encoder(observation)
-        outputs, memory = self.core(encoded.unsqueeze(0), memory[:, : self.width])
-        return torch.cat((encoded, outputs[0]), 1), memory
+        outputs, rnn_state = self.core(encoded.unsqueeze(0), rnn_state[:, : self.width])
+        return torch.cat((encoded, outputs[0]), 1), rnn_state
 
     def update_statistics(self, observation: Any, valid: Tensor) -> None:
         """Move the normalisers by the valid ones of R observations."""
@@ -135,14 +135,14 @@ def with_memory(encoder: Any, recurrent: str, size: int, burn_in: int, generator
     """
     if burn_in < 0:
         raise ValueError(f"burn_in must be 0 or more, got {burn_in}")
-    return encoder if recurrent == "none" else MemoryEncoder(encoder, recurrent, size, burn_in, generator)
+    return encoder if recurrent == "none" else RecurrentEncoder(encoder, recurrent, size, burn_in, generator)
 
 
 def width(encoder: Any) -> int:
     """Numbers that an encoder remembers of each environment; 0 for one without memory."""
-    return encoder.width if isinstance(encoder, MemoryEncoder) else 0
+    return encoder.width if isinstance(encoder, RecurrentEncoder) else 0
 
 
-def step(encoder: Any, observation: Any, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def step(encoder: Any, observation: Any, rnn_state: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Features [N, F] of N observations by any encoder, and what it remembers after them; None for one without."""
-    return encoder.step(observation, memory) if width(encoder) else (encoder(observation), None)
+    return encoder.step(observation, rnn_state) if width(encoder) else (encoder(observation), None)

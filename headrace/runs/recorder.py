@@ -106,7 +106,7 @@ class Recorder:
             self._row,
             reason,
             trainer.config.seed,
-            trainer.config.made_alike(),
+            trainer.config.eval_env_kwargs(),
         )
         self.progress.say(summary(trainer))
         self.progress.say(
@@ -120,7 +120,7 @@ class Recorder:
 
     def _evaluate(self) -> None:
         config = self.trainer.config
-        alike = config.made_alike()
+        alike = config.eval_env_kwargs()
         result = evaluate(self.trainer.policy, self.trainer.source, config.eval_episodes, config.seed, **alike)
         self._offer(result.mean)
         length = sum(result.lengths) / len(result.lengths)

@@ -34,12 +34,12 @@ class Run:
     metrics: dict[str, Any] = field(default_factory=dict)  # the last row of metrics.jsonl
     reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"
     seed: int = 0
-    made_alike: dict[str, Any] = field(default_factory=dict)  # settings with which worlds are made to evaluate in
+    eval_env_kwargs: dict[str, Any] = field(default_factory=dict)  # settings with which worlds are made to evaluate in
 
     def evaluate(self, episodes: int = 100, seed: int | None = None, deterministic: bool = True) -> Evaluation:
         """Returns of the policy on the original environment; see headrace.evaluate. seed: None for the run's own."""
         seed = self.seed if seed is None else seed
-        return evaluate(self.policy, self.env, episodes, seed, deterministic, **self.made_alike)
+        return evaluate(self.policy, self.env, episodes, seed, deterministic, **self.eval_env_kwargs)
 
     @property
     def best(self) -> Policy:
@@ -121,7 +121,7 @@ def identity(policy: Policy) -> dict[str, Any]:
 def load(path: str | Path, policy_class: type[Policy] | None = None, which: str = "") -> Policy:
     """The policy of a run's folder, or of one of its best/, last/, step_N/. Needs no environment.
 
-    `policy.act(observation)` then gives actions for one observation or a batch of them, numpy in and out.
+    `policy.predict(observation)` then gives actions for one observation or a batch of them, numpy in and out.
     which: "best" or "last" of a run's folder; the best where neither is said.
     policy_class: for a policy whose class is not Headrace's own.
     Raises FileNotFoundError, DamagedCheckpoint, ValueError where the class is not known.

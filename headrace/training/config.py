@@ -14,7 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-MADE_ALIKE = ("frame_stack", "time_limit")  # settings of make() that hold for worlds to evaluate and to film in, too
+EVAL_ENV_SETTINGS = (
+    "frame_stack",
+    "time_limit",
+)  # settings of make() that hold for worlds to evaluate and to film in, too
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
 
@@ -31,8 +34,8 @@ class TrainConfig:
     graphs: bool = True  # on CUDA: whole iterations as one CUDA graph, where they can be captured
     backend: str = "auto"  # how worlds are run: auto, or one that `headrace envs` lists
     workers: int | Literal["auto"] | None = None  # processes for worlds, uncompiled; auto: tried out; None: none
-    pace: Literal["together", "halves", "asynchronous"] = "together"  # see docs/environments.md
-    stragglers: float = 0.0  # share of asynchronous workers whose last steps of a rollout nobody waits for
+    collection: Literal["sync", "double_buffered", "async"] = "sync"  # see docs/environments.md
+    drop_slowest: float = 0.0  # share of asynchronous workers whose last steps of a rollout nobody waits for
     on_error: Literal["raise", "restart"] = "raise"  # of a world in a worker: stop, or make it anew and count it
     step_timeout: float = 60.0  # seconds after which a worker that has not stepped counts as dead
     group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents of a world with the same of these share a policy
@@ -70,9 +73,9 @@ class TrainConfig:
                 "nothing would stop this run: give total_steps, max_seconds, max_episodes or target_return"
             )
 
-    def made_alike(self) -> dict[str, Any]:
+    def eval_env_kwargs(self) -> dict[str, Any]:
         """The settings of worlds that hold for those to evaluate and to film in, too."""
-        return {name: getattr(self, name) for name in MADE_ALIKE}
+        return {name: getattr(self, name) for name in EVAL_ENV_SETTINGS}
 
 
 def settle(

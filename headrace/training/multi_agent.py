@@ -70,12 +70,12 @@ def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], ot
 
 def check_spaces(policy: Any, env: Any) -> None:
     """Raise ValueError where a policy was made for other observations or actions than an environment's."""
-    seats = {seat.name: seat.policy for seat in policy.seats} if isinstance(policy, GroupedPolicy) else {"all": policy}
+    slots = {slot.name: slot.policy for slot in policy.slots} if isinstance(policy, GroupedPolicy) else {"all": policy}
     spaces = spaces_of(env)
-    if len(seats) > 1 and list(seats) != list(spaces):
-        raise ValueError(f"the policies are for {', '.join(seats)}, and in {env.name} groups are {', '.join(spaces)}")
+    if len(slots) > 1 and list(slots) != list(spaces):
+        raise ValueError(f"the policies are for {', '.join(slots)}, and in {env.name} groups are {', '.join(spaces)}")
     for group, pair in spaces.items():
-        made_for = seats[group] if len(seats) > 1 else next(iter(seats.values()))
+        made_for = slots[group] if len(slots) > 1 else next(iter(slots.values()))
         kinds = (("observation_space", observation_column), ("action_space", action_column))
         for (name, column), its in zip(kinds, pair, strict=True):
             mine = getattr(made_for, name)

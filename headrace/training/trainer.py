@@ -22,13 +22,13 @@ from headrace.core.timer import Timer
 from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv, informed
-from headrace.parallel.collection_modes import collector_at
-from headrace.parallel.collector import decided
+from headrace.parallel.collection_modes import make_collector
+from headrace.parallel.collector import output_columns
 from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
-from headrace.training.config import MADE_ALIKE, TrainConfig, nearest, read_toml, settle
+from headrace.training.config import EVAL_ENV_SETTINGS, TrainConfig, nearest, read_toml, settle
 from headrace.training.episodes import Episodes
 from headrace.training.scaling import derived
 
@@ -43,13 +43,13 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <
     "dqn": "DQN",
     "pqn": "PQN",
 }
-REHEARSAL_STEPS = 2
+WARM_UP_STEPS = 2
 MADE_WITH = (
     "workers",
     "on_error",
     "step_timeout",
     "group_by",
-    *MADE_ALIKE,
+    *EVAL_ENV_SETTINGS,
     "reward_scale",
 )  # settings that make() takes
 
@@ -104,14 +104,14 @@ class Trainer:
         self.config = replace(self.config, precision=precision)
         self.timer = Timer()
         try:
-            self.collector = collector_at(
-                *(self.config.pace, self.config.stragglers, self.env, self.policy, self.algorithm.num_steps),
+            self.collector = make_collector(
+                *(self.config.collection, self.config.drop_slowest, self.env, self.policy, self.algorithm.num_steps),
                 *(self.algorithm.columns(), self.config.seed, self.timer),
             )
         except BaseException:
             self.close()  # workers that were lent may be used again
             raise
-        if self.config.stragglers and (self.config.stagger or "value" not in self.collector.rollout.columns):
+        if self.config.drop_slowest and (self.config.stagger or "value" not in self.collector.rollout.columns):
             raise ValueError("stragglers is for algorithms that learn from whole rollouts, and goes without stagger")
         if self.config.stagger and "value" not in self.collector.rollout.columns:
             raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {self.algorithm.name}")
@@ -125,7 +125,7 @@ class Trainer:
         self._steps_before, self._seconds_before = 0, 0.0  # those of the run that this one resumes
         self.graphed = self._graphed()
         with self._settled():
-            self._rehearse()
+            self._warm_up()
             plans = [self.env.plan()] if hasattr(self.env, "plan") else []
             plans.append(self.algorithm.prepare(self.collector.rollout))
             self.plan = "\n".join(filter(None, plans))  # what to tell people before the start
@@ -226,7 +226,7 @@ class Trainer:
             "length": self.episodes.mean_length(),
             **self.group_episodes.row(),
             **({"restarts": self.env.restarts} if getattr(self.env, "restarts", 0) else {}),
-            **({"unfilled": self.collector.unfilled} if self.config.stragglers else {}),
+            **({"dropped_steps": self.collector.dropped_steps} if self.config.drop_slowest else {}),
             **metrics,
         }
 
@@ -273,25 +273,25 @@ class Trainer:
             self.env.close()
 
     @torch.no_grad()
-    def _rehearse(self) -> None:
+    def _warm_up(self) -> None:
         """Collect, decide and learn once on made-up observations, then forget it: kernels are compiled before the clock
         runs."""
-        steps = max(REHEARSAL_STEPS, self.policy.sequence_length)
+        steps = max(WARM_UP_STEPS, self.policy.sequence_length)
         num_envs, device = self.env.num_envs, self.env.device
         rollout = Rollout(steps, num_envs, self.collector.rollout.columns, device)
         rollout.valid.fill_(True)
-        noise = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, self.policy.num_draws, device)
-        memory = self.policy.initial_memory(num_envs)
+        random = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, self.policy.num_draws, device)
+        rnn_state = self.policy.initial_state(num_envs)
         for t in range(steps):
-            decision = self.policy.decide(rollout.observation[t], memory, noise[t])
-            memory = decision.memory
-            for name in decided(rollout):
+            decision = self.policy.act(rollout.observation[t], rnn_state, random[t])
+            rnn_state = decision.rnn_state
+            for name in output_columns(rollout):
                 getattr(rollout, name)[t] = getattr(decision, name)
         if "value" in rollout.columns:
-            rollout.value[steps] = self.policy.value(rollout.observation[steps], memory)
+            rollout.value[steps] = self.policy.value(rollout.observation[steps], rnn_state)
         with torch.enable_grad():
-            self.algorithm.rehearse(rollout)
-        self.collector.rehearse()
+            self.algorithm.warm_up(rollout)
+        self.collector.warm_up()
         self.timer.seconds.clear()
 
     def _make_env(self, asked: int | None) -> Any:

@@ -97,4 +97,4 @@ def test_a2c_learns_to_walk_the_corridor():
         a2c.update(rollout, 0.0)
     ended = ~rollout.valid[:-1]
     assert rollout.episode_return[ended].mean() > 0.5
-    assert a2c.policy.act(np.stack([np.linspace(-1, 0.6, 5), np.ones(5)], 1)).tolist() == [1] * 5
+    assert a2c.policy.predict(np.stack([np.linspace(-1, 0.6, 5), np.ones(5)], 1))[0].tolist() == [1] * 5

@@ -96,13 +96,13 @@ def test_learns_only_once_learning_has_started():
 
 
 def test_trains_resumes_and_loads(tmp_path):
-    settings = {"num_envs": 2, "learning_starts": 100, "hidden": (16,), "update_ratio": 0.2, "progress": "none"}
+    settings = {"num_envs": 2, "learning_starts": 100, "hidden": (16,), "utd_ratio": 0.2, "progress": "none"}
     straight = hr.train("ddpg", "Pendulum-v1", total_steps=400, log_folder=str(tmp_path), save_freq=200, **settings)
     resumed = hr.train(resume=next(straight.path.glob("step_2*")), progress="none")
     ends = [run.policy.state_dict() for run in (straight, resumed)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     observation = OBSERVATIONS.sample()
-    assert (hr.load(straight.path).act(observation) == resumed.policy.act(observation)).all()
+    assert (hr.load(straight.path).predict(observation)[0] == resumed.policy.predict(observation)[0]).all()
     assert {"actor_loss", "critic_loss", "n_updates"} <= set(straight.metrics)
 
 

@@ -44,14 +44,14 @@ def made_up() -> Batch:
     return Batch(normal(3), action, 3 * normal(), discount, normal(3), weight, torch.zeros(STEPS, SIZE).long())
 
 
-def q_values(w: dict[str, torch.Tensor], x: torch.Tensor, duelling: bool) -> torch.Tensor:
+def q_values(w: dict[str, torch.Tensor], x: torch.Tensor, dueling: bool) -> torch.Tensor:
     """[rows, actions], by the paper's formulas."""
 
     def dense(name: str, x: torch.Tensor) -> torch.Tensor:
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
     x = dense("trunk.layers.0", x).clamp(min=0)
-    if not duelling:
+    if not dueling:
         return dense("out", dense("trunk.layers.1", x).clamp(min=0))
     advantage = dense("out", dense("branch.layers.0", x).clamp(min=0))
     value = dense("value_out", dense("value_branch.layers.0", x).clamp(min=0))
@@ -68,7 +68,7 @@ def reference(weights, batch, follow, config):
         for x in w.values():
             x.requires_grad_()
         now, later = batch.observation[g].double(), batch.next_observation[g].double()
-        q, next_q, next_slow = (q_values(*pair, config.duelling) for pair in ((w, now), (w, later), (slow, later)))
+        q, next_q, next_slow = (q_values(*pair, config.dueling) for pair in ((w, now), (w, later), (slow, later)))
         total, live, error = 0.0, 0, []
         for b in range(SIZE):
             best = next_q[b].argmax() if config.double else next_slow[b].argmax()
@@ -97,11 +97,11 @@ def reference(weights, batch, follow, config):
 
 
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("duelling", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("max_grad_norm", [0.3, 100.0])
-def test_gradient_steps_equal_an_independent_implementation(double, duelling, max_grad_norm):
+def test_gradient_steps_equal_an_independent_implementation(double, dueling, max_grad_norm):
     config = DQNConfig(
-        double=double, duelling=duelling, hidden=(7, 6), learning_rate=1e-2, max_grad_norm=max_grad_norm,
+        double=double, dueling=dueling, hidden=(7, 6), learning_rate=1e-2, max_grad_norm=max_grad_norm,
         normalize_observation=False,
     )  # fmt: skip
     dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(ACTIONS, start=START), 3, "cpu")
@@ -128,13 +128,13 @@ def test_priorities_are_the_errors_of_the_rows_that_were_learned_from():
     trainer = collected(prioritized=True, n_steps=3, priority_alpha=0.7, priority_beta=0.4)
     dqn, leaves = trainer.algorithm, trainer.algorithm.replay.leaves().clone()
     assert set(leaves.tolist()) == {0.0, 1.0}  # nothing learned yet: all that can be drawn comes first
-    noise = torch.rand(2, 16, 4)
-    batches = dqn.replay.gather(dqn.replay.draw(noise), 0.99)
+    random = torch.rand(2, 16, 4)
+    batches = dqn.replay.gather(dqn.replay.draw(random), 0.99)
     weights, follow = {name: x.clone() for name, x in dqn.policy.state_dict().items()}, torch.zeros(2)
     _, error = learn.plain(dqn.policy, dqn.target, dqn.slow, dqn.optimizer, batches, follow, dqn.config)
     dqn.policy.load_state_dict(weights)
     dqn.optimizer.mean.zero_(), dqn.optimizer.square.zero_(), dqn.optimizer.steps.zero_()
-    dqn.learn(batches, noise)
+    dqn.learn(batches, random)
     for row, size in zip(batches.rows.flatten().tolist(), error.abs().flatten().tolist(), strict=True):
         same = (batches.rows == row) & (error.abs() > size)
         if not same.any():  # the largest of a row that was drawn twice
@@ -143,7 +143,7 @@ def test_priorities_are_the_errors_of_the_rows_that_were_learned_from():
     assert dqn.replay.beta.item() == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("settings", [{}, {"prioritized": True, "n_steps": 3, "duelling": True}])
+@pytest.mark.parametrize("settings", [{}, {"prioritized": True, "n_steps": 3, "dueling": True}])
 def test_it_walks_a_corridor(settings):
     config = TINY | {"total_steps": 8000, "learning_rate": 3e-3, "gradient_steps": 8, "hidden": (16,), "gamma": 0.9}
     trainer = hr.Trainer("dqn", Corridor(8), **(config | {"exploration_final": 0.02} | settings))
@@ -161,19 +161,19 @@ def test_exploration_falls_and_may_differ_between_environments():
     trainer = collected(exploration_initial=0.5, exploration_final=0.5, exploration_spread=7.0)
     assert trainer.policy.exploration.tolist() == pytest.approx([0.5 ** (1 + i) for i in range(8)])
     rollout = trainer.collector.collect()
-    assert rollout.valid.any() and trainer.policy.act([[0.0, 1.0]] * 3, deterministic=False).shape == (3,)
+    assert rollout.valid.any() and trainer.policy.predict([[0.0, 1.0]] * 3, deterministic=False)[0].shape == (3,)
 
 
 def test_a_share_of_actions_is_random_and_the_rest_the_best():
     policy = DQN.build(DQNConfig(hidden=(4,)), Box(-9, 9, (3,)), Discrete(ACTIONS, start=START), 0, "cpu").policy
-    observation, noise = torch.randn(1, 3).expand(20_000, 3), torch.rand(20_000, 2)
+    observation, random = torch.randn(1, 3).expand(20_000, 3), torch.rand(20_000, 2)
     policy.exploration = torch.full((1,), 0.4)
     with torch.no_grad():
-        greedy = policy.decide(observation[:1], None, None)
-        counts = torch.bincount(policy.decide(observation, None, noise).action, minlength=START + ACTIONS)
+        greedy = policy.act(observation[:1], None, None)
+        counts = torch.bincount(policy.act(observation, None, random).action, minlength=START + ACTIONS)
     best = int(greedy.action)
     assert greedy.value.item() == pytest.approx(policy(observation[:1]).max().item(), abs=1e-6)
-    assert policy.act(observation[0].numpy()) == best
+    assert policy.predict(observation[0].numpy())[0] == best
     for action in range(START, START + ACTIONS):
         share = 0.1 + 0.6 * (action == best)
         assert abs(int(counts[action]) / 20_000 - share) < 0.02
@@ -188,7 +188,7 @@ def test_a_run_says_what_it_needs_and_writes_sb3s_names(tmp_path, capsys):
     assert row["n_updates"] == 3 * (row["iteration"] - 1) and row["exploration_rate"] == pytest.approx(0.05)
     tags = tensorboard_tags(row)
     assert {"train/loss", "train/n_updates", "train/learning_rate", "rollout/exploration_rate"} <= tags.keys()
-    assert hr.load(run.path).act([0.0, 0.0]) in (0, 1)
+    assert hr.load(run.path).predict([0.0, 0.0])[0] in (0, 1)
 
 
 def test_a_replay_that_does_not_fit_is_refused_before_the_start(tmp_path):

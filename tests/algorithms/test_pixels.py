@@ -76,7 +76,7 @@ def test_the_critics_teach_the_encoder_and_the_actor_does_not(name):
     own = {} if name == "ddpg" else {"policy_delay": 1} if name == "td3" else {}
     algorithm = kind.build(config(hidden=(16,), tau=0.25, **own), IMAGES, POINT, 0, "cpu")
     batch = made_up(lambda source: torch.rand(1, 12, 1, generator=source) * 4 - 1)
-    noise = torch.rand(1, 12, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(1))
+    random = torch.rand(1, 12, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(1))
     policy = algorithm.policy
     target = algorithm.target if name == "sac" else algorithm.networks.target
 
@@ -84,7 +84,7 @@ def test_the_critics_teach_the_encoder_and_the_actor_does_not(name):
         parts = (policy.encoder, policy.critics, policy.actor_out, target.encoder)
         before = [[x.detach().clone() for x in part.parameters()] for part in parts]
         algorithm.optimizers["critics"].learning_rate.fill_(rate)
-        algorithm.learn(batch, noise)
+        algorithm.learn(batch, random)
         return [
             [x.detach() - y for x, y in zip(p.parameters(), b, strict=True)] for p, b in zip(parts, before, strict=True)
         ]
@@ -110,7 +110,7 @@ def test_the_ring_keeps_bytes_and_the_plan_counts_them(tmp_path, capsys):
     # 64 pixels, action, reward, valid, terminated, truncated
     assert "replay: 1,000 steps x 75 bytes" in capsys.readouterr().out
     picture = IMAGES.sample()
-    assert (hr.load(run.path).act(picture) == run.policy.act(picture)).all()
+    assert (hr.load(run.path).predict(picture)[0] == run.policy.predict(picture)[0]).all()
     trainer = hr.Trainer("ddpg", look, buffer_size=1000, **settings)
     trainer.iterate()
     assert trainer.algorithm.replay.ring.observation.dtype == torch.uint8
@@ -118,7 +118,7 @@ def test_the_ring_keeps_bytes_and_the_plan_counts_them(tmp_path, capsys):
 
 def test_memory_and_images_together():
     algorithm = hr.Trainer(
-        "dqn", look_discrete, num_envs=2, num_steps=4, recurrent="gru", memory_size=8, sequence_length=4, burn_in=2,
+        "dqn", look_discrete, num_envs=2, num_steps=4, recurrent="gru", rnn_size=8, sequence_length=4, burn_in=2,
         batch_size=8, learning_starts=24, hidden=(8,), total_steps=100,
     )  # fmt: skip
     for _ in range(6):
@@ -129,7 +129,7 @@ def test_memory_and_images_together():
 def pointing(name):
     """The mean reward after training."""
     settings = {
-        "num_envs": 16, "num_steps": 4, "learning_starts": 128, "batch_size": 32, "update_ratio": 0.25,
+        "num_envs": 16, "num_steps": 4, "learning_starts": 128, "batch_size": 32, "utd_ratio": 0.25,
         "learning_rate": 3e-3, "hidden": (32,), "total_steps": 1200, "gamma": 0.5,
     }  # fmt: skip
     trainer = hr.Trainer(name, look_discrete if name == "dqn" else look, **settings)

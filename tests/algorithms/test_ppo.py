@@ -48,8 +48,8 @@ def prepared(config, envs=16, action_space=Discrete(3), dead=True, seed=0):  # n
         rollout.valid[3, ::3] = rollout.valid[5, 1::3] = False
     with torch.no_grad():
         for t in range(config.num_steps):
-            noise = torch.rand(envs, ppo.policy.num_draws, generator=generator)
-            decision = ppo.policy.decide(rollout.observation[t], None, noise)
+            random = torch.rand(envs, ppo.policy.num_draws, generator=generator)
+            decision = ppo.policy.act(rollout.observation[t], None, random)
             rollout.action[t], rollout.log_prob[t], rollout.value[t] = decision[:3]
         # as if collected by a policy a little different, so that ratios leave the clip's range
         rollout.log_prob += 0.3 * torch.randn(rollout.log_prob.shape, generator=generator)
@@ -316,7 +316,7 @@ def test_ppo_learns_to_walk_the_corridor(changes):
     # straight to the end: four steps at -0.1, then 1
     assert rollout.episode_return[ended].mean() > 0.5
     places = np.stack([np.linspace(-1, 0.6, 5), np.ones(5)], 1)
-    assert ppo.policy.act(places).tolist() == [1] * 5
+    assert ppo.policy.predict(places)[0].tolist() == [1] * 5
 
 
 def test_learning_takes_any_policy():

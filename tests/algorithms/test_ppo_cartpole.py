@@ -49,6 +49,6 @@ def test_kernels_reach_the_returns_of_plain_torch_within_seed_noise():
         with context:
             results[name] = torch.tensor([reached(seed) for seed in range(6)])
     difference = (results["fused"].mean() - results["plain"].mean()).abs()
-    noise = ((results["fused"].var() + results["plain"].var()) / 6).sqrt()
+    random = ((results["fused"].var() + results["plain"].var()) / 6).sqrt()
     assert results["plain"].mean() > 40  # it has learned: a random policy reaches 22
-    assert difference <= 3 * noise
+    assert difference <= 3 * random

@@ -39,7 +39,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.q_network import QNetwork
 
 SEEN, CHOICES, BOX = Box(-1, 1, (3,)), Discrete(4, start=3), Box(-2.0, 4.0, (3,))
-MEMORY = {"memory_size": 5, "sequence_length": 4, "burn_in": 3, "hidden": (7,), "normalize_observation": False}
+MEMORY = {"rnn_size": 5, "sequence_length": 4, "burn_in": 3, "hidden": (7,), "normalize_observation": False}
 ENVS = 3
 
 
@@ -53,7 +53,7 @@ def made_up(algorithm, action_space, actions):
     """Two batches of sequences of what never happened, with endings."""
     rollout = Rollout(40, ENVS, env_columns(SEEN) | {"action": action_column(action_space)} | algorithm.columns())
     source = torch.Generator().manual_seed(3)
-    for name in ("observation", "reward", "memory"):
+    for name in ("observation", "reward", "rnn_state"):
         column = getattr(rollout, name)
         column.copy_(torch.rand(column.shape, generator=source) * 2 - 1)
     rollout.action.copy_(actions(rollout.action.shape, source))
@@ -85,9 +85,11 @@ def cell_of(core):
 def features(cell, history, burn_in):
     """What was seen and what was remembered, one sequence and one step after another: [rows, 3 + size]."""
     rows = []
-    for seen, memory, valid, at in zip(history.observation, history.memory, history.valid, history.at, strict=True):
+    for seen, rnn_state, valid, at in zip(
+        history.observation, history.rnn_state, history.valid, history.at, strict=True
+    ):
         lstm = isinstance(cell, torch.nn.LSTMCell)
-        state = memory.double().chunk(2) if lstm else (memory.double(),)
+        state = rnn_state.double().chunk(2) if lstm else (rnn_state.double(),)
         outputs = []
         for t, (now, live) in enumerate(zip(seen.double(), valid, strict=True)):
             state = tuple(x.detach() for x in state) if t == burn_in else state
@@ -153,7 +155,7 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
     config = SACConfig(recurrent=recurrent, batch_size=16, learning_rate=1e-2, temperature=0.3, tau=0.2, **MEMORY)
     sac = SAC.build(config, SEEN, BOX, 1, "cpu")
     batches = made_up(sac, BOX, lambda shape, source: torch.rand(shape, generator=source) * 6 - 2)
-    noise = torch.rand(2, 16, 8, generator=torch.Generator().manual_seed(1))
+    random = torch.rand(2, 16, 8, generator=torch.Generator().manual_seed(1))
     actor, critics, targets = (
         actor_layers(sac.policy),
         critic_layers(sac.policy.critics),
@@ -174,7 +176,7 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
     for g in range(2):
         batch, alpha = batches[g], log_alpha.detach().exp()
         with torch.no_grad():
-            next_action, next_log_prob = drawn(features(cell, batch.next_observation, 3), noise[g, :, :4])
+            next_action, next_log_prob = drawn(features(cell, batch.next_observation, 3), random[g, :, :4])
             slow_seen = features(slow_cell, batch.next_observation, 3)
             lowest = torch.minimum(*(q(layers, slow_seen, next_action) for layers in targets))
             aim = batch.reward.double() + batch.discount.double() * (lowest - alpha * next_log_prob)
@@ -182,14 +184,14 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
         taken = (batch.action.double() - CENTER) / HALF
         step(of_critics, sum(0.5 * mean((q(layers, seen, taken) - aim) ** 2, batch.weight) for layers in critics))
         seen = seen.detach()
-        action, log_prob = drawn(seen, noise[g, :, 4:])
+        action, log_prob = drawn(seen, random[g, :, 4:])
         lowest = torch.minimum(*(q(layers, seen, action) for layers in critics))
         step(of_actor, mean(alpha * log_prob - lowest, batch.weight))
         step(of_alpha, -log_alpha * mean(log_prob.detach() - 3, batch.weight))
         for slow, fast in zip(targets, critics, strict=True):
             follow(slow, fast, 0.2)
         follow_cell(slow_cell, cell, 0.2)
-    sac_module.learn.plain(sac.policy, sac.target, sac.target_flat, sac.tools, batches, noise, config)
+    sac_module.learn.plain(sac.policy, sac.target, sac.target_flat, sac.tools, batches, random, config)
     same_layers(actor_layers(sac.policy), actor, 2e-5)
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs, 2e-5)
@@ -202,7 +204,7 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
 SETTINGS = {
     "dqn": ("CartPole-v1", {"exploration_initial": 0.0, "exploration_final": 0.0, "n_steps": 3}),
     "sac": ("Pendulum-v1", {}),
-    "td3": ("Pendulum-v1", {"noise_memory": 0.5, "exploration": 0.0}),
+    "td3": ("Pendulum-v1", {"noise_autocorrelation": 0.5, "exploration": 0.0}),
     "ddpg": ("Pendulum-v1", {"exploration": 0.0}),
 }
 
@@ -213,16 +215,16 @@ SETTINGS = {
 def test_a_sequence_of_the_replay_gives_the_actions_that_were_collected(name, recurrent, burn_in):
     env, own = SETTINGS[name]
     trainer = hr.Trainer(
-        name, hr.make(env, 4, backend="torch"), recurrent=recurrent, memory_size=12, sequence_length=8,
+        name, hr.make(env, 4, backend="torch"), recurrent=recurrent, rnn_size=12, sequence_length=8,
         burn_in=burn_in, num_steps=6, hidden=(16,), batch_size=32, learning_starts=10**6, **own,
     )  # fmt: skip
-    policy, replay, noise = trainer.policy, trainer.algorithm.replay, []
+    policy, replay, random = trainer.policy, trainer.algorithm.replay, []
     if name != "dqn":
         policy.random.fill_(0)
         with torch.no_grad():
             policy.actor_out.weight.mul_(100)
     for k in range(20):
-        noise.append(rng.uniform(0, rng.Purpose.ACTION, 6 * k, 6, 4, policy.num_draws, "cpu"))
+        random.append(rng.uniform(0, rng.Purpose.ACTION, 6 * k, 6, 4, policy.num_draws, "cpu"))
         replay.append(trainer.collector.collect())
     assert name != "dqn" or not replay.ring.valid[:120].all()
     rows = replay.draw(torch.rand(32, DRAWS, generator=torch.Generator().manual_seed(0)))
@@ -233,29 +235,29 @@ def test_a_sequence_of_the_replay_gives_the_actions_that_were_collected(name, re
             assert torch.equal((policy.values(encoded).argmax(0) + policy.start).int(), batch.action)
             return
         if name == "sac":
-            action, _ = policy.sample(encoded, torch.cat(noise).flatten(0, 1)[rows])
+            action, _ = policy.sample(encoded, torch.cat(random).flatten(0, 1)[rows])
         else:
             action = policy.best(encoded)
     torch.testing.assert_close(action, policy.normalized(batch.action), rtol=1e-4, atol=1e-5)
 
 
 def test_noise_that_lasts_is_remembered_beside_what_was_seen():
-    policy = ActorQ(SEEN, BOX, (8,), deterministic=True, noise_memory=0.5, recurrent="gru", memory_size=6)
+    policy = ActorQ(SEEN, BOX, (8,), deterministic=True, noise_autocorrelation=0.5, recurrent="gru", rnn_size=6)
     policy.exploration.fill_(1.0)
-    noise = torch.rand(70, policy.num_draws, generator=torch.Generator().manual_seed(0))
+    random = torch.rand(70, policy.num_draws, generator=torch.Generator().manual_seed(0))
     seen = torch.rand(70, 3, generator=torch.Generator().manual_seed(1))
-    memory = policy.decide(seen, policy.initial_memory(70), noise).memory
-    other = policy.decide(seen, policy.initial_memory(70), 1 - noise).memory
-    assert memory.shape == (70, 9) and torch.equal(memory[:, :6], other[:, :6])
-    assert (memory[:, 6:] != other[:, 6:]).all()
-    torch.testing.assert_close(memory[:, 6:], policy._normal(noise).t() * 0.75**0.5)
+    rnn_state = policy.act(seen, policy.initial_state(70), random).rnn_state
+    other = policy.act(seen, policy.initial_state(70), 1 - random).rnn_state
+    assert rnn_state.shape == (70, 9) and torch.equal(rnn_state[:, :6], other[:, :6])
+    assert (rnn_state[:, 6:] != other[:, 6:]).all()
+    torch.testing.assert_close(rnn_state[:, 6:], policy._normal(random).t() * 0.75**0.5)
 
 
 @pytest.mark.parametrize(
     "policy",
     [
-        QNetwork(SEEN, CHOICES, (8,), duelling=True, recurrent="lstm", memory_size=6, sequence_length=4, burn_in=2),
-        ActorQ(SEEN, BOX, (8,), recurrent="gru", memory_size=6, sequence_length=4),
+        QNetwork(SEEN, CHOICES, (8,), dueling=True, recurrent="lstm", rnn_size=6, sequence_length=4, burn_in=2),
+        ActorQ(SEEN, BOX, (8,), recurrent="gru", rnn_size=6, sequence_length=4),
     ],
 )
 def test_a_policy_with_memory_is_asked_with_it_and_its_config_makes_it_again(policy):
@@ -263,27 +265,25 @@ def test_a_policy_with_memory_is_asked_with_it_and_its_config_makes_it_again(pol
     twin.load_state_dict(policy.state_dict())
     assert twin.config() == policy.config() and twin.sequence_length == 4
     seen = np.array([0.3, -0.2, 0.9], np.float32)
-    action, memory = policy.act_on(seen)
-    same, again = twin.act_on(seen)
+    action, rnn_state = policy.predict(seen)
+    same, again = twin.predict(seen)
     np.testing.assert_array_equal(action, same)
-    assert torch.equal(memory, again) and memory.any()
-    assert not torch.equal(policy.act_on(seen, memory)[1], memory)
-    with pytest.raises(TypeError, match="act_on"):
-        policy.act(seen)
+    assert torch.equal(rnn_state, again) and rnn_state.any()
+    assert not torch.equal(policy.predict(seen, rnn_state)[1], rnn_state)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_resumed_run_with_memory_goes_on_bit_for_bit(name):
     options = {
-        "recurrent": "gru", "memory_size": 6, "sequence_length": 4, "burn_in": 2, "num_steps": 3, "hidden": (8,),
+        "recurrent": "gru", "rnn_size": 6, "sequence_length": 4, "burn_in": 2, "num_steps": 3, "hidden": (8,),
         "batch_size": 8, "learning_starts": 20, "gradient_steps": 1, "buffer_size": 200, "seed": 1,
     }  # fmt: skip
     one, other = (hr.Trainer(name, hr.make(SETTINGS[name][0], 4, backend="torch"), **options) for _ in range(2))
     for _ in range(25):  # the ring, of 50 steps, comes round
         one.iterate()
     other.load_state_dict(one.state_dict())
-    assert one.iterate() == other.iterate() and one.collector.memory.any()
-    assert torch.equal(one.collector.memory, other.collector.memory)
+    assert one.iterate() == other.iterate() and one.collector.rnn_state.any()
+    assert torch.equal(one.collector.rnn_state, other.collector.rnn_state)
 
 
 def test_settings_that_do_not_go_together_are_refused():
@@ -297,7 +297,7 @@ def test_settings_that_do_not_go_together_are_refused():
 
 def test_a_cue_is_remembered():
     settings = {
-        "recurrent": "gru", "memory_size": 16, "sequence_length": 6, "burn_in": 0, "batch_size": 96, "num_steps": 6,
+        "recurrent": "gru", "rnn_size": 16, "sequence_length": 6, "burn_in": 0, "batch_size": 96, "num_steps": 6,
         "gradient_steps": 6, "hidden": (16,), "learning_rate": 5e-3, "target_interval": 20, "num_envs": 32,
         "learning_starts": 500, "total_steps": 12_000, "gamma": 0.9, "normalize_observation": False,
         "exploration_fraction": 0.5,

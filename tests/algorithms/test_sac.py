@@ -50,21 +50,21 @@ def build(config=SMALL, seed=0):
     return sac
 
 
-def steps(sac, batches, noise):
-    return learn.plain(sac.policy, sac.target, sac.target_flat, sac.tools, batches, noise, sac.config)
+def steps(sac, batches, random):
+    return learn.plain(sac.policy, sac.target, sac.target_flat, sac.tools, batches, random, sac.config)
 
 
-def drawn(layers, observation, noise):
+def drawn(layers, observation, random):
     """Actions and log-densities of torch's own squashed normal."""
     mean_, log_std = forward(layers, observation).chunk(2, dim=1)
     std = log_std.clamp(-20, 2).exp()
-    x = mean_ + std * normals(noise)
+    x = mean_ + std * normals(random)
     squashed = TransformedDistribution(Normal(mean_, std), [TanhTransform(cache_size=1)])
     action = squashed.transforms[0](x)
     return action, squashed.log_prob(action).sum(1)
 
 
-def reference(sac, batches, noise):
+def reference(sac, batches, random):
     """All of learn(), one network, one tensor and one equation at a time."""
     config, rows = sac.config, []
     actor, critics, targets = (
@@ -79,18 +79,18 @@ def reference(sac, batches, noise):
         adam(*critics, rate=rate),
         torch.optim.Adam([log_alpha], rate),
     )
-    for g in range(len(noise)):
+    for g in range(len(random)):
         weight = batches.weight[g]
         seen, next_seen = batches.observation[g].double(), batches.next_observation[g].double()
         alpha = log_alpha.detach().exp()
         with torch.no_grad():
-            next_action, next_log_prob = drawn(actor, next_seen, noise[g, :, :4])
+            next_action, next_log_prob = drawn(actor, next_seen, random[g, :, :4])
             lowest = torch.minimum(*(q(layers, next_seen, next_action) for layers in targets))
             aim = batches.reward[g].double() + batches.discount[g].double() * (lowest - alpha * next_log_prob)
         taken = (batches.action[g].double() - CENTER) / HALF
         critic_loss = sum(0.5 * mean((q(layers, seen, taken) - aim) ** 2, weight) for layers in critics)
         step(of_critics, critic_loss)
-        action, log_prob = drawn(actor, seen, noise[g, :, 4:])
+        action, log_prob = drawn(actor, seen, random[g, :, 4:])
         actor_loss = mean(alpha * log_prob - torch.minimum(*(q(layers, seen, action) for layers in critics)), weight)
         step(of_actor, actor_loss)
         alpha_loss = -log_alpha * mean(log_prob.detach() - 3, weight)
@@ -103,10 +103,10 @@ def reference(sac, batches, noise):
 
 def test_gradient_steps_equal_an_independent_calculation():
     sac, batches = build(), made_up()
-    noise = torch.rand(3, 16, 8, generator=torch.Generator().manual_seed(1))
-    actor, critics, targets, log_alpha, metrics = reference(sac, batches, noise)
+    random = torch.rand(3, 16, 8, generator=torch.Generator().manual_seed(1))
+    actor, critics, targets, log_alpha, metrics = reference(sac, batches, random)
     before = [copied(layers) for layers in (actor_layers(sac.policy), *critic_layers(sac.policy.critics))]
-    got = steps(sac, batches, noise)
+    got = steps(sac, batches, random)
     same_layers(actor_layers(sac.policy), actor)
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs)
@@ -119,20 +119,20 @@ def test_gradient_steps_equal_an_independent_calculation():
 
 
 def test_dead_rows_weigh_nothing():
-    noise = torch.rand(3, 16, 8, generator=torch.Generator().manual_seed(1))
+    random = torch.rand(3, 16, 8, generator=torch.Generator().manual_seed(1))
     first, second = build(), build()
-    steps(first, made_up(), noise)
-    steps(second, with_garbage(made_up()), noise)
+    steps(first, made_up(), random)
+    steps(second, with_garbage(made_up()), random)
     same_layers(actor_layers(first.policy), actor_layers(second.policy))
     same_layers(critic_layers(first.target.critics)[1], critic_layers(second.target.critics)[1])
 
 
 def test_a_fixed_temperature_stays_and_a_learned_one_goes_towards_the_target_entropy():
-    noise = torch.rand(20, 16, 8, generator=torch.Generator().manual_seed(1))
+    random = torch.rand(20, 16, 8, generator=torch.Generator().manual_seed(1))
     for entropy, learned, direction in ((-50.0, True, -1), (50.0, True, 1), (50.0, False, 0)):
         sac = build(dataclasses.replace(SMALL, target_entropy=entropy, learn_temperature=learned))
         before = float(sac.log_temperature.detach())
-        metrics = steps(sac, made_up(20), noise)
+        metrics = steps(sac, made_up(20), random)
         change = float(sac.log_temperature.detach()) - before
         assert (change > 0) - (change < 0) == direction
         assert (float(metrics["ent_coef"]) == pytest.approx(0.3)) == (not learned)
@@ -145,20 +145,20 @@ def test_random_actions_until_learning_starts_and_then_the_policys_own():
     before = actor_layers(sac.policy)
     assert sac.policy.random == 1 and set(sac.update(rollout, 0.0)) == {"n_updates"}
     same_layers(actor_layers(sac.policy), before, 0)
-    noise = torch.rand(64, 4, generator=torch.Generator().manual_seed(0))
+    random = torch.rand(64, 4, generator=torch.Generator().manual_seed(0))
     observation = torch.zeros(64, 3)
-    spread = sac.policy.decide(observation, None, noise).action
-    torch.testing.assert_close(spread, noise[:, :3] * 6 - 2)
+    spread = sac.policy.act(observation, None, random).action
+    torch.testing.assert_close(spread, random[:, :3] * 6 - 2)
     metrics = sac.update(rollout, 0.0)
     assert sac.policy.random == 0 and float(metrics["n_updates"]) == 20 and metrics["ent_coef"] < 0.3
-    assert not torch.equal(sac.policy.decide(observation, None, noise).action, spread)
+    assert not torch.equal(sac.policy.act(observation, None, random).action, spread)
 
 
 def test_rehearsing_leaves_no_trace_and_a_saved_state_goes_on_bit_for_bit():
     sac, other = build(), build(seed=1)
     other.seed = sac.seed  # other weights, the same draws
     rollout = collected(sac)
-    sac.rehearse(rollout)
+    sac.warm_up(rollout)
     assert sac.replay is None and sac.updates == 0
     same_layers(actor_layers(sac.policy), actor_layers(build().policy), 0)
     for algorithm in (sac, other):
@@ -173,7 +173,7 @@ def test_rehearsing_leaves_no_trace_and_a_saved_state_goes_on_bit_for_bit():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch_size": 0}, {"tau": 1.5}, {"temperature": 0.0}, {"update_ratio": 0.0}, {"learning_starts": -1}]
+    "wrong", [{"batch_size": 0}, {"tau": 1.5}, {"temperature": 0.0}, {"utd_ratio": 0.0}, {"learning_starts": -1}]
 )
 def test_settings_out_of_range_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -188,11 +188,11 @@ def test_other_actions_are_refused(space):
 
 def test_a_saved_policy_acts_alike_without_its_environment(tmp_path):
     run = hr.train(
-        "sac", "Pendulum-v1", num_envs=2, total_steps=300, learning_starts=100, hidden=(16,), update_ratio=0.2,
+        "sac", "Pendulum-v1", num_envs=2, total_steps=300, learning_starts=100, hidden=(16,), utd_ratio=0.2,
         log_folder=str(tmp_path), progress="none",
     )  # fmt: skip
     observation = Box(-1, 1, (3,), seed=0).sample()
-    assert (hr.load(run.path).act(observation) == run.policy.act(observation)).all()
+    assert (hr.load(run.path).predict(observation)[0] == run.policy.predict(observation)[0]).all()
     assert {"actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "n_updates"} <= set(run.metrics)
 
 

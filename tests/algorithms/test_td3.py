@@ -46,18 +46,18 @@ def build(config=SMALL, seed=0):
     return td3
 
 
-def reference(td3, batches, noise, since):
+def reference(td3, batches, random, since):
     """All of learn(), one network, one tensor and one equation at a time."""
     config, policy, target, rows = td3.config, td3.policy, td3.networks.target, []
     actor, critics = actor_layers(policy), critic_layers(policy.critics)
     slow_actor, slow_critics = actor_layers(target), critic_layers(target.critics)
     of_actor, of_critics = adam(actor, rate=config.learning_rate), adam(*critics, rate=config.learning_rate)
     actor_loss = torch.zeros(())
-    for g in range(len(noise)):
+    for g in range(len(random)):
         weight = batches.weight[g]
         seen, next_seen = batches.observation[g].double(), batches.next_observation[g].double()
         with torch.no_grad():
-            smoothing = torch.clamp(config.target_noise * normals(noise[g]), -0.5, 0.5)
+            smoothing = torch.clamp(config.target_noise * normals(random[g]), -0.5, 0.5)
             next_action = torch.clamp(torch.tanh(forward(slow_actor, next_seen)) + smoothing, -1, 1)
             lowest = torch.minimum(*(q(layers, next_seen, next_action) for layers in slow_critics))
             aim = batches.reward[g].double() + batches.discount[g].double() * lowest
@@ -76,9 +76,9 @@ def reference(td3, batches, noise, since):
 @pytest.mark.parametrize("since", [0, 1])
 def test_gradient_steps_equal_an_independent_calculation(since):
     td3, batches = build(), made_up()
-    noise = torch.rand(3, 16, 4, generator=torch.Generator().manual_seed(1))
-    actor, critics, slow_actor, slow_critics, metrics = reference(td3, batches, noise, since)
-    got = learn.plain(td3.networks, batches, noise, since, SMALL)
+    random = torch.rand(3, 16, 4, generator=torch.Generator().manual_seed(1))
+    actor, critics, slow_actor, slow_critics, metrics = reference(td3, batches, random, since)
+    got = learn.plain(td3.networks, batches, random, since, SMALL)
     same_layers(actor_layers(td3.policy), actor)
     same_layers(actor_layers(td3.networks.target), slow_actor)
     for c in range(2):
@@ -89,21 +89,21 @@ def test_gradient_steps_equal_an_independent_calculation(since):
 
 def test_the_actor_waits_for_the_critics_across_calls():
     """Seven steps in one call are those of seven calls with one each."""
-    noise = torch.rand(7, 16, 4, generator=torch.Generator().manual_seed(1))
+    random = torch.rand(7, 16, 4, generator=torch.Generator().manual_seed(1))
     batches, whole, parts = made_up(7), build(), build()
-    learn.plain(whole.networks, batches, noise, 0, SMALL)
+    learn.plain(whole.networks, batches, random, 0, SMALL)
     for g in range(7):
         part = type(batches)(*(x[g : g + 1] for x in batches))
-        learn.plain(parts.networks, part, noise[g : g + 1], g % 2, SMALL)
+        learn.plain(parts.networks, part, random[g : g + 1], g % 2, SMALL)
     assert torch.equal(whole.networks.actor.flat, parts.networks.actor.flat)
     assert whole.networks.actor.steps == 3 and whole.networks.critics.steps == 7
 
 
 def test_dead_rows_weigh_nothing():
-    noise = torch.rand(4, 16, 4, generator=torch.Generator().manual_seed(1))
+    random = torch.rand(4, 16, 4, generator=torch.Generator().manual_seed(1))
     first, second = build(), build()
-    learn.plain(first.networks, made_up(4), noise, 0, SMALL)
-    learn.plain(second.networks, with_garbage(made_up(4)), noise, 0, SMALL)
+    learn.plain(first.networks, made_up(4), random, 0, SMALL)
+    learn.plain(second.networks, with_garbage(made_up(4)), random, 0, SMALL)
     same_layers(actor_layers(first.policy), actor_layers(second.policy))
     same_layers(critic_layers(first.policy.critics)[1], critic_layers(second.policy.critics)[1])
 
@@ -111,21 +111,21 @@ def test_dead_rows_weigh_nothing():
 def test_explores_at_random_and_then_around_the_actors_choice():
     td3 = build()
     td3.prepare(collected(td3, steps=10))
-    noise, observation = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(64, 3)
-    torch.testing.assert_close(td3.policy.decide(observation, None, noise).action, noise[:, :3] * 6 - 2)
+    random, observation = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(64, 3)
+    torch.testing.assert_close(td3.policy.act(observation, None, random).action, random[:, :3] * 6 - 2)
     for _ in range(2):
         metrics = td3.update(collected(td3, steps=10), 0.0)
     assert float(metrics["n_updates"]) == 20
-    best = td3.policy.decide(observation, None, None).action
-    wanted = (best.double() + 0.1 * HALF * normals(noise)).clamp(-2, 4).float()
-    torch.testing.assert_close(td3.policy.decide(observation, None, noise).action, wanted, rtol=1e-5, atol=1e-5)
+    best = td3.policy.act(observation, None, None).action
+    wanted = (best.double() + 0.1 * HALF * normals(random)).clamp(-2, 4).float()
+    torch.testing.assert_close(td3.policy.act(observation, None, random).action, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_saved_state_goes_on_bit_for_bit():
     td3, other = build(), build(seed=1)
     other.seed = td3.seed  # other weights, the same draws
     for algorithm in (td3, other):
-        algorithm.rehearse(collected(td3))
+        algorithm.warm_up(collected(td3))
         algorithm.prepare(collected(td3))
     td3.update(collected(td3, steps=25, envs=2), 0.0)
     other.load_state_dict(td3.state_dict())
@@ -142,11 +142,11 @@ def test_settings_out_of_range_are_named(wrong):
 
 def test_trains_and_loads(tmp_path):
     run = hr.train(
-        "td3", "Pendulum-v1", num_envs=2, total_steps=300, learning_starts=100, hidden=(16,), update_ratio=0.2,
+        "td3", "Pendulum-v1", num_envs=2, total_steps=300, learning_starts=100, hidden=(16,), utd_ratio=0.2,
         log_folder=str(tmp_path), progress="none",
     )  # fmt: skip
     observation = OBSERVATIONS.sample()
-    assert (hr.load(run.path).act(observation) == run.policy.act(observation)).all()
+    assert (hr.load(run.path).predict(observation)[0] == run.policy.predict(observation)[0]).all()
     assert {"actor_loss", "critic_loss", "n_updates"} <= set(run.metrics)
 
 

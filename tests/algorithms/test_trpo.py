@@ -57,7 +57,7 @@ def test_a_step_is_the_natural_gradients():
     moved = torch.cat([(dict(trpo.policy.named_parameters())[n].double() - before[n]).flatten() for n in ACTOR])
     # the line search may have shortened it: by a power of `shrink`
     share = (moved @ step / (step @ step)).item()
-    powers = SMALL.shrink ** np.arange(SMALL.backtracks)
+    powers = SMALL.backtrack_coef ** np.arange(SMALL.backtracks)
     assert np.abs(powers - share).min() < 2e-3
     torch.testing.assert_close(moved.detach(), share * step, rtol=0, atol=2e-3 * step.abs().max().item())
     assert metrics["line_search_success"] == 1
@@ -113,7 +113,7 @@ def test_conjugate_gradient_solves():
     ("changes", "message"),
     [
         ({"max_kl": 0.0}, "max_kl must be above 0, got 0.0"),
-        ({"shrink": 1.0}, "shrink must lie between 0 and 1, got 1.0"),
+        ({"backtrack_coef": 1.0}, "shrink must lie between 0 and 1, got 1.0"),
         ({"cg_steps": 0}, "cg_steps must be 1 or more, got 0"),
     ],
 )

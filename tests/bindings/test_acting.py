@@ -48,11 +48,11 @@ def observations(rows):
 def test_decisions_are_the_plain_policys(name, rows, capsys):
     policy, observation = prepared(*CASES[name]), observations(rows)
     drawn = rng.uniform(0, rng.Purpose.ACTION, 7, 1, rows, policy.num_draws, "cpu")[0]
-    for noise in (drawn, None):
-        mine = policy.decide(observation, None, noise)
+    for random in (drawn, None):
+        mine = policy.act(observation, None, random)
         with fused.plain_only():
-            plain = policy.decide(observation, None, noise)
-            expected = policy.evaluate(observation, mine.action).log_prob
+            plain = policy.act(observation, None, random)
+            expected = policy.log_prob_entropy_value(observation, mine.action).log_prob
         assert (mine.action.dtype, mine.action.shape) == (plain.action.dtype, plain.action.shape)
         if mine.action.dtype == torch.int32:
             same = (mine.action == plain.action).view(rows, -1).all(1)
@@ -68,12 +68,12 @@ def test_decisions_are_the_plain_policys(name, rows, capsys):
 @torch.no_grad()
 def test_bits_depend_neither_on_the_batch_nor_on_threads(monkeypatch):
     policy, observation = prepared(Box(-2, 4, (3,)), {}), observations(5000)
-    noise = torch.rand(5000, policy.num_draws, generator=torch.Generator().manual_seed(0))
+    random = torch.rand(5000, policy.num_draws, generator=torch.Generator().manual_seed(0))
     whole = []
     for threads in (1, 2):
         monkeypatch.setenv("HEADRACE_THREADS", str(threads))
-        whole.append(policy.decide(observation, None, noise))
-    part = policy.decide(observation[1003:1100], None, noise[1003:1100])
+        whole.append(policy.act(observation, None, random))
+    part = policy.act(observation[1003:1100], None, random[1003:1100])
     for one, other, few in zip(*(d[:3] for d in (*whole, part)), strict=True):
         assert torch.equal(one, other)
         assert torch.equal(one[1003:1100], few)
@@ -82,27 +82,27 @@ def test_bits_depend_neither_on_the_batch_nor_on_threads(monkeypatch):
 @torch.no_grad()
 def test_a_step_of_learning_is_seen():
     policy, observation = prepared(Discrete(3), {}), observations(64)
-    before = policy.decide(observation, None, None).value.clone()
+    before = policy.act(observation, None, None).value.clone()
     policy.critic_out.bias.add_(1)
-    torch.testing.assert_close(policy.decide(observation, None, None).value, before + 1)
+    torch.testing.assert_close(policy.act(observation, None, None).value, before + 1)
     policy.load_state_dict({k: v.clone() for k, v in ActorCritic(VECTOR, Discrete(3), seed=5).state_dict().items()})
     with fused.plain_only():
-        expected = policy.decide(observation, None, None).value
-    torch.testing.assert_close(policy.decide(observation, None, None).value, expected, rtol=1e-6, atol=1e-6)
+        expected = policy.act(observation, None, None).value
+    torch.testing.assert_close(policy.act(observation, None, None).value, expected, rtol=1e-6, atol=1e-6)
 
 
 @torch.no_grad()
 def test_nan_stays_with_its_observation():
     policy, observation = prepared(Discrete(3), {}), observations(100).clone()
     observation[7, 2] = torch.nan
-    decision = policy.decide(observation, None, torch.rand(100, 1))
+    decision = policy.act(observation, None, torch.rand(100, 1))
     assert decision.value.isnan().nonzero().flatten().tolist() == [7]
     assert decision.log_prob.isnan().nonzero().flatten().tolist() == [7]
 
 
 def test_gradients_and_scattered_parameters_are_left_to_torch():
     policy = prepared(Discrete(3), {})
-    assert policy.decide(observations(64), None, None).value.requires_grad
+    assert policy.act(observations(64), None, None).value.requires_grad
     with torch.no_grad():
         assert not acting._serves(ActorCritic(VECTOR, Discrete(3)), observations(64), None, None)
 
@@ -110,13 +110,13 @@ def test_gradients_and_scattered_parameters_are_left_to_torch():
 @torch.no_grad()
 def test_a_value_has_the_bits_of_a_decisions():
     policy, observation = prepared(*CASES["normalised"]), observations(100)
-    assert torch.equal(policy.value(observation), policy.decide(observation, None, torch.rand(100, 2)).value)
+    assert torch.equal(policy.value(observation), policy.act(observation, None, torch.rand(100, 2)).value)
 
 
 @pytest.mark.parametrize(
     ("plain", "sources", "digest", "name"),
     [
-        (ActorCritic.decide, acting.SOURCES, acting.DIGEST, "DIGEST"),
+        (ActorCritic.act, acting.SOURCES, acting.DIGEST, "DIGEST"),
         (ActorCritic.value, acting.SOURCES[:1], acting.VALUE_DIGEST, "VALUE_DIGEST"),
     ],
 )

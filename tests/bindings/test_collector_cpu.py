@@ -103,7 +103,7 @@ def test_going_on_from_a_state_is_bit_equal():
 
 def test_rehearsing_leaves_no_trace():
     rehearsed, other = collector("CartPole-v1", 8), collector("CartPole-v1", 8)
-    rehearsed.rehearse()
+    rehearsed.warm_up()
     mine, theirs = rehearsed.collect(), other.collect()
     assert all(torch.equal(getattr(mine, column), getattr(theirs, column)) for column in NAMES)
 
@@ -118,7 +118,7 @@ def test_time_is_booked_by_part():
 def test_what_it_does_not_know_goes_by_turns(monkeypatch):
     def serves(source):
         with torch.no_grad():
-            return fused.kernel_of(steps, source, source._noise(0)) is collector_cpu.steps
+            return fused.kernel_of(steps, source, source._random(0)) is collector_cpu.steps
 
     source = collector("CartPole-v1", 8)
     assert serves(source)

@@ -31,12 +31,12 @@ def made_up(actions: int, start: int) -> Batch:
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("duelling", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize(("hidden", "interval", "tau"), [((16, 9), 4, 1.0), ((16, 24), 100, 1.0), ((8, 8, 8), 1, 0.1)])
-def test_it_learns_what_the_plain_call_learns(activation, double, duelling, hidden, interval, tau):
+def test_it_learns_what_the_plain_call_learns(activation, double, dueling, hidden, interval, tau):
     config = DQNConfig(
         double=double,
-        duelling=duelling,
+        dueling=dueling,
         hidden=hidden,
         activation=activation,
         target_interval=interval,
@@ -46,13 +46,13 @@ def test_it_learns_what_the_plain_call_learns(activation, double, duelling, hidd
     )
     batch = made_up(5, 2)
     results = []
-    compiled = () if duelling else (q_cpu.learn,)
+    compiled = () if dueling else (q_cpu.learn,)
     for call in (learn.plain, dqn_cpu.learn, *compiled):
         dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(5, start=2), 3, "cpu")
         dqn.policy.encoder.update_statistics(deepcopy(batch.observation[0]) * 3 + 1, torch.ones(SIZE).bool())
         follow = torch.tensor([tau if step % interval == 0 else 0.0 for step in range(1, STEPS + 1)])
         arguments = (dqn.policy, dqn.target, dqn.slow, dqn.optimizer, batch, follow, config)
-        assert dqn_cpu.serves(*arguments) is True and q_cpu.serves(*arguments) is not duelling
+        assert dqn_cpu.serves(*arguments) is True and q_cpu.serves(*arguments) is not dueling
         metrics, error = call(*arguments)
         results.append((dqn.optimizer.flat, dqn.slow, error, metrics["loss"], metrics["q_value"], dqn.optimizer.steps))
     for found in results[1:]:
@@ -65,7 +65,7 @@ def test_what_it_was_not_written_for_goes_to_the_plain_call():
     for settings, reason in (
         ({"layer_norm": True}, "layer normalisation"),
         ({"activation": "elu"}, "relu and tanh"),
-        ({"duelling": True}, "no hidden layer"),
+        ({"dueling": True}, "no hidden layer"),
     ):
         config = DQNConfig(hidden=(4,), **settings)
         dqn = DQN.build(config, *spaces, 0, "cpu")

@@ -46,7 +46,7 @@ def build(name, **options):
         algorithm.policy.actor_out.weight.mul_(50)
         for buffer in algorithm.buffers.values():
             buffer += 0.02
-    algorithm.each = STEPS  # as prepare() finds out: an iteration of so many rows, and gradient steps
+    algorithm.rows_per_iteration = STEPS  # as prepare() finds out: an iteration of so many rows, and gradient steps
     algorithm.policy.encoder.update_statistics(torch.linspace(-1, 2, 150).view(50, 3), torch.ones(50, dtype=torch.bool))
     return algorithm
 
@@ -59,9 +59,9 @@ def numbers(algorithm):
 
 
 def learned(algorithm, calls=2, rows=ROWS):
-    noise = torch.rand(STEPS, rows, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(5))
+    random = torch.rand(STEPS, rows, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(5))
     for call in range(calls):
-        metrics = algorithm.learn(made_up(STEPS, rows, seed=call), noise)
+        metrics = algorithm.learn(made_up(STEPS, rows, seed=call), random)
         algorithm.iteration += 1
     return metrics
 

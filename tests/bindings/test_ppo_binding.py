@@ -57,8 +57,8 @@ def prepared(observation_space, action_space, options, envs=12, seed=0):
     with torch.no_grad():
         policy.actor_out.weight.mul_(50)
         for t in range(BASE.num_steps):
-            noise = torch.rand(envs, policy.num_draws, generator=generator)
-            decision = policy.decide(rollout.observation[t], None, noise)
+            random = torch.rand(envs, policy.num_draws, generator=generator)
+            decision = policy.act(rollout.observation[t], None, random)
             rollout.action[t], rollout.log_prob[t], rollout.value[t] = decision[:3]
         # as if collected by a policy a little different, so that ratios leave the clip's range
         rollout.log_prob += 0.3 * torch.randn(rollout.log_prob.shape, generator=generator)

@@ -35,23 +35,21 @@ def cartpole(device="cpu"):
 
 def test_an_argument_deep_inside_is_named_with_its_device_and_the_one_expected():
     policy = dict_policy()
-    with pytest.raises(
-        RuntimeError, match=r"ActorCritic.decide\(\): observation.place is on meta, expected on cpu. Ma"
-    ):
-        policy.decide(observation("meta"), None, torch.zeros(5, policy.num_draws))
+    with pytest.raises(RuntimeError, match=r"ActorCritic.act\(\): observation.place is on meta, expected on cpu. Ma"):
+        policy.act(observation("meta"), None, torch.zeros(5, policy.num_draws))
     with pytest.raises(RuntimeError, match=r"decide\(\): noise is on meta"):
-        policy.decide(observation(), None, noise=torch.zeros(5, policy.num_draws, device="meta"))
+        policy.act(observation(), None, random=torch.zeros(5, policy.num_draws, device="meta"))
     with pytest.raises(RuntimeError, match=r"decide\(\): memory\[1\].core is on meta"):
-        policy.decide(observation(), (None, {"core": torch.zeros(1, device="meta")}), None)
+        policy.act(observation(), (None, {"core": torch.zeros(1, device="meta")}), None)
 
 
 def test_a_result_is_named():
     class Lost(ActorCritic):
-        def decide(self, observation, memory, noise):
-            return super().decide(observation, memory, noise)._replace(value=torch.zeros(5, device="meta"))
+        def act(self, observation, rnn_state, random):
+            return super().act(observation, rnn_state, random)._replace(value=torch.zeros(5, device="meta"))
 
-    with pytest.raises(RuntimeError, match=r"Lost.decide\(\): result.value is on meta, expected on cpu"):
-        CheckDevice(Lost(SPACE, Discrete(2), hidden=(8,))).decide(observation(), None, None)
+    with pytest.raises(RuntimeError, match=r"Lost.act\(\): result.value is on meta, expected on cpu"):
+        CheckDevice(Lost(SPACE, Discrete(2), hidden=(8,))).act(observation(), None, None)
 
 
 def test_a_column_of_a_rollout_is_named():
@@ -83,7 +81,7 @@ def test_everything_is_forwarded():
     assert env.num_envs == 2 and env.state_dict().keys() == plain.state_dict().keys()
     policy = dict_policy()
     policy.train(False)
-    assert not policy.training and policy.act({"place": [0.0] * 3, "kind": 1}) in (0, 1)
+    assert not policy.training and policy.predict({"place": [0.0] * 3, "kind": 1})[0] in (0, 1)
     policy.exploration = torch.ones(1)
     assert policy._inside.exploration is policy.exploration and "CheckDevice(ActorCritic(" in repr(policy)
     with pytest.raises(AttributeError, match="nothing"):

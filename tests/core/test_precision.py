@@ -36,9 +36,9 @@ def test_a_policy_in_bfloat16_is_near_itself_in_float32():
     policy = PPO.build(PPOConfig(), Box(-1, 1, (6,)), Discrete(3), 0, "cpu").policy
     seen = torch.randn(64, 6)
     with torch.no_grad(), fused.plain_only():
-        plain = policy.decide(seen, None, None)
+        plain = policy.act(seen, None, None)
         with computing("bfloat16", CPU):
-            rounded = policy.decide(seen, None, None)
+            rounded = policy.act(seen, None, None)
     assert rounded.value.dtype == torch.float32
     difference = (rounded.value - plain.value).abs().max()
     assert 1e-5 < difference < 0.1

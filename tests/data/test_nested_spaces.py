@@ -111,15 +111,15 @@ def test_actions_reach_the_environment_as_they_are(space, seed):
 def test_a_policy_acts_inside_the_space_and_says_how_likely_that_was(observation_space, action_space, seed):
     policy = ActorCritic(observation_space, action_space, hidden=(4,), images="small")
     _, rollout = filled(observation_space, Discrete(2))
-    noise = torch.rand(ENVS, policy.num_draws, generator=torch.Generator().manual_seed(seed))
+    random = torch.rand(ENVS, policy.num_draws, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
-        decision = policy.decide(rollout.observation[0], None, noise)
-        evaluation = policy.evaluate(rollout.observation[0], decision.action)
+        decision = policy.act(rollout.observation[0], None, random)
+        evaluation = policy.log_prob_entropy_value(rollout.observation[0], decision.action)
     torch.testing.assert_close(evaluation.log_prob, decision.log_prob)
     column = action_column(action_space)
     assert decision.action.dtype == column.dtype and decision.action.shape == (ENVS, *column.shape)
     observation_space.seed(seed)
-    assert action_space.contains(policy.act(observation_space.sample(), deterministic=False))
+    assert action_space.contains(policy.predict(observation_space.sample(), deterministic=False)[0])
     again = ActorCritic.from_config(json.loads(json.dumps(policy.config())))
     assert again.observation_space == observation_space and again.action_space == action_space
 
@@ -133,5 +133,5 @@ def test_json_gives_an_equal_space(space):
 def test_switches_and_choices_are_whole_numbers_of_the_spaces_own_type():
     for space in (MultiBinary(3), MultiDiscrete([2, 3], start=[5, -1]), Discrete(3, start=2)):
         policy = ActorCritic(Discrete(2), space, hidden=())
-        action = policy.act(np.array([0, 1]))
+        action = policy.predict(np.array([0, 1]))[0]
         assert action.dtype == space.dtype and all(space.contains(one) for one in action)

@@ -133,9 +133,9 @@ def test_only_what_can_be_drawn_is_drawn(num_steps, num_envs, n, room, rollouts,
         replay.append(world.collect())
     at = drawable(world, replay)
     if at:
-        noise = torch.rand(50, 2, DRAWS, generator=torch.Generator().manual_seed(seed))
-        noise[0] = 1 - 2**-24  # the largest there is
-        assert set(replay.draw(noise).flatten().tolist()) <= set(at)
+        random = torch.rand(50, 2, DRAWS, generator=torch.Generator().manual_seed(seed))
+        random[0] = 1 - 2**-24  # the largest there is
+        assert set(replay.draw(random).flatten().tolist()) <= set(at)
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
@@ -147,8 +147,8 @@ def test_live_rows_are_drawn_alike_and_dead_ones_hardly_ever(prioritized):
     at = drawable(world, replay)
     live = [row for row, (time, env) in at.items() if world.history[time]["valid"][env]]
     assert len(live) < len(at)
-    noise = torch.rand(40, 1000, DRAWS, generator=torch.Generator().manual_seed(1))
-    rows = replay.draw(noise)
+    random = torch.rand(40, 1000, DRAWS, generator=torch.Generator().manual_seed(1))
+    rows = replay.draw(random)
     counts = torch.bincount(rows.flatten(), minlength=60)
     expected = 40_000 / len(live)
     assert counts[live].sum() >= 40_000 * (1 if prioritized else 0.98)
@@ -161,8 +161,8 @@ def test_a_large_ring_has_no_row_that_draws_cannot_tell_from_its_neighbour():
     replay = Replay(like, 100)
     replay.length, replay.ring.valid = 2**26, torch.ones(1, 1, dtype=torch.bool).expand(2**26, 1)
     replay.written.fill_(2**26)
-    noise = torch.rand(2000, DRAWS, generator=torch.Generator().manual_seed(0))
-    rows = replay.draw(noise)
+    random = torch.rand(2000, DRAWS, generator=torch.Generator().manual_seed(0))
+    rows = replay.draw(random)
     assert all(len(torch.unique(rows % k)) == k for k in (2, 4, 8)) and rows.max() < 2**26
 
 

@@ -19,14 +19,14 @@ class Remembering(World):
     def __init__(self, num_steps: int, num_envs: int, seed: int, ends: float) -> None:
         super().__init__(num_steps, num_envs, seed, ends)
         first = self.rollout
-        self.rollout = Rollout(num_steps, num_envs, COLUMNS | {"memory": Column((2,))})
+        self.rollout = Rollout(num_steps, num_envs, COLUMNS | {"rnn_state": Column((2,))})
         self.rollout.valid[0] = True
         self.rollout.observation[0] = first.observation[0]
 
     def collect(self) -> Rollout:
         first, rollout = self.time, super().collect()
         time = first + torch.arange(rollout.num_steps, dtype=torch.float32).view(-1, 1, 1)
-        rollout.memory.copy_(time + 100 * torch.arange(rollout.num_envs).view(1, -1, 1))
+        rollout.rnn_state.copy_(time + 100 * torch.arange(rollout.num_envs).view(1, -1, 1))
         return rollout
 
 
@@ -55,7 +55,7 @@ def filled(num_steps, num_envs, n, length, burn_in, room, rollouts, seed, ends):
 def drawable(world, replay):
     """First row learned from -> (time at which its sequence begins, env), for each sequence that is there whole."""
     starts = range(0, world.time, replay.sequence_length)
-    whole = [s for s in starts if s > world.time - replay.length and s + replay.reach <= world.time]
+    whole = [s for s in starts if s > world.time - replay.length and s + replay.n_step_span <= world.time]
     return {
         (start + replay.burn_in) % replay.length * replay.num_envs + env: (start, env)
         for start in whole
@@ -69,10 +69,12 @@ def test_whole_sequences_are_drawn_and_no_others(**size):
     world, replay = filled(**size)
     there = drawable(world, replay)
     if there:
-        noise = torch.rand(60, 2 * replay.sequence_length, DRAWS, generator=torch.Generator().manual_seed(size["seed"]))
-        noise[0] = 1 - 2**-24  # the largest there is
-        noise[1] = 0.0
-        rows = replay.draw(noise).view(60, 2, replay.sequence_length)
+        random = torch.rand(
+            60, 2 * replay.sequence_length, DRAWS, generator=torch.Generator().manual_seed(size["seed"])
+        )
+        random[0] = 1 - 2**-24  # the largest there is
+        random[1] = 0.0
+        rows = replay.draw(random).view(60, 2, replay.sequence_length)
         assert set(rows[..., 0].flatten().tolist()) <= set(there)
         around = replay.length * replay.num_envs
         for k in range(replay.sequence_length):
@@ -90,7 +92,7 @@ def test_a_batch_is_what_happened(**size):
         rows = (first + torch.arange(length) * replay.num_envs) % (replay.length * replay.num_envs)
         batch = replay.gather(rows.view(1, length), GAMMA)[0]
         for history in (batch.observation, batch.next_observation):
-            assert history.memory.tolist() == [[start + 100 * env] * 2]
+            assert history.rnn_state.tolist() == [[start + 100 * env] * 2]
             for t, (step, valid) in enumerate(zip(history.observation.step[0], history.valid[0], strict=True)):
                 assert step == start + t and history.observation.place[0, t].tolist() == world.place(start + t, env)
                 if start + t < world.time:
@@ -113,14 +115,14 @@ def test_a_restored_replay_goes_on_as_the_first():
     second = SequenceReplay(world.rollout, first.length * 2, 2, sequence_length=4, burn_in=3)
     second.load_state_dict(first.state_dict())
     rollout = world.collect()
-    noise = torch.rand(5, 8, DRAWS, generator=torch.Generator().manual_seed(0))
+    random = torch.rand(5, 8, DRAWS, generator=torch.Generator().manual_seed(0))
     batches = []
     for replay in (first, second):
         replay.append(rollout)
-        batches.append(replay.gather(replay.draw(noise), GAMMA))
+        batches.append(replay.gather(replay.draw(random), GAMMA))
     for one, two in zip(*batches, strict=True):
         if isinstance(one, Group):
-            assert torch.equal(one.memory, two.memory) and torch.equal(one.at, two.at)
+            assert torch.equal(one.rnn_state, two.rnn_state) and torch.equal(one.at, two.at)
             assert torch.equal(one.observation.place, two.observation.place)
         else:
             assert torch.equal(one, two)

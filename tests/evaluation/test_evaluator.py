@@ -36,7 +36,7 @@ def test_it_equals_a_loop_written_by_hand():
         world, total, done = gymnasium.make("CartPole-v1"), 0.0, False
         observation, _ = world.reset(seed=env_seed(_apart(5), episode))
         while not done:
-            observation, reward, terminated, truncated, _ = world.step(policy.act(observation))
+            observation, reward, terminated, truncated, _ = world.step(policy.predict(observation)[0])
             total, done = total + reward, terminated or truncated
         returns.append(total)
     assert result.returns == tuple(returns) and result.lengths == tuple(map(int, returns))

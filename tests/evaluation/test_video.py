@@ -24,9 +24,9 @@ class Left(Policy):
         super().__init__()
         self.asked: list[bool] = []
 
-    def act_on(self, observation, memory=None, deterministic=True, generator=None):
+    def predict(self, observation, state=None, deterministic=True, generator=None):
         self.asked.append(deterministic)
-        return 0, memory
+        return 0, state
 
 
 class Clock(gymnasium.Env):

@@ -87,7 +87,7 @@ def q(layers, observation, action):
     return forward(layers, torch.cat([observation, action], 1))[:, 0]
 
 
-def normals(noise):
+def normals(random):
     """Three standard normals from four uniform draws of each row, by Box and Muller, one number after the other."""
     return torch.tensor(
         [
@@ -96,7 +96,7 @@ def normals(noise):
                 math.sqrt(-2 * math.log(1 - row[1])) * math.cos(2 * math.pi * row[3]),
                 math.sqrt(-2 * math.log(1 - row[0])) * math.sin(2 * math.pi * row[2]),
             ]
-            for row in noise.double().tolist()
+            for row in random.double().tolist()
         ],
         dtype=torch.float64,
     )

@@ -22,8 +22,8 @@ def rehearsed(kind, config, action_space=Discrete(3), envs=12, seed=0):  # noqa:
     rollout.reward[~rollout.valid[:-1]] = 0
     with torch.no_grad():
         for t in range(config.num_steps):
-            noise = torch.rand(envs, algorithm.policy.num_draws, generator=generator)
-            decision = algorithm.policy.decide(rollout.observation[t], None, noise)
+            random = torch.rand(envs, algorithm.policy.num_draws, generator=generator)
+            decision = algorithm.policy.act(rollout.observation[t], None, random)
             rollout.action[t], rollout.log_prob[t], rollout.value[t] = decision[:3]
         rollout.value[-1] = algorithm.policy.value(rollout.observation[-1])
     return algorithm, rollout

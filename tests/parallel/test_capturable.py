@@ -125,7 +125,9 @@ def test_an_iteration_waits_for_nothing_and_leaves_nothing(training):
         counter += 4
 
 
-@pytest.mark.parametrize("place", ["policy.decide", "env.step", "policy.evaluate", "policy.update_statistics"])
+@pytest.mark.parametrize(
+    "place", ["policy.act", "env.step", "policy.log_prob_entropy_value", "policy.update_statistics"]
+)
 def test_an_item_planted_anywhere_is_found(training, monkeypatch, place):
     collector, algorithm = training
     owner, name = {"policy": algorithm.policy, "env": collector.env}[place.partition(".")[0]], place.partition(".")[2]

@@ -12,7 +12,7 @@ from helpers.gated import Gated, set_up
 from headrace.data.rollout import Column
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.workers.env import WorkerEnv
-from headrace.parallel.collection_modes import collector_at
+from headrace.parallel.collection_modes import make_collector
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.training.trainer import Trainer
@@ -41,12 +41,12 @@ def policy_of(env, recurrent=False):
 
 
 @pytest.mark.parametrize("recurrent", [False, True])
-@pytest.mark.parametrize("pace", ["halves", "asynchronous"])
-def test_a_pace_changes_nothing_that_is_collected(workers, pace, recurrent):
+@pytest.mark.parametrize("mode", ["double_buffered", "async"])
+def test_a_pace_changes_nothing_that_is_collected(workers, mode, recurrent):
     collectors = []
-    for env, how in ((workers(CARTPOLE, 5, 3), pace), (InlineEnv(CARTPOLE, 5, "test"), "together")):
+    for env, how in ((workers(CARTPOLE, 5, 3), mode), (InlineEnv(CARTPOLE, 5, "test"), "sync")):
         policy = policy_of(env, recurrent)
-        collectors.append(collector_at(how, 0.0, env, policy, 16, DECLARED | policy.columns(), 3))
+        collectors.append(make_collector(how, 0.0, env, policy, 16, DECLARED | policy.columns(), 3))
     for _ in range(3):
         ours, theirs = (collector.collect() for collector in collectors)
         dead = ~theirs.valid[:-1]
@@ -55,9 +55,9 @@ def test_a_pace_changes_nothing_that_is_collected(workers, pace, recurrent):
             rows = dead if name.startswith("episode") else ...  # written at dead rows alone
             ours_, theirs_ = getattr(ours, name)[rows], getattr(theirs, name)[rows]
             torch.testing.assert_close(ours_, theirs_, msg=lambda m, name=name: f"{name}: {m}")
-    assert collectors[0].unfilled == 0
+    assert collectors[0].dropped_steps == 0
     if recurrent:
-        torch.testing.assert_close(collectors[0].memory, collectors[1].memory)
+        torch.testing.assert_close(collectors[0].rnn_state, collectors[1].rnn_state)
 
 
 def test_who_is_ready_goes_on_and_stragglers_come_later(workers, tmp_path):
@@ -88,7 +88,7 @@ def test_stragglers_are_cut_off_and_their_step_is_the_first_of_the_next_rollout(
     gates = {(0, 3): ("there", "open"), (1, 1): ("", "there"), (1, 5): ("", "through")}
     env = workers(functools.partial(Gated, str(tmp_path), gates), 2, 2, set_up=set_up)
     policy = policy_of(env)
-    collector = collector_at("asynchronous", 0.5, env, policy, 4, DECLARED, 3)
+    collector = make_collector("async", 0.5, env, policy, 4, DECLARED, 3)
 
     first = collector.collect()
     assert first.valid[:, 0].tolist() == [True, True, False, False, False] and first.valid[:, 1].all()
@@ -96,7 +96,7 @@ def test_stragglers_are_cut_off_and_their_step_is_the_first_of_the_next_rollout(
     assert first.observation[:3, 0, 0].tolist() == [0, 1, 2] and first.observation[:, 1, 0].tolist() == [0, 1, 2, 3, 4]
     with torch.no_grad():  # what follows is what is seen then worth
         torch.testing.assert_close(first.value[2, 0], policy.value(first.observation[2])[0])
-    assert collector.unfilled == 2
+    assert collector.dropped_steps == 2
     action, log_prob = first.action[2, 0].clone(), first.log_prob[2, 0].clone()
 
     (tmp_path / "open").touch()
@@ -108,9 +108,9 @@ def test_stragglers_are_cut_off_and_their_step_is_the_first_of_the_next_rollout(
     assert second.action[0, 0] == action and second.log_prob[0, 0] == log_prob
     assert second.observation[1:, 0, 1].tolist() == second.action[:, 0].tolist()  # each did what was decided for it
     with torch.no_grad():
-        evaluation = policy.evaluate(second.observation[1:4, 0], second.action[1:, 0])
+        evaluation = policy.log_prob_entropy_value(second.observation[1:4, 0], second.action[1:, 0])
     torch.testing.assert_close(second.log_prob[1:, 0], evaluation.log_prob)
-    assert not second.valid[:, 1].any() and collector.unfilled == 6  # world 1 got nowhere
+    assert not second.valid[:, 1].any() and collector.dropped_steps == 6  # world 1 got nowhere
 
     (tmp_path / "through").touch()
     held = second.action[0, 1].item()
@@ -135,7 +135,7 @@ def named_cartpole():
 
 def test_stragglers_may_see_dicts(workers):
     env = workers(named_cartpole, 2, 2)
-    collector = collector_at("asynchronous", 0.5, env, policy_of(env), 8, DECLARED, 3)
+    collector = make_collector("async", 0.5, env, policy_of(env), 8, DECLARED, 3)
     for _ in range(3):
         rollout = collector.collect()
         seen = rollout.observation.cart[rollout.valid]
@@ -147,7 +147,7 @@ def test_a_death_at_their_own_pace_is_mended(workers, tmp_path):
 
     factory = functools.partial(Counter, "kill", once=str(tmp_path / "happened"))
     env = workers(factory, 4, 2, on_error="restart")
-    collector = collector_at("asynchronous", 0.0, env, policy_of(env), 8, DECLARED, 3)
+    collector = make_collector("async", 0.0, env, policy_of(env), 8, DECLARED, 3)
     for _ in range(3):
         rollout = collector.collect()
     assert env.restarts == 2 and rollout.valid.any()
@@ -156,10 +156,16 @@ def test_a_death_at_their_own_pace_is_mended(workers, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pace": "halves", "workers": 1}, "'halves' needs 2 workers or more, and there is 1"),
-        ({"pace": "asynchronous", "backend": "inline"}, "for worlds of one agent in workers, or .* runs as 'inline'"),
-        ({"pace": "halves", "workers": 2, "stragglers": 0.5}, "stragglers=0.5 is for the pace 'asynchronous'"),
-        ({"pace": "asynchronous", "workers": 2, "stragglers": 1.0}, r"0 .. 1, got 1.0"),
+        ({"collection": "double_buffered", "workers": 1}, "'double_buffered' needs 2 workers or more, and there is 1"),
+        (
+            {"collection": "async", "backend": "inline"},
+            "for environments with one agent, in workers or .* runs as 'inline'",
+        ),
+        (
+            {"collection": "double_buffered", "workers": 2, "drop_slowest": 0.5},
+            "drop_slowest=0.5 is for the collection mode 'async'",
+        ),
+        ({"collection": "async", "workers": 2, "drop_slowest": 1.0}, r"0 .. 1, got 1.0"),
     ],
 )
 def test_what_a_pace_cannot_do_is_said(options, message):
@@ -170,19 +176,22 @@ def test_what_a_pace_cannot_do_is_said(options, message):
 def test_halves_give_the_same_bits_each_time():
     runs = []
     for _ in range(2):
-        trainer = Trainer("a2c", CARTPOLE, num_envs=5, num_steps=8, workers=3, pace="halves", hidden=(8,), seed=2)
+        trainer = Trainer(
+            "a2c", CARTPOLE, num_envs=5, num_steps=8, workers=3, collection="double_buffered", hidden=(8,), seed=2
+        )
         runs.append([trainer.iterate() for _ in range(3)])
         trainer.close()
     assert runs[0] == runs[1]
 
 
 def test_training_at_the_workers_own_pace(tmp_path):
-    trainer = Trainer("a2c", CARTPOLE, num_envs=4, num_steps=8, workers=2, pace="asynchronous", stragglers=0.5)
+    trainer = Trainer("a2c", CARTPOLE, num_envs=4, num_steps=8, workers=2, collection="async", drop_slowest=0.5)
     assert "4 environments of" in trainer.plan and "in 2 processes" in trainer.plan
     for _ in range(3):
         trainer.iterate()
     assert (
-        trainer.steps + trainer.collector.unfilled <= 96 and trainer.row({})["unfilled"] == trainer.collector.unfilled
+        trainer.steps + trainer.collector.dropped_steps <= 96
+        and trainer.row({})["dropped_steps"] == trainer.collector.dropped_steps
     )
     state = trainer.state_dict()
     trainer.load_state_dict(state)

@@ -27,7 +27,7 @@ def test_what_is_collected_replays():
     source = collector()
     rollout = source.collect()
     with torch.no_grad():
-        replay = source.policy.replay(rollout)
+        replay = source.policy.evaluate_rollout(rollout)
         edge = source.policy.value(rollout.observation[-1])
     torch.testing.assert_close(replay.log_prob, rollout.log_prob, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(replay.value, rollout.value[:-1], rtol=1e-6, atol=1e-6)

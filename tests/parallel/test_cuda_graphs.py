@@ -60,7 +60,7 @@ def put_back(collector, algorithm):
         ("CartPole-v1", {"target_kl": 1e-4, "value_clip": 0.2}),
         ("Pendulum-v1", {"distribution": "squashed", "entropy_coef": 0.01}),
         ("MountainCarContinuous-v0", {"shared": True, "learning_rate": 3e-3}),
-        ("CartPole-v1", {"recurrent": "lstm", "memory_size": 5, "epochs": 1}),
+        ("CartPole-v1", {"recurrent": "lstm", "rnn_size": 5, "epochs": 1}),
     ],
 )
 def test_replayed_iterations_equal_plain_ones(name, options):
@@ -111,7 +111,7 @@ def test_what_cannot_be_captured_goes_on_step_by_step(monkeypatch, capsys):
     assert torch.equal(algorithm.optimizer.flat, plain.optimizer.flat)
     assert algorithm.iteration == plain.iteration == 3
     said = capsys.readouterr().err
-    assert said.count("no CUDA graph") == 1 and "test_graphs.py" in said and "item() waits for the device" in said
+    assert said.count("no CUDA graph") == 1 and "test_cuda_graphs.py" in said and "item() waits for the device" in said
 
 
 def test_a_counter_on_the_host_is_refused(monkeypatch):

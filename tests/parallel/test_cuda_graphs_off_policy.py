@@ -27,7 +27,7 @@ def as_on_a_gpu():
 
 def made(kind, config):
     env = envs.make("Pendulum-v1", 8, backend="torch")
-    algorithm = kind.build(config(**CONFIG, update_ratio=0.25), env.observation_space, env.action_space, 3, "cpu")
+    algorithm = kind.build(config(**CONFIG, utd_ratio=0.25), env.observation_space, env.action_space, 3, "cpu")
     collector = Collector(env, algorithm.policy, 2, algorithm.columns(), 3)
     algorithm.prepare(collector.rollout)
     return collector, algorithm

@@ -17,7 +17,7 @@ from headrace.parallel.cuda_graphs import GraphedIteration
 REPLAYED = {"batch_size": 16, "learning_starts": 40, "buffer_size": 500, "gradient_steps": 3, "target_interval": 4}
 SETTINGS = [
     (DQN, DQNConfig(num_steps=2, hidden=(8,), **REPLAYED)),
-    (DQN, DQNConfig(num_steps=2, hidden=(8, 8), prioritized=True, duelling=True, n_steps=3, **REPLAYED)),
+    (DQN, DQNConfig(num_steps=2, hidden=(8, 8), prioritized=True, dueling=True, n_steps=3, **REPLAYED)),
     (DQN, DQNConfig(num_steps=2, hidden=(8,), exploration_spread=3.0, tau=0.1, double=False, **REPLAYED)),
     (PQN, PQNConfig(num_steps=4, hidden=(8,), minibatch_size=8)),
 ]

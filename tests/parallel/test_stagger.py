@@ -19,7 +19,7 @@ def collected(num_steps: int, rollouts: int, max_steps: int | None = LENGTH) -> 
     """Walks that always go right, and the lengths of the episodes counted in each rollout, [T, N]."""
     env = Walk(8)
     policy = ActorCritic(env.observation_space, env.action_space, hidden=(8,))
-    policy.decide = rightwards(policy.decide)
+    policy.act = rightwards(policy.act)
     collector = Collector(env, policy, num_steps, {"log_prob": Column(), "value": Column(edge=True)}, seed=0)
     stagger, lengths = Stagger(collector.rollout, max_steps), []
     for _ in range(rollouts):

@@ -24,8 +24,8 @@ def collected(policy, steps=5, envs=16):
     rollout.valid.fill_(True)
     with torch.no_grad():
         for t in range(steps):
-            noise = torch.rand(envs, policy.num_draws, generator=generator)
-            decision = policy.decide(rollout.observation[t], None, noise)
+            random = torch.rand(envs, policy.num_draws, generator=generator)
+            decision = policy.act(rollout.observation[t], None, random)
             rollout.action[t], rollout.log_prob[t], rollout.value[t] = decision[:3]
     return rollout
 
@@ -44,7 +44,7 @@ def test_replay_equals_what_was_collected(space, distribution, shared):
     )
     for _ in range(3):
         rollout = collected(policy)
-        replay = policy.replay(rollout)
+        replay = policy.evaluate_rollout(rollout)
         torch.testing.assert_close(replay.log_prob, rollout.log_prob, rtol=1e-6, atol=2e-6)
         torch.testing.assert_close(replay.value, rollout.value[:-1], rtol=1e-6, atol=2e-6)
         assert replay.entropy.shape == (5, 16)
@@ -54,11 +54,11 @@ def test_replay_equals_what_was_collected(space, distribution, shared):
 def test_decisions_do_not_depend_on_the_batch():
     policy = ActorCritic(VECTOR, Discrete(4), seed=1)
     generator = torch.Generator().manual_seed(0)
-    observation, noise = torch.randn(64, 3, generator=generator), torch.rand(64, 1, generator=generator)
+    observation, random = torch.randn(64, 3, generator=generator), torch.rand(64, 1, generator=generator)
     with torch.no_grad():
-        whole, values = policy.decide(observation, None, noise), policy.value(observation)
+        whole, values = policy.act(observation, None, random), policy.value(observation)
         for count in (1, 2, 7, 8, 33, 63):
-            part = policy.decide(observation[:count], None, noise[:count])
+            part = policy.act(observation[:count], None, random[:count])
             assert torch.equal(part.log_prob, whole.log_prob[:count])
             assert torch.equal(part.value, whole.value[:count])
             assert torch.equal(policy.value(observation[:count]), values[:count])
@@ -68,7 +68,7 @@ def test_value_alone_is_the_value_decided_with():
     policy = ActorCritic(VECTOR, Discrete(2), normalize_observation=True, normalize_return=True)
     rollout = collected(policy)
     policy.update_statistics(rollout, torch.randn(5, 16) * 30 + 7)
-    decision = policy.decide(rollout.observation[0], None, None)
+    decision = policy.act(rollout.observation[0], None, None)
     assert torch.equal(policy.value(rollout.observation[0]), decision.value)
 
 
@@ -82,9 +82,9 @@ def test_weights_are_a_function_of_the_seed():
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_act_gives_actions_of_the_space(space, distribution, deterministic):
     policy = ActorCritic(VECTOR, space, distribution=distribution)
-    one = policy.act(np.zeros(3), deterministic)
+    one = policy.predict(np.zeros(3), deterministic=deterministic)[0]
     assert space.contains(one)
-    batch = policy.act(np.random.default_rng(0).normal(size=(50, 3)), deterministic)
+    batch = policy.predict(np.random.default_rng(0).normal(size=(50, 3)), deterministic=deterministic)[0]
     assert batch.shape == (50, *space.shape) and batch.dtype == space.dtype
     assert all(space.contains(action) for action in batch)
 
@@ -92,24 +92,26 @@ def test_act_gives_actions_of_the_space(space, distribution, deterministic):
 def test_act_draws_with_the_generator_given():
     policy = ActorCritic(VECTOR, FORCES)
     observation = np.zeros((20, 3))
-    first, again, other = (policy.act(observation, False, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    first, again, other = (
+        policy.predict(observation, None, False, torch.Generator().manual_seed(s))[0] for s in (1, 1, 2)
+    )
     assert np.array_equal(first, again) and not np.array_equal(first, other)
-    assert np.array_equal(policy.act(observation), np.tile(policy.act(observation[0]), (20, 1)))
+    assert np.array_equal(policy.predict(observation)[0], np.tile(policy.predict(observation[0])[0], (20, 1)))
 
 
 def test_act_takes_dicts_and_refuses_other_shapes():
     space = Dict({"place": VECTOR, "mode": Discrete(3)})
     policy = ActorCritic(space, Discrete(2))
-    assert Discrete(2).contains(policy.act({"place": np.zeros(3), "mode": 2}))
-    assert policy.act({"place": np.zeros((4, 3)), "mode": np.zeros(4, int)}).shape == (4,)
+    assert Discrete(2).contains(policy.predict({"place": np.zeros(3), "mode": 2})[0])
+    assert policy.predict({"place": np.zeros((4, 3)), "mode": np.zeros(4, int)})[0].shape == (4,)
     with pytest.raises(ValueError, match="lacks mode"):
-        policy.act({"place": np.zeros(3)})
+        policy.predict({"place": np.zeros(3)})[0]
     with pytest.raises(ValueError, match=r"different sizes: {'mode': 3, 'place': 4}"):
-        policy.act({"place": np.zeros((4, 3)), "mode": np.zeros(3, int)})
+        policy.predict({"place": np.zeros((4, 3)), "mode": np.zeros(3, int)})[0]
     with pytest.raises(ValueError, match="expected a dict of mode, place, got ndarray"):
-        policy.act(np.zeros(4))
+        policy.predict(np.zeros(4))[0]
     with pytest.raises(ValueError, match=r"shape \(3,\).*got \(4,\)"):
-        ActorCritic(VECTOR, Discrete(2)).act(np.zeros(4))
+        ActorCritic(VECTOR, Discrete(2)).predict(np.zeros(4))[0]
 
 
 def test_a_policy_is_rebuilt_from_its_config():
@@ -121,14 +123,14 @@ def test_a_policy_is_rebuilt_from_its_config():
     other = ActorCritic.from_config(config)
     other.load_state_dict(policy.state_dict())
     observation = {"place": np.random.default_rng(0).normal(size=(9, 3)), "mode": np.arange(9) % 3}
-    assert np.array_equal(policy.act(observation), other.act(observation))
+    assert np.array_equal(policy.predict(observation)[0], other.predict(observation)[0])
     assert other.config() == policy.config()
     assert ActorCritic.from_config({k: v for k, v in config.items() if k != "layer_norm"}).layer_norm is False
 
 
 def test_bounded_actions_start_out_across_their_bounds():
     policy = ActorCritic(VECTOR, FORCES)
-    middle = policy.act(np.zeros(3))
+    middle = policy.predict(np.zeros(3))[0]
     np.testing.assert_allclose(middle, [0.5, 0.0], atol=0.05)
     distribution, _ = policy(torch.zeros(8, 3))
     torch.testing.assert_close(distribution.log_std.exp().flatten(), torch.tensor([0.5, 2.0]))

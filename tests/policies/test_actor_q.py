@@ -23,7 +23,7 @@ def made(deterministic=False, **options):
     return policy
 
 
-def noise(rows, policy, seed=0):
+def random(rows, policy, seed=0):
     return torch.rand(rows, policy.num_draws, generator=torch.Generator().manual_seed(seed))
 
 
@@ -32,13 +32,13 @@ def noise(rows, policy, seed=0):
 def test_actions_lie_within_the_bounds_and_do_not_depend_on_the_batch(deterministic):
     policy = made(deterministic)
     policy.exploration.fill_(2.0)
-    seen, draws = torch.randn(100, 3), noise(100, policy)
+    seen, draws = torch.randn(100, 3), random(100, policy)
     for given in (None, draws):
-        action = policy.decide(seen, None, given).action
+        action = policy.act(seen, None, given).action
         assert action.shape == (100, 2) and action.dtype == torch.float32
         assert (action >= torch.tensor([-2.0, 0.0])).all() and (action <= torch.tensor([4.0, 1.0])).all()
         assert action.std(0).min() > 0.1
-        part = policy.decide(seen[:7], None, None if given is None else draws[:7]).action
+        part = policy.act(seen[:7], None, None if given is None else draws[:7]).action
         assert torch.equal(part, action[:7])
 
 
@@ -47,7 +47,7 @@ def test_actions_lie_within_the_bounds_and_do_not_depend_on_the_batch(determinis
 def test_random_actions_fill_the_box_alike(deterministic):
     policy = made(deterministic)
     policy.random.fill_(1)
-    action = policy.decide(torch.randn(6400, 3), None, noise(6400, policy)).action
+    action = policy.act(torch.randn(6400, 3), None, random(6400, policy)).action
     shares = (action - torch.tensor([-2.0, 0.0])) / torch.tensor([6.0, 1.0])
     counts = torch.stack([torch.histc(column, 8, 0, 1) for column in shares.t()])
     assert ((counts - 800).abs() < 150).all()
@@ -56,34 +56,34 @@ def test_random_actions_fill_the_box_alike(deterministic):
 @torch.no_grad()
 def test_noise_that_remembers_stays_normal_and_keeps_its_share():
     """Its variance is 1 once it has forgotten where it began; random actions still fill the box alike."""
-    policy, rows = made(True, noise_memory=0.9), 4096
+    policy, rows = made(True, noise_autocorrelation=0.9), 4096
     policy.exploration.fill_(1.0)
-    memory, seen = policy.initial_memory(rows), torch.zeros(rows, 3)
-    assert (memory == 0).all()
+    rnn_state, seen = policy.initial_state(rows), torch.zeros(rows, 3)
+    assert (rnn_state == 0).all()
     for step in range(40):
-        before, memory = memory, policy.decide(seen, memory, noise(rows, policy, step)).memory
-    assert memory.shape == (rows, 2) and memory.std(0).sub(1).abs().max() < 0.05
-    assert ((before * memory).mean(0) - 0.9).abs().max() < 0.06
+        before, rnn_state = rnn_state, policy.act(seen, rnn_state, random(rows, policy, step)).rnn_state
+    assert rnn_state.shape == (rows, 2) and rnn_state.std(0).sub(1).abs().max() < 0.05
+    assert ((before * rnn_state).mean(0) - 0.9).abs().max() < 0.06
     policy.random.fill_(1)
-    action = policy.decide(seen, memory, noise(rows, policy, 41)).action[:, 1]
+    action = policy.act(seen, rnn_state, random(rows, policy, 41)).action[:, 1]
     assert (torch.histc(action, 8, 0, 1) - rows / 8).abs().max() < 120
-    assert torch.equal(policy.decide(seen, memory, None).memory, memory)  # nothing is drawn
+    assert torch.equal(policy.act(seen, rnn_state, None).rnn_state, rnn_state)  # nothing is drawn
 
 
 def test_without_memory_there_is_none():
     policy = made()
-    assert policy.initial_memory(4) is None
-    decision = policy.decide(torch.zeros(4, 3), None, noise(4, policy))
-    assert decision.memory is None and decision.log_prob is None and decision.value is None
+    assert policy.initial_state(4) is None
+    decision = policy.act(torch.zeros(4, 3), None, random(4, policy))
+    assert decision.rnn_state is None and decision.log_prob is None and decision.value is None
 
 
 def test_its_config_makes_it_again():
-    policy = made(True, critics=1, activation="tanh", noise_memory=0.5, normalize_observation=True)
+    policy = made(True, critics=1, activation="tanh", noise_autocorrelation=0.5, normalize_observation=True)
     other = ActorQ.from_config(json.loads(json.dumps(policy.config())))
     other.load_state_dict(policy.state_dict())
     seen = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    assert (other.act(seen) == policy.act(seen)).all() and other.config() == policy.config()
-    assert other.act(seen[0]).shape == (2,)
+    assert (other.predict(seen)[0] == policy.predict(seen)[0]).all() and other.config() == policy.config()
+    assert other.predict(seen[0])[0].shape == (2,)
 
 
 def test_the_value_is_that_of_the_lowest_critic():
@@ -113,7 +113,7 @@ def test_other_actions_are_refused(space):
 
 def test_several_things_seen_at_once():
     policy = ActorQ(Dict({"a": OBSERVATIONS, "b": Discrete(3)}), ACTIONS, (8,))
-    assert policy.act({"a": np.zeros(3, np.float32), "b": 2}).shape == (2,)
+    assert policy.predict({"a": np.zeros(3, np.float32), "b": 2})[0].shape == (2,)
 
 
 @pytest.mark.parametrize("wrong", [{"activation": "none"}, {"hidden": (0,)}])

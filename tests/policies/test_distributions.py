@@ -52,8 +52,8 @@ def test_categorical_draws_each_choice_as_often_as_it_should(generator):
 
 def test_categorical_at_the_ends_of_the_draws():
     logits = torch.tensor([-math.inf, 0.0, 0.0, -math.inf]).unsqueeze(1).expand(4, 3)
-    noise = torch.tensor([[0.0], [0.5], [1 - 2.0**-24]])
-    assert Categorical(logits).sample(noise).tolist() == [1, 2, 2]
+    random = torch.tensor([[0.0], [0.5], [1 - 2.0**-24]])
+    assert Categorical(logits).sample(random).tolist() == [1, 2, 2]
 
 
 def test_multi_categorical_is_independent_choices(generator):
@@ -165,8 +165,8 @@ def test_squashed_gaussian_is_finite_at_its_bounds():
 
 def test_squashed_samples_have_the_density_claimed(generator):
     ours = squashed(torch.zeros(2, DRAWS) + 0.4, torch.zeros(2, 1) - 0.3)
-    noise = torch.rand(DRAWS, 2, generator=generator)
-    action = ours.sample(noise)
+    random = torch.rand(DRAWS, 2, generator=generator)
+    action = ours.sample(random)
     # E[1 / density] over samples is the volume of where they fall, here nearly all of 4 x 1
     narrow = (action[:, 0] > 0) & (action[:, 0] < 2) & (action[:, 1].abs() < 0.3)
     volume = ((-ours.log_prob(action)).exp() * narrow).mean()

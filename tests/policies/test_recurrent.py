@@ -45,10 +45,10 @@ def test_a_core_is_torchs_cell(kind, copies):
     core = Core(kind, copies, 5, 7, SOURCE)
     with torch.no_grad():
         core.bias_memory.copy_(randoms(*core.bias_memory.shape))
-    features, memory = randoms(copies, 4, 5), randoms(4, copies * core.width)
-    outputs, after = core(features, memory)
+    features, rnn_state = randoms(copies, 4, 5), randoms(4, copies * core.width)
+    outputs, after = core(features, rnn_state)
     for k in range(copies):
-        own = memory[:, k * core.width : (k + 1) * core.width]
+        own = rnn_state[:, k * core.width : (k + 1) * core.width]
         state = own if kind == "gru" else own.split(7, -1)
         expected = torchs(core, k)(features[k], state)
         hidden = expected if kind == "gru" else expected[0]
@@ -60,23 +60,23 @@ def test_a_core_is_torchs_cell(kind, copies):
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_a_sequence_is_its_steps_and_begins_anew_after_dead_rows(kind):
     core = Core(kind, 2, 3, 4, SOURCE)
-    features, memory = randoms(2, 6, 5, 3), randoms(5, 2 * core.width)
+    features, rnn_state = randoms(2, 6, 5, 3), randoms(5, 2 * core.width)
     valid = torch.ones(6, 5, dtype=torch.bool)
     valid[2, 0] = valid[4, 3] = False
-    outputs = core.sequence(features, memory, valid)
+    outputs = core.sequence(features, rnn_state, valid)
     for t in range(6):
-        expected, memory = core(features[:, t], memory)
+        expected, rnn_state = core(features[:, t], rnn_state)
         torch.testing.assert_close(outputs[:, t], expected)
         for n in range(5):
             if not valid[t, n]:
-                memory = memory.clone()
-                memory[n] = 0
+                rnn_state = rnn_state.clone()
+                rnn_state[n] = 0
 
 
 def test_unknown_memories_are_refused():
     with pytest.raises(ValueError, match="unknown memory 'rnn': use one of gru, lstm"):
         Core("rnn", 1, 3, 4, SOURCE)
-    with pytest.raises(ValueError, match="memory_size must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match="rnn_size must be 1 or more, got 0"):
         Core("gru", 1, 3, 0, SOURCE)
 
 
@@ -92,7 +92,7 @@ def test_rows_of_a_sequence_follow_each_other():
 @pytest.mark.parametrize("length", [8, 4, 1])
 def test_replay_gives_the_log_probs_and_values_collected(recurrent, shared, length):
     config = A2CConfig(
-        num_steps=8, recurrent=recurrent, memory_size=12, shared=shared, sequence_length=length, hidden=(16,)
+        num_steps=8, recurrent=recurrent, rnn_size=12, shared=shared, sequence_length=length, hidden=(16,)
     )
     trainer = Trainer("a2c", "CartPole-v1", num_envs=6, seed=3, **overrides(config))
     with torch.no_grad():
@@ -101,7 +101,7 @@ def test_replay_gives_the_log_probs_and_values_collected(recurrent, shared, leng
     for _ in range(6):
         rollout = trainer.collector.collect()
         ended += int((~rollout.valid[:-1]).sum())
-        again = trainer.policy.replay(rollout)
+        again = trainer.policy.evaluate_rollout(rollout)
         torch.testing.assert_close(again.log_prob, rollout.log_prob, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(again.value, rollout.value[:-1], rtol=1e-4, atol=1e-4)
     assert ended > 5
@@ -119,7 +119,7 @@ def test_memory_is_saved_and_resumed():
         one.iterate()
     other.load_state_dict(one.state_dict())
     assert one.iterate() == other.iterate()
-    assert torch.equal(one.collector.memory, other.collector.memory) and one.collector.memory.any()
+    assert torch.equal(one.collector.rnn_state, other.collector.rnn_state) and one.collector.rnn_state.any()
 
 
 def test_config_makes_the_same_policy_and_the_shell_needs_memory():
@@ -128,21 +128,19 @@ def test_config_makes_the_same_policy_and_the_shell_needs_memory():
     twin = RecurrentActorCritic.from_config(json.loads(json.dumps(policy.config())))
     twin.load_state_dict(policy.state_dict())
     observation = {"place": np.array([0.3, -0.2], np.float32), "kind": np.int64(1)}
-    action, memory = policy.act_on(observation)
-    same, _ = twin.act_on(observation)
+    action, rnn_state = policy.predict(observation)
+    same, _ = twin.predict(observation)
     np.testing.assert_array_equal(action, same)
-    later, _ = policy.act_on(observation, memory)
+    later, _ = policy.predict(observation, rnn_state)
     assert action.shape == (2,) and not np.array_equal(action, later)
-    with pytest.raises(TypeError, match="act_on"):
-        policy.act(observation)
 
 
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        (PPO, PPOConfig(num_steps=12, recurrent="gru", memory_size=16, hidden=(16,), learning_rate=2e-3)),
-        (A2C, A2CConfig(num_steps=12, recurrent="gru", memory_size=16, hidden=(16,), learning_rate=5e-3)),
-        (TRPO, TRPOConfig(num_steps=12, recurrent="lstm", memory_size=16, hidden=(16,), max_kl=0.03, critic_epochs=2)),
+        (PPO, PPOConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=2e-3)),
+        (A2C, A2CConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=5e-3)),
+        (TRPO, TRPOConfig(num_steps=12, recurrent="lstm", rnn_size=16, hidden=(16,), max_kl=0.03, critic_epochs=2)),
     ],
 )
 def test_a_cue_is_remembered(kind, config):

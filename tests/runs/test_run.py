@@ -90,10 +90,10 @@ def test_load_gives_the_policy_back(run):
     observation = np.array([[0.1, 0.5], [-0.2, 0.0], [0.3, 1.0]], np.float32)
     last = hr.load(run.path, which="last")
     assert all(torch.equal(a, b) for a, b in zip(last.parameters(), run.policy.parameters(), strict=True))
-    assert (last.act(observation) == run.policy.act(observation)).all()
-    assert last.act(observation[0]).shape == () and last.act(observation).shape == (3,)
+    assert (last.predict(observation)[0] == run.policy.predict(observation)[0]).all()
+    assert last.predict(observation[0])[0].shape == () and last.predict(observation)[0].shape == (3,)
     for path in (run.path, run.path / "best", run.path / "last", next(run.path.glob("step_*"))):
-        assert hr.load(path).act(observation).shape == (3,)
+        assert hr.load(path).predict(observation)[0].shape == (3,)
     assert all(torch.equal(a, b) for a, b in zip(hr.load(run.path).parameters(), run.best.parameters(), strict=True))
 
 
@@ -139,7 +139,7 @@ def test_load_needs_no_file_of_the_users(tmp_path):
     run = hr.train("ppo", "mine.py:Mine", num_envs=2, total_steps=100, **TINY)
     assert run.path.name == "Mine_1"
     source.unlink()
-    assert hr.load(run.path).act(np.zeros(4)) in (0, 1)
+    assert hr.load(run.path).predict(np.zeros(4))[0] in (0, 1)
 
 
 def test_a_policy_of_ones_own_is_loaded_by_its_class():

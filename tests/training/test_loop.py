@@ -81,7 +81,7 @@ def test_episodes_are_those_the_world_had():
 
 def test_rehearsing_before_the_clock_runs_leaves_no_trace(monkeypatch):
     rehearsed = hr.Trainer("ppo", Walk(), normalize_observation=True, normalize_return=True, **TINY)
-    monkeypatch.setattr(hr.Trainer, "_rehearse", lambda self: None)
+    monkeypatch.setattr(hr.Trainer, "_warm_up", lambda self: None)
     fresh = hr.Trainer("ppo", Walk(), normalize_observation=True, normalize_return=True, **TINY)
     for trainer in (rehearsed, fresh):
         trainer.iterate()
@@ -212,7 +212,7 @@ def test_a_loss_that_is_none_stops_the_run_and_keeps_the_checkpoint():
     algorithm.update = spoilt
     with pytest.raises(NotFinite, match=r"value_loss is nan after learning at .* steps.*last good checkpoint is"):
         hr.train(algorithm, env, progress="none", save_freq=1)
-    assert hr.load("runs/ppo/Walk_1/last").act([0.0, 0.0]) in (0, 1)
+    assert hr.load("runs/ppo/Walk_1/last").predict([0.0, 0.0])[0] in (0, 1)
 
 
 # --- signals

@@ -52,9 +52,9 @@ def seen(worlds):
 def test_each_group_decides_by_its_own_policy():
     policy, observation = GroupedPolicy(policies(), GROUPS), seen(4)
     noise = torch.rand(12, policy.num_draws, generator=torch.Generator().manual_seed(1))
-    decision = policy.decide(observation, None, noise)
-    fox = policy["fox"].decide(observation.fox, None, noise[:8, :1])
-    hen = policy["hen_0"].decide(observation.hen, None, noise[8:, :2])
+    decision = policy.act(observation, None, noise)
+    fox = policy["fox"].act(observation.fox, None, noise[:8, :1])
+    hen = policy["hen_0"].act(observation.hen, None, noise[8:, :2])
     assert torch.equal(decision.action.fox, fox.action) and torch.equal(decision.action.hen, hen.action)
     assert torch.equal(decision.log_prob, torch.cat((fox.log_prob, hen.log_prob)))
     assert torch.equal(decision.value, torch.cat((fox.value, hen.value)))
@@ -70,7 +70,7 @@ def test_groups_of_equal_spaces_share_columns():
     policy = GroupedPolicy({"a": one, "b": two}, {"a": ("x", "y"), "b": ("z",)})
     assert not policy.nested and policy.observation_space == spaces[0]
     observation = torch.rand(6, 2, generator=torch.Generator().manual_seed(0))
-    decision = policy.decide(observation, None, None)
+    decision = policy.act(observation, None, None)
     assert torch.equal(decision.value, torch.cat((one.value(observation[:4]), two.value(observation[4:]))))
     assert decision.action.shape == (6,)
 
@@ -78,14 +78,14 @@ def test_groups_of_equal_spaces_share_columns():
 @torch.no_grad()
 def test_memories_lie_side_by_side():
     members = {
-        "fox": RecurrentActorCritic(Box(0, 1000, (2,)), Discrete(3), "gru", memory_size=3, hidden=(4,)),
-        "hen": RecurrentActorCritic(*HEN, "lstm", memory_size=5, hidden=(4,)),
+        "fox": RecurrentActorCritic(Box(0, 1000, (2,)), Discrete(3), "gru", rnn_size=3, hidden=(4,)),
+        "hen": RecurrentActorCritic(*HEN, "lstm", rnn_size=5, hidden=(4,)),
     }
     policy, observation = GroupedPolicy(members, GROUPS), seen(2)
-    memory = policy.initial_memory(6)
-    assert memory.shape == (6, 20)
-    after = policy.decide(observation, memory, None).memory
-    fox = members["fox"].decide(observation.fox, members["fox"].initial_memory(4), None).memory
+    rnn_state = policy.initial_state(6)
+    assert rnn_state.shape == (6, 20)
+    after = policy.act(observation, rnn_state, None).rnn_state
+    fox = members["fox"].act(observation.fox, members["fox"].initial_state(4), None).rnn_state
     assert torch.equal(after[:4, :6], fox) and not after[:4, 6:].any() and after[4:].any()
 
 
@@ -94,8 +94,8 @@ def test_a_grouped_policy_is_saved_as_json_and_acts_by_agent():
     again = GroupedPolicy.from_config(json.loads(json.dumps(policy.config())))
     again.load_state_dict(policy.state_dict())
     observations = {"fox_1": np.array([1, 2], np.float32), "hen_0": np.zeros(3, np.float32)}
-    actions = again.act(observations)
-    assert list(actions) == ["fox_1", "hen_0"] and actions["fox_1"] == policy.act(observations)["fox_1"]
+    actions = again.predict(observations)[0]
+    assert list(actions) == ["fox_1", "hen_0"] and actions["fox_1"] == policy.predict(observations)[0]["fox_1"]
     assert HEN[1].contains(actions["hen_0"])
     with pytest.raises(ValueError, match="policies are for fox, hen, and the groups are hen, fox"):
         GroupedPolicy(policies(), dict(reversed(GROUPS.items())))
@@ -137,7 +137,7 @@ def test_returns_are_told_by_group():
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
-        ("ppo", {"recurrent": "gru", "memory_size": 4, "sequence_length": 4}),
+        ("ppo", {"recurrent": "gru", "rnn_size": 4, "sequence_length": 4}),
         ("reinforce", {}),
         ("trpo", {}),
     ],

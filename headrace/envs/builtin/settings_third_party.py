@@ -44,7 +44,7 @@ HALF_CHEETAH_OFF_POLICY: dict[str, Any] = {
     "total_steps": 100_000,
     "num_envs": 4,
     "learning_starts": 10_000,
-    "update_ratio": 0.5,
+    "utd_ratio": 0.5,
     "learning_rate": 1e-3,
     "threads": None,  # wide layers are worth sharing
 }

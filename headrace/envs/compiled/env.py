@@ -21,7 +21,7 @@ class CompiledEnv:
     """An Env (headrace.envs.base) of N worlds of one KernelEnv.
 
     backend: "cpu" (Numba, SIMD), "cuda" (a thread per world) or "torch" (batched tensors, any device).
-    num_envs: worlds. Each agent of a world has a column: agent a of world w is column a * num_worlds + w, and the
+    num_envs: worlds. Each agent of a world has a column: agent a of world w is column a * num_copies + w, and the
     attribute num_envs counts columns.
     threads: of the CPU; None measures whether they pay. params: name -> one number, or N of them.
     Raises EnvError (kernels.language.errors) where the class cannot be compiled, ValueError for wrong arguments.
@@ -46,8 +46,8 @@ class CompiledEnv:
         self.source = read(cls)
         self.name = name or getattr(cls, "gymnasium_id", None) or cls.__name__
         self.backend, self.max_steps = backend, self.source.max_steps
-        self.num_worlds, self.num_agents = num_envs, self.source.num_agents
-        self.num_envs = self.num_worlds * self.num_agents
+        self.num_copies, self.num_agents = num_envs, self.source.num_agents
+        self.num_envs = self.num_copies * self.num_agents
         self.agents, self.groups = self.source.agents, self.source.groups
         self.observation_space: Space = self.source.observation_space
         self.action_space: Space = self.source.action_space

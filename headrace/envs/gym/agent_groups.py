@@ -18,20 +18,20 @@ from headrace.data.spaces import Dict, Space, action_column, env_columns, observ
 
 Grouping = Literal["spaces", "names", "agents"] | Mapping[str, Sequence[str]]
 OF_AGENTS = (
-    "num_worlds",
+    "num_copies",
     "num_agents",
     "agents",
     "groups",
     "spaces",
     "nested",
-    "crowd",
+    "agent_groups",
 )  # attributes
 GROUPINGS = ("spaces", "names", "agents")
 Spaces = tuple[Space, Space]  # of observations and of actions
 
 
 @dataclass(frozen=True)
-class Crowd:
+class AgentGroups:
     """The agents of a world. groups: name -> agents, side by side in their order; spaces: group -> what its agents see
     and do."""
 
@@ -64,7 +64,7 @@ class Crowd:
             return Dict({group: pair[which] for group, pair in self.spaces.items()})
         return next(iter(self.spaces.values()))[which]
 
-    def columns(self, num_worlds: int) -> dict[str, Column | Columns]:
+    def columns(self, num_copies: int) -> dict[str, Column | Columns]:
         """What an environment of so many worlds writes, and the action. Raises TypeError for spaces that are not
         supported."""
         for group, (observation, action) in self.spaces.items():
@@ -75,21 +75,21 @@ class Crowd:
         if self.nested:
             for name, which, column in (("observation", 0, observation_column), ("action", 1, action_column)):
                 declared[name] = {
-                    group: of_envs(column(pair[which]), len(self.groups[group]) * num_worlds)
+                    group: of_envs(column(pair[which]), len(self.groups[group]) * num_copies)
                     for group, pair in self.spaces.items()
                 }
         return declared
 
-    def of_worlds(self, worlds: slice, num_worlds: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The columns of some worlds among num_worlds: in all, and, counted from its first, in each group's own."""
+    def of_worlds(self, worlds: slice, num_copies: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The columns of some worlds among num_copies: in all, and, counted from its first, in each group's own."""
 
         def of(agents: int) -> Tensor:
-            return (torch.arange(agents)[:, None] * num_worlds + torch.arange(worlds.start, worlds.stop)).flatten()
+            return (torch.arange(agents)[:, None] * num_copies + torch.arange(worlds.start, worlds.stop)).flatten()
 
         return of(len(self.agents)), {group: of(len(agents)) for group, agents in self.groups.items()}
 
 
-def crowd_of(world: Any, group_by: Grouping = "spaces") -> Crowd:
+def agent_groups_of(world: Any, group_by: Grouping = "spaces") -> AgentGroups:
     """The agents of a pettingzoo.ParallelEnv.
 
     group_by: "spaces": agents of the same spaces share a policy; "names": those among them whose names differ in their
@@ -103,13 +103,14 @@ def crowd_of(world: Any, group_by: Grouping = "spaces") -> Crowd:
     if not spaces:
         raise TypeError(f"{world} has no agents: its possible_agents is empty")
     groups = grouped(spaces, group_by)
-    return Crowd(groups, {group: spaces[agents[0]] for group, agents in groups.items()})
+    return AgentGroups(groups, {group: spaces[agents[0]] for group, agents in groups.items()})
 
 
 def grouped(spaces: Mapping[str, Spaces], by: Grouping = "spaces") -> dict[str, tuple[str, ...]]:
     """Agents that share a policy, by the group's name. Only agents of equal spaces ever do.
 
-    spaces: agent -> spaces. by: see crowd_of(). A group is called by what its agents' names have in common, "all" where
+    spaces: agent -> spaces. by: see agent_groups_of(). A group is called by what its agents' names have in common,
+    "all" where
     there is no other.
     """
     if isinstance(by, Mapping):

@@ -11,15 +11,15 @@ from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.gym.pettingzoo import PettingZooEnv
 
 
-def inline(factory: Callable[[], Any], num_worlds: int, name: str, *, group_by: Any = "spaces", **part: Any) -> Any:
+def inline(factory: Callable[[], Any], num_copies: int, name: str, *, group_by: Any = "spaces", **part: Any) -> Any:
     """An InlineEnv of factory's worlds, or a PettingZooEnv where several agents share one. part: see InlineEnv.
 
     Raises ValueError for a group_by where there is one agent.
     """
     world = factory()
     if not isinstance(world, gymnasium.Env):
-        return PettingZooEnv(factory, num_worlds, name, world=world, group_by=group_by, **part)
+        return PettingZooEnv(factory, num_copies, name, world=world, group_by=group_by, **part)
     if group_by != "spaces":
         world.close()
         raise ValueError(f"{name} has one agent, and group_by={group_by!r} is for several: leave it out")
-    return InlineEnv(factory, num_worlds, name, world=world, **part)
+    return InlineEnv(factory, num_copies, name, world=world, **part)

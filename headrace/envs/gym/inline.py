@@ -48,7 +48,7 @@ class InlineEnv:
         world: Any = None,
     ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
-        self.num_worlds = num_envs
+        self.num_copies = num_envs
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
         self.restarts = 0
         self._failures = [0] * num_envs  # since the last step that went well
@@ -85,9 +85,9 @@ class InlineEnv:
         """Seed every environment and begin its first episode."""
         self._bind(rollout)
         self._seed, self._begin_anew = seed, False
-        self._returns, self._lengths = [0.0] * self.num_worlds, [0] * self.num_worlds
-        self._episodes = [0] * self.num_worlds
-        for index in range(self.num_worlds):
+        self._returns, self._lengths = [0.0] * self.num_copies, [0] * self.num_copies
+        self._episodes = [0] * self.num_copies
+        for index in range(self.num_copies):
             while not self._attempt(self._begin_one, index, 0):
                 pass
 
@@ -225,8 +225,8 @@ class InlineEnv:
         """Stand in for environments that are lost: each begins when it is next reset, seeded as one that has been made
         anew so often."""
         self._seed = seed
-        self._made_anew = [made_anew] * self.num_worlds
-        self._unseeded = set(range(self.num_worlds))
+        self._made_anew = [made_anew] * self.num_copies
+        self._unseeded = set(range(self.num_copies))
 
     def close(self) -> None:
         """Close every environment."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.data.rollout import Column, Columns, Rollout
-from headrace.envs.gym.agent_groups import Grouping, crowd_of
+from headrace.envs.gym.agent_groups import Grouping, agent_groups_of
 from headrace.envs.gym.inline import InlineEnv, Views, action_caster, observation_of, put, views
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -30,7 +30,7 @@ class _Place(NamedTuple):
 
 
 class PettingZooEnv(InlineEnv):
-    """Worlds of a pettingzoo.ParallelEnv behind headrace.envs.base.Env: num_envs = num_agents * num_worlds columns.
+    """Worlds of a pettingzoo.ParallelEnv behind headrace.envs.base.Env: num_envs = num_agents * num_copies columns.
 
     factory() makes one world. `agents` are its possible ones, ordered so that those of a group are side by side; who is
     in a group, see envs.gym.agent_groups. Where spaces differ between groups, the columns observation and action have a
@@ -42,7 +42,7 @@ class PettingZooEnv(InlineEnv):
     def __init__(
         self,
         factory: Callable[[], Any],
-        num_worlds: int,
+        num_copies: int,
         name: str,
         first_env: int = 0,
         of: int | None = None,
@@ -51,26 +51,30 @@ class PettingZooEnv(InlineEnv):
         group_by: Grouping = "spaces",
     ) -> None:
         self.group_by = group_by
-        super().__init__(factory, num_worlds, name, first_env, of, restart, world)
-        self.num_envs = self.num_agents * num_worlds
-        self._sums = np.zeros((self.num_agents, num_worlds))  # returns of episodes so far ...
-        self._counts = np.zeros((self.num_agents, num_worlds), np.int64)  # ... and their lengths
-        worlds = np.arange(self.first_env, self.first_env + num_worlds)[:, None]
+        super().__init__(factory, num_copies, name, first_env, of, restart, world)
+        self.num_envs = self.num_agents * num_copies
+        self._sums = np.zeros((self.num_agents, num_copies))  # returns of episodes so far ...
+        self._counts = np.zeros((self.num_agents, num_copies), np.int64)  # ... and their lengths
+        worlds = np.arange(self.first_env, self.first_env + num_copies)[:, None]
         self._columns = worlds + np.arange(self.num_agents) * self.of  # [world, agent]
-        self._died: list[set[str]] = [set() for _ in range(num_worlds)]  # agents that ended in the present episode
+        self._died: list[set[str]] = [set() for _ in range(num_copies)]  # agents that ended in the present episode
 
     def _describe(self, world: Any) -> None:
-        self.crowd = crowd_of(world, self.group_by)
+        self.agent_groups = agent_groups_of(world, self.group_by)
         self._scale = getattr(world, "headrace_reward_scale", 1.0)
-        self.groups, self.spaces, self.agents = self.crowd.groups, self.crowd.spaces, self.crowd.agents
-        self.num_agents, self.nested = len(self.agents), self.crowd.nested
+        self.groups, self.spaces, self.agents = (
+            self.agent_groups.groups,
+            self.agent_groups.spaces,
+            self.agent_groups.agents,
+        )
+        self.num_agents, self.nested = len(self.agents), self.agent_groups.nested
         self.columns()  # raises for spaces that are not supported
-        self.observation_space, self.action_space = self.crowd.observation_space, self.crowd.action_space
+        self.observation_space, self.action_space = self.agent_groups.observation_space, self.agent_groups.action_space
         self._casters = [action_caster(action) for _, action in self.spaces.values()]
 
     def columns(self) -> dict[str, Column | Columns]:
         """What an environment writes, and the action; those two that follow spaces by group, where these differ."""
-        return self.crowd.columns(self.of)
+        return self.agent_groups.columns(self.of)
 
     def part(self, rollout: Rollout) -> Rollout:
         """All of it: the columns of one world lie apart."""

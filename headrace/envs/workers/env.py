@@ -66,7 +66,7 @@ class WorkerEnv:
             raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
         if on_error not in ("raise", "restart"):
             raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
-        self.name, self.num_envs, self.num_worlds, self.factory = name, num_envs, num_envs, factory
+        self.name, self.num_envs, self.num_copies, self.factory = name, num_envs, num_envs, factory
         self.restart = on_error == "restart"
         functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
         lender = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
@@ -88,20 +88,24 @@ class WorkerEnv:
         self.observation_space: Space = self._pool.facts.observation_space
         self.action_space: Space = self._pool.facts.action_space
         self.max_steps = self._pool.facts.max_steps
-        self.crowd = self._pool.facts.crowd
-        if self.crowd is not None:  # several agents share a world
-            self.groups, self.agents, self.spaces = self.crowd.groups, self.crowd.agents, self.crowd.spaces
-            self.nested = self.crowd.nested
+        self.agent_groups = self._pool.facts.agent_groups
+        if self.agent_groups is not None:  # several agents share a world
+            self.groups, self.agents, self.spaces = (
+                self.agent_groups.groups,
+                self.agent_groups.agents,
+                self.agent_groups.spaces,
+            )
+            self.nested = self.agent_groups.nested
             self.num_agents = len(self.agents)
-            self.num_envs = self.num_agents * self.num_worlds
+            self.num_envs = self.num_agents * self.num_copies
         self._seed = 0
         self._rollouts: list[SharedRollout] = []
         self._row = self.rollout(1, self.columns())  # by which others than the workers' rollouts are filled
 
     def columns(self) -> dict[str, Column | Columns]:
         """What the environments write, and the action."""
-        if self.crowd is not None:
-            return self.crowd.columns(self.num_worlds)
+        if self.agent_groups is not None:
+            return self.agent_groups.columns(self.num_copies)
         return {**env_columns(self.observation_space), "action": action_column(self.action_space)}
 
     def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
@@ -188,13 +192,13 @@ class WorkerEnv:
         self._pool.replace(worker, self._rollouts, self._seed)
         number, t = divmod(order.where, ROWS)
         rollout, at_once = self._rollouts[number], order.what == RESET
-        if self.crowd is None:
+        if self.agent_groups is None:
             _cut_off(rollout, rollout.observation, self.parts[worker], self.parts[worker], t, at_once)
             return
-        columns, in_group = self.crowd.of_worlds(self.parts[worker], self.num_worlds)
+        columns, in_group = self.agent_groups.of_worlds(self.parts[worker], self.num_copies)
         for group, theirs in in_group.items():
-            observation = getattr(rollout.observation, group) if self.crowd.nested else rollout.observation
-            _cut_off(rollout, observation, columns, theirs if self.crowd.nested else columns, t, at_once)
+            observation = getattr(rollout.observation, group) if self.agent_groups.nested else rollout.observation
+            _cut_off(rollout, observation, columns, theirs if self.agent_groups.nested else columns, t, at_once)
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
         """The number of a rollout among the workers', and itself; of one that is not theirs their row's."""

@@ -58,7 +58,7 @@ class Facts(NamedTuple):
     observation_space: Any
     action_space: Any
     max_steps: int | None
-    crowd: Any  # headrace.envs.gym.agent_groups.Crowd, where several agents share a world; else None
+    agent_groups: Any  # headrace.envs.gym.agent_groups.AgentGroups, where several agents share a world; else None
 
 
 class Failure(NamedTuple):
@@ -138,8 +138,8 @@ class _Worker:
         self.rollouts: list[Any] = []
 
     def facts(self) -> tuple[Any, ...]:
-        crowd = getattr(self.env, "crowd", None)
-        return self.env.observation_space, self.env.action_space, self.env.max_steps, crowd
+        agent_groups = getattr(self.env, "agent_groups", None)
+        return self.env.observation_space, self.env.action_space, self.env.max_steps, agent_groups
 
     def obey(self) -> int | None:
         """Carry out one order, and answer where one is expected: the order if it is the last, else None."""

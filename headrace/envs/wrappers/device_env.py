@@ -15,7 +15,7 @@ from headrace.envs.gym.agent_groups import OF_AGENTS
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
 SEEN = ("observation", "valid")  # what a step writes into row t + 1 ...
-TOLD = ("num_agents", "agents", "groups", "spaces", "crowd")  # of an env whose worlds several agents share
+TOLD = ("num_agents", "agents", "groups", "spaces", "agent_groups")  # of an env whose worlds several agents share
 RESULT = ("reward", "terminated", "truncated", "episode_return", "episode_length")  # ... and into row t
 
 

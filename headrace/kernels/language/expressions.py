@@ -43,7 +43,8 @@ class Expressions:
     """Expressions of one function. `kinds` holds what is known of its local names."""
 
     def __init__(self, program: Program, scope: Scope, calls: Callable[[Expressions], LowersCalls]) -> None:
-        self.program, self.scope, self._calls = program, scope, calls(self)
+        self.program, self.scope = program, scope
+        self._calls = calls(self)
         self.kinds: dict[str, Kind] = {}
 
     def expression(self, node: ast.expr) -> Typed:

@@ -37,9 +37,9 @@ def look(policy, observation, first, count, scratch):
 
 
 @njit(**MERGED)
-def choose(policy, noise, first, count, scratch):
+def choose(policy, random, first, count, scratch):
     """Actions of a block that was looked at, and their log_prob."""
-    draws, rows, stride = noise
+    draws, rows, stride = random
     places, lanes = policy.places, lanes_of(count)
     at = places.samples + BLOCK
     for e in range(_0, lanes):
@@ -77,7 +77,7 @@ def write(policy, scratch, first, count, decided):
 
 
 @njit(**MERGED)
-def _parts(worker, state, parts, policy, observation, noise, count, decided, scratch):
+def _parts(worker, state, parts, policy, observation, random, count, decided, scratch):
     """Do parts, blocks of a fixed range, until none is left."""
     blocks = (count + BLOCK - _1) // BLOCK
     mine = scratch[U(worker)]
@@ -88,14 +88,14 @@ def _parts(worker, state, parts, policy, observation, noise, count, decided, scr
             first = block * BLOCK
             size = min(BLOCK, count - first)
             look(policy, observation, first, size, mine)
-            choose(policy, noise, first, size, mine)
+            choose(policy, random, first, size, mine)
             write(policy, mine, first, size, decided)
         finished(state)
         part = claim(state, worker)
 
 
 @njit(**ENTRY)
-def act(worker, state, policy, observation, noise, count, decided, scratch):
+def act(worker, state, policy, observation, random, count, decided, scratch):
     """Decide for `count` observations.
 
     worker, state: as in kernels.learning.ppo.learn. policy: tables.Actor. observation: (float32 flat, stride of
@@ -108,7 +108,7 @@ def act(worker, state, policy, observation, noise, count, decided, scratch):
         refresh(policy.head, policy.parameters)
         publish(state, parts)
     while True:
-        _parts(worker, state, parts, policy, observation, noise, count, decided, scratch)
+        _parts(worker, state, parts, policy, observation, random, count, decided, scratch)
         if worker == 0 or dismissed(state):
             break
         rest()

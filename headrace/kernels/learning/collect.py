@@ -20,7 +20,7 @@ LINE = U(8)  # words of a cache line
 
 
 @njit(**MERGED)
-def _steps(policy, observation, noise, decided, shape, step, words, block, scratch, spent):
+def _steps(policy, observation, random, decided, shape, step, words, block, scratch, spent):
     """All steps of a block of worlds, and the value of what is seen last."""
     steps, worlds = shape
     entry, slots, worker = step
@@ -28,11 +28,11 @@ def _steps(policy, observation, noise, decided, shape, step, words, block, scrat
     size = min(BLOCK, worlds - first)
     base, end = worker * slots, (worker + _1) * slots
     words[end - _3], words[end - _2] = first, first + size
-    draws = noise[0]
+    draws = random[0]
     for t in range(_0, steps):
         started = ticks()
         look(policy, observation, t * worlds + first, size, scratch)
-        choose(policy, noise, t * draws * worlds + first, size, scratch)
+        choose(policy, random, t * draws * worlds + first, size, scratch)
         write(policy, scratch, t * worlds + first, size, decided)
         decided_at = ticks()
         words[end - _1] = t
@@ -44,7 +44,7 @@ def _steps(policy, observation, noise, decided, shape, step, words, block, scrat
 
 
 @njit(**ENTRY)
-def collect(worker, state, policy, observation, noise, decided, shape, step, words, scratch, spent):
+def collect(worker, state, policy, observation, random, decided, shape, step, words, scratch, spent):
     """T steps of N worlds.
 
     worker, state, policy, observation, noise, decided, scratch: as in act_cpu.act, but of whole columns [T, N], and
@@ -63,7 +63,7 @@ def collect(worker, state, policy, observation, noise, decided, shape, step, wor
             p = U(part)
             for block in range(blocks * p // parts, blocks * (p + _1) // parts):
                 mine = (step[0], step[1], U(worker))
-                _steps(policy, observation, noise, decided, shape, mine, words, block, scratch[U(worker)], spent)
+                _steps(policy, observation, random, decided, shape, mine, words, block, scratch[U(worker)], spent)
             finished(state)
         elif worker == 0 or dismissed(state):
             break

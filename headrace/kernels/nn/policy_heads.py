@@ -97,7 +97,7 @@ def evaluate(head, scratch, outputs, shares, actions, entropies, i):
 
 
 @njit(**INNER)
-def sample(head, scratch, outputs, shares, actions, entropies, i, noise, draws):
+def sample(head, scratch, outputs, shares, actions, entropies, i, random, draws):
     """Fill in the actions of the sixteen samples from lane i on; gives their log_prob.
 
     noise: place of a block with one row a draw, uniform in [0, 1). With no draws the most likely action is taken. The
@@ -110,7 +110,7 @@ def sample(head, scratch, outputs, shares, actions, entropies, i, noise, draws):
             size, row, share = head.sizes[c], outputs + first * BLOCK + i, shares + first * BLOCK + i
             softmax(scratch, row - i, share - i, size, i)
             if draws > _0:
-                action = _drawn(scratch, share, size, load(scratch, noise + c * BLOCK + i))
+                action = _drawn(scratch, share, size, load(scratch, random + c * BLOCK + i))
             else:
                 action = _likeliest(scratch, row, size)
             store(scratch, actions + c * BLOCK + i, action)
@@ -124,7 +124,7 @@ def sample(head, scratch, outputs, shares, actions, entropies, i, noise, draws):
         if head.kind != SQUASHED:
             action = fma(action, half, center)
         if draws > _0:
-            action = fma(_normal(scratch, noise + i, c, draws // _2), splat(_ONE / head.spread[_2, c]), action)
+            action = fma(_normal(scratch, random + i, c, draws // _2), splat(_ONE / head.spread[_2, c]), action)
         if head.kind == SQUASHED:
             action = fma(_inside(tanh(action)), half, center)
         store(scratch, actions + c * BLOCK + i, action)
@@ -134,12 +134,12 @@ def sample(head, scratch, outputs, shares, actions, entropies, i, noise, draws):
 
 
 @njit(**INNER)
-def _drawn(scratch, share, size, noise):
+def _drawn(scratch, share, size, random):
     """The first choice whose cumulated share is above noise times the total."""
     mass = splat(_ZERO)
     for k in range(_0, size):
         mass = mass + load(scratch, share + k * BLOCK)
-    level, passed, below = noise * mass, splat(_ZERO), splat(_ZERO)
+    level, passed, below = random * mass, splat(_ZERO), splat(_ZERO)
     for k in range(_0, size - _1):
         below = below + load(scratch, share + k * BLOCK)
         passed = passed + select(below <= level, splat(_ONE), splat(_ZERO))
@@ -158,11 +158,11 @@ def _likeliest(scratch, row, size):
 
 
 @njit(**INNER)
-def _normal(scratch, noise, c, pairs):
+def _normal(scratch, random, c, pairs):
     """Component c of a standard normal. Box & Muller 1958: the first half are cosines, the second sines."""
     pair = c if c < pairs else c - pairs
-    radius = sqrt(log(_ONE - load(scratch, noise + pair * BLOCK)) * F(-2))
-    cosine, sine = turn(load(scratch, noise + (pair + pairs) * BLOCK))
+    radius = sqrt(log(_ONE - load(scratch, random + pair * BLOCK)) * F(-2))
+    cosine, sine = turn(load(scratch, random + (pair + pairs) * BLOCK))
     return radius * (cosine if c < pairs else sine)
 
 

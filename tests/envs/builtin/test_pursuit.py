@@ -10,7 +10,7 @@ from helpers.kernel_envs import rollout
 from headrace import envs
 from headrace.envs.builtin.pursuit import Pursuit
 from headrace.evaluation.evaluator import evaluate
-from headrace.policies.base import Decision, Policy
+from headrace.policies.base import Policy, PolicyOutput
 from headrace.training.trainer import Trainer
 
 STAY, RIGHT, LEFT, UP, DOWN = range(5)
@@ -83,12 +83,12 @@ class Chase(Policy):
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.observation_space, self.action_space = Pursuit.observation_space, Pursuit.action_space
 
-    def decide(self, observation, memory, noise):
+    def act(self, observation, memory, noise):
         right, up = observation[:, 0], observation[:, 1]
         across = torch.where(right > 0, RIGHT, LEFT)
         along = torch.where(up > 0, UP, DOWN)
         action = torch.where(right.abs() > up.abs(), across, along)
-        return Decision(torch.where(observation[:, 6] == 1, STAY, action).int(), None, None, None)
+        return PolicyOutput(torch.where(observation[:, 6] == 1, STAY, action).int(), None, None, None)
 
 
 def test_an_evaluation_tells_of_both():

@@ -24,7 +24,7 @@ def run(env, num_steps, seed=0):
     rollout = rollout_for(env, num_steps, columns_of(env))
     env.reset(rollout, seed)
     for t in range(num_steps):
-        members = [member for _, member in rollout.action] if env.crowd.nested else [rollout.action]
+        members = [member for _, member in rollout.action] if env.agent_groups.nested else [rollout.action]
         for member in members:
             member[t] = t % 2
         env.step(rollout, t)
@@ -39,7 +39,7 @@ def rows(column):
 def test_an_agent_that_ends_is_dead_until_all_have_ended():
     env = envs.make(lambda: Relay({"a": 2, "b": 4}), 1)
     rollout = run(env, 7)
-    assert (env.num_envs, env.num_agents, env.num_worlds, env.agents) == (2, 2, 1, ("a", "b"))
+    assert (env.num_envs, env.num_agents, env.num_copies, env.agents) == (2, 2, 1, ("a", "b"))
     assert rows(rollout.valid) == [[1, 1, 0, 0, 0, 1, 1, 0], [1, 1, 1, 1, 0, 1, 1, 1]]
     assert rows(rollout.reward) == [[1, 2, 0, 0, 0, 1, 2], [1, 2, 3, 4, 0, 1, 2]]
     assert rows(rollout.terminated) == [[0, 1, 0, 0, 0, 0, 1], [0, 0, 0, 1, 0, 0, 0]]
@@ -99,7 +99,7 @@ def test_actions_reach_their_agent_as_its_space_has_them():
 def test_agents_of_different_spaces_have_columns_of_their_own():
     env = envs.make(lambda: Relay({"fox_0": 2, "hen_0": 3, "fox_1": 2}, spaces={"hen_0": WIDE}), 2)
     assert env.groups == {"fox": ("fox_0", "fox_1"), "hen": ("hen_0",)}
-    assert env.agents == ("fox_0", "fox_1", "hen_0") and env.crowd.nested
+    assert env.agents == ("fox_0", "fox_1", "hen_0") and env.agent_groups.nested
     rollout = run(env, 3)
     assert rollout.observation.fox.shape == (4, 4, 2) and rollout.observation.hen.shape == (4, 2, 3)
     assert rollout.action.fox.dtype == torch.int32 and rollout.action.hen.shape == (3, 2, 2)
@@ -253,7 +253,7 @@ def test_columns_hold_what_pettingzoo_itself_gives(name):
     for t in range(4):
         for agent in env.agents:
             group, place = next((g, them.index(agent)) for g, them in env.groups.items() if agent in them)
-            column = getattr(rollout.observation, group) if env.crowd.nested else rollout.observation
+            column = getattr(rollout.observation, group) if env.agent_groups.nested else rollout.observation
             np.testing.assert_array_equal(column[t, place], seen[agent])
         seen, rewards, _, truncated, _ = world.step(dict.fromkeys(world.agents, t % 2))
         np.testing.assert_array_equal(rollout.reward[t], np.float32([rewards[agent] for agent in env.agents]))

@@ -132,13 +132,13 @@ def test_a_policy_is_evaluated_in_worlds_made_alike(tmp_path):
     assert hr.evaluate(hr.load(run.path), "Pendulum-v1", 2, frame_stack=2, time_limit=5).lengths == (5, 5)
     assert run.metrics["length"] == 5 and run.metrics["eval_length"] == 5
     assert run.metrics["return"] < -5  # five steps of up to -16, not of a tenth of it
-    from headrace.cli.run_policy import made_alike
+    from headrace.cli.run_policy import eval_env_kwargs
 
-    assert made_alike(run.path) == {"frame_stack": 2, "time_limit": 5}
-    film = hr.play(run.policy, "Pendulum-v1", tmp_path / "film.gif", **made_alike(run.path))
+    assert eval_env_kwargs(run.path) == {"frame_stack": 2, "time_limit": 5}
+    film = hr.play(run.policy, "Pendulum-v1", tmp_path / "film.gif", **eval_env_kwargs(run.path))
     assert film.lengths == (5,)
     resumed = hr.train(resume=run.path, total_steps=60)
-    assert resumed.made_alike == {"frame_stack": 2, "time_limit": 5}
+    assert resumed.eval_env_kwargs == {"frame_stack": 2, "time_limit": 5}
 
 
 def herd(**settings):

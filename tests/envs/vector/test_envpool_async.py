@@ -16,7 +16,7 @@ from headrace.data.rollout import Column, Rollout
 from headrace.envs.base import columns_of
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
-from headrace.parallel.collection_modes import collector_at
+from headrace.parallel.collection_modes import make_collector
 from headrace.policies.actor_critic import ActorCritic
 
 DECLARED = {"log_prob": Column(), "value": Column(edge=True)}
@@ -100,13 +100,13 @@ def test_each_world_does_what_it_does_among_all(pools, batch_size, options, clip
     assert_same(*rollouts)
 
 
-@pytest.mark.parametrize("pace", ["halves", "asynchronous"])
+@pytest.mark.parametrize("pace", ["double_buffered", "async"])
 def test_a_pace_changes_nothing_that_is_collected(pools, pace):
     collectors = []
-    for how in (pace, "together"):
+    for how in (pace, "sync"):
         env = envs.make(NAME, 5)
         policy = ActorCritic(env.observation_space, env.action_space, hidden=(8,), seed=1)
-        collectors.append(collector_at(how, 0.0, env, policy, 16, DECLARED, 3))
+        collectors.append(make_collector(how, 0.0, env, policy, 16, DECLARED, 3))
     for _ in range(3):
         ours, theirs = (collector.collect() for collector in collectors)
         dead = ~theirs.valid[:-1]
@@ -133,7 +133,7 @@ def test_stragglers_lose_no_step_and_repeat_none(pools):
     source = EnvPoolSource(TASK, 4, 2, slow=(0,))
     env = EnvPoolEnv(source)
     policy = ActorCritic(env.observation_space, env.action_space, hidden=(8,), seed=1)
-    collector = collector_at("asynchronous", 0.25, env, policy, 8, DECLARED, 3)
+    collector = make_collector("async", 0.25, env, policy, 8, DECLARED, 3)
     seen = [[] for _ in range(4)]
     for _ in range(12):
         rollout = collector.collect()
@@ -143,7 +143,7 @@ def test_stragglers_lose_no_step_and_repeat_none(pools):
             acted = rows[:-1] & rows[1:]  # the next row tells what was done
             did, told = rollout.action[:-1, world], rollout.observation[1:-1, world, 3]
             assert torch.equal(did[acted].float(), told[acted])
-    assert collector.unfilled > 0
+    assert collector.dropped_steps > 0
     for world, steps in enumerate(seen):
         who = int(rollout.observation[0, world, 0])
         expected = [[e, step] for e in range(1, 40) for step in range(3 + (who + e) % 4)]
@@ -195,7 +195,7 @@ def test_who_may_not_wait_is_told_later(pools):
 
 
 def test_training_at_their_own_pace(pools):
-    options = {"num_envs": 8, "num_steps": 8, "pace": "asynchronous", "stragglers": 0.25}
+    options = {"num_envs": 8, "num_steps": 8, "pace": "async", "drop_slowest": 0.25}
     trainer = hr.Trainer("a2c", NAME, **options)
     assert type(trainer.env) is EnvPoolEnv and pools[-1].batch_size == 4
     assert trainer.settings()["workers"] is None, "a resumed run makes the same"
@@ -211,7 +211,7 @@ def test_training_at_their_own_pace(pools):
     again.iterate()
     trainer.close()
     again.close()
-    ready = hr.Trainer("a2c", envs.make(NAME, 8, batch_size=3), num_steps=8, pace="asynchronous")
+    ready = hr.Trainer("a2c", envs.make(NAME, 8, batch_size=3), num_steps=8, collection="async")
     ready.iterate()
     assert pools[-1].batch_size == 3
 
@@ -220,12 +220,12 @@ def test_what_does_not_go_is_said(pools):
     def several(num_envs):
         return SyncVectorEnv([envs.factory("CartPole-v1")] * num_envs)
 
-    asynchronous = {"num_steps": 4, "pace": "asynchronous"}
+    asynchronous = {"num_steps": 4, "pace": "async"}
     with pytest.raises(ValueError, match=r"in workers, or of EnvPool: .* runs as 'vector', seen from cpu"):
         hr.Trainer("a2c", several, num_envs=2, **asynchronous)
-    with pytest.raises(ValueError, match="'asynchronous' needs 2 worlds or more, and there is 1"):
+    with pytest.raises(ValueError, match="'async' needs 2 worlds or more, and there is 1"):
         hr.Trainer("a2c", NAME, num_envs=1, **asynchronous)
-    with pytest.raises(ValueError, match="'asynchronous' goes without agent_info"):
+    with pytest.raises(ValueError, match="'async' goes without agent_info"):
         hr.Trainer("a2c", NAME, num_envs=2, agent_info=torch.zeros(2, 1), **asynchronous)
     with pytest.raises(ValueError, match="batch_size must be between 1 and num_envs = 4, got 0"):
         envs.make(NAME, 4, batch_size=0)
@@ -262,15 +262,15 @@ def test_envpool_does_at_its_own_pace_what_it_does_together(batch_size, timeout)
     ours.close()
 
 
-@pytest.mark.parametrize("stragglers", [0.0, 0.5])
-def test_envpool_trains_at_its_own_pace(stragglers):
+@pytest.mark.parametrize("drop_slowest", [0.0, 0.5])
+def test_envpool_trains_at_its_own_pace(drop_slowest):
     pytest.importorskip("envpool")
-    options = {"num_envs": 4, "num_steps": 16, "epochs": 1, "pace": "asynchronous", "stragglers": stragglers}
+    options = {"num_envs": 4, "num_steps": 16, "epochs": 1, "pace": "async", "drop_slowest": drop_slowest}
     trainer = hr.Trainer("ppo", "envpool/CartPole-v1", **options)
     for _ in range(3):
         trainer.iterate()
     trainer.load_state_dict(trainer.state_dict())
     trainer.iterate()
-    live_and_dead = 4 * 64 - trainer.collector.unfilled
-    assert 0 < trainer.steps <= live_and_dead and (trainer.collector.unfilled == 0 or stragglers)
+    live_and_dead = 4 * 64 - trainer.collector.dropped_steps
+    assert 0 < trainer.steps <= live_and_dead and (trainer.collector.dropped_steps == 0 or drop_slowest)
     trainer.close()

@@ -53,7 +53,7 @@ def test_workers_serve_one_training_after_another(tmp_path):
         env.close()
         others.close()
         with pytest.raises(ValueError, match=r"0 .. 1, got 2"):
-            Trainer("a2c", CARTPOLE, num_envs=6, workers=workers, pace="asynchronous", stragglers=2.0)
+            Trainer("a2c", CARTPOLE, num_envs=6, workers=workers, collection="async", drop_slowest=2.0)
         trainer = Trainer("a2c", CARTPOLE, num_envs=6, num_steps=4, workers=workers, hidden=(8,))
         assert set(pids(trainer.env)) == all_pids and trainer.config.workers == 3
         trainer.iterate()

@@ -108,13 +108,13 @@ def assert_same(ours, theirs):
         assert torch.equal(torch.as_tensor(mine), torch.as_tensor(its))
 
 
-def stepped_and_run(cls, num_worlds, num_steps, device="cpu"):
+def stepped_and_run(cls, num_copies, num_steps, device="cpu"):
     """The same worlds twice: stepped one by one, and run in two launches."""
     source = read(cls)
     both = []
     for one_by_one in (True, False):
-        columns = rollout(source, num_steps, num_worlds * source.num_agents, device)
-        worlds = CudaWorlds(source, num_worlds, device=device)
+        columns = rollout(source, num_steps, num_copies * source.num_agents, device)
+        worlds = CudaWorlds(source, num_copies, device=device)
         worlds.reset(columns, 5)
         if one_by_one:
             for t in range(num_steps):
@@ -126,15 +126,15 @@ def stepped_and_run(cls, num_worlds, num_steps, device="cpu"):
     return both
 
 
-def randomly_run(cls, num_worlds, num_steps, device="cpu"):
+def randomly_run(cls, num_copies, num_steps, device="cpu"):
     """Worlds that draw their own actions, and worlds that are given the same."""
     source, counter = read(cls), 2**32 - 3
-    num_envs = num_worlds * source.num_agents
+    num_envs = num_copies * source.num_agents
     columns = rollout(source, num_steps, num_envs, device)
-    worlds = CudaWorlds(source, num_worlds, device=device)
+    worlds = CudaWorlds(source, num_copies, device=device)
     worlds.reset(columns, 9)
     worlds.run_random(columns, 0, num_steps, counter)
-    others, given = CudaWorlds(source, num_worlds, device=device), rollout(source, num_steps, num_envs, device)
+    others, given = CudaWorlds(source, num_copies, device=device), rollout(source, num_steps, num_envs, device)
     others.reset(given, 9)
     given.action.copy_(random_actions(source.action_space, 9, counter, num_steps, num_envs, device))
     others.run(given, 0, num_steps)
@@ -183,9 +183,9 @@ def test_simulated_pictures_have_the_bytes_of_the_cpu_kernel(cls):
 @pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
 def test_simulated_agents_agree_with_the_cpu_kernel(cls):
     num_steps = 10 if cls is not Pursuit else 101
-    num_worlds = 2 if cls is not Pursuit else 1
-    worlds = CudaWorlds(read(cls), num_worlds)
-    assert_agents_agree(worlds, CpuWorlds(worlds.source, num_worlds, threads=1), num_steps)
+    num_copies = 2 if cls is not Pursuit else 1
+    worlds = CudaWorlds(read(cls), num_copies)
+    assert_agents_agree(worlds, CpuWorlds(worlds.source, num_copies, threads=1), num_steps)
 
 
 @in_simulator

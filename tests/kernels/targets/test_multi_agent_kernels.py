@@ -81,9 +81,9 @@ class Duel(KernelEnv):
         return s.lead if agent == 0 else -s.lead, agent
 
 
-def columns_of(source, num_steps, num_worlds, device="cpu"):
+def columns_of(source, num_steps, num_copies, device="cpu"):
     """A rollout of these worlds with random actions."""
-    return rollout(source, num_steps, num_worlds * source.num_agents, device)
+    return rollout(source, num_steps, num_copies * source.num_agents, device)
 
 
 def stepped(worlds, num_steps, seed=3):
@@ -204,7 +204,7 @@ def test_saved_worlds_go_on_bit_for_bit():
 
 def test_an_env_says_who_its_agents_are():
     env = CompiledEnv(Herd, 4)
-    assert (env.num_envs, env.num_worlds, env.num_agents) == (12, 4, 3)
+    assert (env.num_envs, env.num_copies, env.num_agents) == (12, 4, 3)
     assert env.agents == ("agent_0", "agent_1", "agent_2")
     assert env.groups == {"leaders": ("agent_0",), "others": ("agent_1", "agent_2")}
     assert CompiledEnv(Pursuit, 2).groups == {"all": ("pursuer", "evader")}
