@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from gymnasium.spaces import Space
 from torch import Tensor
@@ -18,7 +18,8 @@ class Algorithm(Protocol):
     takes any policy, `PPO.build(config, observation_space, action_space, seed, device)` makes the usual one.
     """
 
-    name: str  # "ppo"
+    name: ClassVar[str]  # "ppo"
+    actions: ClassVar[tuple[type[Space], ...]]  # kinds of spaces it acts in
     policy: Policy
     config: Any
     num_steps: int  # T of the rollouts it learns from

@@ -12,11 +12,11 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from headrace import envs
+from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.runs import checkpoint
 from headrace.runs.run import LAST, Run
 from headrace.training.config import TrainConfig, read_toml, settle
 from headrace.training.loop import train
-from headrace.training.trainer import ALGORITHMS, algorithm_classes
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
 
@@ -24,6 +24,7 @@ ENV is a name that `headrace envs` lists, the id of any Gymnasium environment, o
 Defaults are the algorithm's, then those registered for ENV, then those of --config; a flag goes before all of them.
 Ctrl-C saves, and prints the command that goes on."""
 FINAL_EPISODES = 100
+CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
 
 
 def main(arguments: list[str]) -> None:
@@ -40,9 +41,9 @@ def main(arguments: list[str]) -> None:
     named = {name: typed.get(name) or file.pop(name, None) or saved.get(name) for name in ("algorithm", "env")}
     saved = {name: value for name, value in saved.items() if name not in named}
     algorithm = named["algorithm"] or next(iter(ALGORITHMS))
-    config_class = algorithm_classes(algorithm)[1]
+    kind, config_class = algorithm_classes(algorithm)
     # a run that is resumed has had its environment's defaults
-    registered = envs.spec(named["env"]).defaults.get(algorithm, {}) if named["env"] and not resume else {}
+    registered = envs.spec(named["env"]).defaults.get(kind.name, {}) if named["env"] and not resume else {}
     parser = _parser(named, *settle(config_class, registered, saved | file, {}))
     if {"-h", "--help"} & set(arguments):
         arguments = ["--help"]  # help leaves out positional arguments that are given already
@@ -61,8 +62,9 @@ def main(arguments: list[str]) -> None:
 
 def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) -> Any:
     """A dataclass of all that can be said on the command line; what is known already is its default."""
-    group = named["algorithm"] or next(iter(ALGORITHMS))
-    helps = {"algorithm": f"what to learn by: {', '.join(ALGORITHMS)}", "env": "what to learn in"}
+    group = (named["algorithm"] or next(iter(ALGORITHMS))).rpartition(":")[2]
+    known = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own"
+    helps = {"algorithm": f"what to learn by: {known}", "env": "what to learn in"}
     return make_dataclass(
         "Train",
         [
@@ -101,7 +103,9 @@ def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) 
 
 def _positionals(arguments: Sequence[str]) -> dict[str, str]:
     """The algorithm and the environment among the arguments, wherever they stand: they decide which flags there are."""
-    start = next((place for place, word in enumerate(arguments) if word in ALGORITHMS), 0)
+    places = range(len(arguments)) if arguments and arguments[0].startswith("-") else ()
+    tests = (ALGORITHMS.__contains__, CLASS_REFERENCE.fullmatch)
+    start = next((place for test in tests for place in places if test(arguments[place])), 0)
     words = []
     for word in arguments[start : start + 2]:
         if word.startswith("-"):

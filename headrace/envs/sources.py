@@ -9,19 +9,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import gymnasium
 
+from headrace.core.user_names import import_user_module, is_from_file
 from headrace.envs.compiled.kernel_env import KernelEnv
 
 EnvSpec = gymnasium.envs.registration.EnvSpec
 ATARI = "ALE/"  # ids of Atari games begin so: ALE/Pong-v5
 ENVPOOL = "envpool/"  # and EnvPool's tasks, here, so: envpool/Pong-v5
 Entry = type | Callable[..., gymnasium.Env] | EnvSpec
-_files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change, so that an edited file is read anew
 
 
 def find(source: str) -> Entry:
@@ -33,7 +32,7 @@ def find(source: str) -> Entry:
     place, _, name = source.rpartition(":")
     if not place:  # a file without a class
         place, name = source, ""
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    module = import_user_module(place)
     found = getattr(module, name, None) if name else None
     if callable(found):
         return found
@@ -72,7 +71,7 @@ def reference(thing: Any) -> str:
     name = getattr(thing, "__qualname__", type(thing).__qualname__)  # functools.partial has none of its own
     module = sys.modules.get(thing.__module__)
     path = getattr(module, "__file__", None)
-    if path is not None and (thing.__module__ == "__main__" or module in _files.values()):
+    if path is not None and (thing.__module__ == "__main__" or is_from_file(module)):
         return f"{path}:{name}"
     return f"{thing.__module__}:{name}"
 
@@ -168,41 +167,6 @@ def _remedy(entry: EnvSpec) -> str:
         return "see the documentation of the package that brings it"
     owner = "headrace" if package[2] in ("box2d", "mujoco") else "gymnasium"
     return f'pip install "{owner}[{package[2]}]"'
-
-
-def _from_file(path: Path) -> ModuleType:
-    path = path.expanduser().resolve()
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
-    version = (path, path.stat().st_mtime_ns)
-    if version not in _files:
-        if str(path.parent) not in sys.path:
-            sys.path.append(str(path.parent))  # the file may import its neighbours
-        spec = importlib.util.spec_from_file_location(_module_name(path), path)
-        assert spec is not None and spec.loader is not None  # a path that ends in .py has a loader
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-        _files[version] = module
-    return _files[version]
-
-
-def _module_name(path: Path) -> str:
-    """`my_env`, unless a module of that name is there already."""
-    taken = sys.modules.get(path.stem)
-    mine = taken is None or getattr(taken, "__file__", None) == str(path)
-    return path.stem if mine else f"{path.stem}_{abs(hash(path)):x}"
-
-
-def _from_package(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and one that it imports is not
-        raise ImportError(
-            f"there is no module {name!r}: give a module that can be imported, or a path/to/file.py"
-        ) from error
 
 
 def _no_class(module: ModuleType, place: str, name: str) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
+
+from headrace.core.user_names import nearest
 
 EVAL_ENV_SETTINGS = (
     "frame_stack",
@@ -118,12 +119,6 @@ def to_toml(**settings: Any) -> str:
     for name, value in settings.items():
         flat |= asdict(value) if hasattr(value, "__dataclass_fields__") else {name: value}
     return tomli_w.dumps({name: "none" if value is None else value for name, value in flat.items()})
-
-
-def nearest(word: str, names: Sequence[str] | set[str]) -> str:
-    """ ", did you mean 'x'?" for the name most like `word`; empty where none is."""
-    near = get_close_matches(word, sorted(names), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _fill(config: type, values: Mapping[str, Any]) -> Any:

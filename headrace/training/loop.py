@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.algorithms.base import Algorithm
+from headrace.algorithms.registry import is_resolvable
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, Run, new_folder
 from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import in_words
-from headrace.training.trainer import ALGORITHMS, Trainer
+from headrace.training.trainer import Trainer
 
 FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot change: its state depends on them
 
@@ -63,7 +64,7 @@ def _resumed(
             raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
     if env is None and source is None:
         raise TypeError(f"{folder} cannot say how its environment was made: give it again, train(resume=..., env=...)")
-    if algorithm is None and name not in ALGORITHMS:
+    if algorithm is None and not is_resolvable(name):
         raise TypeError(
             f"{folder} was trained by an algorithm of your own: give it again, train(resume=..., algorithm=...)"
         )

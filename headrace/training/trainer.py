@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from headrace import envs
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.group_algorithm import Grouped
+from headrace.algorithms.registry import ALGORITHMS, absolute_reference, algorithm_classes
 from headrace.core import rng
 from headrace.core.device import torch_threads, without_denormals
 from headrace.core.precision import computing, resolve
@@ -28,21 +28,10 @@ from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
-from headrace.training.config import EVAL_ENV_SETTINGS, TrainConfig, nearest, read_toml, settle
+from headrace.training.config import EVAL_ENV_SETTINGS, TrainConfig, read_toml, settle
 from headrace.training.episodes import Episodes
 from headrace.training.scaling import derived
 
-ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, whose config is <class>Config
-    "ppo": "PPO",
-    "a2c": "A2C",
-    "reinforce": "Reinforce",
-    "trpo": "TRPO",
-    "ddpg": "DDPG",
-    "td3": "TD3",
-    "sac": "SAC",
-    "dqn": "DQN",
-    "pqn": "PQN",
-}
 WARM_UP_STEPS = 2
 MADE_WITH = (
     "workers",
@@ -85,6 +74,7 @@ class Trainer:
         self._lent = options.get("workers") if hasattr(options.get("workers"), "lend") else None
         if self._lent is not None:
             options["workers"] = self._lent.number
+        self._reference = absolute_reference(algorithm) if isinstance(algorithm, str) else algorithm.name
         self.config, algorithm_config, self.derived = _settings(algorithm, self.source, file, options)
         self.placement = Placement.on(self.config.device, _weights(algorithm, algorithm_config))
         if self.placement.learn.type == "cuda":
@@ -93,8 +83,10 @@ class Trainer:
             parity.offer_kernels(self.placement.learn)
         self.env = informed(self._make_env(options.get("num_envs")), agent_info, self.config.eval_freq)
         if isinstance(algorithm, str):
-            kind = algorithm_classes(algorithm)[0]
-            multi_agent.check_actions(algorithm, lambda name: algorithm_classes(name)[0].actions, ALGORITHMS, self.env)
+            kind = algorithm_classes(algorithm).algorithm
+            multi_agent.check_actions(
+                algorithm, lambda name: algorithm_classes(name).algorithm.actions, ALGORITHMS, self.env
+            )
             with torch_threads(1):  # several take longer over such small matrices, and give other bits
                 self.algorithm: Algorithm = multi_agent.build(kind, algorithm_config, self.env, self.config.seed)
         else:
@@ -260,7 +252,7 @@ class Trainer:
         """What train(resume=...) needs to make this trainer again, in JSON's types."""
         own = self.algorithm.config
         return {
-            "algorithm": self.algorithm.name,
+            "algorithm": self._reference,
             "env": _reference(self.source),
             **({"agent_info": GIVEN} if isinstance(self.env, InformedEnv) else {}),
             **asdict(self.config),
@@ -337,24 +329,13 @@ def _settings(
     """TrainConfig; the algorithm's config, None for an algorithm that brings its own; and what of them follows from
     num_envs."""
     if isinstance(algorithm, type):
-        kind = algorithm.__name__
-        raise TypeError(f"{kind} is a class: give its name, {kind.lower()!r}, or one you made, {kind}(policy)")
+        name = algorithm.__name__
+        raise TypeError(f"{name} is a class: give its name, {name.lower()!r}, or one you made, {name}(policy)")
     ready = not isinstance(algorithm, str)
-    name = algorithm.name if ready else algorithm
-    defaults = {} if _is_ready(source) else envs.spec(source).defaults.get(name, {})
-    config_class = None if ready else algorithm_classes(name)[1]
+    kind, config_class = (algorithm, None) if ready else algorithm_classes(algorithm)
+    defaults = {} if _is_ready(source) else envs.spec(source).defaults.get(kind.name, {})
     follows = derived(config_class, defaults, {**file, **options})
     return *settle(config_class, {**defaults, **follows}, file, options), follows
-
-
-def algorithm_classes(name: str) -> tuple[Any, type]:
-    """The class of an algorithm and that of its config. Raises ValueError for a name that is not known."""
-    if name not in ALGORITHMS:
-        raise ValueError(
-            f"there is no algorithm {name!r}{nearest(name, set(ALGORITHMS))} (there is {', '.join(ALGORITHMS)})"
-        )
-    module = import_module(f"headrace.algorithms.{name}")
-    return getattr(module, ALGORITHMS[name]), getattr(module, f"{ALGORITHMS[name]}Config")
 
 
 def _weights(algorithm: Any, config: Any) -> int:

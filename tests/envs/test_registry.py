@@ -213,8 +213,8 @@ def test_a_gymnasium_id_may_have_defaults_of_its_own(own_registry):
 @pytest.mark.parametrize("name", NAMES)
 def test_defaults_are_settings_that_exist(name):
     """A misspelt default would be ignored, or break training on that world alone."""
+    from headrace.algorithms.registry import algorithm_classes
     from headrace.training.config import TrainConfig
-    from headrace.training.trainer import algorithm_classes
 
     defaults = envs.spec(name).defaults
     assert defaults

@@ -12,10 +12,10 @@ import torch
 from helpers.fake_graph import record
 
 from headrace import envs
+from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core import fused, rng
 from headrace.parallel.collector import Collector
 from headrace.parallel.cuda_graphs import GraphedIteration
-from headrace.training.trainer import ALGORITHMS, algorithm_classes
 
 SMALL = {"num_steps": 4, "hidden": (8,), "learning_starts": 32, "batch_size": 16, "epochs": 1}
 CONTINUOUS = ("ddpg", "td3", "sac")

@@ -6,8 +6,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 import headrace as hr
+from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli.main import main
-from headrace.training.trainer import ALGORITHMS, algorithm_classes
 
 
 def test_every_algorithm_says_in_which_spaces_it_acts():

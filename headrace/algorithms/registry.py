@@ -1,0 +1,62 @@
+"""Algorithms by name, and users' own by `file.py:Class` or `package.module:Class`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headrace.algorithms.base import Algorithm
+from headrace.core.user_names import import_user_module, nearest
+
+ALGORITHMS = {  # name -> class in headrace.algorithms.<name>
+    "ppo": "PPO",
+    "a2c": "A2C",
+    "reinforce": "Reinforce",
+    "trpo": "TRPO",
+    "ddpg": "DDPG",
+    "td3": "TD3",
+    "sac": "SAC",
+    "dqn": "DQN",
+    "pqn": "PQN",
+}
+
+
+class AlgorithmClasses(NamedTuple):
+    """An algorithm's class, and the dataclass of its settings, which is called <class>Config and in the same module."""
+
+    algorithm: type[Algorithm]
+    config: type[Any]
+
+
+def algorithm_classes(name: str) -> AlgorithmClasses:
+    """The classes of an algorithm: "ppo", or a user's own, "my_algorithm.py:VPG" or "my_package.module:VPG".
+
+    Raises ValueError for an unknown name or class, FileNotFoundError for a missing file, ImportError for a missing
+    module.
+    """
+    place, _, class_name = name.rpartition(":")
+    if place:
+        module = import_user_module(place)
+    elif name in ALGORITHMS:
+        module, class_name = import_module(f"headrace.algorithms.{name}"), ALGORITHMS[name]
+    else:
+        raise ValueError(
+            f"there is no algorithm {name!r}{nearest(name, ALGORITHMS)} (there is {', '.join(ALGORITHMS)}; one of "
+            "your own is file.py:Class or package.module:Class)"
+        )
+    for wanted in (class_name, f"{class_name}Config"):
+        if not isinstance(getattr(module, wanted, None), type):
+            raise ValueError(f"{place} has no class {wanted}: an algorithm has a class and a dataclass <class>Config")
+    return AlgorithmClasses(getattr(module, class_name), getattr(module, f"{class_name}Config"))
+
+
+def absolute_reference(name: str) -> str:
+    """The name by which algorithm_classes() finds the same algorithm from any folder."""
+    place, _, class_name = name.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}:{class_name}" if place.endswith(".py") else name
+
+
+def is_resolvable(name: str) -> bool:
+    """Whether this is a name in the form that algorithm_classes() takes, rather than that of an algorithm's object."""
+    return name in ALGORITHMS or ":" in name

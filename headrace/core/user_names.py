@@ -1,0 +1,67 @@
+"""What users name: modules of their own, by file or package, and the nearest known name for a mistyped one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+
+_files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change: an edited file is loaded again
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """ ", did you mean 'x'?" for the name most like `word`; empty where none is."""
+    near = get_close_matches(word, sorted(names), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def import_user_module(place: str) -> ModuleType:
+    """The module in `path/to/file.py`, or the one called `package.module`.
+
+    Raises FileNotFoundError for a missing file, ImportError for a missing module.
+    """
+    return _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+
+
+def is_from_file(module: ModuleType | None) -> bool:
+    """Whether import_user_module() loaded this module from a file."""
+    return module in _files.values()
+
+
+def _from_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    version = (path, path.stat().st_mtime_ns)
+    if version not in _files:
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))  # the file may import its neighbours
+        spec = importlib.util.spec_from_file_location(_module_name(path), path)
+        assert spec is not None and spec.loader is not None  # a path that ends in .py has a loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        _files[version] = module
+    return _files[version]
+
+
+def _module_name(path: Path) -> str:
+    """`my_env`, unless a module of that name is there already."""
+    taken = sys.modules.get(path.stem)
+    mine = taken is None or getattr(taken, "__file__", None) == str(path)
+    return path.stem if mine else f"{path.stem}_{abs(hash(path)):x}"
+
+
+def _from_package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and one that it imports is not
+        raise ImportError(
+            f"there is no module {name!r}: give a module that can be imported, or a path/to/file.py"
+        ) from error
