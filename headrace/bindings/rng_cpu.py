@@ -16,7 +16,7 @@ from headrace.kernels.runtime.native import Native
 INLINE = '@njit(error_model="numpy", forceinline=True)'
 KERNELS = '''
 @njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def fill_blocks(out, blocks, seed, purpose, first_high, first_low):
+def fill_blocks(out, blocks, seed, purpose, first_high, first_low, first_env):
     """Rows 0 .. 4 * blocks - 1 of out [T, D, N]: all four words of each Philox block."""
     for t in range(np.uint64(0), np.uint64(out.shape[0])):
         low = np.uint64(first_low) + t
@@ -24,7 +24,7 @@ def fill_blocks(out, blocks, seed, purpose, first_high, first_low):
         for block in range(np.uint64(0), np.uint64(blocks)):
             d = np.uint64(4) * block
             for n in range(np.uint64(0), np.uint64(out.shape[2])):
-                a, b, c, e = _philox(seed, purpose, U32(n), high, step, U32(block))
+                a, b, c, e = _philox(seed, purpose, U32(n + np.uint64(first_env)), high, step, U32(block))
                 out[t, d, n] = to_uniform(a)
                 out[t, d + np.uint64(1), n] = to_uniform(b)
                 out[t, d + np.uint64(2), n] = to_uniform(c)
@@ -32,14 +32,14 @@ def fill_blocks(out, blocks, seed, purpose, first_high, first_low):
 
 
 @njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def fill_last(out, block, seed, purpose, first_high, first_low):
+def fill_last(out, block, seed, purpose, first_high, first_low, first_env):
     """Row 4 * block of out: the first word alone, which costs less to keep and a little less to compute."""
     for t in range(np.uint64(0), np.uint64(out.shape[0])):
         low = np.uint64(first_low) + t
         high, step = U32(np.uint64(first_high) + (low >> np.uint64(32))), U32(low)
         d = np.uint64(4) * np.uint64(block)
         for n in range(np.uint64(0), np.uint64(out.shape[2])):
-            out[t, d, n] = to_uniform(_philox(seed, purpose, U32(n), high, step, U32(block))[0])
+            out[t, d, n] = to_uniform(_philox(seed, purpose, U32(n + np.uint64(first_env)), high, step, U32(block))[0])
 
 
 @njit(error_model="numpy", forceinline=True)
@@ -56,6 +56,7 @@ def _serves(
     num_envs: int,
     num_draws: int,
     device: torch.device | str,
+    first_env: int = 0,
 ) -> bool:
     counted = num_steps > 0 and num_draws > 0 and not isinstance(first_step, Tensor)
     return counted and torch.device(device).type == "cpu"
@@ -63,7 +64,14 @@ def _serves(
 
 @register("rng.uniform", _serves)
 def uniform(
-    seed: int, purpose: int, first_step: int, num_steps: int, num_envs: int, num_draws: int, device: torch.device | str
+    seed: int,
+    purpose: int,
+    first_step: int,
+    num_steps: int,
+    num_envs: int,
+    num_draws: int,
+    device: torch.device | str,
+    first_env: int = 0,
 ) -> Tensor:
     """headrace.core.rng.uniform on the CPU. Where num_draws is not 4 k or 4 k + 1, words up to the next 4 k are
     made."""
@@ -71,7 +79,7 @@ def uniform(
     blocks = num_draws // 4 if alone else (num_draws + 3) // 4
     draws = torch.empty(num_steps, 4 * blocks + alone, num_envs)
     out = draws.numpy()
-    numbers = (seed & 0xFFFFFFFF, purpose, first_step >> 32, first_step & 0xFFFFFFFF)
+    numbers = (seed & 0xFFFFFFFF, purpose, first_step >> 32, first_step & 0xFFFFFFFF, first_env)
     words = tuple(np.uint32(number) for number in numbers)
     if blocks:
         _entry("fill_blocks")(out, blocks, *words)
@@ -83,5 +91,5 @@ def uniform(
 @functools.cache
 def _entry(name: str) -> Native:
     text = "from numba import njit\n" + prelude(INLINE) + KERNELS
-    example = (np.zeros((1, 1, 1), np.float32), 0, *(np.uint32(0) for _ in range(4)))
+    example = (np.zeros((1, 1, 1), np.float32), 0, *(np.uint32(0) for _ in range(5)))
     return cache.entry("random", text, name, example, "compiling random numbers for the CPU (once, about 1 s) ...")

@@ -15,7 +15,14 @@ from headrace.kernels.targets.cuda import random_and_gae
 
 
 def _draws(
-    seed: int, purpose: int, first_step: Any, num_steps: int, num_envs: int, num_draws: int, device: torch.device | str
+    seed: int,
+    purpose: int,
+    first_step: int | Tensor,
+    num_steps: int,
+    num_envs: int,
+    num_draws: int,
+    device: torch.device | str,
+    first_env: int = 0,
 ) -> bool:
     return torch.device(device).type == "cuda" and num_steps * num_envs * num_draws > 0
 

@@ -65,14 +65,15 @@ def uniform(
     num_envs: int,
     num_draws: int,
     device: torch.device | str,
+    first_env: int = 0,
 ) -> Tensor:
     """Uniform draws in [0, 1) for a block of steps and environments: float32 [T, N, D], in memory [T, D, N].
 
-    Draw d of env n at step t is the same whatever block it is asked in. first_step: steps taken before, below 2^63; in
-    a graph an int64 scalar on the device.
+    Draw d of env n at step t is the same in every block that contains it. first_step: steps taken before, below 2^63;
+    in a graph an int64 scalar on the device. first_env: number of the block's first environment.
     """
     counter = torch.arange(num_steps, device=device).view(-1, 1, 1) + first_step
-    env = torch.arange(num_envs, device=device).view(1, 1, -1)
+    env = torch.arange(first_env, first_env + num_envs, device=device).view(1, 1, -1)
     lane = torch.arange((num_draws + 3) // 4, device=device).view(1, -1, 1)
     shape = (num_steps, lane.numel(), num_envs)
     high, low = (counter >> 32).expand(shape), (counter & MASK).expand(shape)

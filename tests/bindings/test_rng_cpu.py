@@ -38,6 +38,8 @@ def test_registered_for_the_cpu(monkeypatch):
 def test_draws_do_not_depend_on_the_block_they_are_asked_in():
     whole = rng.uniform(3, 2, 10, 8, 40, 6, "cpu")
     assert torch.equal(whole[3:5, :20, :3], rng.uniform(3, 2, 13, 2, 20, 3, "cpu"))
+    assert torch.equal(whole[:, 7:30], rng.uniform(3, 2, 10, 8, 23, 6, "cpu", first_env=7))
+    assert torch.equal(whole[:, 7:30, :5], rng.uniform.plain(3, 2, 10, 8, 23, 5, "cpu", first_env=7))
     assert not torch.equal(whole, rng.uniform(4, 2, 10, 8, 40, 6, "cpu"))
     assert not torch.equal(whole, rng.uniform(3, 1, 10, 8, 40, 6, "cpu"))
     assert whole.min() >= 0 and whole.max() < 1

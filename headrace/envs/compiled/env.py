@@ -24,6 +24,8 @@ class CompiledEnv:
     num_envs: worlds. Each agent of a world has a column: agent a of world w is column a * num_copies + w, and the
     attribute num_envs counts columns.
     threads: of the CPU; None measures whether they pay. params: name -> one number, or N of them.
+    first_env: number of the first environment, where these are a part of a larger set: environment i draws what
+    first_env + i of it draws, so that the parts together give what one CompiledEnv of all gives.
     Raises EnvError (kernels.language.errors) where the class cannot be compiled, ValueError for wrong arguments.
     """
 
@@ -36,6 +38,7 @@ class CompiledEnv:
         params: Mapping[str, Any] | None = None,
         device: torch.device | str | None = None,
         name: str | None = None,
+        first_env: int = 0,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}: give at least 1")
@@ -51,8 +54,8 @@ class CompiledEnv:
         self.agents, self.groups = self.source.agents, self.source.groups
         self.observation_space: Space = self.source.observation_space
         self.action_space: Space = self.source.action_space
-        self.worlds = _worlds(self.source, num_envs, backend, threads, params or {}, device)
-        self.device = self.worlds.device
+        self.worlds = _worlds(self.source, num_envs, backend, threads, params or {}, device, first_env)
+        self.device, self.first_env = self.worlds.device, first_env
         # bound once: of one world, a step costs about as much as one more Python call
         self.step = self.worlds.step
 
@@ -80,7 +83,7 @@ class CompiledEnv:
             return
         seed = int(self.worlds.seed)
         shape = (rollout.num_steps, self.num_envs)
-        rollout.action.copy_(random_actions(self.action_space, seed, first_step, *shape, self.device))
+        rollout.action.copy_(random_actions(self.action_space, seed, first_step, *shape, self.device, self.first_env))
         self.run(rollout)
 
     def state_dict(self) -> dict[str, Any]:
@@ -102,15 +105,16 @@ def _worlds(
     threads: int | None,
     params: Mapping[str, Any],
     device: torch.device | str | None,
+    first_env: int,
 ) -> Worlds:
     if backend == "cpu":
         from headrace.kernels.targets.cpu.env import CpuWorlds
 
-        return CpuWorlds(source, num_envs, params, "cpu", threads)
+        return CpuWorlds(source, num_envs, params, "cpu", threads, first_env)
     if backend == "cuda":
         from headrace.kernels.targets.cuda.env import CudaWorlds
 
-        return CudaWorlds(source, num_envs, params, device or "cuda")
+        return CudaWorlds(source, num_envs, params, device or "cuda", first_env=first_env)
     from headrace.kernels.targets.torch.env import TorchWorlds
 
-    return TorchWorlds(source, num_envs, params, device or "cpu")
+    return TorchWorlds(source, num_envs, params, device or "cpu", first_env=first_env)

@@ -15,6 +15,7 @@ from headrace.kernels.language.ir import EnvIR
 class Worlds(Protocol):
     """N worlds on one device: CpuWorlds, CudaWorlds, TorchWorlds(source, num_envs, params, device, **options).
 
+    first_env: number of world 0, where these are a part of a larger set: world i draws what first_env + i of it draws.
     params: name -> one number for all worlds, or N of them; those not named have their default.
     The state is kept packed: float32 [S, N], int32 [S, N] (EnvIR.floats, EnvIR.integers), one array per array field,
     and per world the episode (uint32 bits), its length (int32) and its return (float32).
@@ -22,6 +23,7 @@ class Worlds(Protocol):
 
     source: EnvIR
     num_envs: int
+    first_env: int
     device: torch.device
     seed: Any  # of the last reset, 32 bits
 

@@ -25,14 +25,20 @@ def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def random_actions(
-    space: Space, seed: int, first_step: int, num_steps: int, num_envs: int, device: torch.device | str
+    space: Space,
+    seed: int,
+    first_step: int,
+    num_steps: int,
+    num_envs: int,
+    device: torch.device | str,
+    first_env: int = 0,
 ) -> Tensor:
     """Random actions as a rollout holds them, [T, N] or [T, N, K]: a function of seed, step, environment and entry.
 
-    first_step: steps taken before.
+    first_step: steps taken before. first_env: number of the first environment.
     """
     low, high = (torch.from_numpy(side.copy()).to(device) for side in bounds(space))
-    drawn = rng.uniform(seed, rng.Purpose.ACTION, first_step, num_steps, num_envs, len(low), device)
+    drawn = rng.uniform(seed, rng.Purpose.ACTION, first_step, num_steps, num_envs, len(low), device, first_env)
     if isinstance(space, Box):
         return drawn * (high - low) + low
     count = high - low

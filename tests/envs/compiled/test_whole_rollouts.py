@@ -8,6 +8,8 @@ import torch
 from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.compiled.env import CompiledEnv
 
 
 def prepared(name, backend, num_steps=12, num_envs=20):
@@ -40,3 +42,19 @@ def test_a_run_takes_the_actions_that_are_there():
     for t in range(12):
         other.step(stepped, t)
     assert torch.equal(rollout.observation, stepped.observation) and torch.equal(rollout.reward, stepped.reward)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_two_parts_of_a_set_give_what_the_whole_gives(backend):
+    def rollout(num_envs, first_env):
+        env = CompiledEnv(CartPole, num_envs, backend, first_env=first_env)
+        columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
+        rollout = Rollout(40, num_envs, columns)
+        env.reset(rollout, 7)
+        env.run_random(rollout, 0)
+        assert env.first_env == first_env
+        return rollout
+
+    whole, parts = rollout(8, 0), (rollout(4, 0), rollout(4, 4))
+    for name in whole.columns:
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts], 1), getattr(whole, name))

@@ -38,6 +38,9 @@ def assert_draws_are_the_plain_ones(block, device):
     for counter in (first_step, torch.tensor(first_step, device=device)):
         drawn = random_and_gae.uniform(seed, purpose, counter, *sizes, device)
         assert torch.equal(drawn.cpu(), expected)
+        *rest, num_envs, num_draws = sizes
+        part = random_and_gae.uniform(seed, purpose, counter, *rest, num_envs - 1, num_draws, device, first_env=1)
+        assert torch.equal(part.cpu(), expected[:, 1:])
 
 
 def assert_advantages_are_the_plain_ones(num_steps, num_envs, device):
@@ -92,7 +95,7 @@ def test_ptx_has_no_doubles(monkeypatch, kernel):
         monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=(9, 0)))
     column, flags = types.float32[:, ::1], types.boolean[:, ::1]
     signature = {
-        "fill": (types.float32[:, :, ::1], types.int64[::1], types.int64, types.int64),
+        "fill": (types.float32[:, :, ::1], types.int64[::1], *[types.int64] * 3),
         "advantages": (*[column] * 4, flags, flags, types.float32, types.float32),
     }[kernel]
     function = getattr(random_and_gae._module(), kernel).py_func

@@ -55,6 +55,7 @@ class CudaWorlds(TensorWorlds):
         device = torch.device("cpu" if self._simulated else device)
         float_params, integer_params, per_env = pack_params(source, params or {}, num_envs)
         float_rows, integer_rows = (count * num_envs for count in rows(source))
+        self.first_env = first_env
         tail = torch.tensor([0, first_env], dtype=torch.int32)  # the seed, the first world
         floats = torch.cat([torch.zeros(float_rows), torch.from_numpy(float_params).flatten()]).to(device)
         zeros = torch.zeros(integer_rows, dtype=torch.int32)
@@ -117,7 +118,7 @@ class CudaWorlds(TensorWorlds):
             self._bind(rollout)
         if self._pictures is not None:
             space, steps = self.source.action_space, last - first
-            drawn = random_actions(space, self.seed, counter, steps, self.num_envs, self.device)
+            drawn = random_actions(space, self.seed, counter, steps, self.num_envs, self.device, self.first_env)
             rollout.action[first:last].copy_(drawn)
             self.run(rollout, first, last)
             return

@@ -21,15 +21,15 @@ from headrace.kernels.targets.cuda.launch import array, launch, simulated
 BLOCK = 128
 KERNELS = '''
 @cuda.jit(cache=True)
-def fill(out, first_step, seed, purpose):
+def fill(out, first_step, seed, purpose, first_env):
     """out [T, D, N]: a thread for each step, Philox block of four draws, and environment."""
     steps, draws, envs = np.uint64(out.shape[0]), np.uint64(out.shape[1]), np.uint64(out.shape[2])
     blocks = (draws + np.uint64(3)) // np.uint64(4)
     i = np.uint64(cuda.grid(1))
     if i < steps * blocks * envs:
         n, block, t = i % envs, (i // envs) % blocks, i // (envs * blocks)
-        step = np.uint64(first_step[0]) + t
-        words = _philox(U32(seed), U32(purpose), U32(n), U32(step >> np.uint64(32)), U32(step), U32(block))
+        step, env = np.uint64(first_step[0]) + t, U32(n + np.uint64(first_env))
+        words = _philox(U32(seed), U32(purpose), env, U32(step >> np.uint64(32)), U32(step), U32(block))
         d = block * np.uint64(4)
         out[t, d, n] = _to_uniform(words[0])
         if d + np.uint64(1) < draws:
@@ -68,14 +68,14 @@ def uniform(
     num_envs: int,
     num_draws: int,
     device: torch.device | str,
+    first_env: int = 0,
 ) -> Tensor:
     """headrace.core.rng.uniform, bit for bit."""
     counter = first_step if isinstance(first_step, Tensor) else torch.full((), first_step, device=device)
     draws = torch.empty(num_steps, num_draws, num_envs, device=device)
     threads = num_steps * ((num_draws + 3) // 4) * num_envs
-    launch(
-        _module().fill, threads, BLOCK, draws.device, array(draws), array(counter.view(1)), seed & MASK, int(purpose)
-    )
+    numbers = (seed & MASK, int(purpose), first_env)
+    launch(_module().fill, threads, BLOCK, draws.device, array(draws), array(counter.view(1)), *numbers)
     return draws.transpose(1, 2)
 
 

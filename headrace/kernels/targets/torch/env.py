@@ -74,6 +74,7 @@ class TorchWorlds(TensorWorlds):
             },
         )
         self._params = _params(source, params or {}, num_envs, self.device)
+        self.first_env = first_env
         self._env = torch.arange(first_env, first_env + num_envs, device=device)
         self._artist = Artist(source, params or {}, num_envs, device) if source.frames else None
 
