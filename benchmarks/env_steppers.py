@@ -51,7 +51,7 @@ def headrace(config: str, env_id: str, num_envs: int) -> Stepper:
     def step() -> None:
         for t in range(num_steps):
             env.step(rollout, t)
-        rollout.advance()
+        rollout.continue_from(rollout)
 
     step()
     valid, calls = 0, max(1, PROBE // num_steps)

@@ -87,7 +87,7 @@ def hot_functions(trainer: Trainer) -> list[Row]:
     profiler = cProfile.Profile()
     profiler.enable()
     for _ in range(ITERATIONS):
-        rollout.advance()
+        rollout.continue_from(rollout)
         for t in range(STEPS):
             env.step(rollout, t)
     profiler.disable()

@@ -86,7 +86,7 @@ def rollout_step(way: Way, kernel: type, num_envs: int) -> tuple[Callable[[], An
     def step() -> None:
         for t in range(num_steps):
             worlds.step(rollout, t)
-        rollout.advance()
+        rollout.continue_from(rollout)
 
     return (captured(step) if device.type == "cuda" else step), num_steps, lambda: None
 

@@ -57,7 +57,7 @@ def headrace(options: argparse.Namespace) -> Step:
     def step() -> None:
         for t in range(STEPS):
             env.step(rollout, t)
-        rollout.advance()
+        rollout.continue_from(rollout)
 
     step.workers = len(env.parts)  # type: ignore[attr-defined]
     return step, STEPS, env.close

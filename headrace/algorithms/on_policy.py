@@ -53,7 +53,7 @@ class OnPolicy:
 
     def columns(self) -> dict[str, Column | Columns]:
         """log_prob and value of what was decided; value also of what is seen last; and what the policy needs."""
-        return {"log_prob": Column(), "value": Column(edge=True)} | self.policy.columns()
+        return {"log_prob": Column(), "value": Column(bootstrap=True)} | self.policy.columns()
 
     def warm_up(self, rollout: Rollout) -> None:
         """Learn once from a made-up rollout and forget it."""

@@ -73,7 +73,7 @@ class PQN(OnPolicy):
 
     def columns(self) -> dict[str, Column | Columns]:
         """The value of the best action, of what is seen last too."""
-        return {"value": Column(edge=True)}
+        return {"value": Column(bootstrap=True)}
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Learn from a rollout of this policy. progress: share of the training done, 0 .. 1.

@@ -95,7 +95,7 @@ def step_seconds(env: Any, seconds: float) -> float:
         _run(env, rollout)
         steps, began = 0, perf_counter()
         while not steps or perf_counter() - began < seconds:
-            rollout.advance()
+            rollout.continue_from(rollout)
             _run(env, rollout)
             steps += ROWS * env.num_envs
         return (perf_counter() - began) / steps

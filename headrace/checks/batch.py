@@ -51,7 +51,7 @@ def watched(
     spent = [perf_counter() - began]
     while len(seen) * ROWS < steps and (perf_counter() - began < seconds or not seen):
         if seen:
-            rollout.advance()
+            rollout.continue_from(rollout)
         for t in range(ROWS):
             started = perf_counter()
             env.step(rollout, t)

@@ -244,7 +244,7 @@ def _graphs(device: torch.device) -> Deviation:
 
 def _collected() -> tuple[ActorCritic, Rollout]:
     """A policy, and a rollout that it might have collected, on the CPU."""
-    own = {"action": action_column(ACTION), "log_prob": Column(), "value": Column(edge=True)}
+    own = {"action": action_column(ACTION), "log_prob": Column(), "value": Column(bootstrap=True)}
     rollout = Rollout(8, NUM_WORLDS, env_columns(OBSERVATION) | own)
     source = torch.Generator().manual_seed(0)
     rollout.observation.copy_(torch.randn(rollout.observation.shape, generator=source))

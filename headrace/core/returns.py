@@ -153,5 +153,5 @@ def _same_shape(reward: Tensor, **others: Tensor) -> None:
         if other.shape != reward.shape:
             raise ValueError(
                 f"{name} has shape {tuple(other.shape)}, reward {tuple(reward.shape)}: they go step by step"
-                + (" (of a column with edge pass [:-1] as value and [1:] as next_value)" if "value" in name else "")
+                + (" (of a bootstrap column pass [:-1] as value and [1:] as next_value)" if "value" in name else "")
             )

@@ -83,7 +83,7 @@ class Replay:
         steps = rollout.num_steps
         rows = (self.written + torch.arange(steps + 1, device=self.ring.device)) % self.length
         for name in self.columns:
-            # an edge row is written too: the next rollout begins with the same
+            # a bootstrap row is written too: the next rollout begins with the same
             tree_map(
                 lambda ring, source: ring.index_copy_(0, rows[: len(source)], source),
                 getattr(self.ring, name),
@@ -192,13 +192,13 @@ def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), beside: int 
 
 
 def kept_columns(columns: Columns, extra: tuple[str, ...] = ()) -> dict[str, Column | Columns]:
-    """Columns as a ring has them: row by row in memory, since rows are drawn one by one, and no edge."""
+    """Columns as a ring buffer stores them: row by row in memory, since rows are drawn one by one, no bootstrap."""
     return {name: _kept(columns[name]) for name in (*KEPT, *extra)}
 
 
 def _kept(column: Column | Columns) -> Column | Columns:
     if isinstance(column, Column):
-        return replace(column, edge=False, feature_major=False)
+        return replace(column, bootstrap=False, feature_major=False)
     return {name: _kept(member) for name, member in column.items()}
 
 

@@ -1,12 +1,12 @@
 """Memory between the parts: columns [T, N, ...] that one writes and another reads in place.
 
-A rollout of T steps of N environments. Row t holds what was seen before step t (observation, valid), what was decided
-(action, log_prob, value) and what came of it (reward, terminated, truncated). Columns with an edge have a row T more:
-what is seen after the last step, from which the next rollout goes on.
+A rollout has T steps of N environments. Row t holds what is observed before step t (observation, valid), the policy's
+output (action, log_prob, value) and the step's outcome (reward, terminated, truncated). Bootstrap columns have one more
+row, T: the observation after the last step and its value. The next rollout continues from it.
 
-Endings follow Gymnasium's next-step autoreset: after an ending, `observation[t + 1]` is the final observation, and the
-row t + 1 is dead (`valid` false, reward 0, flags false): its step resets the environment. A dead row carries the
-finished episode's `episode_return` and `episode_length`.
+Endings follow Gymnasium's next-step autoreset: after an ending, `observation[t + 1]` is the final observation, and row
+t + 1 is masked (`valid` false, reward 0, flags false): its step resets the environment. A masked row holds the finished
+episode's `episode_return` and `episode_length`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Value = Union[Tensor, "Group"]
 class Column:
     """What a column holds per step and environment.
 
-    shape: of one entry, () for a scalar. edge: has row T. feature_major: lies in memory as [F, T, N], so that kernels
-    run SIMD across environments and minibatches flatten for free; is seen as [T, N, F] all the same.
-    envs: how many environments it is of, where not of all that the rollout has: of a group of agents.
+    shape: of one entry, () for a scalar. bootstrap: has a row T. feature_major: stored as [F, T, N], so that kernels
+    run SIMD across environments and minibatches flatten for free; indexed as [T, N, F] all the same.
+    envs: the number of environments, where it differs from the rollout's: for the column of a group of agents.
     """
 
     shape: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
-    edge: bool = False
+    bootstrap: bool = False
     feature_major: bool = False
     envs: int | None = None
 
     def allocate(self, num_steps: int, num_envs: int, device: torch.device | str) -> Tensor:
         """Zeros [T or T + 1, N, *shape] in this column's layout."""
-        rows, num_envs = num_steps + self.edge, self.envs or num_envs
+        rows, num_envs = num_steps + self.bootstrap, self.envs or num_envs
         if self.feature_major and len(self.shape) == 1:
             return torch.zeros(*self.shape, rows, num_envs, dtype=self.dtype, device=device).permute(1, 2, 0)
         return torch.zeros(rows, num_envs, *self.shape, dtype=self.dtype, device=device)
@@ -106,8 +106,8 @@ def _shape(value: Value) -> str:
 class Rollout:
     """T steps of N environments. Each column is an attribute: `rollout.reward[t]`.
 
-    Columns of every rollout (environments write them): observation, valid (with edge); reward, terminated, truncated,
-    episode_return, episode_length. Algorithms declare the rest: action, log_prob, value ...
+    Columns of every rollout, written by environments: observation, valid (with a bootstrap row); reward, terminated,
+    truncated, episode_return, episode_length. Algorithms declare the rest: action, log_prob, value ...
     """
 
     observation: Any
@@ -134,7 +134,7 @@ class Rollout:
     def __getitem__(self, index: slice | tuple[slice, slice]) -> Rollout:
         """A view of some steps, or of some steps and some environments: rollout[:8], rollout[:, 64:128].
 
-        Columns with an edge keep the row after the last step chosen.
+        Bootstrap columns keep the row after the last step chosen.
         """
         steps, envs = index if isinstance(index, tuple) else (index, slice(None))
         start, stop, stride = steps.indices(self.num_steps)
@@ -147,10 +147,13 @@ class Rollout:
             setattr(part, name, _slice(getattr(self, name), column, start, stop, envs))
         return part
 
-    def advance(self) -> None:
-        """Begin the next rollout where this one ended: the edge row of each column becomes row 0."""
+    def continue_from(self, previous: Rollout) -> None:
+        """Begin where `previous`, of the same columns, ended: its bootstrap rows become the first rows of this one.
+
+        previous may be this rollout, which is then overwritten by the steps that follow.
+        """
         for name, column in self.columns.items():
-            _advance(getattr(self, name), column)
+            _continue(getattr(self, name), getattr(previous, name), column)
 
     def to(self, device: torch.device | str) -> Rollout:
         """A copy on another device, in the same layout; itself where it is there already."""
@@ -184,13 +187,13 @@ def _allocate(column: Column | Columns, num_steps: int, num_envs: int, device: t
 
 def _slice(value: Any, column: Column | Columns, start: int, stop: int, envs: slice) -> Value:
     if isinstance(column, Column):
-        return value[start : stop + column.edge, envs]
+        return value[start : stop + column.bootstrap, envs]
     return Group({name: _slice(getattr(value, name), member, start, stop, envs) for name, member in column.items()})
 
 
-def _advance(value: Any, column: Column | Columns) -> None:
+def _continue(value: Any, previous: Any, column: Column | Columns) -> None:
     if not isinstance(column, Column):
         for name, member in column.items():
-            _advance(getattr(value, name), member)
-    elif column.edge:
-        value[0].copy_(value[-1])
+            _continue(getattr(value, name), getattr(previous, name), member)
+    elif column.bootstrap:
+        value[0].copy_(previous[-1])

@@ -71,7 +71,7 @@ class SharedRollout(Rollout):
         if not isinstance(column, Column):
             return Group({name: self._taken(member, places) for name, member in column.items()})
         _, offset = next(places)
-        rows, envs = self.num_steps + column.edge, column.envs or self.num_envs
+        rows, envs = self.num_steps + column.bootstrap, column.envs or self.num_envs
         if column.feature_major and len(column.shape) == 1:
             shape = (*column.shape, rows, envs)
             return self.store.tensor(offset, shape, column.dtype).permute(1, 2, 0)
@@ -83,7 +83,7 @@ def _place(columns: Columns, steps: int, envs: int, offset: int, places: list[tu
     for column in columns.values():
         if isinstance(column, Column):
             places.append((column, offset))
-            size = (steps + column.edge) * (column.envs or envs) * prod(column.shape) * column.dtype.itemsize
+            size = (steps + column.bootstrap) * (column.envs or envs) * prod(column.shape) * column.dtype.itemsize
             offset += -(-size // LINE) * LINE
         else:
             offset = _place(column, steps, envs, offset, places)

@@ -48,7 +48,7 @@ def env_columns(observation_space: Space) -> dict[str, Column | Columns]:
     """The columns that every environment writes, for one of this observation space."""
     return {
         "observation": observation_column(observation_space),
-        "valid": Column(dtype=torch.bool, edge=True),
+        "valid": Column(dtype=torch.bool, bootstrap=True),
         "reward": Column(),
         "terminated": Column(dtype=torch.bool),
         "truncated": Column(dtype=torch.bool),
@@ -58,8 +58,9 @@ def env_columns(observation_space: Space) -> dict[str, Column | Columns]:
 
 
 def observation_column(space: Space, path: str = "observation") -> Column | Columns:
-    """Column of an observation, with edge. Boxes are float32, vectors feature-major; images keep uint8 and their
-    layout; Discrete and MultiDiscrete are int32, MultiBinary is int8; a Dict is a group; a Tuple is one of "0", "1" ...
+    """Column of an observation, with a bootstrap row. Boxes are float32, vectors feature-major; images keep uint8 and
+    their layout; Discrete and MultiDiscrete are int32, MultiBinary is int8; a Dict is a group; a Tuple is a group of
+    "0", "1" ...
 
     Whole numbers of a Box are exact up to 2^24, as float32 has them.
     Raises TypeError, with the path to it, for a space that is not supported.
@@ -78,9 +79,9 @@ def observation_column(space: Space, path: str = "observation") -> Column | Colu
         if is_image(space) and len(shape) > 3:
             raise _refusal(space, path, "images are [H, W], [H, W, C] or [C, H, W]; stack frames as channels", "")
         dtype = torch.uint8 if is_image(space) else torch.float32
-        return Column(shape, dtype, edge=True, feature_major=len(shape) == 1)
+        return Column(shape, dtype, bootstrap=True, feature_major=len(shape) == 1)
     dtype = torch.int8 if isinstance(space, MultiBinary) else torch.int32
-    return Column(shape, dtype, edge=True, feature_major=len(shape) == 1)
+    return Column(shape, dtype, bootstrap=True, feature_major=len(shape) == 1)
 
 
 def action_column(space: Space, path: str = "action") -> Column:

@@ -38,7 +38,7 @@ class Env(Protocol):
         """Tensors and numbers from which load_state_dict() goes on bit for bit. Empty where a world cannot be saved."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(). The rollout's edge row is the caller's to restore."""
+        """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
 
     def close(self) -> None:
         """Free what the worlds hold. Twice does no harm."""

@@ -151,7 +151,7 @@ def _first_episodes(
     env.reset(rollout, seed)
     for first in range(0, most_steps + 1, rows):  # an episode is accounted for at the step after its last
         if first:
-            rollout.advance()
+            rollout.continue_from(rollout)
         random = None
         if not deterministic:
             random = rng.uniform(seed, rng.Purpose.ACTION, first, rows, num_envs, policy.num_draws, rollout.device)

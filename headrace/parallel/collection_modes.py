@@ -154,11 +154,12 @@ class AsyncCollector(Collector):
     def _advance(self) -> None:
         """Begin the next rollout where this one ended, but for stragglers."""
         if not self._late:
-            self.rollout.advance()
+            self.rollout.continue_from(self.rollout)
             return
         for worker, part in enumerate(self.env.parts):  # type: ignore[attr-defined]
             if worker not in self._late:
-                self.rollout[:, part].advance()
+                own = self.rollout[:, part]
+                own.continue_from(own)
 
     def _cut(self, seen: Rollout) -> Rollout:
         """A copy for learning, in which the rows that stragglers have not filled are dead."""
@@ -212,7 +213,7 @@ def _to_the_front(rollout: Rollout, part: slice, row: int) -> None:
                 move(column, member)
                 continue
             member[0, part] = member[row, part]
-            if column.edge:
+            if column.bootstrap:
                 member[1, part] = member[row + 1, part]
 
     if row:

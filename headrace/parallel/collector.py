@@ -61,7 +61,7 @@ class Collector:
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own and is overwritten by the next call."""
         if self.steps:
-            self.rollout.advance()
+            self.rollout.continue_from(self.rollout)
         self.fill(self.steps)
         self.steps += self.rollout.num_steps
         return self.rollout

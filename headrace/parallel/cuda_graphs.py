@@ -64,7 +64,7 @@ class GraphedIteration:
     def _body(self) -> None:
         """One iteration, in which nothing depends on numbers of the host that change."""
         collector = self.collector
-        collector.rollout.advance()
+        collector.rollout.continue_from(collector.rollout)
         collector.fill(self._first_step)
         self._place_memory()
         with _counting_on_device(self.algorithm, self._iteration):

@@ -14,7 +14,7 @@ from headrace.envs.compiled.env import CompiledEnv
 from headrace.parallel.collector import Collector, steps
 from headrace.policies.actor_critic import ActorCritic
 
-COLUMNS = {"log_prob": Column(), "value": Column(edge=True)}
+COLUMNS = {"log_prob": Column(), "value": Column(bootstrap=True)}
 NAMES = ("observation", "valid", "action", "log_prob", "value", "reward", "terminated", "truncated")
 NAMES += ("episode_return", "episode_length")
 

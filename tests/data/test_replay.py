@@ -13,8 +13,11 @@ from headrace.data.replay import DRAWS, Replay, plan
 from headrace.data.rollout import Column, Group, Rollout
 
 COLUMNS = {
-    "observation": {"place": Column((2,), edge=True, feature_major=True), "step": Column((), torch.int32, edge=True)},
-    "valid": Column(dtype=torch.bool, edge=True),
+    "observation": {
+        "place": Column((2,), bootstrap=True, feature_major=True),
+        "step": Column((), torch.int32, bootstrap=True),
+    },
+    "valid": Column(dtype=torch.bool, bootstrap=True),
     "action": Column((), torch.int32),
     "reward": Column(),
     "terminated": Column(dtype=torch.bool),
@@ -43,7 +46,7 @@ class World:
     def collect(self) -> Rollout:
         rollout = self.rollout
         if self.time:
-            rollout.advance()
+            rollout.continue_from(rollout)
         for t in range(rollout.num_steps):
             live = rollout.valid[t]
             draw = torch.rand(4, rollout.num_envs, generator=self.generator)

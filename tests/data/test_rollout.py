@@ -1,4 +1,4 @@
-"""Rollouts: layout of columns, slices that are views, the edge that goes on, groups."""
+"""Rollouts: layout of columns, slices that are views, the bootstrap row, groups."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from headrace.data.rollout import Column, Rollout, flatten, masked_mean, tree_ma
 
 COLUMNS = {
     "observation": {
-        "vector": Column((3,), edge=True, feature_major=True),
-        "image": Column((4, 5), torch.uint8, edge=True),
+        "vector": Column((3,), bootstrap=True, feature_major=True),
+        "image": Column((4, 5), torch.uint8, bootstrap=True),
     },
-    "valid": Column(dtype=torch.bool, edge=True),
+    "valid": Column(dtype=torch.bool, bootstrap=True),
     "reward": Column(),
     "action": Column((2,), feature_major=True),
 }
@@ -21,7 +21,7 @@ def rollout():
     return Rollout(6, 8, COLUMNS)
 
 
-def test_columns_have_a_row_more_where_they_have_an_edge(rollout):
+def test_bootstrap_columns_have_one_more_row(rollout):
     assert rollout.observation.vector.shape == (7, 8, 3)
     assert rollout.observation.image.shape == (7, 8, 4, 5)
     assert rollout.valid.shape == (7, 8)
@@ -56,17 +56,25 @@ def test_a_slice_with_a_stride_is_refused(rollout):
         rollout[::2]
 
 
-def test_the_edge_becomes_the_first_row(rollout):
+def test_the_bootstrap_row_becomes_the_first_row(rollout):
     rollout.observation.vector[6] = 2.0
     rollout.valid[6, 3] = True
     rollout.reward[5] = 7.0
-    rollout.advance()
+    rollout.continue_from(rollout)
     assert (rollout.observation.vector[0] == 2.0).all()
     assert rollout.valid[0].tolist() == [False] * 3 + [True] + [False] * 4
     assert (rollout.reward[0] == 0.0).all()
 
 
-def test_valid_steps_counts_steps_and_not_the_edge(rollout):
+def test_another_rollout_continues_from_one(rollout):
+    other = Rollout(4, 8, COLUMNS)
+    rollout.observation.vector[6], rollout.valid[6, 3] = 2.0, True
+    other.continue_from(rollout)
+    assert (other.observation.vector[0] == 2.0).all() and other.valid.sum() == other.valid[0, 3] == 1
+    assert not rollout.observation.vector[0].any()
+
+
+def test_valid_steps_does_not_count_the_bootstrap_row(rollout):
     rollout.valid[:] = True
     rollout.valid[1, 2] = False
     assert rollout.valid_steps() == 47

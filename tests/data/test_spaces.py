@@ -38,7 +38,7 @@ def test_json_gives_an_equal_space(space):
 
 def test_columns_of_observations():
     vector, image, discrete = (observation_column(space) for space in SPACES[:3])
-    assert (vector.shape, vector.dtype, vector.feature_major, vector.edge) == ((2,), torch.float32, True, True)
+    assert (vector.shape, vector.dtype, vector.feature_major, vector.bootstrap) == ((2,), torch.float32, True, True)
     assert (image.shape, image.dtype, image.feature_major) == ((84, 84, 3), torch.uint8, False)
     assert (discrete.shape, discrete.dtype) == ((), torch.int32)
     assert observation_column(SPACES[4])["inside"]["kind"].shape == ()

@@ -143,13 +143,13 @@ def test_what_is_decided_in_a_dead_row_changes_nothing(cartpole):
     assert not actions.all() and equal(usual, copied(stepped(cartpole, fresh(cartpole, 30), actions)))
 
 
-def test_the_edge_goes_on_in_the_next_rollout(cartpole):
+def test_the_next_rollout_continues_from_the_bootstrap_row(cartpole):
     whole = copied(stepped(cartpole, fresh(cartpole), drawn()))
     half = fresh(cartpole, ROWS // 2)
     parts = []
     for part in drawn().split(ROWS // 2):
         if parts:
-            half.advance()
+            half.continue_from(half)
         parts.append(copied(stepped(cartpole, half, part)))
     assert torch.equal(torch.cat([part["reward"] for part in parts]), whole["reward"])
     seen = torch.cat([part["observation"][:-1] for part in parts])
@@ -171,7 +171,7 @@ def test_a_loaded_state_goes_on_or_begins_anew(cartpole):
     rollout = stepped(cartpole, fresh(cartpole, 4), drawn(4))
     state = cartpole.state_dict()
     cartpole.load_state_dict(state)
-    rollout.advance()
+    rollout.continue_from(rollout)
     stepped(cartpole, rollout, drawn(4, seed=1))
     if state:  # compiled worlds go on
         assert rollout.valid.all() and (rollout.reward == 1).all()

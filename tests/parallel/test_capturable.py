@@ -106,7 +106,7 @@ def training(monkeypatch):
 
 
 def iterate(collector, algorithm, counter):
-    collector.rollout.advance()
+    collector.rollout.continue_from(collector.rollout)
     collector.fill(counter)
     rollout = collector.rollout
     ends = (rollout.terminated, rollout.truncated)

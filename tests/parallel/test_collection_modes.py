@@ -18,7 +18,7 @@ from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.training.trainer import Trainer
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
-DECLARED = {"log_prob": Column(), "value": Column(edge=True)}
+DECLARED = {"log_prob": Column(), "value": Column(bootstrap=True)}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from headrace.data.rollout import Column
 from headrace.parallel.collector import Collector
 from headrace.policies.actor_critic import ActorCritic
 
-COLUMNS = {"log_prob": Column(), "value": Column(edge=True)}
+COLUMNS = {"log_prob": Column(), "value": Column(bootstrap=True)}
 
 
 def collector(steps=20, seed=0, timer=None):

@@ -18,7 +18,7 @@ ACTIONS = [(Discrete(3, start=2), "auto"), (MultiDiscrete([2, 3]), "auto"), (FOR
 def collected(policy, steps=5, envs=16):
     """A rollout of random observations and the policy's own decisions."""
     columns = env_columns(policy.observation_space) | {"action": action_column(policy.action_space)}
-    rollout = Rollout(steps, envs, columns | {"log_prob": Column(), "value": Column(edge=True)})
+    rollout = Rollout(steps, envs, columns | {"log_prob": Column(), "value": Column(bootstrap=True)})
     generator = torch.Generator().manual_seed(0)
     rollout.observation.copy_(torch.randn(rollout.observation.shape, generator=generator))
     rollout.valid.fill_(True)

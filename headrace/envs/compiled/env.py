@@ -91,7 +91,7 @@ class CompiledEnv:
         return self.worlds.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict(). The rollout's edge row is the caller's to restore."""
+        """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
         self.worlds.load_state_dict(state)
 
     def close(self) -> None:

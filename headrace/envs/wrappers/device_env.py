@@ -109,7 +109,7 @@ class DeviceEnv:
         return self.env.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(). The rollout's edge row is the caller's to restore."""
+        """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
         self.env.load_state_dict(state)
         self._written, self._begins_anew = None, True
 

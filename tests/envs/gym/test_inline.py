@@ -98,7 +98,7 @@ def test_environments_end_independently():
     ]
 
 
-def test_the_next_rollout_goes_on_from_the_edge():
+def test_the_next_rollout_continues_from_the_bootstrap_row():
     env = InlineEnv(lambda: Counting(length=4), 1, "Counting")
     rollout = rollout_of(env, 3)
     env.reset(rollout, seed=0)
@@ -107,7 +107,7 @@ def test_the_next_rollout_goes_on_from_the_edge():
         for t in range(3):
             env.step(rollout, t)
         seen += rollout.observation[:3, 0, 0].tolist()
-        rollout.advance()
+        rollout.continue_from(rollout)
     assert seen == [0, 1, 2, 3, 4, 0, 1, 2, 3]
 
 

@@ -186,7 +186,7 @@ def test_worlds_that_are_cut_off_begin_anew(mode):
     env = VectorAdapter(GymnasiumSource(counts(mode)))
     rollout = run(env, 2)
     rollout.valid[-1, 1:3] = False
-    rollout.advance()
+    rollout.continue_from(rollout)
     env.step(rollout, 0)
     assert rollout.valid[1].tolist() == [False, True, True, True]
     assert rollout.observation[1, :, 2].tolist() == [3, 0, 0, 3]
@@ -200,7 +200,7 @@ def test_worlds_that_cannot_be_cut_off_go_on():
     env = VectorAdapter(GymnasiumSource(Unmasked(AutoresetMode.NEXT_STEP)))
     rollout = run(env, 2)
     rollout.valid[-1, :2] = False
-    rollout.advance()
+    rollout.continue_from(rollout)
     env.step(rollout, 0)  # unseen, the episode of world 0 ends: 3 steps
     assert rollout.valid[1].tolist() == [False, True, True, True]
     assert rollout.episode_length[0, :2].tolist() == [0, 0], "no episode has ended"
@@ -213,7 +213,7 @@ def test_worlds_that_cannot_be_cut_off_go_on():
 def test_a_loaded_state_begins_new_episodes(mode):
     env = VectorAdapter(GymnasiumSource(counts(mode)))
     rollout = run(env, 7)
-    rollout.advance()
+    rollout.continue_from(rollout)
     env.load_state_dict(env.state_dict())
     env.step(rollout, 0)
     assert not rollout.valid[0].any() and rollout.valid[1].all()

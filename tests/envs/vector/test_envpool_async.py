@@ -19,7 +19,7 @@ from headrace.envs.vector.envpool_async import EnvPoolEnv
 from headrace.parallel.collection_modes import make_collector
 from headrace.policies.actor_critic import ActorCritic
 
-DECLARED = {"log_prob": Column(), "value": Column(edge=True)}
+DECLARED = {"log_prob": Column(), "value": Column(bootstrap=True)}
 NAME = "envpool/" + TASK
 
 
@@ -92,7 +92,7 @@ def test_each_world_does_what_it_does_among_all(pools, batch_size, options, clip
                 rollout.valid[-1, 1] = False  # cut off between two rollouts
             else:
                 env.load_state_dict({})
-            rollout.advance()
+            rollout.continue_from(rollout)
     assert len(pools) == 2 and len(pools[0].who) == 5 + batch_size - 1
     assert clip is None or rollouts[0].reward.max() == clip[1]
     together(ours, rollouts[0])  # as one may at any time
@@ -256,7 +256,7 @@ def test_envpool_does_at_its_own_pace_what_it_does_together(batch_size, timeout)
         assert_same(*rollouts)
         for env, rollout in zip((ours, theirs), rollouts, strict=True):
             env.load_state_dict({})
-            rollout.advance()
+            rollout.continue_from(rollout)
     ours.start(rollouts[0], 0, 2)
     ours.ready()
     ours.close()

@@ -105,7 +105,7 @@ def test_envpool_worlds_are_cut_off_and_begun_anew():
     rollout = run(env, 3)
     rollout.valid[-1, 1] = False
     before = rollout.observation[-1].clone()
-    rollout.advance()
+    rollout.continue_from(rollout)
     env.step(rollout, 0)
     assert rollout.episode_length[0, 1] == 3
     assert rollout.valid[1].all()

@@ -53,7 +53,7 @@ def run(env, rollout, steps=40, seed=7, actions=None):
     seen = []
     for first in range(0, steps, rollout.num_steps):
         if first:
-            rollout.advance()
+            rollout.continue_from(rollout)
         rollout.action.copy_(torch.randint(0, 2, rollout.action.shape, generator=generator))
         for t in range(rollout.num_steps):
             env.step(rollout, t)

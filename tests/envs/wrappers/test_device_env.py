@@ -52,7 +52,7 @@ def written(env, steps=3, rollouts=4, cut=False):
     for number in range(rollouts):
         if number:
             rollout.valid[-1, number % env.num_envs] &= not cut
-            rollout.advance()
+            rollout.continue_from(rollout)
         drawn = torch.randn(rollout.action.shape, generator=generator)
         drawn = drawn if rollout.action.dtype.is_floating_point else drawn > 0
         rollout.action.copy_(drawn.to(rollout.action.dtype))

@@ -153,7 +153,7 @@ def test_state_dict_goes_on_bit_for_bit(cls):
     for t in range(30):
         first.step(half, t)
     second.load_state_dict(first.state_dict())
-    half.advance()
+    half.continue_from(half)
     half.action.copy_(whole.action[30:])
     for t in range(30):
         second.step(half, t)

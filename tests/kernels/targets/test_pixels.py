@@ -199,7 +199,7 @@ def test_saved_worlds_go_on_with_their_frames(make):
     for t in range(4):
         worlds.step(first, t)
     saved, edge = worlds.state_dict(), first.observation[-1].clone()
-    first.advance()
+    first.continue_from(first)
     for t in range(4):
         worlds.step(first, t)
     other = make(source, 3)
