@@ -1,12 +1,13 @@
-"""Which backends can run an environment on this machine, and what each costs a step."""
+"""Which backends can run an environment on this machine, and the cost of a step on each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -15,40 +16,35 @@ from headrace.checks.batch import ROWS, fill
 from headrace.core.cores import cores
 from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
-from headrace.envs.base import columns_of, rollout_for
+from headrace.envs.base import Env, columns_of, rollout_for
+from headrace.envs.registry import Source
 from headrace.kernels.language.errors import EnvError
 
-WORLDS = {"cpu": 1024, "torch": 1024, "cuda": 16384, "inline": 4, "vector": 8}
+NUM_ENVS = {"cpu": 1024, "cuda": 16384, "torch": 1024, "inline": 4, "vector": 8}
 
 
 class Cost(NamedTuple):
-    """What a backend costs."""
+    """The cost of a step on a backend."""
 
     backend: str
-    seconds: float | None  # of a step of one world; None where the backend cannot run it, or was not measured
-    note: str  # with how many worlds, or why not
+    seconds: float | None  # of a step of one environment; None where it cannot run, or was not measured
+    note: str  # with how many environments, or why it cannot run
 
 
-def costs(source: Any, kernel: type | None, seconds: float) -> list[Cost]:
-    """Every backend that there is, in the order of `headrace.make`. seconds: to measure each; 0 measures none."""
+def costs(source: Source, kernel: type | None, seconds: float) -> list[Cost]:
+    """Every backend, in the order of `headrace.make`. seconds: to measure each; 0 measures none."""
     return [_cost(name, build, why_not, seconds) for name, build, why_not in _backends(source, kernel)]
 
 
-def _backends(source: Any, kernel: type | None) -> Iterator[tuple[str, Callable[[], Any], str]]:
-    """Name, what makes its environments, and why it cannot run; empty where it can."""
-    uncompiled = "" if kernel is not None else "is for a KernelEnv: see docs/environments.md"
-    for backend in ("cpu", "cuda", "torch"):
-        why_not = uncompiled or (_no_cuda() if backend == "cuda" else "")
-        yield backend, partial(envs.make, source, WORLDS[backend], backend=backend), why_not
-    yield "inline", partial(envs.make, source, WORLDS["inline"], backend="inline"), ""
-    number = cores()
-    yield "workers", partial(envs.make, source, 2 * number, workers=number), ""
-    many = envs.comes_as_vector(source)
-    yield (
-        "vector",
-        partial(envs.make, source, WORLDS["vector"], backend="vector"),
-        "" if many else "does not come as a vector of environments",
-    )
+def _backends(source: Source, kernel: type | None) -> Iterator[tuple[str, Callable[[], Env], str]]:
+    """Name, a function that makes its environments, and why it cannot run; empty where it can."""
+    compiled = "" if kernel is not None else "is for a KernelEnv: see docs/environments.md"
+    vector = "" if envs.comes_as_vector(source) else "does not come as a vector of environments"
+    why_not = {"cpu": compiled, "cuda": compiled or _no_cuda(), "torch": compiled, "vector": vector}
+    for backend, number in NUM_ENVS.items():
+        yield backend, partial(envs.make, source, number, backend=backend), why_not.get(backend, "")
+        if backend == "inline":
+            yield "workers", partial(envs.make, source, 2 * cores(), workers=cores()), ""
 
 
 def _no_cuda() -> str:
@@ -57,37 +53,34 @@ def _no_cuda() -> str:
     return "" if find_spec("numba_cuda") else 'pip install "headrace[cuda]"'
 
 
-def _cost(backend: str, build: Callable[[], Any], why_not: str, seconds: float) -> Cost:
-    if why_not:
-        return Cost(backend, None, why_not)
-    if not seconds:
-        return Cost(backend, None, "not measured")
+def _cost(backend: str, build: Callable[[], Env], why_not: str, seconds: float) -> Cost:
+    if why_not or not seconds:
+        return Cost(backend, None, why_not or "not measured")
     try:
         env = build()
-    except (EnvError, ImportError, TypeError, ValueError) as error:  # says what is in the way
+    except (EnvError, ImportError, TypeError, ValueError) as error:  # the message says why it cannot run
         return Cost(backend, None, str(error).splitlines()[0])
     except Exception as error:
         return Cost(backend, None, _raised(error))
-    try:
-        return Cost(backend, step_seconds(env, seconds), _with(backend, env))
-    except Exception as error:
-        return Cost(backend, None, _raised(error))
-    finally:
-        env.close()
+    with closing(env):
+        try:
+            return Cost(backend, step_seconds(env, seconds), _number(backend, env))
+        except Exception as error:
+            return Cost(backend, None, _raised(error))
 
 
 def _raised(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _with(backend: str, env: Any) -> str:
+def _number(backend: str, env: Env) -> str:
     agents = getattr(env, "num_agents", 1)
-    worlds = f"{env.num_envs // agents:,} worlds" + (f" of {agents} agents" if agents > 1 else "")
-    return f"{worlds} in {cores()} processes" if backend == "workers" else worlds
+    number = f"{env.num_envs // agents:,} environments" + (f" of {agents} agents" if agents > 1 else "")
+    return f"{number} in {cores()} processes" if backend == "workers" else number
 
 
-def step_seconds(env: Any, seconds: float) -> float:
-    """Seconds of a step of one world by random actions, measured for so long after a first rollout."""
+def step_seconds(env: Env, seconds: float) -> float:
+    """Seconds of a step of one environment by random actions, measured for `seconds` after a first rollout."""
     rollout = rollout_for(env, ROWS, columns_of(env))
     fill(env.action_space, rollout.action, 0)
     env.reset(rollout, 0)
@@ -101,7 +94,7 @@ def step_seconds(env: Any, seconds: float) -> float:
         return (perf_counter() - began) / steps
 
 
-def _run(env: Any, rollout: Rollout) -> None:
+def _run(env: Env, rollout: Rollout) -> None:
     for t in range(ROWS):
         env.step(rollout, t)
     if rollout.device.type == "cuda":

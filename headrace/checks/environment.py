@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from contextlib import closing
+from typing import NamedTuple
+
+import gymnasium
 
 from headrace import envs
-from headrace.checks import batch
-from headrace.checks import random_rollout as walking
+from headrace.checks import batch, random_rollout
 from headrace.checks.against import against
-from headrace.checks.agents import said_by_pettingzoo
 from headrace.checks.backends import Cost, costs
-from headrace.checks.finding import Finding
+from headrace.checks.finding import Finding, raised
+from headrace.checks.random_rollout import StepTimes
+from headrace.checks.third_party import gymnasium_checker, pettingzoo_checker
 from headrace.data.spaces import action_column, observation_column
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.registry import Source
 from headrace.evaluation.evaluator import kernel_class
 from headrace.kernels.language.errors import EnvError
 
-RAISES = "an exception ends a training, or with on_error='restart' the episode: mend what raises it"
-MANY = 4  # worlds that are looked at together
-UNEVEN = 10  # times the median: where one step in a hundred takes so long, others wait for it
+BATCH = 4  # environments of a batch check
+UNEVEN = 10  # times the median: if one step in a hundred takes as long, synchronous workers wait often
+
+Result = tuple[list[Finding], StepTimes | None]
 
 
 class Report(NamedTuple):
@@ -26,95 +31,79 @@ class Report(NamedTuple):
 
     name: str
     findings: list[Finding]
-    times: walking.Times | None  # of its step; None where it could not be made
+    times: StepTimes | None  # of its step; None where no step was possible
     costs: list[Cost]
 
 
-def check(source: Any, steps: int = 1000, seconds: float = 2.0, seed: int = 0, measure: float = 0.5) -> Report:
-    """Walk through a source's worlds, ask Gymnasium's or PettingZoo's checker, compare a kernel with its original, and
-    measure the backends.
+def check(source: Source, steps: int = 1000, seconds: float = 2.0, seed: int = 0, measure: float = 0.5) -> Report:
+    """Step environments by random actions, run Gymnasium's or PettingZoo's checker, compare a port with its reference,
+    and measure the backends.
 
-    steps, seconds: of the walk, whichever is over first. measure: seconds for each backend; 0 for none.
-    Raises what make() raises for a source that is not known.
+    The random rollout ends after `steps` steps or `seconds`, whichever is reached first. measure: seconds for each
+    backend; 0 for none. Raises what make() raises for an unknown source.
     """
     name, kernel = envs.spec(source).name, kernel_class(source)
-    walk = _many if kernel is None and envs.comes_as_vector(source) else _one
-    findings, times = walk(source, steps, seconds, seed)
+    check = _check_batch if kernel is None and envs.comes_as_vector(source) else _check_single
+    findings, times = check(source, steps, seconds, seed)
     if kernel is not None:
-        findings += _kernel(kernel, seed)
-    elif times is not None:  # those of a kernel are of its plain Python, which no training runs
+        findings += _check_port(kernel, seed)
+    elif times is not None:  # those of a kernel are of its plain Python, which is not used in training
         findings += uneven(times)
     return Report(name, findings, times, costs(source, kernel, measure))
 
 
-def _one(source: Any, steps: int, seconds: float, seed: int) -> tuple[list[Finding], walking.Times | None]:
-    """One world: the original of a port, a KernelEnv in plain Python, or what the source makes."""
+def _check_single(source: Source, steps: int, seconds: float, seed: int) -> Result:
+    """One environment: the reference of a port, a KernelEnv in plain Python, or what the source makes."""
     factory = envs.factory(source)
     try:
-        env: Any = factory()
+        env = factory()
     except ImportError:
         raise
     except Exception as error:
-        return [_raised("making it", error)], None
-    if hasattr(env, "possible_agents"):
-        env.close()
-        findings, times = _many(source, steps, seconds, seed)
-        return [*said_by_pettingzoo(factory), *findings], times
-    findings = [
-        walking.supported(env.observation_space, observation_column, "observation_space"),
-        walking.supported(env.action_space, action_column, "action_space"),
-        *walking.said_by_gymnasium(env),
-    ]
-    try:
-        found = walking.walk(env, steps, seconds, seed)
-        times = walking.Times.of(found.steps, found.resets)
-        findings += walking.findings(found, env)
-        findings += walking.seeding(factory, env, seed, times.median)
-    except Exception as error:
-        return [*findings, _raised("a walk", error)], None
-    finally:
-        env.close()
-    return findings, times
+        return [raised("the constructor", error)], None
+    with closing(env):
+        if isinstance(env, gymnasium.Env):
+            findings = [
+                random_rollout.supported(env.observation_space, observation_column, "observation_space"),
+                random_rollout.supported(env.action_space, action_column, "action_space"),
+                *gymnasium_checker(env),
+            ]
+            try:
+                seen = random_rollout.run(env, steps, seconds, seed)
+                times = StepTimes.of(seen.steps, seen.resets)
+                findings += random_rollout.findings(seen, env)
+                return findings + random_rollout.seeding(factory, env, seed, times.median), times
+            except Exception as error:
+                return [*findings, raised("a random rollout", error)], None
+    findings, batch_times = _check_batch(source, steps, seconds, seed)
+    return [*pettingzoo_checker(factory), *findings], batch_times
 
 
-def _many(source: Any, steps: int, seconds: float, seed: int) -> tuple[list[Finding], walking.Times | None]:
-    """Worlds that come as a vector of them, or are shared by several agents."""
+def _check_batch(source: Source, steps: int, seconds: float, seed: int) -> Result:
+    """A vector of environments, or environments of several agents."""
     try:
-        return batch.check(lambda: envs.make(source, MANY), steps, seconds, seed)
+        return batch.check(lambda: envs.make(source, BATCH), steps, seconds, seed)
     except ImportError:
         raise
     except Exception as error:
-        return [_raised(f"{MANY} of them", error)], None
+        return [raised(f"a batch of {BATCH}", error)], None
 
 
-def _raised(what: str, error: Exception) -> Finding:
-    notes = "; ".join(getattr(error, "__notes__", []))
-    return Finding("exceptions", "wrong", f"{what} raised {type(error).__name__}: {error} {notes}".rstrip(), RAISES)
-
-
-def uneven(times: walking.Times) -> list[Finding]:
+def uneven(times: StepTimes) -> list[Finding]:
     """A note, where some steps take much longer than most."""
     if times.p99 < UNEVEN * times.median or times.p99 < 1e-3:
         return []
     found = f"one step in a hundred takes {times.p99 / times.median:.0f} times the median"
-    return [
-        Finding(
-            "step time",
-            "note",
-            found,
-            "in workers others need not wait for it: --collection async, see docs/environments.md",
-        )
-    ]
+    advice = "with workers, --collection async does not wait for slow steps: see docs/environments.md"
+    return [Finding("step time", "note", found, advice)]
 
 
-def _kernel(kernel: type[KernelEnv], seed: int) -> list[Finding]:
-    """The compiled class beside its original."""
+def _check_port(kernel: type[KernelEnv], seed: int) -> list[Finding]:
+    """A KernelEnv compared with its reference, where it has one."""
     if kernel.gymnasium_id is None:
         return []
     try:
-        return [
-            finding._replace(check=f"kernel: {finding.check}")
-            for finding in against(kernel, envs.factory(kernel.gymnasium_id), seed=seed)
-        ]
+        findings = against(kernel, envs.factory(kernel.gymnasium_id), seed=seed)
     except EnvError as error:
         return [Finding("kernel", "wrong", str(error))]
+    return [finding._replace(check=f"kernel: {finding.check}") for finding in findings]

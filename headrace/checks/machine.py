@@ -1,51 +1,59 @@
-"""`headrace check --device`: does this machine compute what plain torch on the CPU computes?"""
+"""`headrace check --device`: do the kernels of this machine agree with plain torch on the CPU?"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
+import torch
+
+from headrace.checks.output import write_json
+from headrace.checks.parity import Check, check, facts
 from headrace.core.device import resolve
 from headrace.core.text import plain_table
 
 HEADINGS = ("check", "agrees", "difference", "allowed", "seconds", "")
 
 
-def check(name: str) -> dict[str, Any]:
-    """The outcome of all checks of a device, in JSON's types. Raises ValueError where the device is missing."""
+class DeviceReport(NamedTuple):
+    """The results of all checks of a device."""
+
+    device: torch.device
+    machine: dict[str, str]  # device name, driver, versions
+    checks: list[Check]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all agree."""
+        return all(one.passed for one in self.checks)
+
+
+def check_device(name: str) -> DeviceReport:
+    """Run all checks of a device. Raises ValueError where it is missing or has no kernels."""
     try:
         device = resolve(name)
     except ValueError as error:
         raise ValueError(f"{error}: install a CUDA build of torch and a driver, or check --device cpu") from error
-    from headrace.checks import parity
-
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"there are no kernels for {device}: check cpu or cuda")
     if device.type == "cuda" and find_spec("numba_cuda") is not None:
         import_module("headrace.bindings.rng_returns_cuda")
-    checks = parity.check(device)
-    rows = [one._asdict() for one in checks]
-    passed = all(one.passed for one in checks)
-    return {"device": str(device), "machine": parity.facts(device), "passed": passed, "checks": rows}
+    return DeviceReport(device, facts(device), check(device))
 
 
-def report(outcome: dict[str, Any], options: Any) -> None:
-    """Print the outcome, and write it where asked. options: output and json of `headrace check`."""
-    text = json.dumps(outcome, indent=1)
-    if options.output is not None:
-        options.output.write_text(text + "\n")
-    if options.json:
-        print(text)
+def show(report: DeviceReport, file: Path | None, as_json: bool) -> None:
+    """Print the results, and write them to a JSON file unless that is None."""
+    results = {"device": str(report.device), "machine": report.machine, "passed": report.passed}
+    if write_json({**results, "checks": [one._asdict() for one in report.checks]}, file, as_json):
         return
-    print(plain_table([HEADINGS, *(_cells(row) for row in outcome["checks"])]))
-    failed = [row["name"] for row in outcome["checks"] if not row["passed"]]
-    what = f"on {outcome['machine']['device']}"
-    print(f"{what}: " + (f"{', '.join(failed)} differ from plain torch" if failed else "all as plain torch"))
+    print(plain_table([HEADINGS, *map(_cells, report.checks)]))
+    failed = [one.name for one in report.checks if not one.passed]
+    outcome = f"{', '.join(failed)} differ from plain torch" if failed else "all agree with plain torch"
+    print(f"on {report.machine['device']}: {outcome}")
 
 
-def _cells(row: dict[str, Any]) -> Sequence[str]:
-    numbers = ["-" if row[name] is None else f"{row[name]:.2g}" for name in ("worst", "allowed")]
-    return (row["name"], "yes" if row["passed"] else "NO", *numbers, f"{row['seconds']:.2f}", row["note"])
+def _cells(check: Check) -> tuple[str, ...]:
+    numbers = ["-" if number is None else f"{number:.2g}" for number in (check.worst, check.allowed)]
+    return (check.name, "yes" if check.passed else "NO", *numbers, f"{check.seconds:.2f}", check.note)

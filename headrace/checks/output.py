@@ -1,17 +1,18 @@
-"""What was found of an environment, on the screen and as JSON."""
+"""Prints the results of `headrace check`, or writes them as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
 
 from headrace.checks.environment import Report
-from headrace.checks.random_rollout import Times
+from headrace.checks.random_rollout import StepTimes
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "wrong": ("WRONG", "bold red")}
-WIDTH = 120  # of what does not go to a terminal
+WIDTH = 120  # characters, where the output is no terminal
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -20,18 +21,23 @@ def passed(report: Report) -> bool:
     return all(finding.outcome != "wrong" for finding in report.findings)
 
 
-def show(report: Report, options: Any) -> None:
-    """Print what was found, and write it where asked. options: output and json of `headrace check`."""
-    text = json.dumps(as_json(report), indent=1)
-    if options.output is not None:
-        options.output.write_text(text + "\n")
-    if options.json:
-        print(text)
-    else:
+def show(report: Report, file: Path | None, as_json: bool) -> None:
+    """Print the results, and write them to a JSON file unless that is None."""
+    if not write_json(to_json(report), file, as_json):
         _print(report)
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def write_json(results: Mapping[str, object], file: Path | None, printed: bool) -> bool:
+    """Write results to a JSON file unless that is None, and print them where `printed` says so; returns `printed`."""
+    text = json.dumps(results, indent=1)
+    if file is not None:
+        file.write_text(text + "\n")
+    if printed:
+        print(text)
+    return printed
+
+
+def to_json(report: Report) -> dict[str, object]:
     """In JSON's types."""
     return {
         "env": report.name,
@@ -52,15 +58,15 @@ def _print(report: Report) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for finding in report.findings:
         mark, style = MARKS[finding.outcome]
-        words = Text(finding.found)
+        text = Text(finding.found)
         if finding.advice and finding.outcome != "ok":
-            words.append(f"\n-> {finding.advice}", style="dim")
-        table.add_row(Text(mark, style=style), finding.check, words)
+            text.append(f"\n-> {finding.advice}", style="dim")
+        table.add_row(Text(mark, style=style), finding.check, text)
     console.print(table)
     if report.times is not None:
-        console.print(f"\n{_said(report.times)}")
+        console.print(f"\n{_times(report.times)}")
     if report.costs:
-        costs = Table("backend", "a step of one", "steps/s", "", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        costs = Table("backend", "time per step", "steps/s", "", box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for column in costs.columns[1:3]:
             column.justify = "right"
         for cost in report.costs:
@@ -68,20 +74,19 @@ def _print(report: Report) -> None:
             costs.add_row(cost.backend, *numbers, Text(cost.note, style="dim"))
         console.print()
         console.print(costs)
-    console.print(f"\n{_sum(report)}", style="green" if passed(report) else "bold red")
+    console.print(f"\n{_summary(report)}", style="green" if passed(report) else "bold red")
 
 
-def _said(times: Times) -> str:
+def _times(times: StepTimes) -> str:
     steps = f"{duration(times.median)} (median), {duration(times.p99)} (p99), {duration(times.slowest)} (slowest"
-    return f"a step of its world takes {steps} of {times.steps:,}); a reset {duration(times.reset)}"
+    return f"a step of one environment takes {steps} of {times.steps:,}); a reset takes {duration(times.reset)}"
 
 
-def _sum(report: Report) -> str:
+def _summary(report: Report) -> str:
     count = Counter(finding.outcome for finding in report.findings)
-    notes = f"{count['note']} note{'s' * (count['note'] != 1)}"
-    if count["wrong"]:
-        return f"{count['wrong']} wrong, {notes}"
-    return "nothing wrong" + (f", {notes}" if count["note"] else "")
+    wrong = f"{count['wrong']} wrong" if count["wrong"] else "nothing wrong"
+    notes = f", {count['note']} note{'s' * (count['note'] != 1)}"
+    return wrong + (notes if count["note"] or count["wrong"] else "")
 
 
 def duration(seconds: float) -> str:

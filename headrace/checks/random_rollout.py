@@ -1,4 +1,4 @@
-"""A walk through one gymnasium.Env by random actions: what it gives, whether its seed decides, how long it takes."""
+"""Random actions in one gymnasium.Env: are outcomes valid and reproducible by seed, and how long does a step take?"""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isfinite
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Space
 
-from headrace.checks.finding import Finding
-from headrace.checks.space_mismatch import misfit
+from headrace.checks.finding import Finding, another_seed, findings_of
+from headrace.checks.space_mismatch import Sample, mismatch
+from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import describe
 
-FEWEST = 5  # steps of a trajectory that is repeated, however slow
-MOST = 200
-REPEATED = 0.5  # s to spend on each such trajectory
-ADVICE = {
-    "observations": "let observation_space say what step() and reset() give, or give what it says",
-    "rewards": "give a finite number: a NaN or infinite reward ruins the weights of whoever learns from it",
-    "endings": "give terminated and truncated as bools; on a time limit truncated=True, not terminated",
-}
+MIN_REPEATED, MAX_REPEATED = 5, 200  # steps of a trajectory that is repeated
+REPEATED_SECONDS = 0.5  # s to spend on each such trajectory
 
 
-class Times(NamedTuple):
+class StepTimes(NamedTuple):
     """Seconds of a step."""
 
     median: float
@@ -36,137 +31,129 @@ class Times(NamedTuple):
     reset: float  # median of the resets
 
     @classmethod
-    def of(cls, steps: list[float], resets: list[float]) -> Times:
-        """Of what was measured."""
+    def of(cls, steps: list[float], resets: list[float]) -> StepTimes:
+        """From the measured seconds of steps and resets."""
         median, p99, slowest = np.percentile(steps, (50, 99, 100)).tolist()
         return cls(median, p99, slowest, len(steps), float(np.median(resets)))
 
 
 @dataclass
-class Walk:
-    """What was seen on the way."""
+class RandomRollout:
+    """What was observed."""
 
     steps: list[float] = field(default_factory=list)  # seconds of each
     resets: list[float] = field(default_factory=list)
     endings: list[str] = field(default_factory=list)  # "terminated", "truncated" of each episode
-    wrong: dict[str, str] = field(default_factory=dict)  # check -> the first thing wrong
+    errors: dict[str, str] = field(default_factory=dict)  # check -> the first error
 
     def note(self, check: str, found: str) -> None:
-        """Keep the first thing that is wrong."""
-        if found and check not in self.wrong:
-            self.wrong[check] = f"{found} (step {len(self.steps)}, episode {len(self.endings)})"
+        """Keep the first error of a check; an empty text is none."""
+        if found and check not in self.errors:
+            self.errors[check] = f"{found} (step {len(self.steps)}, episode {len(self.endings)})"
 
 
-def walk(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> Walk:
-    """Walk for so many steps, or so long. What the environment raises goes up, with a note of where."""
-    found, began = Walk(), perf_counter()
+def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRollout:
+    """Run for `steps` steps or `seconds`, whichever is reached first. An exception of the environment is re-raised with
+    a note of where it occurred."""
+    seen, began = RandomRollout(), perf_counter()
     env.action_space.seed(seed)
-    begin: int | None = seed
+    reset_seed: int | None = seed
     try:
-        while len(found.steps) < steps and (perf_counter() - began < seconds or not found.steps):
+        while len(seen.steps) < steps and (perf_counter() - began < seconds or not seen.steps):
             started = perf_counter()
-            outcome: Any = env.reset(seed=begin)
-            found.resets.append(perf_counter() - started)
-            found.note("reset()", _wrong_pair(outcome))
-            found.note("observations", misfit(env.observation_space, outcome[0], "the observation of reset()"))
-            _episode(env, found, steps, began + seconds)
-            begin = None
+            outcome = env.reset(seed=reset_seed)
+            seen.resets.append(perf_counter() - started)
+            if not (isinstance(outcome, tuple) and len(outcome) == 2):
+                raise TypeError(f"reset() returned {outcome!r}: it must return (observation, info)")
+            seen.note("reset()", _wrong_info(outcome[1]))
+            seen.note("observations", mismatch(env.observation_space, outcome[0], "the observation of reset()"))
+            _episode(env, seen, steps, began + seconds)
+            reset_seed = None
     except Exception as error:
-        error.add_note(f"(after {len(found.steps)} steps, in episode {len(found.endings)} of a walk from seed {seed})")
+        place = f"after {len(seen.steps)} steps, in episode {len(seen.endings)} of a random rollout with seed {seed}"
+        error.add_note(f"({place})")
         raise
-    return found
+    return seen
 
 
-def _episode(env: gymnasium.Env, found: Walk, steps: int, until: float) -> None:
-    while len(found.steps) < steps and (perf_counter() < until or not found.steps):
+def _episode(env: gymnasium.Env, seen: RandomRollout, steps: int, until: float) -> None:
+    while len(seen.steps) < steps and (perf_counter() < until or not seen.steps):
         action = env.action_space.sample()
         started = perf_counter()
-        outcome: Any = env.step(action)
-        found.steps.append(perf_counter() - started)
+        outcome = env.step(action)
+        seen.steps.append(perf_counter() - started)
         if not (isinstance(outcome, tuple) and len(outcome) == 5):
-            raise TypeError(f"step() gave {outcome!r}: it must give (observation, reward, terminated, truncated, info)")
+            wanted = "(observation, reward, terminated, truncated, info)"
+            raise TypeError(f"step() returned {outcome!r}: it must return {wanted}")
         observation, reward, terminated, truncated, info = outcome
-        found.note("observations", misfit(env.observation_space, observation, "the observation of step()"))
-        found.note("rewards", wrong_reward(reward))
+        seen.note("observations", mismatch(env.observation_space, observation, "the observation of step()"))
+        seen.note("rewards", _wrong_reward(reward))
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_):
-                found.note("endings", f"{name} is {flag!r}, a {type(flag).__name__}")
-        if not isinstance(info, dict):
-            found.note("info", f"info is {info!r}, not a dict")
+                seen.note("endings", f"{name} is {flag!r}, a {type(flag).__name__}")
+        seen.note("info", _wrong_info(info))
         if terminated or truncated:
-            found.endings.append("terminated" if terminated else "truncated")
+            seen.endings.append("terminated" if terminated else "truncated")
             return
 
 
-def _wrong_pair(outcome: Any) -> str:
-    if isinstance(outcome, tuple) and len(outcome) == 2:
-        return "" if isinstance(outcome[1], dict) else f"its info is {outcome[1]!r}, not a dict"
-    raise TypeError(f"reset() gave {outcome!r}: it must give (observation, info)")
+def _wrong_info(info: Sample) -> str:
+    return "" if isinstance(info, dict) else f"info is {info!r}, not a dict"
 
 
-def wrong_reward(reward: Any) -> str:
-    """What is wrong with a reward; empty where it is a finite number."""
+def _wrong_reward(reward: Sample) -> str:
     if isinstance(reward, bool | np.bool_) or not isinstance(reward, int | float | np.number):
         return f"the reward is {reward!r}, a {type(reward).__name__}"
     return "" if isfinite(float(reward)) else f"the reward is {reward}"
 
 
-def findings(found: Walk, env: gymnasium.Env) -> list[Finding]:
-    """A walk's findings in words."""
-    episodes = f"{len(found.steps):,} steps, {len(found.endings)} episodes"
-    said = []
-    for check, right in (
-        ("observations", "all in the space"),
-        ("rewards", "finite numbers"),
-        ("endings", f"{found.endings.count('terminated')} terminated, {found.endings.count('truncated')} truncated"),
-    ):
-        if check in found.wrong:
-            said.append(Finding(check, "wrong", found.wrong[check], ADVICE[check]))
-        else:
-            said.append(Finding(check, "ok", f"{right} ({episodes})"))
-    said += [Finding(check, "wrong", what) for check, what in found.wrong.items() if check not in ADVICE]
-    limit = getattr(env.spec, "max_episode_steps", None)
-    if not found.endings and limit is None and "endings" not in found.wrong:
-        advice = "if it may go on for ever, give it a time limit: gymnasium.wrappers.TimeLimit, or max_episode_steps"
-        said[2] = Finding("endings", "note", f"no episode ended in {len(found.steps):,} steps", advice)
-    return said
+def time_limit(env: gymnasium.Env) -> int | None:
+    """Steps after which gymnasium.make lets episodes be truncated; None for never."""
+    return None if env.spec is None else env.spec.max_episode_steps
+
+
+def findings(seen: RandomRollout, env: gymnasium.Env) -> list[Finding]:
+    """The findings of a random rollout."""
+    episodes = f"{len(seen.steps):,} steps, {len(seen.endings)} episodes"
+    ended = f"{seen.endings.count('terminated')} terminated, {seen.endings.count('truncated')} truncated"
+    texts = {"observations": "all in the space", "rewards": "finite numbers", "endings": ended}
+    found = findings_of(seen.errors, {check: f"{text} ({episodes})" for check, text in texts.items()})
+    if not seen.endings and time_limit(env) is None and "endings" not in seen.errors:
+        advice = "if episodes may never end, add a time limit: gymnasium.wrappers.TimeLimit, or max_episode_steps"
+        found[2] = Finding("endings", "note", f"no episode ended in {len(seen.steps):,} steps", advice)
+    return found
 
 
 def seeding(factory: Callable[[], gymnasium.Env], env: gymnasium.Env, seed: int, step_seconds: float) -> list[Finding]:
-    """Whether a seed decides an episode: in the same world, in another one, and whether another seed gives another."""
-    steps = int(np.clip(REPEATED / max(step_seconds, 1e-9), FEWEST, MOST))
+    """Whether a seed gives the same episode in the same and in another environment, and another seed another one."""
+    steps = int(np.clip(REPEATED_SECONDS / max(step_seconds, 1e-9), MIN_REPEATED, MAX_REPEATED))
     first = trajectory(env, seed, steps)
     other = factory()
     try:
-        again, elsewhere, differently = trajectory(env, seed, steps), trajectory(other, seed, steps), None
-        differently = trajectory(other, seed + 1, steps, actions=seed)
+        again, elsewhere = trajectory(env, seed, steps), trajectory(other, seed, steps)
+        different = trajectory(other, seed + 1, steps, action_seed=seed)
     finally:
         other.close()
-    said = []
-    for check, second, what in (
-        ("seeding", elsewhere, "another world of the same seed"),
-        ("reset", again, "the same world, reset to the same seed,"),
+    advice = "draw all random numbers from self.np_random, after super().reset(seed=seed)"
+    found = []
+    for check, second, what, remedy in (
+        ("seeding", elsewhere, "another environment with the same seed", advice),
+        ("reset", again, "the same environment, reset with the same seed,", f"{advice}; reset the whole state"),
     ):
-        apart = next((k for k, (a, b) in enumerate(zip(first, second, strict=False)) if not same(a, b)), None)
-        if apart is None and len(first) == len(second):
-            said.append(Finding(check, "ok", f"{what} gives the same {len(first)} steps"))
+        if same(first, second):
+            found.append(Finding(check, "ok", f"{what} gives the same {len(first)} steps"))
             continue
-        place = f"step {apart}" if apart else "its first observation" if apart == 0 else "its length"
-        advice = "draw all randomness from self.np_random, after super().reset(seed=seed)" + (
-            "" if check == "seeding" else "; keep nothing of the last episode"
-        )
-        said.append(Finding(check, "wrong", f"{what} differs in {place}", advice))
-    if len(first) == len(differently) and all(map(same, first, differently)):
-        said.append(Finding("another seed", "note", f"gives the same {len(first)} steps: nothing here is random"))
-    else:
-        said.append(Finding("another seed", "ok", "gives another episode"))
-    return said
+        differ = next((k for k, (a, b) in enumerate(zip(first, second, strict=False)) if not same(a, b)), None)
+        place = "its length" if differ is None else f"step {differ}" if differ else "its first observation"
+        found.append(Finding(check, "wrong", f"{what} differs in {place}", remedy))
+    return [*found, another_seed(same(first, different), len(first))]
 
 
-def trajectory(env: gymnasium.Env, seed: int, steps: int, actions: int | None = None) -> list[Any]:
-    """Outcomes of an episode from a seed, by actions drawn from it or from another."""
-    env.action_space.seed(seed if actions is None else actions)
-    outcomes: list[Any] = [env.reset(seed=seed)[0]]
+def trajectory(env: gymnasium.Env, seed: int, steps: int, action_seed: int | None = None) -> list[Sample]:
+    """First observation and (observation, reward, terminated, truncated) of each step of an episode, by random actions
+    from the same seed or from `action_seed`."""
+    env.action_space.seed(seed if action_seed is None else action_seed)
+    outcomes: list[Sample] = [env.reset(seed=seed)[0]]
     for _ in range(steps):
         observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
         outcomes.append((observation, reward, terminated, truncated))
@@ -175,45 +162,20 @@ def trajectory(env: gymnasium.Env, seed: int, steps: int, actions: int | None = 
     return outcomes
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two outcomes are equal, part by part; NaN equals itself."""
+def same(one: Sample, other: Sample) -> bool:
+    """Whether two (nested) samples are equal; NaN equals NaN."""
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
     if isinstance(one, list | tuple):
         return isinstance(other, list | tuple) and len(one) == len(other) and all(map(same, one, other))
     a, b = np.asarray(one), np.asarray(other)
-    if a.dtype.kind != "f":
-        return np.array_equal(a, b)
-    return np.array_equal(a, b, equal_nan=b.dtype.kind == "f")
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f")
 
 
-def supported(space: Space, column: Callable[[Space], Any], name: str) -> Finding:
-    """Whether a space can be trained with."""
+def supported(space: Space, column: Callable[[Space], Column | Columns], name: str) -> Finding:
+    """Whether policies can use a space."""
     try:
         column(space)
     except TypeError as error:
         return Finding(name, "wrong", str(error))
     return Finding(name, "ok", describe(space))
-
-
-def said_by_gymnasium(env: gymnasium.Env) -> list[Finding]:
-    """What Gymnasium's own checker says of the environment without its wrappers."""
-    import warnings
-
-    from gymnasium.utils.env_checker import check_env
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            check_env(env.unwrapped, skip_render_check=True)
-        except Exception as error:
-            return [Finding("Gymnasium's checker", "wrong", f"{type(error).__name__}: {error}")]
-    said = {_plain(str(warning.message)) for warning in caught}
-    if not said:
-        return [Finding("Gymnasium's checker", "ok", "has nothing to say")]
-    return [Finding("Gymnasium's checker", "note", text) for text in sorted(said)]
-
-
-def _plain(text: str) -> str:
-    """A warning without its colours and its head."""
-    return text.replace("\x1b[33m", "").replace("\x1b[0m", "").removeprefix("WARN: ")

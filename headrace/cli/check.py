@@ -1,72 +1,69 @@
-"""`headrace check`: is an environment what it says it is, and does this machine compute what plain torch computes?"""
+"""`headrace check`: does an environment follow its interface, and do this machine's kernels agree with plain torch?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-DESCRIPTION = """headrace check ENV: spaces, rewards, endings and seeds of an environment, what Gymnasium's own checker
-says, how long a step takes, and what each backend would make of it.
-headrace check MyKernel.py:Mine --against LunarLander-v3: a rewrite beside its original.
-headrace check --device cuda: kernels, fused code and graphs of a device beside plain torch on the CPU.
-Exit code 0 where all is well, 1 where something is wrong, 2 where something is missing."""
+DESCRIPTION = """headrace check ENV: check the spaces, rewards, endings and seeding of an environment, run Gymnasium's
+checker on it, and measure the time of a step and the throughput of each backend.
+headrace check my_kernel.py:MyEnv --against LunarLander-v3: compare a port with its reference.
+headrace check --device cuda: compare the kernels, fused code and graphs of a device with plain torch on the CPU.
+Exit code: 0 if nothing is wrong, 1 if something is wrong, 2 for a usage error or a missing package."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What to check, and where the outcome goes."""
+    """What to check, and where the results go."""
 
-    # a name, a Gymnasium id or path/to/file.py:Class; without, this machine is checked
+    # a name, a Gymnasium id or path/to/file.py:Class; without it, this machine is checked
     env: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[ENV]")] = None
-    against: str | None = None  # the original of which ENV, a KernelEnv, is a rewrite: single steps are compared
-    steps: int = 1000  # of the walk through ENV, or to compare with the original
-    seconds: float = 2.0  # that the walk may take
-    measure: float = 0.5  # seconds to measure each backend; 0 for none
-    allowed: float = 1e-5  # difference from the original, in parts of max(1, |x|)
-    seed: int = 0  # of the walk
-    device: str = "cpu"  # cpu, cuda, cuda:1: of the machine's check
-    output: Path | None = None  # a JSON file to write
+    against: str | None = None  # the reference of which ENV, a KernelEnv, is a port: single steps are compared
+    steps: int = 1000  # steps of random actions in ENV, or steps to compare with the reference
+    seconds: float = 2.0  # time limit of the random actions, s
+    measure: float = 0.5  # time to measure each backend, s; 0: do not measure
+    allowed: float = 1e-5  # largest difference from the reference, relative to max(1, |x|)
+    seed: int = 0  # of the environment and the random actions
+    device: str = "cpu"  # for a check of this machine: cpu, cuda, cuda:1
+    output: Path | None = None  # write the results to this JSON file
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print JSON instead of a table
 
 
 def main(arguments: list[str]) -> None:
-    """Check an environment or a device, print, and end with exit code 1 where something is wrong."""
+    """Check an environment or a device and print the results; exit code 1 where something is wrong."""
     options = tyro.cli(Check, prog="headrace check", description=DESCRIPTION, args=arguments)
     if options.against is not None and options.env is None:
         raise ValueError(f"--against {options.against} needs the kernel to compare: headrace check file.py:Class ...")
-    if not _checked(options):
+    if not (_check_machine(options) if options.env is None else _check_env(options.env, options)):
         raise SystemExit(1)
 
 
-def _checked(options: Check) -> bool:
-    """Whether all is well."""
-    if options.env is None:
-        from headrace.checks import machine
+def _check_machine(options: Check) -> bool:
+    """Whether the kernels of a device agree with plain torch."""
+    from headrace.checks import machine
 
-        outcome = machine.check(options.device)
-        machine.report(outcome, options)
-        return bool(outcome["passed"])
-    from headrace.checks import output
-
-    found = _report(options)
-    output.show(found, options)
-    return output.passed(found)
+    report = machine.check_device(options.device)
+    machine.show(report, options.output, options.json)
+    return report.passed
 
 
-def _report(options: Check) -> Any:
+def _check_env(env: str, options: Check) -> bool:
+    """Whether nothing is wrong with an environment."""
     from headrace import envs
-    from headrace.checks import environment
+    from headrace.checks import environment, output
     from headrace.checks.against import against
     from headrace.evaluation.evaluator import kernel_class
 
-    env: Any = options.env
     if options.against is None:
-        return environment.check(env, options.steps, options.seconds, options.seed, options.measure)
-    kernel = kernel_class(env)
-    if kernel is None:
-        raise TypeError(f"{env} is no KernelEnv: --against compares a kernel with the environment it is a rewrite of")
-    findings = against(kernel, envs.factory(options.against), options.steps, options.seed, options.allowed)
-    return environment.Report(f"{env} against {options.against}", findings, None, [])
+        report = environment.check(env, options.steps, options.seconds, options.seed, options.measure)
+    else:
+        kernel = kernel_class(env)
+        if kernel is None:
+            raise TypeError(f"{env} is no KernelEnv: --against compares a KernelEnv with the reference it is a port of")
+        findings = against(kernel, envs.factory(options.against), options.steps, options.seed, options.allowed)
+        report = environment.Report(f"{env} against {options.against}", findings, None, [])
+    output.show(report, options.output, options.json)
+    return output.passed(report)

@@ -1,4 +1,4 @@
-"""A kernel beside its original: what agrees passes, and the first field that differs is named with both values."""
+"""A kernel compared with its reference: the first field that differs is named with both values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def cartpole():
     return gymnasium.make("CartPole-v1")
 
 
-def compared(cls, original=cartpole, **options):
-    return {one.check: one for one in against(cls, original, backend="torch", **{"steps": 400} | options)}
+def compared(cls, reference=cartpole, **options):
+    return {one.check: one for one in against(cls, reference, backend="torch", **{"steps": 400} | options)}
 
 
 class Spring(gymnasium.Env):
-    """A mass on a spring, with its state under names of its own; ends when it is far out."""
+    """A mass on a spring, with attributes for its state; ends when it is far out."""
 
     observation_space, action_space = Box(-9, 9, (2,)), Discrete(2)
 
@@ -47,8 +47,8 @@ class Spring(gymnasium.Env):
         return np.array([self.place, self.speed], np.float32)
 
 
-class Rewrite(KernelEnv):
-    """Spring, right in all."""
+class Port(KernelEnv):
+    """Spring, without errors."""
 
     observation_space, action_space = Spring.observation_space, Spring.action_space
 
@@ -58,49 +58,49 @@ class Rewrite(KernelEnv):
         count: i32
 
     def reset(s, p, key):
-        return Rewrite.State(uniform(key, 0, -1.0, 1.0), uniform(key, 1, -1.0, 1.0), 0)
+        return Port.State(uniform(key, 0, -1.0, 1.0), uniform(key, 1, -1.0, 1.0), 0)
 
     def step(s, p, action, key):
         speed = s.speed + 0.1 * (2.0 * action - 1.0 - sin(s.place))
         place = s.place + 0.1 * speed
-        return Rewrite.State(place, speed, s.count + 1), -abs(place), abs(place) > 1.2
+        return Port.State(place, speed, s.count + 1), -abs(place), abs(place) > 1.2
 
     def observe(s, p):
         return s.place, s.speed
 
     def from_original(env):
-        return Rewrite.State(env.place, env.speed, env.count)
+        return Port.State(env.place, env.speed, env.count)
 
 
-class Settable(Rewrite):
-    """The same, whose original can be set."""
+class Settable(Port):
+    """The same; the state of its reference can be set."""
 
     def to_original(env, state):
         env.place, env.speed, env.count = float(state.place), float(state.speed), int(state.count)
 
 
-class LateSpeed(Rewrite):
-    """Moves by the speed before the step: wrong in one line."""
+class LateSpeed(Port):
+    """Moves by the speed before the step: one line is wrong."""
 
     def step(s, p, action, key):
         speed = s.speed + 0.1 * (2.0 * action - 1.0 - sin(s.place))
         place = s.place + 0.1 * s.speed
-        return Rewrite.State(place, speed, s.count + 1), -abs(place), abs(place) > 1.2
+        return Port.State(place, speed, s.count + 1), -abs(place), abs(place) > 1.2
 
 
-class WrongReward(Rewrite):
+class WrongReward(Port):
     def step(s, p, action, key):
-        state, reward, far = Rewrite.step(s, p, action, key)
+        state, reward, far = Port.step(s, p, action, key)
         return state, reward - 0.5, far
 
 
-class WrongStart(Rewrite):
+class WrongStart(Port):
     def reset(s, p, key):
-        return Rewrite.State(uniform(key, 0, -1.0, 1.0), uniform(key, 1, -0.5, 0.5), 0)
+        return Port.State(uniform(key, 0, -1.0, 1.0), uniform(key, 1, -0.5, 0.5), 0)
 
 
-@pytest.mark.parametrize("cls", [Rewrite, Settable])
-def test_a_faithful_rewrite_passes(cls):
+@pytest.mark.parametrize("cls", [Port, Settable])
+def test_a_correct_port_passes(cls):
     found = compared(cls, Spring)
     assert {one.outcome for one in found.values()} == {"ok"}
     assert (
@@ -119,28 +119,28 @@ def test_ports_pass_without_hooks_or_with_their_own(name):
 def test_the_first_field_that_differs_is_named_with_both_values():
     wrong = compared(LateSpeed, Spring)["single steps"]
     assert wrong.outcome == "wrong" and "400 of 400 steps" in wrong.found
-    step, kernel, original = _numbers(wrong.found, "state.place")
+    step, kernel, reference = _numbers(wrong.found, "state.place")
     assert step == 0
-    world = Spring()
-    world.reset(seed=0)
-    world.action_space.seed(0)
-    place, speed = np.float32(world.place), np.float32(world.speed)
-    world.step(world.action_space.sample())
-    assert original == pytest.approx(world.place, abs=1e-6) and kernel == pytest.approx(place + 0.1 * speed, abs=1e-6)
+    env = Spring()
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    place, speed = np.float32(env.place), np.float32(env.speed)
+    env.step(env.action_space.sample())
+    assert reference == pytest.approx(env.place, abs=1e-6) and kernel == pytest.approx(place + 0.1 * speed, abs=1e-6)
     assert "from place=" in wrong.found and "headrace.single" in wrong.advice
 
 
 def test_reward_and_endings_are_compared():
     wrong = compared(WrongReward, Spring)["single steps"]
-    _, kernel, original = _numbers(wrong.found, "reward")
-    assert wrong.outcome == "wrong" and kernel == pytest.approx(original - 0.5)
+    _, kernel, reference = _numbers(wrong.found, "reward")
+    assert wrong.outcome == "wrong" and kernel == pytest.approx(reference - 0.5)
 
 
-def test_where_episodes_begin_is_compared():
+def test_initial_states_are_compared():
     found = compared(WrongStart, Spring)
     assert found["single steps"].outcome == "ok" and found["resets"].outcome == "wrong"
     assert "speed begins in [-0.4" in found["resets"].found and "[-0.9" in found["resets"].found
-    assert "reset() makes of speed" in found["resets"].advice
+    assert "reset() computes speed" in found["resets"].advice
 
 
 def test_spaces_and_limits_are_compared_first():
@@ -148,15 +148,15 @@ def test_spaces_and_limits_are_compared_first():
     assert (
         found["observation_space"].outcome == found["action_space"].outcome == "wrong" and "single steps" not in found
     )
-    assert "(3,)" in found["observation_space"].found and "Discrete(2) in the original" in found["action_space"].found
+    assert "(3,)" in found["observation_space"].found and "Discrete(2) in the reference" in found["action_space"].found
     longer = compared(CartPole, lambda: gymnasium.make("CartPole-v1", max_episode_steps=400))
     assert (
-        longer["max_steps"].outcome == "note" and longer["max_steps"].found == "500 in the kernel, 400 in the original"
+        longer["max_steps"].outcome == "note" and longer["max_steps"].found == "500 in the kernel, 400 in the reference"
     )
 
 
-def test_a_state_that_cannot_be_read_says_what_to_write():
-    plain = type("Plain", (KernelEnv,), {k: v for k, v in vars(Rewrite).items() if k != "from_original"})
+def test_for_a_state_that_cannot_be_read_the_error_says_what_to_write():
+    plain = type("Plain", (KernelEnv,), {k: v for k, v in vars(Port).items() if k != "from_original"})
     with pytest.raises(TypeError, match=r"cannot be read as Plain.State\(place, speed, count\).*from_original\(env\)"):
         compared(plain, Spring)
 
@@ -168,7 +168,7 @@ def test_the_distance_of_two_samples_is_scipys():
 
 
 def _numbers(found, field):
-    """step, kernel's value, original's value of a sentence."""
+    """step, value of the kernel and value of the reference in a finding."""
     step, rest = found.split("differ. step ")[1].split(f": {field} is ")
     kernel, rest = rest.split(" in the kernel and ")
-    return int(step), float(kernel), float(rest.split(" in the original")[0])
+    return int(step), float(kernel), float(rest.split(" in the reference")[0])

@@ -1,4 +1,4 @@
-"""Worlds that come many at once, or are shared by several agents, are checked by what they write into a rollout."""
+"""Vector environments and environments of several agents are checked by the columns that they write."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def outcomes(build, steps=24):
 @pytest.mark.parametrize(
     "build", [lambda: InlineEnv(Walk, 3, "test"), lambda: make("CartPole-v1", 2, backend="vector")]
 )
-def test_worlds_that_are_right_pass(build):
+def test_correct_environments_pass(build):
     found = outcomes(build, 64)
     assert {outcome for outcome, _ in found.values()} == {"ok"}
     assert list(found) == ["observations", "rewards", "endings", "seeding", "another seed"]
@@ -69,14 +69,14 @@ def test_worlds_that_are_right_pass(build):
     [
         (Far, "observations", "observation is 10 (row 3, column 0, at [1])"),
         (NaN, "rewards", "the reward is nan (row 1, column 0)"),
-        (Unseeded, "seeding", "reset to the same seed, the worlds differ"),
+        (Unseeded, "seeding", "reset to the same seed, the environments differ"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(kind, check, words):
+def test_an_error_is_named_with_its_position(kind, check, words):
     assert outcomes(lambda: InlineEnv(kind, 3, "test"))[check] == ("wrong", words)
 
 
-def test_an_adapter_that_forgets_the_dead_row_is_found():
+def test_an_adapter_without_masked_steps_is_found():
     class Forgetful(InlineEnv):
         def step(self, rollout, t):
             super().step(rollout, t)
@@ -85,7 +85,7 @@ def test_an_adapter_that_forgets_the_dead_row_is_found():
     assert outcomes(lambda: Forgetful(Walk, 3, "test"))["endings"][0] == "wrong"
 
 
-def test_several_agents_are_asked_of_pettingzoo_too():
+def test_pettingzoos_checkers_are_run_too():
     pytest.importorskip("pettingzoo")
     report = check_environment("Pursuit", 400, seconds=60.0, measure=0.0)
     assert {one.check: one.outcome for one in report.findings if one.check != "step time"} == {
@@ -97,7 +97,7 @@ def test_several_agents_are_asked_of_pettingzoo_too():
     }
 
 
-def test_what_comes_as_a_vector_is_checked_as_one():
+def test_a_vector_environment_is_checked_as_one():
     def many(num_envs):
         return gymnasium.make_vec("CartPole-v1", num_envs)
 

@@ -1,4 +1,4 @@
-"""`headrace check ENV` finds what is wrong with an environment, says where, and what to do."""
+"""`headrace check ENV` finds errors of an environment and says where they are and what to do."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from headrace.checks.backends import costs, step_seconds
 from headrace.checks.environment import check, uneven
 from headrace.checks.output import duration
-from headrace.checks.random_rollout import Times
-from headrace.checks.space_mismatch import misfit
+from headrace.checks.random_rollout import StepTimes
+from headrace.checks.space_mismatch import mismatch
 from headrace.cli.main import main
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.gym.inline import InlineEnv
 
 
 class Right(gymnasium.Env):
-    """Nothing is wrong with it: a random walk of 20 steps."""
+    """Correct: random observations for 20 steps."""
 
     observation_space, action_space = Box(-100, 100, (2,)), Discrete(2)
     limit = 20
@@ -84,7 +84,7 @@ class Unseeded(Right):
 
 
 class Remembers(Right):
-    """What was in the last episode shows in the next."""
+    """The last episode changes the next."""
 
     total = 0.0
 
@@ -105,7 +105,7 @@ class Always(Right):
 class Broken(Right):
     def step(self, action):
         if self.steps == 4:
-            raise ZeroDivisionError("the engine stalls")
+            raise ZeroDivisionError("no engine")
         return super().step(action)
 
 
@@ -122,12 +122,12 @@ class Unsupported(Right):
 
 
 def found(kind, steps=300):
-    """What a check says, but of time, which others on the machine take."""
+    """The report of a check, without step times, which depend on the load of the machine."""
     report = check(kind, steps, seconds=60.0, measure=0.0)
     return report._replace(findings=[one for one in report.findings if one.check != "step time"])
 
 
-def test_an_environment_that_is_right_passes():
+def test_a_correct_environment_passes():
     report = found(Right)
     assert {one.check: one.outcome for one in report.findings} == {
         name: "ok"
@@ -150,14 +150,14 @@ def test_an_environment_that_is_right_passes():
         (Doubles, "observations", "the observation of reset() is an array of float64, the space of float32"),
         (WrongShape, "observations", "has the shape (1, 2), the space (2,)"),
         (NumberFlags, "endings", "terminated is 0, a int"),
-        (Unseeded, "seeding", "another world of the same seed differs in its first observation"),
-        (Remembers, "reset", "reset to the same seed, differs in its first observation"),
+        (Unseeded, "seeding", "another environment with the same seed differs in its first observation"),
+        (Remembers, "reset", "reset with the same seed, differs in its first observation"),
         (
             Broken,
             "exceptions",
-            "a walk raised ZeroDivisionError: the engine stalls (after 4 steps, in episode 0 of a walk from seed 0)",
+            "raised ZeroDivisionError: no engine (after 4 steps, in episode 0 of a random rollout with seed 0)",
         ),
-        (FourOutcomes, "exceptions", "it must give (observation, reward, terminated, truncated, info)"),
+        (FourOutcomes, "exceptions", "it must return (observation, reward, terminated, truncated, info)"),
         (Unsupported, "observation_space", "not supported"),
     ],
 )
@@ -174,15 +174,15 @@ def test_what_is_wrong_is_found_and_named(kind, check, words):
         (Always, "another seed", "gives the same 21 steps: nothing here is random"),
     ],
 )
-def test_what_people_should_judge_is_a_note(kind, check, words):
+def test_what_the_user_should_judge_is_a_note(kind, check, words):
     report = found(kind)
     assert [(one.outcome, one.found) for one in report.findings if one.check == check] == [("note", words)]
 
 
 def test_steps_of_very_different_length_are_a_note():
-    (note,) = uneven(Times(1e-3, 0.1, 0.2, 100, 0.0))
+    (note,) = uneven(StepTimes(1e-3, 0.1, 0.2, 100, 0.0))
     assert note.outcome == "note" and note.found == "one step in a hundred takes 100 times the median"
-    assert uneven(Times(1e-3, 2e-3, 0.2, 100, 0.0)) == uneven(Times(1e-6, 1e-4, 0.2, 100, 0.0)) == []
+    assert uneven(StepTimes(1e-3, 2e-3, 0.2, 100, 0.0)) == uneven(StepTimes(1e-6, 1e-4, 0.2, 100, 0.0)) == []
 
 
 def test_a_constructor_that_fails_is_a_finding():
@@ -190,10 +190,10 @@ def test_a_constructor_that_fails_is_a_finding():
         raise OSError("no such mesh")
 
     (finding,) = found(failing).findings
-    assert finding.outcome == "wrong" and "making it raised OSError: no such mesh" in finding.found
+    assert finding.outcome == "wrong" and "the constructor raised OSError: no such mesh" in finding.found
 
 
-def test_a_port_is_compared_with_its_original():
+def test_a_port_is_compared_with_its_reference():
     report = check(CartPole, 100, seconds=60.0, measure=0.0)
     outcomes = {one.check: one.outcome for one in report.findings}
     assert outcomes["kernel: single steps"] == outcomes["kernel: resets"] == "ok"
@@ -238,8 +238,8 @@ FITS = {"place": np.zeros(2, np.float32), "rest": (np.int64(1), np.zeros((2, 2),
         ({"more": 1}, "it has place, rest, more; the space has place, rest"),
     ],
 )
-def test_misfits_are_found_where_they_are(change, says):
-    assert misfit(SPACE, FITS | change, "it") == says
+def test_mismatches_are_found_with_their_position(change, says):
+    assert mismatch(SPACE, FITS | change, "it") == says
 
 
 def test_the_command_prints_writes_and_gives_its_exit_code(tmp_path, capsys):
@@ -256,17 +256,17 @@ def test_the_command_prints_writes_and_gives_its_exit_code(tmp_path, capsys):
     flags = ["--steps", "50", "--seconds", "60", "--measure", "0"]
     assert main(["check", f"{tmp_path}/mine.py:Mine", *flags]) == 0
     printed = capsys.readouterr().out
-    assert "mine.py:Mine" in printed and "nothing wrong, " in printed and "a step of its world takes" in printed
+    assert "mine.py:Mine" in printed and "nothing wrong, " in printed and "a step of one environment takes" in printed
     assert main(["check", f"{tmp_path}/mine.py:Bad", *flags, "--output", f"{tmp_path}/out.json"]) == 1
     printed = capsys.readouterr().out
-    assert "WRONG" in printed and "the reward is inf" in printed and "-> give a finite number" in printed
+    assert "WRONG" in printed and "the reward is inf" in printed and "-> return a finite number" in printed
     written = json.loads((tmp_path / "out.json").read_text())
     assert not written["passed"] and any(one["outcome"] == "wrong" for one in written["findings"])
     assert main(["check", f"{tmp_path}/mine.py:Bad", *flags, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["findings"] == written["findings"]
 
 
-def test_the_command_compares_a_kernel_with_its_original(capsys):
+def test_the_command_compares_a_kernel_with_its_reference(capsys):
     words = ["check", "CartPole-v1", "--against", "CartPole-v1", "--steps", "200"]
     assert main(words) == 0
     assert "200 steps of " in capsys.readouterr().out

@@ -54,7 +54,7 @@ def test_simulator():
 def test_the_cpu_agrees_with_plain_torch(tmp_path, capsys):
     assert main(["check", "--output", str(tmp_path / "check.json")]) == 0
     printed = capsys.readouterr().out
-    assert "all as plain torch" in printed and printed.count(" yes ") == len(NAMES)
+    assert "all agree with plain torch" in printed and printed.count(" yes ") == len(NAMES)
     outcome = json.loads((tmp_path / "check.json").read_text())
     assert outcome["passed"] and outcome["device"] == "cpu" and "torch" in outcome["machine"]
     assert [one["name"] for one in outcome["checks"]] == NAMES
