@@ -1,4 +1,4 @@
-"""CheckDevice names the tensor that is on the wrong device, and is otherwise not there."""
+"""CheckDevice names the tensor that is on the wrong device, and otherwise changes nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.envs import make
 from headrace.parallel.collector import Collector
 from headrace.policies.actor_critic import ActorCritic
 
-SPACE = Dict({"place": Box(-1, 1, (3,)), "kind": Discrete(4)})
+SPACE = Dict({"position": Box(-1, 1, (3,)), "kind": Discrete(4)})
 
 
 def observation(device="cpu"):
-    return Group({"place": torch.zeros(5, 3, device=device), "kind": torch.zeros(5, dtype=torch.int32)})
+    return Group({"position": torch.zeros(5, 3, device=device), "kind": torch.zeros(5, dtype=torch.int32)})
 
 
 def dict_policy():
@@ -33,14 +33,14 @@ def cartpole(device="cpu"):
     return CheckDevice(env), Rollout(3, 2, columns, device)
 
 
-def test_an_argument_deep_inside_is_named_with_its_device_and_the_one_expected():
+def test_a_nested_argument_is_named_with_its_device_and_the_one_expected():
     policy = dict_policy()
-    with pytest.raises(RuntimeError, match=r"ActorCritic.act\(\): observation.place is on meta, expected on cpu. Ma"):
+    with pytest.raises(RuntimeError, match=r"ActorCritic.act\(\): observation.position is on meta, expected on cpu. Cr"):
         policy.act(observation("meta"), None, torch.zeros(5, policy.num_draws))
-    with pytest.raises(RuntimeError, match=r"decide\(\): noise is on meta"):
+    with pytest.raises(RuntimeError, match=r"act\(\): random is on meta"):
         policy.act(observation(), None, random=torch.zeros(5, policy.num_draws, device="meta"))
-    with pytest.raises(RuntimeError, match=r"decide\(\): memory\[1\].core is on meta"):
-        policy.act(observation(), (None, {"core": torch.zeros(1, device="meta")}), None)
+    with pytest.raises(RuntimeError, match=r"act\(\): rnn_state\[1\].cell is on meta"):
+        policy.act(observation(), (None, {"cell": torch.zeros(1, device="meta")}), None)
 
 
 def test_a_result_is_named():
@@ -62,7 +62,7 @@ def test_a_column_of_a_rollout_is_named():
         env.reset(cartpole("meta")[1], 0)
 
 
-def test_a_parameter_or_buffer_elsewhere_is_named_at_once():
+def test_a_parameter_or_buffer_on_another_device_is_named_in_the_constructor():
     policy = ActorCritic(SPACE, Discrete(2), hidden=(8,), normalize_observation=True)
     policy.actor_out.to("meta")
     with pytest.raises(RuntimeError, match=r"ActorCritic: parameter.actor_out.weight is on meta, expected on cpu"):
@@ -74,21 +74,21 @@ def test_a_parameter_or_buffer_elsewhere_is_named_at_once():
 def test_everything_is_forwarded():
     env, rollout = cartpole()
     plain, expected = make("CartPole-v1", 2), cartpole()[1]
-    for world, row in ((env, rollout), (plain, expected)):
-        world.reset(row, seed=9)
-        world.step(row, 0)
+    for each, row in ((env, rollout), (plain, expected)):
+        each.reset(row, seed=9)
+        each.step(row, 0)
     assert torch.equal(rollout.observation, expected.observation) and rollout.observation[1].any()
     assert env.num_envs == 2 and env.state_dict().keys() == plain.state_dict().keys()
     policy = dict_policy()
     policy.train(False)
-    assert not policy.training and policy.predict({"place": [0.0] * 3, "kind": 1})[0] in (0, 1)
+    assert not policy.training and policy.predict({"position": [0.0] * 3, "kind": 1})[0] in (0, 1)
     policy.exploration = torch.ones(1)
     assert policy._inside.exploration is policy.exploration and "CheckDevice(ActorCritic(" in repr(policy)
     with pytest.raises(AttributeError, match="nothing"):
         env.nothing  # noqa: B018  (that it raises is the point)
 
 
-def test_collecting_and_learning_through_it_is_as_without():
+def test_collecting_and_learning_give_the_same_results_with_it():
     assert torch.equal(trained(CheckDevice), trained(lambda inside: inside))
 
 
@@ -104,7 +104,7 @@ def trained(wrap):
     return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
 
 
-def test_on_a_strict_device_it_passes_where_all_is_well_and_names_what_is_not():
+def test_on_a_strict_device_it_passes_and_names_a_wrong_tensor():
     with strict_device() as device:
         env = CheckDevice(DeviceEnv(make("CartPole-v1", 2), device))
         rollout = Rollout(3, 2, cartpole()[1].columns, device)

@@ -1,8 +1,8 @@
-"""A device that computes, and is strict: for tests of what runs on a GPU, without one.
+"""A simulated device for tests of GPU code without a GPU.
 
-Its tensors say that they are on `meta`, keep their numbers on the CPU, and refuse to meet a tensor of the CPU in any
-operation but a copy, as a GPU's do. One thing they cannot do: autograd replaces their gradients rather than add to them
-in place, so that weights whose gradients are views of a buffer run all of learning, and stay as they are.
+Its tensors report the device `meta`, hold their numbers on the CPU, and raise an error when an operation other than a
+copy mixes them with CPU tensors, as a GPU's do. One limit: autograd replaces their gradients instead of adding to them
+in place, so that parameters whose gradients are views of a buffer are not updated by the optimizer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ META = torch.device("meta")
 COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
 
 
-class There(torch.Tensor):
-    """A tensor on the device. numbers: what it holds, on the CPU."""
+class StrictTensor(torch.Tensor):
+    """A tensor on the device. numbers: its values, on the CPU."""
 
     @staticmethod
     def __new__(cls, numbers):
@@ -31,15 +31,15 @@ class There(torch.Tensor):
         self.numbers = numbers
 
     def __repr__(self):
-        return f"There({self.numbers!r})"
+        return f"StrictTensor({self.numbers!r})"
 
     def tolist(self):
-        """Its numbers, as a GPU's tensor gives them."""
+        """Its values, as of a GPU tensor."""
         return self.numbers.tolist()
 
     @property
     def data(self):
-        """What it holds, without its history; set, it holds another's numbers."""
+        """Its values without autograd history; the setter takes those of another tensor."""
         return self.detach()
 
     @data.setter
@@ -53,12 +53,12 @@ class There(torch.Tensor):
 
 
 def compute(func, args, kwargs):
-    """An operation of which a tensor is there, or whose result is to be."""
+    """An operation with an argument or a result on the device."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     if func not in COPIES:
         for x in tensors:
-            if not isinstance(x, There) and x.dim() > 0:
-                raise RuntimeError(f"{func} was given tensors of the CPU and of the device: {list(x.shape)} is here")
+            if not isinstance(x, StrictTensor) and x.dim() > 0:
+                raise RuntimeError(f"{func} mixes tensors of the CPU and of the device: {list(x.shape)} is on the CPU")
     if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
         return func(*tree_map(numbers_of, args))
     target = kwargs.get("device")
@@ -67,46 +67,46 @@ def compute(func, args, kwargs):
     result = func(*tree_map(numbers_of, args), **tree_map(numbers_of, named))
     if func is torch.ops.aten.copy_.default or (func._schema.is_mutable and isinstance(result, torch.Tensor)):
         return args[0]
-    return tree_map(lambda x: There(x) if isinstance(x, torch.Tensor) else x, result) if stays else result
+    return tree_map(lambda x: StrictTensor(x) if isinstance(x, torch.Tensor) else x, result) if stays else result
 
 
 def numbers_of(value):
-    return value.numbers if isinstance(value, There) else value
+    return value.numbers if isinstance(value, StrictTensor) else value
 
 
 class _Strict(TorchDispatchMode):
-    """Makes tensors that are asked for on `meta`."""
+    """Creates tensors on `meta` where device="meta" is given."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        asked = kwargs.get("device") is not None and torch.device(kwargs["device"]) == META
-        there = any(isinstance(x, There) for x in tree_leaves((args, kwargs)))
-        return compute(func, args, kwargs) if asked or there else func(*args, **kwargs)
+        requested = kwargs.get("device") is not None and torch.device(kwargs["device"]) == META
+        present = any(isinstance(x, StrictTensor) for x in tree_leaves((args, kwargs)))
+        return compute(func, args, kwargs) if requested or present else func(*args, **kwargs)
 
 
-class _Made(TorchFunctionMode):
+class _TorchTensor(TorchFunctionMode):
     """torch.tensor(..., device="meta"), which dispatches no operation."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func is torch.tensor and kwargs.get("device") is not None and torch.device(kwargs["device"]) == META:
-            return There(func(*args, **{name: value for name, value in kwargs.items() if name != "device"}))
+            return StrictTensor(func(*args, **{name: value for name, value in kwargs.items() if name != "device"}))
         return func(*args, **kwargs)
 
 
 @contextmanager
 def strict_device():
-    """Inside, `device="meta"` is a device that computes and is strict. Gives it."""
+    """Within this block `device="meta"` is the simulated device. Yields it."""
     settings = torch.__future__
     before = settings.get_swap_module_params_on_conversion()
     settings.set_swap_module_params_on_conversion(True)  # in place, as from the CPU to a GPU
     try:
-        with _Strict(), _Made():
+        with _Strict(), _TorchTensor():
             yield META
     finally:
         settings.set_swap_module_params_on_conversion(before)
 
 
-def here(tensor):
-    """A copy on the CPU, to look at."""
+def to_cpu(tensor):
+    """A copy on the CPU."""
     return numbers_of(tensor).detach().clone()

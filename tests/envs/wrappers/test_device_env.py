@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from helpers.faulty import Counter
-from helpers.strict_device import here, strict_device
+from helpers.strict_device import strict_device, to_cpu
 
 from headrace.checks.batch import recorded
 from headrace.checks.random_rollout import same
@@ -59,7 +59,7 @@ def written(env, steps=3, rollouts=4, cut=False):
         rollout.action.copy_(drawn.to(rollout.action.dtype))
         for t in range(steps):
             env.step(rollout, t)
-        kept.append({name: tree_map(here, getattr(rollout, name)) for name in rollout.columns})
+        kept.append({name: tree_map(to_cpu, getattr(rollout, name)) for name in rollout.columns})
     return kept
 
 
@@ -103,7 +103,7 @@ def test_make_gives_one_where_the_device_is_another(options):
         env.reset(rollout, 0)
         env.step(rollout, 0)
         env.close()
-    assert here(rollout.valid)[:2].all() and here(rollout.observation)[1].any()
+    assert to_cpu(rollout.valid)[:2].all() and to_cpu(rollout.observation)[1].any()
 
 
 def test_restarts_are_counted_and_go_on(tmp_path):
@@ -123,8 +123,8 @@ def test_a_state_that_is_loaded_begins_anew_and_the_device_knows():
         env.load_state_dict(env.state_dict())
         env.step(rollout, 1)
         env.step(rollout, 2)
-    assert here(rollout.valid).tolist() == [[True] * 2, [False] * 2, [True] * 2, [True] * 2, [False] * 2]
-    assert here(rollout.observation)[:4, 0, 0].tolist() == [0, 1, 0, 1]
+    assert to_cpu(rollout.valid).tolist() == [[True] * 2, [False] * 2, [True] * 2, [True] * 2, [False] * 2]
+    assert to_cpu(rollout.observation)[:4, 0, 0].tolist() == [0, 1, 0, 1]
 
 
 def test_a_collector_with_its_policy_there_collects_the_same():
@@ -137,7 +137,7 @@ def test_a_collector_with_its_policy_there_collects_the_same():
             stagger.before(collector.steps)
             rollout = collector.collect()
             stagger.after()
-            kept.append({name: tree_map(here, getattr(rollout, name)) for name in rollout.columns})
+            kept.append({name: tree_map(to_cpu, getattr(rollout, name)) for name in rollout.columns})
         return kept
 
     def inline():
@@ -155,7 +155,7 @@ def test_a_training_there_meets_no_tensor_of_the_cpu(algorithm):
     with fused.plain_only(), strict_device() as device:
         there = Trainer(algorithm, cartpole, device=str(device), **settings)
         there.iterate()
-        collected = here(there.collector.rollout.observation)
+        collected = to_cpu(there.collector.rollout.observation)
         there.iterate()
     with fused.plain_only():
         plain = Trainer(algorithm, cartpole, **settings)
