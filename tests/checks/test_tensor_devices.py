@@ -35,7 +35,9 @@ def cartpole(device="cpu"):
 
 def test_a_nested_argument_is_named_with_its_device_and_the_one_expected():
     policy = dict_policy()
-    with pytest.raises(RuntimeError, match=r"ActorCritic.act\(\): observation.position is on meta, expected on cpu. Cr"):
+    with pytest.raises(
+        RuntimeError, match=r"ActorCritic.act\(\): observation.position is on meta, expected on cpu. Cr"
+    ):
         policy.act(observation("meta"), None, torch.zeros(5, policy.num_draws))
     with pytest.raises(RuntimeError, match=r"act\(\): random is on meta"):
         policy.act(observation(), None, random=torch.zeros(5, policy.num_draws, device="meta"))
