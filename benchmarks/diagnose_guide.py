@@ -16,7 +16,7 @@ from headrace.diagnose.record import run_script
 from headrace.diagnose.report import html
 from headrace.diagnose.verdict import round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
-from headrace.diagnose.verdict.verdict import judge, promise
+from headrace.diagnose.verdict.verdict import gain_text, judge
 
 START = """
 from stable_baselines3 import PPO
@@ -88,7 +88,7 @@ def row(name: str, facts: Facts, before: float | None) -> Row:
     parts = (Role.EVALUATION,), (Role.INFERENCE,), LEARNING, (Role.ENVIRONMENT,)
     shares = [facts.share(*roles) for roles in parts]
     cells = [name, f"{speed:,.0f}", times(speed / before) if before else "", *map(percent, shares)]
-    cells += [first.title, promise(first)] if first else ["nothing to gain", ""]
+    cells += [first.title, gain_text(first)] if first else ["nothing to gain", ""]
     numbers = {"gain": first.gain, "bound": first.bound, "title": first.title} if first else {}
     return {
         "script": name,

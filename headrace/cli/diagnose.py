@@ -21,30 +21,30 @@ from headrace.diagnose.verdict.verdict import Verdict, judge
 DESCRIPTION = """Where the wall time of a training script goes, and what to do about it:
 headrace diagnose --seconds 30 train.py --lr 0.001
 
-The script is run as it is, for a bounded time. Flags before it are the diagnosis's, words after it the script's own.
-`-m MODULE` runs a module. Ctrl-C ends it early, and the report is written all the same."""
+The script runs unmodified, for a limited time. Flags before it are the diagnosis's, arguments after it the script's.
+`-m MODULE` runs a module. Ctrl-C ends it early, and the report is still written."""
 VERDICT = "verdict.json"
-WHOLE = 1e9  # s: longer than any training
+UNLIMITED = 1e9  # s: longer than any training
 SWITCHES = ("--json",)  # flags without a value
 
 
 @dataclass(frozen=True)
 class Diagnose:
-    """How long, how often, and where the report goes."""
+    """Flags of `headrace diagnose`."""
 
-    # SCRIPT and its arguments, or -m MODULE and its arguments; or the folder of an earlier diagnosis
+    # SCRIPT and its arguments, or -m MODULE and its arguments; or the folder of an earlier diagnosis, to report again
     script: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT [ARGUMENTS]")]
-    seconds: float = 60.0  # of wall time to look at; the script is stopped then
-    skip: float = 10.0  # seconds to let pass before, for the script to start up
-    rate: float = run_script.RATE  # looks at each thread a second
-    output: Path = Path("diagnosis")  # folder of report.html, trace.json, profile.json and verdict.json
-    python: str = sys.executable  # the interpreter that runs the script, such as another virtual environment's
-    hints: Path | None = None  # a TOML file that says which of your functions are environment, learning, ...
+    seconds: float = 60.0  # of wall time to measure; the script is then stopped
+    skip: float = 10.0  # seconds to wait before, while the script starts up
+    rate: float = run_script.RATE  # samples per second of the main thread
+    output: Path = Path("diagnosis")  # folder for report.html, trace.json, profile.json and verdict.json
+    python: str = sys.executable  # the interpreter that runs the script, such as that of another virtual environment
+    hints: Path | None = None  # a TOML file with the roles of your functions: environment, learning, ...
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print a JSON object instead of the report
 
 
 def main(arguments: list[str]) -> None:
-    """Run, judge, print, and write the report."""
+    """Run the script, print the report, and write its files."""
     flags, script = split(arguments)
     options = tyro.cli(Diagnose, prog="headrace diagnose", description=DESCRIPTION, args=[*flags, "--", *script])
     _check(options)
@@ -54,22 +54,22 @@ def main(arguments: list[str]) -> None:
 
 
 def training(arguments: list[str]) -> None:
-    """Diagnose `headrace train ARGUMENTS` from its start to its end, which leaves out the evaluation afterwards."""
-    training_alone = [] if any(word.startswith("--final-episodes") for word in arguments) else ["--final-episodes", "0"]
-    profile = run_script.measure(["-m", "headrace", "train", *arguments, *training_alone], seconds=WHOLE, skip=0.0)
+    """Diagnose `headrace train ARGUMENTS` from start to end, without the final evaluation."""
+    training_alone = [] if any(flag.startswith("--final-episodes") for flag in arguments) else ["--final-episodes", "0"]
+    profile = run_script.measure(["-m", "headrace", "train", *arguments, *training_alone], seconds=UNLIMITED, skip=0.0)
     facts = Facts(profile, round_trip.measure())
     report(facts, judge(facts), Diagnose.output)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The diagnosis's own flags, and the script's words: those from the first that is no flag, or from -m, on."""
-    place = 0
-    while place < len(arguments) and arguments[place].startswith("-") and arguments[place] != "-m":
-        word = arguments[place]
-        if word == "--":
-            return list(arguments[:place]), list(arguments[place + 1 :])
-        place += 1 if "=" in word or word in (*SWITCHES, "-h", "--help") else 2
-    return list(arguments[:place]), list(arguments[place:])
+    """The flags of the diagnosis, and the script with its arguments, which begin at -m or at the first non-flag."""
+    index = 0
+    while index < len(arguments) and arguments[index].startswith("-") and arguments[index] != "-m":
+        flag = arguments[index]
+        if flag == "--":
+            return list(arguments[:index]), list(arguments[index + 1 :])
+        index += 1 if "=" in flag or flag in (*SWITCHES, "-h", "--help") else 2
+    return list(arguments[:index]), list(arguments[index:])
 
 
 def _check(options: Diagnose) -> None:
@@ -81,12 +81,12 @@ def _check(options: Diagnose) -> None:
 
 
 def _profile(options: Diagnose) -> Profile:
-    """What is measured now, or what an earlier diagnosis has kept."""
-    words = list(options.script)
-    if len(words) == 1 and (Path(words[0]) / "profile.json").is_file():
-        return Profile.load(Path(words[0]))
+    """A new profile, or the saved one of an earlier diagnosis."""
+    script = list(options.script)
+    if len(script) == 1 and (Path(script[0]) / "profile.json").is_file():
+        return Profile.load(Path(script[0]))
     return run_script.measure(
-        words,
+        script,
         python=options.python,
         seconds=options.seconds,
         skip=options.skip,
@@ -96,7 +96,7 @@ def _profile(options: Diagnose) -> Profile:
 
 
 def report(facts: Facts, verdict: Verdict, folder: Path, *, as_json: bool = False) -> None:
-    """Write all files of a diagnosis, print the report, and say where the files lie."""
+    """Write all files of a diagnosis, and print the report and the paths of the files."""
     folder.mkdir(parents=True, exist_ok=True)
     facts.profile.save(folder)
     trace.save(facts.profile, folder)
@@ -110,11 +110,11 @@ def report(facts: Facts, verdict: Verdict, folder: Path, *, as_json: bool = Fals
 
 
 def summary(facts: Facts, verdict: Verdict) -> dict[str, object]:
-    """The verdict with the figures it rests on, in JSON's types."""
-    shares = {str(role): seconds / facts.base for role, seconds in facts.seconds.items()}
+    """The verdict and its figures, for JSON."""
+    shares = {str(role): seconds / facts.total for role, seconds in facts.seconds.items()}
     return {
         "command": facts.profile.command,
-        "seconds": facts.base,
+        "seconds": facts.total,
         "shares": shares,
         "ratio": facts.ratio,
         "round_trip": facts.round_trip,

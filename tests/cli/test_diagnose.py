@@ -69,7 +69,7 @@ def test_what_a_script_does_half_of_the_time_has_half_of_it(tmp_path, capfd):
     (tmp_path / "loop.py").write_text(LOOP)
     words = ["--seconds", "6", "--skip", "0.5", "--output", str(tmp_path), str(tmp_path / "loop.py"), "forever"]
     assert main(["diagnose", *words]) == 0
-    assert "Take the sleeping out" in capfd.readouterr().out
+    assert "Remove the sleeping" in capfd.readouterr().out
     shares = json.loads((tmp_path / "verdict.json").read_text())["shares"]
     assert shares["environment"] + shares["idle"] > 0.9
     assert 0.3 < shares["environment"] < 0.7
@@ -80,7 +80,7 @@ def test_an_earlier_diagnosis_is_judged_again(tmp_path, capsys):
     made.save(tmp_path)
     assert main(["diagnose", "--json", "--output", str(tmp_path), str(tmp_path)]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["headline"] == "Most of it is environments: 71 % of the time."
+    assert said["headline"] == "Most of the time goes into environments: 71 %."
     assert said["shares"]["environment"] == pytest.approx(0.71)
 
 

@@ -45,7 +45,7 @@ def burn(seconds):
 
 """
 
-WORLD = """
+ENV_CLASS = """
 import gymnasium, numpy
 
 
@@ -327,7 +327,7 @@ class Script:
 def _script(name: str, body: str, sb3: bool = False, **settings: object) -> Script:
     given = {"COST": 0, "WIDTH": 32, "NOTE": False, "KEEP": False, "JUDGE": 0, "EPOCHS": 1, "START": "'fork'"}
     given |= {"MAKE_OTHER": "Monitor(Thing())" if sb3 else "Thing()", "MAKE": "Thing()", "WORLD_PART": "'world'"}
-    text = CLOCK + WORLD + body
+    text = CLOCK + ENV_CLASS + body
     for word, value in sorted((given | settings).items(), key=lambda item: -len(item[0])):
         text = text.replace(word, str(value)) if word in ("MAKE", "MAKE_OTHER", "MODEL") else _named(text, word, value)
     return Script(name, text, sb3)

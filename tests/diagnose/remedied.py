@@ -52,7 +52,7 @@ def adam(**options):
 """
 FIRST = {  # name -> (words of the first remedy's title, script)
     "sleep": (
-        "Take the sleeping out",
+        "Remove the sleeping",
         """
 world, optimizer = World(0.002), adam()
 def turn(number):
@@ -252,7 +252,7 @@ repeat(turn)
 """,
     ),
     "a wrapper that takes its time": (
-        "Take the sleeping out",
+        "Remove the sleeping",
         """
 class Gentle(gymnasium.Wrapper):
     def step(self, action):

@@ -11,14 +11,14 @@ from typing import Any
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cuLaunchKernelEx")
 
 
-class KernelWatch:
+class KernelCounter:
     """Watches once: from `after` seconds after the process began, for `seconds`."""
 
     def __init__(self, began, after, seconds):
         self._due, self._seconds = began + after, seconds
         self._began = None
 
-    def look(self, now):
+    def poll(self, now):
         """Start or stop, where that is due: figures() after stopping, {} after starting, else None."""
         torch: Any = sys.modules.get("torch")
         cuda: Any = sys.modules.get("torch.cuda")

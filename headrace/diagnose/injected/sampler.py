@@ -14,7 +14,7 @@ import threading
 import time
 
 from . import library_state
-from .cuda_kernels import KernelWatch
+from .cuda_kernels import KernelCounter
 from .stacks import Stacks
 from .ticker import Ticker
 
@@ -22,7 +22,7 @@ WRITE_EVERY = 0.5  # s
 THREAD_PERIOD = 0.04  # s between samples of other threads
 STUCK = 0.5  # s without a sample of the main thread, after which a thread of ours has a look at it
 LONG_CALL = 2.0  # s without one, after which a process without other threads gets that thread; imports take less
-LOOK_EVERY = 0.5  # s between looks at variables
+POLL_EVERY = 0.5  # s between looks at variables
 KERNELS_FOR = 1.0  # s for which a GPU's kernels are counted
 MOST_COST = 0.015  # share of time that sampling may take; the period is doubled beyond that
 LONGEST_PERIOD = 0.04  # s
@@ -45,36 +45,36 @@ class Sampler:
         self._samples = []  # (native id of thread, time, seconds that it stands for, number of stack)
         self._records = []
         self._unwritten = b""
-        self._told = {}  # the last facts, so that each is told once
+        self._recorded = {}  # the last facts, so that each is told once
         self._sizes = {}
-        self._kernels = KernelWatch(self._began, self._kernels_after, KERNELS_FOR)
+        self._kernels = KernelCounter(self._began, self._kernels_after, KERNELS_FOR)
         self._period = self._shortest
         self._cost = 0.0  # s of CPU time that sampling took
         self._checked = self._began, self._cost
         self._last = self._threads_last = self._began
-        self._next_look = self._began + LOOK_EVERY
+        self._next_inspection = self._began + POLL_EVERY
         self._next_write = self._began + WRITE_EVERY
         self._main = threading.get_ident()
         self._ticks = 0
-        self._inside = False
-        self._helper = None  # the thread of ours, by its ident
+        self._in_tick = False
+        self._background = None  # the thread of ours, by its ident
         self._working = True
         self._writing = _thread.allocate_lock()
         self._ticker = self._make_ticker()
-        self._say("process", self._pid, os.getppid(), self._began, bool(self._ticker), sys.version.split()[0])
+        self._record("process", self._pid, os.getppid(), self._began, bool(self._ticker), sys.version.split()[0])
         self._write()
         if self._ticker:
             self._set_phase()
         else:
-            self._start_helper()
+            self._start_background_thread()
 
     def stop(self):
         """Write the last samples; the process is about to end."""
         if not self._working:
             return
-        self._halt()
+        self._stop_sampling()
         error = getattr(sys, "last_type", None)
-        self._say("end", time.monotonic(), error.__name__ if error else "", str(getattr(sys, "last_value", "")))
+        self._record("end", time.monotonic(), error.__name__ if error else "", str(getattr(sys, "last_value", "")))
         self._write()
 
     def restart(self):
@@ -82,7 +82,7 @@ class Sampler:
         self._working = False
         self.start()
 
-    def _say(self, *record):
+    def _record(self, *record):
         self._records.append(record)
 
     # --- the main thread
@@ -92,60 +92,60 @@ class Sampler:
 
         frame: None where no Python code runs, as while the interpreter reads the script's file: the next tick has it.
         """
-        if not self._working or self._inside or frame is None:
+        if not self._working or self._in_tick or frame is None:
             return
-        self._inside = True  # ticks that fall into this one are the next one's
+        self._in_tick = True  # ticks that fall into this one are the next one's
         began = time.thread_time()
         try:
-            self._note_main(frame)
-            self._note_threads(THREAD_PERIOD)
+            self._sample_main(frame)
+            self._sample_threads(THREAD_PERIOD)
             self._write_if_due()
         except Exception as error:  # never the script's business
-            self._failed(error)
+            self._record_failure(error)
         finally:  # Ctrl-C may have come meanwhile, and goes to the script
             self._cost += time.thread_time() - began
-            self._inside = False
+            self._in_tick = False
 
-    def _note_main(self, frame):
+    def _sample_main(self, frame):
         origin, period = self._schedule
         now = time.monotonic()
         due = origin + (now - origin) // period * period
         if due <= self._last:
             return
         spent, self._last = due - self._last, due
-        if not self._helper and (spent > LONG_CALL or len(sys._current_frames()) > 1):
-            self._start_helper()
+        if not self._background and (spent > LONG_CALL or len(sys._current_frames()) > 1):
+            self._start_background_thread()
         stack = self._stacks.number(frame)
         self._samples.append((self._pid, due, spent, stack))
         self._ticks += 1
         if self._ticks % TICKS == 0:
             self._set_phase()
-        if now > self._next_look:
-            self._next_look = now + LOOK_EVERY
-            self._tell(stack, dict(library_state.of_torch(), **library_state.of_stack(frame, self._sizes)))
-            self._look_at_kernels(now)
+        if now > self._next_inspection:
+            self._next_inspection = now + POLL_EVERY
+            self._record_changes(stack, dict(library_state.of_torch(), **library_state.of_stack(frame, self._sizes)))
+            self._poll_kernels(now)
 
-    def _look_at_kernels(self, now):
+    def _poll_kernels(self, now):
         try:
-            figures = self._kernels.look(now)
+            figures = self._kernels.poll(now)
         except Exception as error:  # a profiler of the script's own may be at work
-            self._kernels = KernelWatch(now, float("inf"), 0.0)
-            self._say("blind", f"The GPU's kernels were not seen: {type(error).__name__}: {error}")
+            self._kernels = KernelCounter(now, float("inf"), 0.0)
+            self._record("blind", f"The GPU's kernels were not seen: {type(error).__name__}: {error}")
             return
         if figures is not None:
             self._last = time.monotonic()  # starting and stopping take time that is not the script's
         if figures:
-            self._say("gpu", figures)
+            self._record("gpu", figures)
 
-    def _tell(self, stack, counters):
+    def _record_changes(self, stack, counters):
         """Note what has changed among counters; a batch goes with its stack, which tells what it was for."""
         batch = counters.pop("batch", None)
         if batch is not None:
-            self._say("batch", stack, batch)
-        changed = {name: value for name, value in counters.items() if self._told.get(name) != value}
-        self._told.update(changed)
+            self._record("batch", stack, batch)
+        changed = {name: value for name, value in counters.items() if self._recorded.get(name) != value}
+        self._recorded.update(changed)
         if changed:
-            self._say("counters", changed)
+            self._record("counters", changed)
 
     def _make_ticker(self):
         """None where the system has no such timers, or a process was forked from another thread than the main one."""
@@ -156,27 +156,27 @@ class Sampler:
 
     def _set_phase(self):
         """Ticks at a new place within the period: a loop that takes as long as some periods is seen all around."""
-        first = time.monotonic() + _chance() * self._period
+        first = time.monotonic() + _random() * self._period
         self._schedule = first, self._period
         self._ticker.start(first, self._period)
 
-    def _halt(self):
+    def _stop_sampling(self):
         self._working = False
         if self._ticker:  # before Python ends: it takes its handlers back, and a tick would then kill the process
             self._ticker.stop()
             self._ticker = None
 
-    def _failed(self, error):
+    def _record_failure(self, error):
         """Say that a look has failed, once; the next one may not, and stands for this one's time, too."""
         key = f"failed {type(error).__name__}"
-        if key not in self._told:
-            self._told[key] = True
-            self._say("blind", f"A look into process {self._pid} failed: {type(error).__name__}: {error}")
+        if key not in self._recorded:
+            self._recorded[key] = True
+            self._record("blind", f"A look into process {self._pid} failed: {type(error).__name__}: {error}")
 
     # --- the other threads
 
-    def _start_helper(self):
-        self._helper = _thread.start_new_thread(self._run, ())
+    def _start_background_thread(self):
+        self._background = _thread.start_new_thread(self._run, ())
 
     def _run(self):
         pid = self._pid
@@ -184,18 +184,18 @@ class Sampler:
             if self._ticker and time.monotonic() - self._last <= STUCK:
                 time.sleep(STUCK / 2)
                 continue
-            time.sleep(THREAD_PERIOD * (0.5 + _chance()))
+            time.sleep(THREAD_PERIOD * (0.5 + _random()))
             began = time.thread_time()
             try:
-                self._note_threads()
+                self._sample_threads()
                 self._write_if_due()
             except Exception as error:  # the script goes on, measured or not
-                self._failed(error)
+                self._record_failure(error)
             self._cost += time.thread_time() - began
         if self._pid == pid:
             self._write()
 
-    def _note_threads(self, period=0.0):
+    def _sample_threads(self, period=0.0):
         """Note where the other threads are, if `period` has passed; and the main one, where it has not for long."""
         now = time.monotonic()
         spent = now - self._threads_last
@@ -208,7 +208,7 @@ class Sampler:
                     stack = self._stacks.number(frame)
                     self._samples.append((self._pid, now, now - self._last, stack))
                     self._last = now
-            elif thread != self._helper:
+            elif thread != self._background:
                 known = _threads().get(thread)
                 number = getattr(known, "native_id", None) or thread
                 self._name(number, known)
@@ -217,30 +217,30 @@ class Sampler:
 
     def _name(self, number, thread):
         key = f"thread {number}"
-        if key not in self._told:
-            self._told[key] = True
-            self._say("thread", number, thread.name if thread else "")
+        if key not in self._recorded:
+            self._recorded[key] = True
+            self._record("thread", number, thread.name if thread else "")
 
     def _write_if_due(self):
         now = time.monotonic()
         if now < self._next_write:
             return
         self._next_write = now + WRITE_EVERY
-        self._keep_up()
+        self._do_periodic_work()
         self._write()
 
-    def _keep_up(self):
+    def _do_periodic_work(self):
         """What is due from time to time: versions, another period, quiet at the end."""
         versions = library_state.versions()
-        if versions != self._told.get("versions"):
-            self._told["versions"] = versions
-            self._say("versions", versions)
+        if versions != self._recorded.get("versions"):
+            self._recorded["versions"] = versions
+            self._record("versions", versions)
         if self._ticker:
-            self._adapt()
-        if sys.excepthook is not _quietly and os.path.exists(os.path.join(self._folder, STOPPING)):
-            sys.excepthook = _quietly
+            self._adapt_period()
+        if sys.excepthook is not _silent_excepthook and os.path.exists(os.path.join(self._folder, STOPPING)):
+            sys.excepthook = _silent_excepthook
 
-    def _adapt(self):
+    def _adapt_period(self):
         """Sample less often while that costs too much, as where stacks are deep and ever new: during imports."""
         now, cost = time.monotonic(), self._cost
         rate = (cost - self._checked[1]) / (now - self._checked[0])
@@ -269,7 +269,7 @@ class Sampler:
             finally:
                 os.close(file)
         except FileNotFoundError:  # the diagnosis is over, and its folder gone; this process goes on
-            self._halt()
+            self._stop_sampling()
         except OSError:  # too many files are open, or the disk is full: the next time all of it goes on where this ends
             pass
 
@@ -286,12 +286,12 @@ def _threads():
     return getattr(threading, "_active", {})
 
 
-def _chance():
+def _random():
     """A random number in [0, 1), from nobody's generator: the script's own must not move."""
     return int.from_bytes(os.urandom(4), "little") / 2**32
 
 
-def _quietly(kind, error, trace):
+def _silent_excepthook(kind, error, trace):
     """An excepthook that says nothing about the interruption by which a diagnosis ends."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)

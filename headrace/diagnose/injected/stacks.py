@@ -5,7 +5,7 @@ import opcode
 import sys
 
 _RESUME = opcode.opmap.get("RESUME", -1)  # Python 3.11 and later
-WORLD = "world"  # an ancestor of our own naming: of every class that has step() and reset()
+ENV_CLASS = "world"  # an ancestor of our own naming: of every class that has step() and reset()
 MOST_FRAMES = 200  # innermost first; what lies further out does not decide anything
 
 
@@ -83,4 +83,4 @@ def ancestry(frame, module, name):
         owner = variable if isinstance(variable, type) else type(variable)
     names = [f"{base.__module__}.{base.__qualname__}" for base in owner.__mro__ if base is not object]
     # a world that inherits from nothing is told by what it can do
-    return [*names, WORLD] if callable(getattr(owner, "step", None)) and hasattr(owner, "reset") else names
+    return [*names, ENV_CLASS] if callable(getattr(owner, "step", None)) and hasattr(owner, "reset") else names

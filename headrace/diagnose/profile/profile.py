@@ -174,10 +174,10 @@ class Profile:
     gpu: dict[str, float] = field(default_factory=dict)  # see diagnose.gpu and injected.kernels; {} without a GPU
     period: float = 0.0  # s between two samples of a thread, on average
     overhead: float = 0.0  # share of the driving thread's time that sampling took, 0 .. 1, as measured by itself
-    blind: list[str] = field(default_factory=list)  # plain sentences: what could not be seen
+    limitations: list[str] = field(default_factory=list)  # plain sentences: what could not be seen
 
     @property
-    def driver(self) -> Lane:
+    def training_thread(self) -> Lane:
         """The thread whose time the verdict is about: the one of the script's process that runs the training loop.
 
         Raises ValueError where no thread was seen at all.
@@ -193,8 +193,8 @@ class Profile:
 
     def shares(self) -> dict[Role, float]:
         """Role -> share of the driving thread's time, largest first."""
-        seconds = sorted(self.driver.seconds.items(), key=lambda item: -item[1])
-        return {role: spent / max(self.driver.total, 1e-9) for role, spent in seconds}
+        seconds = sorted(self.training_thread.seconds.items(), key=lambda item: -item[1])
+        return {role: spent / max(self.training_thread.total, 1e-9) for role, spent in seconds}
 
     def to_json(self) -> dict[str, Any]:
         """All of it in JSON's types."""

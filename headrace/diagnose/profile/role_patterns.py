@@ -15,13 +15,13 @@ import tomllib
 from fnmatch import translate
 from pathlib import Path
 
-from headrace.diagnose.injected.stacks import WORLD
+from headrace.diagnose.injected.stacks import ENV_CLASS
 from headrace.diagnose.profile.profile import Role
 
 STEPS = ("step", "reset", "step_wait", "step_async", "reset_wait", "reset_async", "send", "recv", "env_method")
 PATTERNS: dict[Role, tuple[str, ...]] = {
     Role.ENVIRONMENT: (
-        *(f"{WORLD}.{name}" for name in STEPS),
+        *(f"{ENV_CLASS}.{name}" for name in STEPS),
         *(f"gymnasium.core.*.{name}" for name in STEPS),
         *(f"gymnasium.vector.vector_env.*.{name}" for name in STEPS),
         *(f"stable_baselines3.common.vec_env.base_vec_env.VecEnv.{name}" for name in STEPS),
@@ -95,7 +95,7 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "dataclasses._process_class", "dataclasses.make_dataclass",
     ),
 }  # fmt: skip
-EVERYTHING_INSIDE = (Role.EVALUATION, Role.START_UP)  # what a function of these calls is theirs, whatever it is
+WHOLE_CALL = (Role.EVALUATION, Role.START_UP)  # what a function of these calls is theirs, whatever it is
 
 
 class Hints:

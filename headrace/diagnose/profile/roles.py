@@ -9,12 +9,12 @@ from functools import cache
 
 from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.profile.role_patterns import EVERYTHING_INSIDE, Hints
-from headrace.diagnose.profile.source_context import Doing
+from headrace.diagnose.profile.role_patterns import WHOLE_CALL, Hints
+from headrace.diagnose.profile.source_context import Purpose
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
 
 INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
-BELONGS = {  # a role of a part -> those around it that it is a part of
+PART_OF = {  # a role of a part -> those around it that it is a part of
     Role.FORWARD: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER),
     Role.INFERENCE: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.DATA),
     Role.DATA: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER, Role.FORWARD),
@@ -23,7 +23,7 @@ BELONGS = {  # a role of a part -> those around it that it is a part of
     Role.BACKWARD: (Role.ENVIRONMENT,),
     Role.OPTIMIZER: (Role.ENVIRONMENT,),
 }
-CALLS: dict[str, Role] = {  # functions written in C have no frame: they are known by the name that calls them
+C_FUNCTIONS: dict[str, Role] = {  # functions written in C have no frame: they are known by the name that calls them
     **dict.fromkeys(("sleep",), Role.IDLE),
     **dict.fromkeys(("print", "flush", "fsync", "writerow", "write"), Role.LOGGING),
     **dict.fromkeys(("backward", "run_backward", "_engine_run_backward"), Role.BACKWARD),
@@ -41,7 +41,7 @@ CALLS: dict[str, Role] = {  # functions written in C have no frame: they are kno
     ),
 }  # fmt: skip
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # where CUDA is used
-MAKING_ITS_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # is part of these
+INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # is part of these
 CONVERSIONS = {"as_tensor", "from_numpy", "tensor", *COPIES, "detach", "sample"}  # of an observation, and of its action
 DRAWS = {"multinomial", "argmax", "log_prob", "rsample"}
 
@@ -61,7 +61,7 @@ class Classifier:
             self._known[stack] = self._classify(stack)
         return self._known[stack]
 
-    def settle(self, samples: Iterable[Sample]) -> None:
+    def resolve_unknown(self, samples: Iterable[Sample]) -> None:
         """Take all samples into account: a call that was caught before or after its work is what the work mostly is."""
         spent: defaultdict[Place, Counter[tuple[Role, str]]] = defaultdict(Counter)
         for sample in samples:
@@ -76,18 +76,18 @@ class Classifier:
     def _classify(self, stack: Stack) -> tuple[Role, str]:
         roles = [self._of_code(place.code) for place in stack]
         for index in reversed(range(len(stack))):
-            if roles[index] in EVERYTHING_INSIDE or _is_evaluation(stack, index):
+            if roles[index] in WHOLE_CALL or _is_evaluation(stack, index):
                 whole = Role.START_UP if roles[index] is Role.START_UP else Role.EVALUATION
                 return whole, title(stack[index].code)
         role, index = self._innermost(stack, roles)
         for outer in range(index + 1, len(stack)):  # of a part, the whole
             around = roles[outer]
-            if role is not None and around in BELONGS.get(role, ()):
+            if role is not None and around in PART_OF.get(role, ()):
                 role, index = around, outer  # type: ignore[assignment]
         if role is Role.FORWARD:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
-            doing = _doing(stack[index + 1 :]) or _doing(stack[index:])
-            return (Role.INFERENCE if doing is Doing.ACT else Role.FORWARD), title(stack[index].code)
+            doing = _purpose(stack[index + 1 :]) or _purpose(stack[index:])
+            return (Role.INFERENCE if doing is Purpose.ACT else Role.FORWARD), title(stack[index].code)
         if role in (None, Role.DATA):
             argument = self._of_argument(stack)
             if argument is not None:
@@ -106,10 +106,10 @@ class Classifier:
         call = source_context.call_at(stack[0])
         if self._cuda and call in COPIES:
             return Role.COPY, -1
-        role = CALLS.get(call)
+        role = C_FUNCTIONS.get(call)
         if role is Role.LOGGING and roles[0] is not None:
             role = None  # file.write inside a library is the library's affair
-        if call in CONVERSIONS and roles[0] is None and _doing(stack) is Doing.ACT:
+        if call in CONVERSIONS and roles[0] is None and _purpose(stack) is Purpose.ACT:
             return Role.INFERENCE, -1
         if role is not None and (roles[0] is None or role is Role.IDLE or (roles[0] is Role.WAIT and call == "loads")):
             return role, -1
@@ -120,18 +120,18 @@ class Classifier:
         for place in stack:
             if is_own(place.code.file):
                 around = (
-                    call for call in source_context.calls_around(place) if CALLS.get(call) in MAKING_ITS_ARGUMENTS
+                    call for call in source_context.calls_around(place) if C_FUNCTIONS.get(call) in INCLUDES_ARGUMENTS
                 )
                 call = next(around, "")
-                return (CALLS[call], call) if call else None
+                return (C_FUNCTIONS[call], call) if call else None
         return None
 
     def _of_glue(self, stack: Stack) -> tuple[Role, str]:
         """Arithmetic in the script's own functions: of a loss, or of nothing that is known."""
-        doing, call = _doing(stack), source_context.call_at(stack[0])
-        if doing is Doing.LEARN:
+        doing, call = _purpose(stack), source_context.call_at(stack[0])
+        if doing is Purpose.LEARN:
             return Role.FORWARD, call
-        if doing is Doing.ACT and (call in DRAWS or "torch" in stack[0].code.module):
+        if doing is Purpose.ACT and (call in DRAWS or "torch" in stack[0].code.module):
             return Role.INFERENCE, call
         return Role.OTHER, call or title(stack[0].code)
 
@@ -159,12 +159,12 @@ def title(code: Code) -> str:
     return ".".join(code.name.rpartition("<locals>.")[2].split(".")[-2:])
 
 
-def _doing(stack: Stack) -> Doing | None:
+def _purpose(stack: Stack) -> Purpose | None:
     """What the innermost function that acts or learns is doing at its place."""
     for place in stack:
         scope = source_context.scope(place.code) if _has_markers(place.code) else None
         if scope is not None and scope.markers:
-            return scope.doing(place.line)
+            return scope.purpose_at(place.line)
     return None
 
 

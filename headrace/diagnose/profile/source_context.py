@@ -13,7 +13,7 @@ from headrace.diagnose.profile.spool import Code, Place
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 LARGEST = 2_000_000  # bytes of a source file that is looked into
-NOT_WORLDS = (
+NOT_ENVIRONMENTS = (
     "optim",
     "sched",
     "scaler",
@@ -28,7 +28,7 @@ NOT_WORLDS = (
 )
 
 
-class Doing(Enum):
+class Purpose(Enum):
     """What a loop is for, at a place."""
 
     ACT = "act"  # step environments
@@ -40,10 +40,10 @@ class Scope:
     """A function, or a file's top level: the calls in it that say what it is for, by line."""
 
     tree: ast.AST
-    markers: list[tuple[int, Doing]] = field(default_factory=list)
+    markers: list[tuple[int, Purpose]] = field(default_factory=list)
     evaluates: bool = False
 
-    def doing(self, line: int) -> Doing | None:
+    def purpose_at(self, line: int) -> Purpose | None:
         """What the code at a line is for: what the next marker after it does, in the loop that it is in."""
         loops = [loop for loop in _inside(self.tree) if isinstance(loop, ast.For | ast.While) and _spans(loop, line)]
         for loop in reversed(loops):
@@ -122,11 +122,11 @@ def _scopes(file: str) -> dict[str, Scope]:
     }
     for each in scopes.values():
         each.evaluates = isinstance(each.tree, Function) and _only_sums(each.tree)
-    known: dict[str, Doing] = {}
+    known: dict[str, Purpose] = {}
     for _ in range(3):  # helpers of helpers of helpers
         for each in scopes.values():
             each.markers = sorted(_markers(each.tree, known))
-        known = _purposes(functions, scopes)
+        known = _function_purposes(functions, scopes)
     return scopes
 
 
@@ -140,12 +140,12 @@ def _tree(file: str) -> ast.Module | None:
         return None
 
 
-def _purposes(functions: list[Function], scopes: dict[str, Scope]) -> dict[str, Doing]:
+def _function_purposes(functions: list[Function], scopes: dict[str, Scope]) -> dict[str, Purpose]:
     """Name -> what the function of that name does, where it does one thing; evaluation is neither."""
-    purposes: dict[str, set[Doing]] = {}
+    purposes: dict[str, set[Purpose]] = {}
     for function in functions:
         own = scopes[f"{function.name}:{function.lineno}"]
-        kinds = {Doing.ACT, Doing.LEARN} if own.evaluates else {doing for _, doing in own.markers}
+        kinds = {Purpose.ACT, Purpose.LEARN} if own.evaluates else {doing for _, doing in own.markers}
         purposes.setdefault(function.name, set()).update(kinds)
     worlds = {"step", "reset", "forward", "__init__", "__call__"}
     return {name: next(iter(kinds)) for name, kinds in purposes.items() if len(kinds) == 1 and name not in worlds}
@@ -156,7 +156,7 @@ def _first_lines(function: Function) -> set[int]:
     return {function.lineno, *(decorator.lineno for decorator in function.decorator_list)}
 
 
-def _markers(tree: ast.AST, known: dict[str, Doing]) -> Iterator[tuple[int, Doing]]:
+def _markers(tree: ast.AST, known: dict[str, Purpose]) -> Iterator[tuple[int, Purpose]]:
     for node in _inside(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -164,14 +164,14 @@ def _markers(tree: ast.AST, known: dict[str, Doing]) -> Iterator[tuple[int, Doin
         if name in ("backward", "zero_grad", "clip_grad_norm_") or (
             name == "grad" and "autograd" in ast.dump(node.func)
         ):
-            yield node.lineno, Doing.LEARN
-        elif name in ("step", "step_async", "step_wait", "send", "recv") and _may_be_world(node):
-            yield node.lineno, Doing.ACT
+            yield node.lineno, Purpose.LEARN
+        elif name in ("step", "step_async", "step_wait", "send", "recv") and _may_step_env(node):
+            yield node.lineno, Purpose.ACT
         elif name in known:
             yield node.lineno, known[name]
 
 
-def _may_be_world(call: ast.Call) -> bool:
+def _may_step_env(call: ast.Call) -> bool:
     """Whether x.step(...) may step an environment: with an action, and on something that is not called an optimizer.
 
     x.send(...) and x.recv() may step one behind a pipe.
@@ -180,7 +180,7 @@ def _may_be_world(call: ast.Call) -> bool:
         return False
     receiver = ast.unparse(call.func.value).lower()
     complete = bool(call.args) or call.func.attr in ("step_wait", "recv")
-    return complete and not any(word in receiver for word in NOT_WORLDS)
+    return complete and not any(word in receiver for word in NOT_ENVIRONMENTS)
 
 
 def _only_sums(function: Function) -> bool:
@@ -201,7 +201,7 @@ def _reward(node: ast.AST) -> str:
         return ""
     target = node.targets[0]
     second = target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) >= 4 else None
-    return second.id if isinstance(second, ast.Name) and _may_be_world(node.value) else ""
+    return second.id if isinstance(second, ast.Name) and _may_step_env(node.value) else ""
 
 
 def _uses(node: ast.AST, name: str) -> bool:

@@ -70,7 +70,7 @@ class Process:
     error: str = ""  # "ValueError: ..." where an exception ended it
     cost: float = 0.0  # s that sampling took
     period: float = 0.0  # s
-    blind: list[str] = field(default_factory=list)
+    limitations: list[str] = field(default_factory=list)
 
 
 def read(folder: Path) -> list[Process]:
@@ -101,13 +101,13 @@ def _process(path: Path) -> Process | None:
         elif kind == "place" and values[1] in codes:
             places[values[0]] = Place(codes[values[1]], values[2] or codes[values[1]].line, *values[3:])
         elif kind == "stack" and places.keys() >= set(values[1]):
-            stacks[values[0]] = own_part(tuple(places[number] for number in values[1]))
+            stacks[values[0]] = own_frames(tuple(places[number] for number in values[1]))
         elif process is not None:
             _tell(process, stacks, kind, values)
     return process
 
 
-def own_part(stack: Stack) -> Stack:
+def own_frames(stack: Stack) -> Stack:
     """A stack without what a forked process has inherited from its parent's."""
     for index, place in enumerate(stack):
         if place.code.module == "multiprocessing.process" and place.code.method == "_bootstrap":
@@ -136,4 +136,4 @@ def _tell(process: Process, stacks: dict[int, Stack], kind: str, values: list[An
         process.ended = values[0]
         process.error = f"{values[1]}: {values[2]}" if values[1] else ""
     elif kind == "blind":
-        process.blind.append(values[0])
+        process.limitations.append(values[0])

@@ -27,9 +27,9 @@ from headrace.diagnose.profile.profile import (
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Process, Sample
-from headrace.diagnose.record.gpu import GpuWatch
-from headrace.diagnose.record.outside import Outside
-from headrace.diagnose.record.processes import Thread, Watch
+from headrace.diagnose.record.gpu import GpuMonitor
+from headrace.diagnose.record.outside import OutsideRecorder
+from headrace.diagnose.record.processes import ProcessMonitor, Thread
 
 SHORTEST = 1.0  # s: a window that would be shorter begins with the script instead
 HELPERS = (
@@ -66,9 +66,9 @@ class Window:
 
 def profile(
     folder: Path,
-    watch: Watch,
-    outside: Outside,
-    gpu: GpuWatch,
+    watch: ProcessMonitor,
+    outside: OutsideRecorder,
+    gpu: GpuMonitor,
     window: Window,
     command: list[str],
     exit: Exit,
@@ -82,9 +82,9 @@ def profile(
     root = next((process for process in told if process.pid == watch.root), None)
     classifiers = {process.pid: Classifier(hints, bool(process.counters.get("cuda"))) for process in told}
     for process in told:
-        classifiers[process.pid].settle(sample for samples in process.samples.values() for sample in samples)
+        classifiers[process.pid].resolve_unknown(sample for samples in process.samples.values() for sample in samples)
     lanes = [lane for process in told for lane in _lanes(process, classifiers[process.pid], watch, window)]
-    lanes = _driver_first(lanes, watch.root)
+    lanes = _training_thread_first(lanes, watch.root)
     _name_workers(lanes)
     lanes += _native_lanes(lanes, watch, window, told)
     counters = _counters(root, classifiers[watch.root], lanes) if root else {}
@@ -101,7 +101,7 @@ def profile(
         gpu=gpu.summary(window.begin, window.ended) | (root.gpu if root else {}),
         period=root.period if root else 0.0,
         overhead=root.cost / max(window.ended - root.began, 1e-9) if root else 0.0,
-        blind=_blind(told, root, lanes, watch, outside, window, gpu),
+        limitations=_limitations(told, root, lanes, watch, outside, window, gpu),
     )
 
 
@@ -120,7 +120,7 @@ def _is_helper(process: Process) -> bool:
     return not works and any(code.module in HELPERS and code.method == "main" for code in places)
 
 
-def _lanes(process: Process, classifier: Classifier, watch: Watch, window: Window) -> list[Lane]:
+def _lanes(process: Process, classifier: Classifier, watch: ProcessMonitor, window: Window) -> list[Lane]:
     lanes = []
     for thread, samples in process.samples.items():
         kept = [
@@ -197,15 +197,15 @@ def _at(times: list[float], read: list[float], moment: float) -> float:
     return read[index - 1] + share * (read[index] - read[index - 1])
 
 
-def _driver_first(lanes: list[Lane], root: int) -> list[Lane]:
+def _training_thread_first(lanes: list[Lane], root: int) -> list[Lane]:
     """The lane of the training loop first: the main thread, unless another of its process does most of the work."""
     own = [lane for lane in lanes if lane.pid == root]
     if not own:
         return lanes
     main = next((lane for lane in own if lane.kind is Kind.MAIN), own[0])
     best = max(own, key=lambda lane: sum(lane.seconds.get(role, 0.0) for role in WORKS))
-    driver = best if main.share(*WORKS) < 0.1 and best.share(*WORKS) > 0.3 else main
-    return [driver, *(lane for lane in lanes if lane is not driver)]
+    training_thread = best if main.share(*WORKS) < 0.1 and best.share(*WORKS) > 0.3 else main
+    return [training_thread, *(lane for lane in lanes if lane is not training_thread)]
 
 
 def _name_workers(lanes: list[Lane]) -> None:
@@ -214,7 +214,7 @@ def _name_workers(lanes: list[Lane]) -> None:
         lane.name = f"worker {number}"
 
 
-def _native_lanes(lanes: list[Lane], watch: Watch, window: Window, told: list[Process]) -> list[Lane]:
+def _native_lanes(lanes: list[Lane], watch: ProcessMonitor, window: Window, told: list[Process]) -> list[Lane]:
     """Threads without a Python stack; their role is that of their process's main thread at the time."""
     seen = {(lane.pid, lane.tid) for lane in lanes}
     mains = {lane.pid: lane for lane in lanes if lane.tid == lane.pid}
@@ -259,7 +259,7 @@ def _during(main: Lane | None, starts: list[float], begin: float, end: float) ->
     return spent.most_common(1)[0][0] if spent else Role.OTHER
 
 
-def _cores(watch: Watch, window: Window) -> list[Series]:
+def _cores(watch: ProcessMonitor, window: Window) -> list[Series]:
     """Cores that each process kept busy."""
     points = [window.begin + GRID * step for step in range(int((window.ended - window.begin) / GRID) + 1)]
     series = []
@@ -285,7 +285,7 @@ def _counters(root: Process, classifier: Classifier, lanes: list[Lane]) -> dict[
     return counters
 
 
-def _machine(told: list[Process], gpu: GpuWatch) -> Machine:
+def _machine(told: list[Process], gpu: GpuMonitor) -> Machine:
     versions = {name: version for process in told for name, version in process.versions.items()}
     python = told[0].python if told else ""
     return Machine(_cpu_name(), cores(), gpu.name, python, f"{platform.system()} {platform.release()}", versions)
@@ -306,17 +306,17 @@ def _sampled_for(root: Process, window: Window) -> float:
     return end - max(root.began, window.begin)
 
 
-def _blind(
+def _limitations(
     told: list[Process],
     root: Process | None,
     lanes: list[Lane],
-    watch: Watch,
-    outside: Outside,
+    watch: ProcessMonitor,
+    outside: OutsideRecorder,
     window: Window,
-    gpu: GpuWatch,
+    gpu: GpuMonitor,
 ) -> list[str]:
     """What could not be seen, in plain sentences."""
-    said = [line for process in told for line in process.blind]
+    said = [line for process in told for line in process.limitations]
     if window.too_short and window.skip:
         said.append(f"The script ended within {window.skip:g} s, so its start-up is part of what was measured.")
     if lanes and root and lanes[0].total < WELL_SEEN * (seconds := _sampled_for(root, window)):
@@ -332,7 +332,7 @@ def _blind(
         said.append("The training loop runs in a second thread: its time between short native calls counts as theirs.")
     if not watch.threads:
         said.append("CPU time of threads and native threads were not seen: they are read from Linux's /proc.")
-    said += outside.blind
+    said += outside.limitations
     strangers = {pid for pid, _ in watch.threads} - {process.pid for process in told} - outside.missed
     if strangers:
         said.append(
@@ -342,4 +342,4 @@ def _blind(
         said.append(
             "The GPU's kernels were not counted: the script ended before, or torch's profiler was not to be had."
         )
-    return said + ([gpu.blind] if gpu.blind else [])
+    return said + ([gpu.limitation] if gpu.limitation else [])

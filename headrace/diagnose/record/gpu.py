@@ -21,16 +21,16 @@ class _Readings:
     memory: list[float] = field(default_factory=list)  # MB
 
 
-class GpuWatch:
+class GpuMonitor:
     """Readings of the first GPU. Call look() often: it reads when that is due."""
 
     def __init__(self) -> None:
-        self.name, self.blind = "", ""
+        self.name, self.limitation = "", ""
         self._readings = _Readings()
         self._next = 0.0
         self._library, self._handle = self._open()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read, where that is due."""
         now = time.monotonic()
         if self._handle is None or now < self._next:
@@ -59,7 +59,7 @@ class GpuWatch:
         try:
             library = importlib.import_module("pynvml")
         except ImportError:
-            self.blind = "The GPU, if there is one, was not watched: that needs the package nvidia-ml-py."
+            self.limitation = "The GPU, if there is one, was not watched: that needs the package nvidia-ml-py."
             return None, None
         try:
             library.nvmlInit()

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.diagnose.profile.spool import Process
-from headrace.diagnose.record.processes import PROC, Watch
+from headrace.diagnose.record.processes import PROC, ProcessMonitor
 from headrace.diagnose.record.py_spy import PERIOD, process
 
 AFTER = 2.0  # s without a word from inside, after which a process is recorded from outside
-LOOK_EVERY = 0.5  # s
+POLL_EVERY = 0.5  # s
 MOST = 16  # processes recorded at a time
 HOW = ("--format", "chrometrace", "--nonblocking", "--idle", "--threads", "--full-filenames")
 GRACE = 5.0  # s for py-spy to write its file
@@ -74,10 +74,10 @@ class _Recorder:
         return f"py-spy said {errors[0] if errors else 'nothing'!r}"
 
 
-class Outside:
+class OutsideRecorder:
     """The processes of a family that tell nothing from inside. Call look() often: it begins records where due."""
 
-    def __init__(self, watch: Watch, folder: Path) -> None:
+    def __init__(self, watch: ProcessMonitor, folder: Path) -> None:
         """folder: where the samplers write, and the records are kept."""
         self._watch, self._folder = watch, folder
         self._seen: dict[int, float] = {}  # pid -> when first; s of time.monotonic()
@@ -86,12 +86,12 @@ class Outside:
         self._missed: dict[int, str] = {}  # pid -> what to do about it
         self._next = 0.0
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Begin to record the Python processes that have been silent for long enough."""
         now = time.monotonic()
         if now < self._next:
             return
-        self._next = now + LOOK_EVERY
+        self._next = now + POLL_EVERY
         for pid in self._watch.parents:
             if pid not in self._decided and now >= self._seen.setdefault(pid, now) + AFTER:
                 self._decided.add(pid)
@@ -139,7 +139,7 @@ class Outside:
         return set(self._missed)
 
     @property
-    def blind(self) -> list[str]:
+    def limitations(self) -> list[str]:
         """What could not be seen, or not as well as from inside, in plain sentences."""
         who = "of the processes ran Python without site (-S, -I, or a cleared environment)"
         said = [

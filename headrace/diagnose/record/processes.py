@@ -29,7 +29,7 @@ class Thread:
     queued: list[float] = field(default_factory=list)  # s for which it could have run, but others had the cores
 
 
-class Watch:
+class ProcessMonitor:
     """What is known of a family of processes. Call look() often: it does what is due."""
 
     def __init__(self, root: int) -> None:
@@ -39,7 +39,7 @@ class Watch:
         self._alive = {root}
         self._next_family = self._next_threads = 0.0
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Search for new processes, and read the threads' clocks, where that is due."""
         now = time.monotonic()
         if now >= self._next_family:

@@ -15,9 +15,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from headrace.diagnose.injected.stacks import WORLD
+from headrace.diagnose.injected.stacks import ENV_CLASS
 from headrace.diagnose.profile.source_context import Function
-from headrace.diagnose.profile.spool import Code, Place, Process, Sample, Stack, own_part
+from headrace.diagnose.profile.spool import Code, Place, Process, Sample, Stack, own_frames
 
 PERIOD = 0.01  # s between samples; py-spy takes about a hundredth of a core for each process
 WORLDS = ("Env", "Wrapper")  # what names of bases of environments end in
@@ -39,7 +39,7 @@ def process(events: list[dict[str, Any]], pid: int, parent: int, began: float, p
         parts = max(round((end - begin) / PERIOD), 1)
         seconds = (end - begin) / parts
         told.samples.setdefault(thread, []).extend(
-            Sample(began + begin + seconds * part, seconds, own_part(stack)) for part in range(1, parts + 1)
+            Sample(began + begin + seconds * part, seconds, own_frames(stack)) for part in range(1, parts + 1)
         )
     return told
 
@@ -114,7 +114,7 @@ def _functions_in(node: ast.AST, prefix: str, ancestors: tuple[str, ...]) -> Ite
             yield _Function(name, child.name, child.lineno, child.end_lineno or child.lineno, ancestors)
             yield from _functions_in(child, f"{name}.<locals>.", ())
         elif isinstance(child, ast.ClassDef):
-            yield from _functions_in(child, f"{prefix}{child.name}.", (WORLD,) if _is_world(child) else ())
+            yield from _functions_in(child, f"{prefix}{child.name}.", (ENV_CLASS,) if _is_world(child) else ())
         else:
             yield from _functions_in(child, prefix, ancestors)
 

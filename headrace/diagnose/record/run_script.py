@@ -21,13 +21,13 @@ from headrace.diagnose.injected.sampler import STOPPING, WRITE_EVERY
 from headrace.diagnose.profile.profile import Ending, Exit, Profile
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.record import build_profile
-from headrace.diagnose.record.gpu import GpuWatch
-from headrace.diagnose.record.outside import Outside
-from headrace.diagnose.record.processes import Watch
+from headrace.diagnose.record.gpu import GpuMonitor
+from headrace.diagnose.record.outside import OutsideRecorder
+from headrace.diagnose.record.processes import ProcessMonitor
 
 HOOK = Path(__file__).parents[1] / "injected" / "hook"
 SECONDS, SKIP, RATE = 60.0, 10.0, 50.0  # s, s, samples a second
-LOOK_EVERY = 0.05  # s
+POLL_EVERY = 0.05  # s
 KERNELS_AFTER = 0.4  # of the window: when the GPU's kernels are looked at, for a moment
 GRACE = {signal.SIGINT: 5.0, signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s that each is given to take effect
 
@@ -85,16 +85,16 @@ class _Script:
         self.started_at = time.time()
         self.started = self.ended = time.monotonic()
         self._process = subprocess.Popen([python, *words], env=environment)
-        self.watch = Watch(self._process.pid)
-        self.outside = Outside(self.watch, folder)
-        self.gpu = GpuWatch()
+        self.watch = ProcessMonitor(self._process.pid)
+        self.outside = OutsideRecorder(self.watch, folder)
+        self.gpu = GpuMonitor()
 
     def window(self, skip: float) -> build_profile.Window:
         """From when to when the measurement counts."""
         return build_profile.Window(self.started_at, self.started, self.ended, skip)
 
     def until(self, limit: float) -> None:
-        """Watch until the script ends, the time is over, or the user has enough; nothing of it runs afterwards."""
+        """Monitor the script until it ends, the time is over or Ctrl-C is pressed; no process of it runs afterwards."""
         with _signals_as_interrupts():
             try:
                 self._watch(self.started + limit)
@@ -117,10 +117,10 @@ class _Script:
                 return
             if now >= end - 3 * WRITE_EVERY:  # in time for every sampler to see it
                 (self.folder / STOPPING).touch()
-            self.watch.look()
-            self.outside.look()
-            self.gpu.look()
-            time.sleep(LOOK_EVERY)
+            self.watch.poll()
+            self.outside.poll()
+            self.gpu.poll()
+            time.sleep(POLL_EVERY)
         self.ended = time.monotonic()
         code = self._process.returncode
         self.exit = Exit(Ending.SIGNAL, -code) if code < 0 else Exit(Ending.EXIT, code)
@@ -145,7 +145,7 @@ class _Script:
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end and (self._process.poll() is None or self.watch.alive()):
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_EVERY)
 
 
 def sampled_environment(folder: Path, period: float, kernels: float) -> dict[str, str]:

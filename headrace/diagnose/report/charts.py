@@ -1,4 +1,4 @@
-"""The pictures of a report, as SVG that stretches to its place. Words are left to HTML, so that they do not stretch."""
+"""The charts of a report, as SVG that stretches to its container. Text is in the HTML, so that it does not stretch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import Lane, Role, Series
 from headrace.diagnose.report.palette import COLOURS, ORDER
 from headrace.diagnose.report.table import Row
-from headrace.diagnose.verdict.profile_facts import TITLES, binned
+from headrace.diagnose.verdict.profile_facts import TITLES, binned, overlaps
 
-COLUMNS = 300  # of a timeline: each is a stacked bar of what happened in its time
-HEIGHT = 100  # of a drawing, in its own units
+COLUMNS = 300  # of a timeline: each is a stacked bar of the roles in its part of the time
+HEIGHT = 100  # of a chart, in SVG units
 
 
 def strip(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
-    """What a thread did between two moments: for each column, the roles of its time on top of each other."""
+    """A thread's roles between two moments: a stacked bar for each column."""
     paths: dict[Role, list[str]] = {}
     for column, shares in enumerate(binned(lane.spans, start, end, columns)):
         top = float(HEIGHT)
@@ -26,17 +26,16 @@ def strip(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
                 top -= height
                 paths.setdefault(role, []).append(f"M{column} {top:.1f}h1v{height:.1f}h-1z")
     drawn = "".join(_path("".join(parts), COLOURS[role], TITLES[role]) for role, parts in paths.items())
-    return _svg(columns, drawn, f"what {lane.name} did over time")
+    return _svg(columns, drawn, f"activity of {lane.name} over time")
 
 
 def effort(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
-    """How much of a core a native thread used over time; what it did there is not known."""
+    """How much of a core a native thread used over time; its roles are not known."""
     width = max(end - start, 1e-9) / columns
     used = [0.0] * columns
     for span in lane.spans:
-        first, last = (span.start - start) / width, (span.end - start) / width
-        for column in range(max(0, int(first)), min(columns, int(last) + 1)):
-            used[column] += span.on_cpu * max(0.0, min(last, column + 1) - max(first, column))
+        for column, inside in overlaps((span.start - start) / width, (span.end - start) / width, columns):
+            used[column] += span.on_cpu * inside
     parts = [
         f"M{column} {HEIGHT * (1 - min(share, 1)):.1f}h1V{HEIGHT}h-1z" for column, share in enumerate(used) if share > 0
     ]
@@ -44,24 +43,22 @@ def effort(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
 
 
 def area(series: Sequence[Series], seconds: float, top: float) -> str:
-    """Values over time, summed over the series, 0 .. top from bottom to top."""
-    columns = COLUMNS
-    values = summed(series, seconds, columns)
+    """Values over time, summed over the series; the chart's height is `top`."""
+    values = summed(series, seconds, COLUMNS)
     points = "".join(f"V{HEIGHT * (1 - min(value / top, 1.0)):.1f}h1" for value in values)
     drawn = f'<path d="M0 {HEIGHT}{points}V{HEIGHT}z" fill="#3b7dd8"/>'
-    return _svg(columns, drawn, " and ".join({one.name for one in series}) + " over time", "tall")
+    return _svg(COLUMNS, drawn, " and ".join({one.name for one in series}) + " over time", "tall")
 
 
 def summed(series: Sequence[Series], seconds: float, columns: int) -> list[float]:
-    """The series' mean values in each of `columns` equal parts of the time, added up."""
+    """The mean value of each series in each of `columns` equal parts of the time, summed over the series."""
     total = [0.0] * columns
     for one in series:
         sums, lengths = [0.0] * columns, [0.0] * columns
         ends = [*one.times[1:], seconds]
         for start, end, value in zip(one.times, ends, one.values, strict=True):
             first, last = (columns * moment / max(seconds, 1e-9) for moment in (start, end))
-            for column in range(max(0, int(first)), min(columns, int(last) + 1)):
-                inside = max(0.0, min(last, column + 1) - max(first, column))
+            for column, inside in overlaps(first, last, columns):
                 sums[column] += value * inside
                 lengths[column] += inside
         for column, length in enumerate(lengths):
@@ -75,8 +72,8 @@ def bar(rows: Sequence[Row]) -> str:
         f'<i style="flex:{row.share:.4f} 0 0;background:{row.colour}" title="{row.title} {percent(row.share)}"></i>'
         for row in sorted(rows, key=lambda row: ORDER.index(row.role))
     ]
-    words = ", ".join(f"{row.title} {percent(row.share)}" for row in rows)
-    return f'<div class="bar" role="img" aria-label="{escape(words)}">{"".join(parts)}</div>'
+    label = ", ".join(f"{row.title} {percent(row.share)}" for row in rows)
+    return f'<div class="bar" role="img" aria-label="{escape(label)}">{"".join(parts)}</div>'
 
 
 def _path(data: str, colour: str, title: str) -> str:

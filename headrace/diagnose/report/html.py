@@ -1,4 +1,4 @@
-"""The report as one HTML file: no scripts, nothing from the network, light or dark as the reader's system is."""
+"""The report as one HTML file: no scripts, nothing from the network, light or dark by the system's setting."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.diagnose.report.palette import COLOURS, ORDER
 from headrace.diagnose.report.table import Row, command_line, mostly, rows, scene
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import Remedy
-from headrace.diagnose.verdict.verdict import Verdict, promise
+from headrace.diagnose.verdict.verdict import Verdict, gain_text
 
 REPORT = "report.html"
 MOST_LANES = 24
-CLOSER = 0.5  # s of the closer look
+ZOOM = 0.5  # s shown by the second, enlarged timeline
 TICKS = 6
 
 
@@ -33,7 +33,7 @@ def page(facts: Facts, verdict: Verdict) -> str:
     seen = bool(facts.profile.lanes)
     sections = [_parts(facts) if seen else "", _verdict(verdict), _remedies(verdict.remedies)]
     sections += [_timeline(facts), _utilisation(facts)] if seen else []
-    sections += [_blind(verdict)]
+    sections += [_limitations(verdict)]
     style = files("headrace.diagnose.report").joinpath("report.css").read_text(encoding="utf-8")
     command = escape(command_line(facts.profile))
     return (
@@ -50,11 +50,12 @@ def page(facts: Facts, verdict: Verdict) -> str:
 def _parts(facts: Facts) -> str:
     shown = rows(facts)
     head = (
-        '<th>part</th><th class="number">seconds</th><th class="number">share</th><th class="where">most of it at</th>'
+        '<th>activity</th><th class="number">seconds</th><th class="number">share</th><th class="where">mostly at</th>'
     )
     left_out = ""
     if facts.start_up >= 0.05:
-        left_out = f'<p class="soft">Start-up, {facts.start_up:.1f} s of the window, is left out.</p>'
+        seconds = f"{facts.start_up:.1f} s"
+        left_out = f'<p class="soft">Start-up, {seconds} of the window, is not counted.</p>'
     return (
         f'<section id="parts"><h2>Where the wall time goes</h2>\n{charts.bar(shown)}\n'
         f'<div class="table"><table><thead><tr>{head}</tr></thead>\n'
@@ -70,20 +71,21 @@ def _row(facts: Facts, row: Row) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     paragraphs = [verdict.where, verdict.bounds, *verdict.notes]
-    said = "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph)
-    return f'<section id="verdict"><h2>What that means</h2>\n{said}</section>'
+    text = "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph)
+    return f'<section id="verdict"><h2>Summary</h2>\n{text}</section>'
 
 
 def _remedies(remedies: list[Remedy]) -> str:
     if not remedies:
         return ""
     items = [
-        f'<li><div class="head"><h3>{number}. {escape(remedy.title)}</h3><span class="gain">{promise(remedy)}</span>'
-        f'<span class="soft">costs {escape(remedy.cost)}</span></div>\n<p>{escape(remedy.why)}</p>\n'
+        f'<li><div class="head"><h3>{number}. {escape(remedy.title)}</h3>'
+        f'<span class="gain">speedup {gain_text(remedy)}</span>'
+        f'<span class="soft">effort: {escape(remedy.effort)}</span></div>\n<p>{escape(remedy.why)}</p>\n'
         f"<pre>{escape(remedy.change)}</pre></li>"
         for number, remedy in enumerate(remedies, 1)
     ]
-    return f'<section id="remedies"><h2>What to do about it</h2>\n<ol class="remedies">{"".join(items)}</ol></section>'
+    return f'<section id="remedies"><h2>Remedies</h2>\n<ol class="remedies">{"".join(items)}</ol></section>'
 
 
 def _timeline(facts: Facts) -> str:
@@ -91,17 +93,17 @@ def _timeline(facts: Facts) -> str:
     busiest = profile.lanes[:1] + sorted(profile.lanes[1:], key=lambda lane: -lane.cpu_seconds)
     hidden = len(busiest) - MOST_LANES
     lanes = [lane for lane in profile.lanes if any(lane is shown for shown in busiest[:MOST_LANES])]
-    middle = max(profile.seconds / 2 - CLOSER / 2, 0.0)
-    whole = _figure(lanes, 0.0, profile.seconds, "The whole window. Each column shows the shares of its moment.")
-    said = f"A closer look: {CLOSER:g} s out of the middle."
-    closer = _figure(lanes, middle, min(middle + CLOSER, profile.seconds), said)
+    middle = max(profile.seconds / 2 - ZOOM / 2, 0.0)
+    whole = _figure(
+        lanes, 0.0, profile.seconds, "The whole window. Each column shows the shares of time in its interval."
+    )
+    caption = f"Zoom: {ZOOM:g} s from the middle of the window."
+    zoom = _figure(lanes, middle, min(middle + ZOOM, profile.seconds), caption)
     roles = [role for role in ORDER if any(lane.seconds.get(role, 0.0) > 0 for lane in lanes)]
     legend = "".join(f"<span>{_dot(COLOURS[role])}{facts.title(role)}</span>" for role in roles)
-    more = (
-        f'<p class="soft">{hidden} more threads, which used less of the cores, are left out.</p>' if hidden > 0 else ""
-    )
+    more = f'<p class="soft">{hidden} more threads, which used less CPU time, are not shown.</p>' if hidden > 0 else ""
     return (
-        f'<section id="timeline"><h2>Every process and thread over time</h2>\n{whole}\n{closer}\n'
+        f'<section id="timeline"><h2>Timeline of processes and threads</h2>\n{whole}\n{zoom}\n'
         f'<div class="legend">{legend}</div>{more}</section>'
     )
 
@@ -118,7 +120,7 @@ def _lane(lane: Lane, start: float, end: float) -> str:
     picture = charts.strip if lane.samples or lane.total else charts.effort
     return (
         f'<div class="lane">{escape(lane.name)}<small>{lane.kind}, process {lane.pid}, '
-        f"{lane.cpu_seconds:.1f} s on a core</small></div>{picture(lane, start, end)}"
+        f"{lane.cpu_seconds:.1f} s of CPU time</small></div>{picture(lane, start, end)}"
     )
 
 
@@ -135,30 +137,32 @@ def _utilisation(facts: Facts) -> str:
     figures = []
     if cores:
         used = sum(charts.summed(cores, profile.seconds, charts.COLUMNS)) / charts.COLUMNS
-        caption = f"Cores used by all processes together: {used:.2f} of {facts.cores} on average."
+        caption = f"Cores used by all processes: {used:.2f} of {facts.cores} on average."
         figures.append(_chart(charts.area(cores, profile.seconds, facts.cores), caption, profile.seconds))
     for series in others:
         top = 100.0 if series.unit == "%" else max([*series.values, 1.0])
         mean = sum(charts.summed([series], profile.seconds, charts.COLUMNS)) / charts.COLUMNS
-        caption = f"{escape(series.name)}: {mean:.0f} {escape(series.unit)} on average; the top is {top:.0f}."
+        caption = (
+            f"{escape(series.name)}: {mean:.0f} {escape(series.unit)} on average; the chart's height is {top:.0f}."
+        )
         figures.append(_chart(charts.area([series], profile.seconds, top), caption, profile.seconds))
     if not profile.machine.gpu:
-        figures.append('<p class="soft">This machine has no GPU that could be watched.</p>')
-    return f'<section id="utilisation"><h2>Cores and GPU</h2>\n{"".join(figures)}</section>'
+        figures.append('<p class="soft">No GPU was measured on this machine.</p>')
+    return f'<section id="utilisation"><h2>CPU and GPU use</h2>\n{"".join(figures)}</section>'
 
 
 def _chart(picture: str, caption: str, seconds: float) -> str:
     return f"<figure><figcaption>{caption}</figcaption>{picture}{_axis(0.0, seconds)}</figure>"
 
 
-def _blind(verdict: Verdict) -> str:
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in verdict.blind)
-    return f'<section id="blind"><h2>What this cannot tell</h2>\n<ul class="plain">{items}</ul></section>'
+def _limitations(verdict: Verdict) -> str:
+    items = "".join(f"<li>{escape(note)}</li>" for note in verdict.limitations)
+    return f'<section id="limitations"><h2>Accuracy and limitations</h2>\n<ul class="plain">{items}</ul></section>'
 
 
-def escape(words: str) -> str:
+def escape(text: str) -> str:
     """Text as HTML, with numbers and their units on one line."""
-    return _escape(words).replace(" %", "&nbsp;%")
+    return _escape(text).replace(" %", "&nbsp;%")
 
 
 def _dot(colour: str) -> str:

@@ -1,4 +1,4 @@
-"""A colour for each role: near ones for what belongs together, of different lightness."""
+"""A colour for each role: similar hues of different lightness for related roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report for a terminal: plain text where it is piped, with colours where somebody looks."""
+"""The report for a terminal: with colours, or plain text where the output is piped."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from headrace.diagnose.profile.formatting import percent, place
+from headrace.diagnose.profile.formatting import count, percent, place
 from headrace.diagnose.profile.profile import Profile, Role
 from headrace.diagnose.report.palette import COLOURS, STEPPED_ELSEWHERE
 from headrace.diagnose.verdict.profile_facts import TITLES, Facts
 from headrace.diagnose.verdict.remedy import Remedy
-from headrace.diagnose.verdict.verdict import Verdict, ending, promise
+from headrace.diagnose.verdict.verdict import Verdict, ending, gain_text
 
 BAR = 30  # characters for the longest bar
 ELSEWHERE = "waiting for environments"
@@ -50,32 +50,31 @@ def lines(facts: Facts, verdict: Verdict, width: int) -> list[Line]:
         found += [*_paragraph(paragraph, width), [("", "")]]
     for number, remedy in enumerate(verdict.remedies, 1):
         found += [*_remedy(number, remedy, width), [("", "")]]
-    found += [[("What this cannot tell", "bold")]]
-    for sentence in verdict.blind:
-        found += _paragraph(sentence, width, "dim", "- ")
+    found += [[("Accuracy and limitations", "bold")]]
+    for note in verdict.limitations:
+        found += _paragraph(note, width, "dim", "- ")
     return found
 
 
 def scene(profile: Profile) -> str:
-    """What ran, where, and how it ended."""
+    """The command, how it ended, the machine and the versions."""
     machine = profile.machine
     versions = ", ".join(f"{name} {version}".strip() for name, version in machine.versions.items())
-    cores = f"{machine.cores} core" + ("" if machine.cores == 1 else "s")
-    where = ", ".join(part for part in (machine.cpu, cores, machine.gpu or "no GPU") if part)
+    where = ", ".join(part for part in (machine.cpu, count(machine.cores, "core"), machine.gpu or "no GPU") if part)
     python = ", ".join(part for part in (f"Python {machine.python}" if machine.python else "", versions) if part)
-    skipped = f" The first {profile.skipped:.1f} s are left out." if profile.skipped >= 0.05 else ""
+    skipped = f" The first {profile.skipped:.1f} s were skipped." if profile.skipped >= 0.05 else ""
     return f"{command_line(profile)}. {ending(profile)}{skipped} {where}. {python}."
 
 
 def command_line(profile: Profile) -> str:
-    """What ran, with the interpreter's name instead of its whole path."""
+    """The command, with the interpreter's name instead of its path."""
     first, *rest = profile.command or [""]
     return " ".join([Path(first).name if "python" in Path(first).name else first, *rest])
 
 
 @dataclass(frozen=True)
 class Row:
-    """One part of the driving thread's time."""
+    """One activity of the training thread."""
 
     title: str
     role: Role
@@ -85,54 +84,54 @@ class Row:
 
 
 def rows(facts: Facts) -> list[Row]:
-    """The parts, the most first, without what is too little to see."""
+    """The activities, the most first, without the smallest."""
     parts = [(facts.title(role), role, COLOURS[role], seconds) for role, seconds in facts.seconds.items()]
-    if facts.covered > 0:
-        waiting = facts.spent(Role.WAIT) - facts.covered
+    if facts.env_wait > 0:
+        waiting = facts.spent(Role.WAIT) - facts.env_wait
         parts = [part for part in parts if part[1] is not Role.WAIT]
-        parts.append((ELSEWHERE, Role.WAIT, STEPPED_ELSEWHERE, facts.covered))
+        parts.append((ELSEWHERE, Role.WAIT, STEPPED_ELSEWHERE, facts.env_wait))
         parts.append(("other waiting", Role.WAIT, COLOURS[Role.WAIT], waiting))
-    found = [Row(*part, part[3] / facts.base) for part in parts if part[3] >= SMALLEST * facts.base]
+    found = [Row(*part, part[3] / facts.total) for part in parts if part[3] >= SMALLEST * facts.total]
     return sorted(found, key=lambda row: -row.seconds)
 
 
 def mostly(facts: Facts, role: Role) -> str:
-    """The line where most of a role's time is spent, and how much of it; "" where it is not known."""
-    sites = [site for site in facts.profile.driver.sites if site.role is role]
+    """The line where most of a role's time is spent; "" where it is not known."""
+    sites = [site for site in facts.profile.training_thread.sites if site.role is role]
     site = max(sites, key=lambda site: site.seconds, default=None)
     return f"{place(site)} {site.text or site.function}" if site else ""
 
 
 def _parts(facts: Facts, bar_width: int) -> list[Line]:
-    found: list[Line] = [[(f"{'part':<25}{'seconds':>9}{'share':>11}", "bold")]]
+    found: list[Line] = [[(f"{'activity':<25}{'seconds':>9}{'share':>11}", "bold")]]
     shown = rows(facts)
     for row in shown:
         bar = "█" * max(1, round(bar_width * row.share / shown[0].share))
         found.append([(f"{row.title:<25}{row.seconds:>9.1f}{percent(row.share):>11}  ", ""), (bar, row.colour)])
     if facts.start_up >= 0.05:
-        found.append([(f"{TITLES[Role.START_UP]:<25}{facts.start_up:>9.1f}{'left out':>11}", "dim")])
+        found.append([(f"{TITLES[Role.START_UP]:<25}{facts.start_up:>9.1f}{'not counted':>13}", "dim")])
     return found
 
 
 def _workers(facts: Facts) -> list[Line]:
-    if not facts.stepping:
+    if not facts.env_workers:
         return []
     found: list[Line] = [[("", "")], [(f"{'process':<25}{'seconds':>9}{'busy':>11}", "bold")]]
-    for lane, work in zip(facts.stepping, facts.work, strict=True):
-        found.append([(f"{lane.name:<25}{work:>9.1f}{percent(work / facts.base):>11}", "")])
+    for lane, work in zip(facts.env_workers, facts.env_worker_seconds, strict=True):
+        found.append([(f"{lane.name:<25}{work:>9.1f}{percent(work / facts.total):>11}", "")])
     return found
 
 
 def _remedy(number: int, remedy: Remedy, width: int) -> list[Line]:
     found: list[Line] = [
-        [(f"{number}. {remedy.title}", "bold"), (f"   {promise(remedy)}; costs {remedy.cost}", "green")],
+        [(f"{number}. {remedy.title}", "bold"), (f"   speedup {gain_text(remedy)}; effort: {remedy.effort}", "green")],
         *_paragraph(remedy.why, width, indent="   "),
     ]
     return found + [[(f"     {line}", "cyan")] for line in remedy.change.splitlines()]
 
 
-def _paragraph(words: str, width: int, style: str = "", indent: str = "") -> list[Line]:
+def _paragraph(text: str, width: int, style: str = "", indent: str = "") -> list[Line]:
     following = " " * len(indent)
-    words = words.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its unit stay on one line
-    wrapped = textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=following, break_long_words=False)
+    text = text.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its unit stay on one line
+    wrapped = textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=following, break_long_words=False)
     return [[(line.replace("\N{NO-BREAK SPACE}", " "), style)] for line in wrapped]

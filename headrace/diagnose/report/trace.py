@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from headrace.diagnose.profile.profile import Lane, Profile, Series
 from headrace.diagnose.verdict.profile_facts import TITLES
 
 TRACE = "trace.json"
-MACHINE = 0  # pid of what belongs to no process
+Json: TypeAlias = float | str | dict[str, "Json"] | list["Json"]
+Event: TypeAlias = dict[str, Json]
+MACHINE = 0  # pid of series that belong to no process
 
 
 def save(profile: Profile, folder: Path) -> Path:
@@ -24,15 +26,15 @@ def save(profile: Profile, folder: Path) -> Path:
     return path
 
 
-def trace(profile: Profile) -> dict[str, Any]:
+def trace(profile: Profile) -> Event:
     """The trace in JSON's types: a track for each thread, a counter for each series."""
-    events: list[dict[str, Any]] = []
+    events: list[Json] = []
     named: set[int] = set()
     for place, lane in enumerate(profile.lanes):
         if lane.pid not in named:
             named.add(lane.pid)
-            # a worker's process is called as its main thread
-            name = "script" if lane.pid == profile.driver.pid else lane.name
+            # a worker process is named after its main thread
+            name = "script" if lane.pid == profile.training_thread.pid else lane.name
             events.append(_meta("process_name", lane.pid, lane.tid, {"name": f"{name} ({lane.pid})"}))
         events.append(_meta("thread_name", lane.pid, lane.tid, {"name": lane.name}))
         events.append(_meta("thread_sort_index", lane.pid, lane.tid, {"sort_index": place}))
@@ -42,7 +44,7 @@ def trace(profile: Profile) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"command": " ".join(profile.command)}}
 
 
-def _spans(lane: Lane) -> list[dict[str, Any]]:
+def _spans(lane: Lane) -> list[Event]:
     return [
         {
             "ph": "X",
@@ -58,7 +60,7 @@ def _spans(lane: Lane) -> list[dict[str, Any]]:
     ]
 
 
-def _counter(series: Series) -> list[dict[str, Any]]:
+def _counter(series: Series) -> list[Event]:
     name = f"{series.name} ({series.unit})"
     pairs = zip(series.times, series.values, strict=True)
     return [
@@ -67,7 +69,7 @@ def _counter(series: Series) -> list[dict[str, Any]]:
     ]
 
 
-def _meta(name: str, pid: int, tid: int, args: dict[str, Any]) -> dict[str, Any]:
+def _meta(name: str, pid: int, tid: int, args: Event) -> Event:
     return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
 
 

@@ -1,4 +1,4 @@
-"""Remedies for the network's part: acting, learning, and what lies between host and GPU."""
+"""Remedies for the network: acting, learning, and copies between host and GPU."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from headrace.diagnose.verdict import snippets
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy
 
-FUSED_SAVES = 0.55  # of the optimizer's time: Adam(fused=True) on a CPU takes a third of it or less, clipping stays
-SMALL = 20e6  # operations of an update that a GPU ends sooner than its kernels are launched (100 x 5 us, 40 TFLOP/s)
-USUAL_ROWS = 256  # of a minibatch that was not seen
-WAITING = 0.7  # of its arithmetic that a thread is on a core; with less, threads may cost more than they give
-LARGER = 4  # "minibatches four times larger"
+NETWORK = (*LEARNING, Role.INFERENCE)
+FUSED_SAVES = 0.55  # of the optimizer's time: Adam(fused=True) on a CPU takes a third or less; clipping stays as it is
+SMALL = 20e6  # operations of an update that a GPU computes faster than its kernels launch (100 x 5 us, 40 TFLOP/s)
+USUAL_ROWS = 256  # assumed size of a minibatch that was not seen
+WAITING = (
+    0.7  # share of its computing time that a thread is on a core; below, more threads may cost more than they gain
+)
+LARGER = 4  # factor of the proposed minibatch size
 
 
 def is_small(facts: Facts) -> bool:
@@ -27,16 +30,16 @@ def fused_optimizer(facts: Facts) -> Remedy | None:
     if facts.share(Role.OPTIMIZER) < 0.08 or facts.on_gpu or facts.uses("headrace") or not _plain_adam(facts):
         return None
     why = (
-        f"{percent(spent / facts.base)} of the time is the optimizer's. Adam on a CPU takes parameter by parameter; "
-        "the fused one takes them in one call, about three times faster, and gives the same numbers up to rounding."
+        f"The optimizer takes {facts.percent(spent)} of the time. On a CPU, Adam updates one parameter tensor after "
+        "another by default. The fused version updates all in one call: it is about three times faster and gives the "
+        "same numbers up to rounding."
     )
-    title = "Use the fused optimizer"
     change = snippets.fused(facts)
-    return remedy(facts, title, why, MINUTE, change, most=spent, likely=FUSED_SAVES * spent)
+    return remedy(facts, "Use the fused optimizer", why, MINUTE, change, most=spent, likely=FUSED_SAVES * spent)
 
 
 def _plain_adam(facts: Facts) -> bool:
-    details = {span.detail for span in facts.profile.driver.spans if span.role is Role.OPTIMIZER}
+    details = {span.detail for span in facts.profile.training_thread.spans if span.role is Role.OPTIMIZER}
     plain = any(detail.startswith(("_single_tensor_adam", "Adam.step")) for detail in details)
     return plain and not any("_fused_adam" in detail for detail in details)
 
@@ -46,74 +49,74 @@ def larger_minibatches(facts: Facts) -> Remedy | None:
         return None
     rows, most = facts.counter("learning_batch"), facts.learning * (1 - 1 / LARGER)
     why = (
-        f"{percent(facts.share(*LEARNING))} of the time goes into updates on {rows} rows of a network with "
-        f"{facts.counter('parameters'):,} parameters. So small an update costs Python and torch's overhead, not "
-        "arithmetic: fewer, larger ones cost less. They also learn differently: compare returns as well as speed."
+        f"{facts.percent(facts.learning)} of the time goes into updates on {rows} rows of a network with "
+        f"{facts.counter('parameters'):,} parameters. Updates this small are dominated by the overhead of Python and "
+        "torch, not by arithmetic: fewer, larger ones take less time. They also learn differently: compare returns as "
+        "well as speed."
     )
     title = f"Learn from minibatches of {LARGER * (rows or 0)} instead of {rows}"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippets.minibatch(facts, LARGER), most=most, likely=None)
+    return remedy(facts, title, why, HALF_AN_HOUR, snippets.minibatch(facts, LARGER), most=most)
 
 
 def threads(facts: Facts) -> Remedy | None:
-    pools, cores = facts.pools(), facts.cores
-    in_workers = [pools[lane.pid] for lane in facts.stepping if lane.pid in pools]
-    touched = facts.spent(*LEARNING, Role.INFERENCE, Role.WAIT, Role.ENVIRONMENT)
+    pools, cores = facts.pools(), count(facts.cores, "core")
+    number, most = sum(pools.values()), facts.spent(*NETWORK)
+    in_workers = [lane for lane in facts.env_workers if lane.pid in pools]
     if in_workers:
         why = (
-            f"{len(in_workers)} worker processes have a thread pool of torch each, {sum(pools.values())} threads in "
-            f"all for {count(cores, 'core')}: they take the cores from each other."
+            f"{len(in_workers)} worker processes have a torch thread pool each, {number} threads in all for {cores}: "
+            "they compete for the cores."
         )
-        title = "Give each worker process one thread"
-        return remedy(facts, title, why, MINUTE, snippets.OMP_THREADS, most=touched, likely=None)
-    if sum(pools.values()) > cores:
-        why = f"{sum(pools.values())} threads do arithmetic on {count(cores, 'core')}."
+        most = facts.spent(*NETWORK, Role.WAIT, Role.ENVIRONMENT)
+        return remedy(facts, "Give each worker process one thread", why, MINUTE, snippets.OMP_THREADS, most=most)
+    if number > facts.cores:
+        why = f"{number} threads compute on {cores}."
     elif pools and is_small(facts):
         why = (
-            "torch divides each operation among several threads; of so small a network each has next to nothing to do."
+            "torch divides each operation among several threads; with a network this small, each has almost nothing to "
+            "compute."
         )
-    elif pools and facts.on_cpu(*LEARNING, Role.INFERENCE) < WAITING:
-        share = percent(facts.on_cpu(*LEARNING, Role.INFERENCE))
+    elif pools and (on_cpu := facts.on_cpu(*NETWORK)) < WAITING:
         why = (
-            f"While it acts and learns, the driving thread is on a core {share} of the time. Otherwise it waits for "
-            "torch's other threads, or for a core that another program has."
+            f"While it acts and learns, the training thread is on a core {percent(on_cpu)} of the time. For the rest "
+            "it waits for torch's other threads, or for a core that another program uses."
         )
     else:
         return None
-    title = "Let torch use one thread"
-    most = facts.spent(*LEARNING, Role.INFERENCE)
-    return remedy(facts, title, why, MINUTE, snippets.TORCH_THREADS, most=most, likely=None)
+    return remedy(facts, "Let torch use one thread", why, MINUTE, snippets.TORCH_THREADS, most=most)
 
 
 def leave_the_gpu(facts: Facts) -> Remedy | None:
-    spent = facts.spent(*LEARNING, Role.INFERENCE, Role.COPY, Role.LAUNCH)
+    spent = facts.spent(*NETWORK, Role.COPY, Role.LAUNCH)
     small = is_small(facts) or facts.profile.gpu.get("kernel_busy", 100.0) < 20.0
-    if not facts.on_gpu or not small or spent < 0.2 * facts.base:
+    if not facts.on_gpu or not small or spent < 0.2 * facts.total:
         return None
-    why = "The GPU waits: what it is given ends sooner than it can be launched and copied."
+    why = "The GPU is mostly idle: its kernels finish sooner than they are launched and their data is copied."
     if "kernel_busy" in facts.profile.gpu:
         why += f" Kernels ran {facts.profile.gpu['kernel_busy']:.0f} % of the time."
-    return remedy(facts, "Train on the CPU", why, MINUTE, snippets.device(facts, "cpu"), most=spent, likely=None)
+    return remedy(facts, "Train on the CPU", why, MINUTE, snippets.device(facts, "cpu"), most=spent)
 
 
 def fewer_copies(facts: Facts) -> Remedy | None:
     if not facts.on_gpu or facts.share(Role.COPY) < 0.05:
         return None
-    site = facts.site(Role.COPY)
-    share = percent(facts.share(Role.COPY))
-    why = f"{share} of the time goes into copies between host and GPU, and waiting for them{at(site)}."
-    title = "Read from the GPU once an update, not once a step"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippets.copies(site), most=facts.spent(Role.COPY), likely=None)
+    site, spent = facts.site(Role.COPY), facts.spent(Role.COPY)
+    why = f"{facts.percent(spent)} of the time goes into copies between host and GPU and waiting for them{at(site)}."
+    title = "Read from the GPU once per update, not once per step"
+    return remedy(facts, title, why, HALF_AN_HOUR, snippets.copies(site), most=spent)
 
 
 def use_a_gpu(facts: Facts) -> Remedy | None:
-    spent = facts.spent(*LEARNING, Role.INFERENCE)
-    if facts.on_gpu or facts.uses("headrace") or spent < 0.5 * facts.base:
+    spent = facts.spent(*NETWORK)
+    if facts.on_gpu or facts.uses("headrace") or spent < 0.5 * facts.total:
         return None
     if facts.operations is None or is_small(facts):
         return None
     why = (
-        f"{percent(spent / facts.base)} of the time is the network's, and an update is "
-        f"{facts.operations / 1e6:,.0f} million operations: enough for a GPU. What one gains was not measured here."
+        f"{facts.percent(spent)} of the time goes into the network, and an update is "
+        f"{facts.operations / 1e6:,.0f} million operations: enough for a GPU. Its gain was not measured here."
     )
-    title = "Put the network on a GPU"
-    return remedy(facts, title, why, MINUTES, snippets.device(facts, "cuda"), most=spent, likely=None)
+    return remedy(facts, "Put the network on a GPU", why, MINUTES, snippets.device(facts, "cuda"), most=spent)
+
+
+RULES = (fused_optimizer, larger_minibatches, threads, leave_the_gpu, fewer_copies, use_a_gpu)

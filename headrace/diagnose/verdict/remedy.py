@@ -1,9 +1,8 @@
-"""One thing that could be done about a script."""
+"""One remedy: a change to a script, and what it can gain."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from headrace.diagnose.verdict.profile_facts import Facts
 
@@ -11,34 +10,36 @@ MINUTE = "1 minute"
 MINUTES = "5 minutes"
 HALF_AN_HOUR = "30 minutes"
 DAY = "a day"
-# A thread that waits, asleep or for a worker, goes on with cold caches. Without the waiting the rest of its work was
-# 10 to 24 % faster in the scripts measured; what is promised, and the most that it can be:
-WAKING, WAKING_AT_MOST = 0.15, 0.25
+# After a thread has waited, asleep or for a worker, its caches are cold. Without the waiting, the rest of its work was
+# 10 to 24 % faster in the scripts that were measured. These are the expected and the largest such saving:
+COLD_CACHES, COLD_CACHES_AT_MOST = 0.15, 0.25
+MORE_ENVS_CHANGE_DATA = (
+    "More environments change the data that the policy learns from: shorten each rollout by the same factor, and "
+    "compare returns as well as speed."
+)
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A remedy, its price, and what it brings: wall time before, over wall time after."""
+    """A remedy, the effort it takes, and its gain: wall time before divided by wall time after."""
 
-    title: str  # what to do, as an order
-    why: str  # what was measured, and what the remedy alters besides speed
-    cost: str  # of a person's time
-    change: str  # the code or command that does it
-    bound: float  # the gain cannot be more
-    gain: float | None  # what to expect; None where the profile does not tell
-
-    def to_json(self) -> dict[str, Any]:
-        """Its fields."""
-        return asdict(self)
+    title: str  # what to do, in the imperative
+    why: str  # what was measured, and what the remedy changes besides speed
+    effort: str  # working time of the user
+    change: str  # the code or command
+    bound: float  # the gain cannot be larger
+    gain: float | None  # the expected gain; None where the profile cannot predict it
 
 
-def with_the_rest(facts: Facts, spent: float, share: float) -> float:
-    """Seconds that go when `spent` do, and a share of all else with them, which found its caches cold after it."""
-    return spent + share * (facts.base - spent)
+def with_cold_caches(facts: Facts, spent: float, share: float) -> float:
+    """Seconds saved when `spent` go, and with them a share of all other time, which had cold caches afterwards."""
+    return spent + share * (facts.total - spent)
 
 
-def remedy(facts: Facts, title: str, why: str, cost: str, change: str, *, most: float, likely: float | None) -> Remedy:
-    """A remedy that saves at most `most` seconds of the driving thread's time, and probably `likely`."""
+def remedy(
+    facts: Facts, title: str, why: str, effort: str, change: str, *, most: float, likely: float | None = None
+) -> Remedy:
+    """A remedy that saves at most `most` seconds of the training thread's time, and probably `likely`."""
     bound = facts.bound(most)
     gain = None if likely is None else min(facts.gain(likely), bound)
-    return Remedy(title, why, cost, change, bound, gain)
+    return Remedy(title, why, effort, change, bound, gain)

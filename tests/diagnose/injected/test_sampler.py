@@ -82,7 +82,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(sampler, "time", made)
     monkeypatch.setattr(sampler, "Ticker", StillTicker)
-    monkeypatch.setattr(sampler, "_chance", lambda: 0.0)
+    monkeypatch.setattr(sampler, "_random", lambda: 0.0)
     monkeypatch.setattr(sampler.Sampler, "_run", lambda self: None)
     return made
 
@@ -146,7 +146,7 @@ def test_a_tick_where_no_python_runs_is_made_up_for_by_the_next(
     started._tick(None, here())
     started._write()
     process = told(tmp_path)
-    assert process.blind == []
+    assert process.limitations == []
     assert seconds_in(process) == pytest.approx({"here": 2 * PERIOD})
 
 
@@ -162,7 +162,7 @@ def test_a_look_that_fails_is_said_once_and_the_next_stands_for_it(
     started._tick(None, here())
     started._write()
     process = told(tmp_path)
-    assert len(process.blind) == 1 and "ZeroDivisionError" in process.blind[0]
+    assert len(process.limitations) == 1 and "ZeroDivisionError" in process.limitations[0]
     assert seconds_in(process)["here"] >= PERIOD
 
 
@@ -236,7 +236,7 @@ def test_other_threads_are_noted_with_their_names(started: sampler.Sampler, cloc
     thread.start()
     try:
         clock.now += PERIOD
-        started._note_threads()
+        started._sample_threads()
         started._write()
     finally:
         empty.put(0)
@@ -271,14 +271,14 @@ def test_a_thread_of_ours_is_there_for_the_sake_of_others_and_of_long_calls_alon
     monkeypatch.setattr(sampler, "sys", SimpleNamespace(**vars(sys) | {"_current_frames": lambda: alone}))
     clock.now += sampler.LONG_CALL  # no longer than an import may take
     started._tick(None, here())
-    assert started._helper is None
+    assert started._background is None
     clock.now += sampler.LONG_CALL + 2 * PERIOD
     started._tick(None, here())
-    assert started._helper is not None
-    started._helper = None
+    assert started._background is not None
+    started._background = None
     alone[-1] = sys._getframe()
     fill(clock, started, 1)
-    assert started._helper is not None
+    assert started._background is not None
 
 
 def test_stacks_that_several_threads_describe_have_numbers_of_their_own() -> None:
@@ -312,12 +312,12 @@ def test_shares_are_those_of_the_clock(tmp_path: Path) -> None:
     profile = measure([str(script), str(tmp_path / "spent")], seconds=20, skip=0.0, rate=100.0)
     spent = json.loads((tmp_path / "spent").read_text())
     by_line: dict[str, float] = {}
-    for site in profile.driver.sites:
+    for site in profile.training_thread.sites:
         by_line[site.function] = by_line.get(site.function, 0.0) + site.seconds
     for name, seconds in zip(("python", "native", "locked", "rest"), spent, strict=True):
         # 600 samples: two points are one standard error, and others use this machine
         assert by_line.get(name, 0.0) / sum(spent) == pytest.approx(seconds / sum(spent), abs=0.1), (by_line, spent)
-    assert profile.driver.seconds[Role.IDLE] == pytest.approx(by_line["rest"], rel=0.1)
+    assert profile.training_thread.seconds[Role.IDLE] == pytest.approx(by_line["rest"], rel=0.1)
     assert profile.overhead < 0.03
 
 
@@ -336,7 +336,7 @@ def test_other_threads_have_lanes_with_their_names(tmp_path: Path) -> None:
     profile = measure([str(script)], seconds=20, skip=0.0, rate=100.0)
     lane = next(lane for lane in profile.lanes if lane.kind is Kind.THREAD)
     assert lane.name == "collector" and lane.share(Role.WAIT) > 0.8
-    assert profile.driver.share(Role.IDLE) > 0.5
+    assert profile.training_thread.share(Role.IDLE) > 0.5
 
 
 @pytest.mark.slow
@@ -355,7 +355,9 @@ def test_a_loop_as_long_as_the_period_is_seen_all_around(tmp_path: Path) -> None
         "    two(start + 0.005 * turn + 0.005)\n"
     )
     profile = measure([str(script)], seconds=20, skip=0.0, rate=100.0)
-    halves = [sum(site.seconds for site in profile.driver.sites if site.function == name) for name in ("one", "two")]
+    halves = [
+        sum(site.seconds for site in profile.training_thread.sites if site.function == name) for name in ("one", "two")
+    ]
     assert halves[0] / sum(halves) == pytest.approx(0.5, abs=0.25)
 
 

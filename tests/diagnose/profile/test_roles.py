@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.diagnose.injected.stacks import WORLD
+from headrace.diagnose.injected.stacks import ENV_CLASS
 from headrace.diagnose.profile import sites, source_context
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import PATTERNS, Hints
@@ -44,7 +44,7 @@ SCRIPT = textwrap.dedent("""
 FORWARD = Code("/x/site-packages/torch/nn/modules/module.py", "Module._call_impl", "torch.nn.modules.module", 1, ())
 LINEAR = Code("/x/site-packages/torch/nn/linear.py", "Linear.forward", "torch.nn.linear", 9, ())
 STEP = Code("/me/game.py", "Game.step", "game", 5, ("game.Game", "gymnasium.core.Env"))
-DUCK = Code("/me/game.py", "Duck.step", "game", 5, ("game.Duck", WORLD))
+DUCK = Code("/me/game.py", "Duck.step", "game", 5, ("game.Duck", ENV_CLASS))
 RECV = Code(
     "/lib/connection.py",
     "Connection.recv",

@@ -11,9 +11,9 @@ import pytest
 from headrace.diagnose.profile.profile import Ending, Exit, Profile
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.record import build_profile
-from headrace.diagnose.record.gpu import GpuWatch
-from headrace.diagnose.record.outside import Outside
-from headrace.diagnose.record.processes import Watch
+from headrace.diagnose.record.gpu import GpuMonitor
+from headrace.diagnose.record.outside import OutsideRecorder
+from headrace.diagnose.record.processes import ProcessMonitor
 
 PID, SECONDS = 4242, 6.0
 SCRIPT = [
@@ -28,14 +28,16 @@ def profile(folder: Path, sampled: float, *more: list) -> Profile:
     samples = [[PID, round(0.1 * (tick + 1), 6), 0.1, 2] for tick in range(round(10 * sampled))]
     records = [["process", PID, os.getpid(), 0.0, True, "3.11.2"], *SCRIPT, ["samples", samples], *more]
     (folder / f"{PID}-0.jsonl").write_text("\n".join(map(json.dumps, records)))
-    watch = Watch(PID)
+    watch = ProcessMonitor(PID)
     window = build_profile.Window(1.7e9, 0.0, SECONDS, 0.0)
     exit = Exit(Ending.EXIT)
-    return build_profile.profile(folder, watch, Outside(watch, folder), GpuWatch(), window, ["train.py"], exit, Hints())
+    return build_profile.profile(
+        folder, watch, OutsideRecorder(watch, folder), GpuMonitor(), window, ["train.py"], exit, Hints()
+    )
 
 
 def about_samples(made: Profile) -> list[str]:
-    return [line for line in made.blind if "samples" in line]
+    return [line for line in made.limitations if "samples" in line]
 
 
 def test_samples_that_stand_for_less_than_the_window_are_said_to(tmp_path: Path) -> None:
@@ -46,7 +48,7 @@ def test_samples_that_stand_for_less_than_the_window_are_said_to(tmp_path: Path)
 @pytest.mark.parametrize("sampled", [5.5, 6.0])
 def test_the_last_samples_of_a_process_that_was_killed_are_not_missed(sampled: float, tmp_path: Path) -> None:
     made = profile(tmp_path, sampled)
-    assert about_samples(made) == [] and made.driver.total == pytest.approx(sampled)
+    assert about_samples(made) == [] and made.training_thread.total == pytest.approx(sampled)
 
 
 def test_what_python_does_after_the_script_is_not_missed(tmp_path: Path) -> None:
@@ -56,5 +58,5 @@ def test_what_python_does_after_the_script_is_not_missed(tmp_path: Path) -> None
 
 def test_a_call_that_takes_long_counts_as_the_looks_that_fell_into_it(tmp_path: Path) -> None:
     waiting = ["samples", [[PID, SECONDS, 3.0, 2]]]
-    assert profile(tmp_path, 3.0, ["cost", 0.0, 0.1]).driver.samples == 30
-    assert profile(tmp_path, 3.0, waiting, ["cost", 0.0, 0.1]).driver.samples == 60
+    assert profile(tmp_path, 3.0, ["cost", 0.0, 0.1]).training_thread.samples == 30
+    assert profile(tmp_path, 3.0, waiting, ["cost", 0.0, 0.1]).training_thread.samples == 60

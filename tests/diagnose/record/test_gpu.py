@@ -11,7 +11,7 @@ import pytest
 
 from headrace.diagnose.injected import cuda_kernels
 from headrace.diagnose.record import run_script
-from headrace.diagnose.record.gpu import GpuWatch
+from headrace.diagnose.record.gpu import GpuMonitor
 from headrace.diagnose.record.run_script import measure
 
 PRETENDER = """
@@ -103,8 +103,8 @@ def test_a_profiler_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: p
     script = tmp_path / "run.py"
     script.write_text(PRETENDER.replace("    began = time.monotonic()", "    raise RuntimeError('already profiling')"))
     profile = measure([str(script)], seconds=60.0, skip=0.0)
-    assert "kernel_busy" not in profile.gpu and profile.driver.total > 0
-    assert any("RuntimeError: already profiling" in line for line in profile.blind)
+    assert "kernel_busy" not in profile.gpu and profile.training_thread.total > 0
+    assert any("RuntimeError: already profiling" in line for line in profile.limitations)
 
 
 def test_nvml_is_read_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,8 +117,8 @@ def test_nvml_is_read_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=6e8),
     )
     monkeypatch.setitem(sys.modules, "pynvml", stand_in)
-    watch, began = GpuWatch(), time.monotonic()
-    watch.look()
+    watch, began = GpuMonitor(), time.monotonic()
+    watch.poll()
     assert watch.name == "Some GPU"
     assert watch.summary(began, time.monotonic()) == {"nvml_busy": 38.0, "memory_mb": 600.0}
     assert [series.name for series in watch.series(began, time.monotonic())] == ["gpu busy", "gpu memory"]

@@ -17,8 +17,8 @@ from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Process
 from headrace.diagnose.record import outside, py_spy
-from headrace.diagnose.record.outside import FORBIDDEN, MISSING, Outside
-from headrace.diagnose.record.processes import Watch
+from headrace.diagnose.record.outside import FORBIDDEN, MISSING, OutsideRecorder
+from headrace.diagnose.record.processes import ProcessMonitor
 from headrace.diagnose.record.run_script import measure
 
 TRACE = Path(__file__).with_name("py_spy_trace.json")  # what py-spy 0.4.3 recorded of SCRIPT, SCRIPT for its path
@@ -102,13 +102,13 @@ def test_a_record_has_functions_as_the_sampler_describes_them(told: Process) -> 
     assert "threading.Thread.run" in {f"{code.module}.{code.name}" for code in waiting}
 
 
-def look(found: Outside, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def poll(found: OutsideRecorder, watch: ProcessMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Look until it has been silent for long enough, by a clock that goes a second a look."""
     with monkeypatch.context() as patch:
         patch.setattr(outside, "time", SimpleNamespace(monotonic=itertools.count().__next__))
         for _ in range(5):
-            watch.look()
-            found.look()
+            watch.poll()
+            found.poll()
     for recorder in found._recorders:
         recorder._process.wait(60)
     found.finish()
@@ -125,14 +125,14 @@ def test_what_to_do_is_said(reason: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(outside, "find", lambda: None if reason is MISSING else str(refusing))
     alone = subprocess.Popen(ALONE)
     try:
-        found = Outside(watch := Watch(alone.pid), tmp_path)
-        look(found, watch, monkeypatch)
+        found = OutsideRecorder(watch := ProcessMonitor(alone.pid), tmp_path)
+        poll(found, watch, monkeypatch)
     finally:
         alone.kill()
         alone.wait()
     assert found.missed == {alone.pid} and found.with_recorded([]) == []
-    assert len(found.blind) == 1 and found.blind[0].startswith("1 of the processes ran Python without site")
-    assert found.blind[0].endswith(f"{reason}.")
+    assert len(found.limitations) == 1 and found.limitations[0].startswith("1 of the processes ran Python without site")
+    assert found.limitations[0].endswith(f"{reason}.")
 
 
 def test_nothing_is_said_of_processes_that_tell_themselves_or_are_no_python(tmp_path: Path, monkeypatch) -> None:
@@ -141,12 +141,12 @@ def test_nothing_is_said_of_processes_that_tell_themselves_or_are_no_python(tmp_
         try:
             if command is ALONE:
                 (tmp_path / f"{process.pid}-0.jsonl").touch()
-            found = Outside(watch := Watch(process.pid), tmp_path)
-            look(found, watch, monkeypatch)
+            found = OutsideRecorder(watch := ProcessMonitor(process.pid), tmp_path)
+            poll(found, watch, monkeypatch)
         finally:
             process.kill()
             process.wait()
-        assert found.blind == [] and found.missed == set()
+        assert found.limitations == [] and found.missed == set()
 
 
 @pytest.mark.slow
@@ -155,13 +155,13 @@ def test_py_spy_sees_a_child_without_site(script: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(outside, "AFTER", 0.2)
     (tmp_path / "parent.py").write_text(PARENT)
     profile = measure([str(tmp_path / "parent.py"), str(script)], seconds=30, skip=0.0)
-    if any(FORBIDDEN in line for line in profile.blind):
+    if any(FORBIDDEN in line for line in profile.limitations):
         pytest.skip("py-spy may not read other processes here")
     (worker,) = profile.workers
-    assert worker.parent == profile.driver.pid and worker.samples > 20
+    assert worker.parent == profile.training_thread.pid and worker.samples > 20
     assert worker.share(Role.ENVIRONMENT) + worker.share(Role.IDLE) > 0.9
     assert worker.share(Role.ENVIRONMENT) > 0.5
     steps = {(site.file, site.function) for site in worker.sites if site.role is Role.ENVIRONMENT}
     assert steps == {(str(script), "World.step")}
     assert [lane.name for lane in profile.lanes if lane.kind is Kind.THREAD] == ["prefetch"]
-    assert any("recorded from outside by py-spy" in line for line in profile.blind)
+    assert any("recorded from outside by py-spy" in line for line in profile.limitations)

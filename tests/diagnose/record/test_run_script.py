@@ -60,7 +60,7 @@ def test_every_ending_leaves_a_profile(last: str, tmp_path: Path) -> None:
     profile = profile_of(f"until_seen()\n{last}", tmp_path)
     assert (profile.exit.ending, profile.exit.code) == ENDINGS[last]
     assert profile.exit.detail == ("ValueError: no such thing" if "ValueError" in last else "")
-    assert profile.driver.kind is Kind.MAIN and profile.driver.total > 0
+    assert profile.training_thread.kind is Kind.MAIN and profile.training_thread.total > 0
 
 
 @pytest.mark.slow
@@ -68,8 +68,8 @@ def test_every_ending_leaves_a_profile(last: str, tmp_path: Path) -> None:
 def test_little_is_lost_at_the_end(last: str, tmp_path: Path) -> None:
     profile = profile_of(f"spin(1.3)\n{last}", tmp_path)
     # half a second is what a process that is killed takes with it
-    assert profile.driver.total > 0.6
-    assert 0.8 < profile.driver.cpu_seconds < profile.driver.total + 0.7
+    assert profile.training_thread.total > 0.6
+    assert 0.8 < profile.training_thread.cpu_seconds < profile.training_thread.total + 0.7
 
 
 def test_the_time_limit_stops_the_script_and_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,24 +129,24 @@ killed.join()"""
 @pytest.mark.slow
 def test_a_parent_waits_for_its_children(tmp_path: Path) -> None:
     lines = "child = multiprocessing.Process(target=spin, args=(1.0,))\nchild.start()\nchild.join()"
-    assert profile_of(lines, tmp_path).driver.seconds[Role.WAIT] > 0.5
+    assert profile_of(lines, tmp_path).training_thread.seconds[Role.WAIT] > 0.5
 
 
 def test_ctrl_c_ends_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wait").touch()
-    look = run_script.Watch.look
+    poll = run_script.ProcessMonitor.poll
 
-    def look_or_interrupt(watch: run_script.Watch) -> None:
-        look(watch)
+    def poll_or_interrupt(watch: run_script.ProcessMonitor) -> None:
+        poll(watch)
         if not (tmp_path / "wait").exists():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_script.Watch, "look", look_or_interrupt)
+    monkeypatch.setattr(run_script.ProcessMonitor, "poll", poll_or_interrupt)
     monkeypatch.setitem(run_script.GRACE, signal.SIGINT, 0.5)  # the terminal would have told the script, too
     lines = f"until_seen()\nos.unlink({str(tmp_path / 'wait')!r})\nspin(60)"
     profile = profile_of(lines, tmp_path)
     assert profile.exit.ending is Ending.INTERRUPT
-    assert profile.driver.total > 0 and ends(profile.driver.pid)
+    assert profile.training_thread.total > 0 and ends(profile.training_thread.pid)
 
 
 def test_the_script_is_left_as_it_is(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_modules_are_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "some_module.py").write_text(WORK + "    until_seen()\n")
     monkeypatch.chdir(tmp_path)
     profile = measure(["-m", "some_module"], seconds=60, skip=0.0)
-    assert profile.exit.ending is Ending.EXIT and profile.driver.total > 0
+    assert profile.exit.ending is Ending.EXIT and profile.training_thread.total > 0
 
 
 def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:

@@ -55,10 +55,10 @@ def test_it_is_well_formed_and_needs_no_network(made):
 
 def test_it_has_every_section_lane_and_remedy(made):
     page = html.page(made, judge(made))
-    for section in ("parts", "verdict", "remedies", "timeline", "utilisation", "blind"):
+    for section in ("parts", "verdict", "remedies", "timeline", "utilisation", "limitations"):
         assert f'<section id="{section}">' in page
     for name in ("main", "worker 1", "worker 2", "worker 3"):
-        assert page.count(f'<div class="lane">{name}<') == 2  # the whole window, and a closer look
+        assert page.count(f'<div class="lane">{name}<') == 2  # the whole window, and the zoom
     for remedy in judge(made).remedies:
         assert remedy.title in page
 
@@ -72,7 +72,7 @@ def test_words_of_a_script_are_escaped():
 def test_a_script_that_was_not_seen_gives_a_page_all_the_same():
     made = profile()
     made.lanes = []
-    assert "Nothing was seen." in html.page(Facts(made), judge(Facts(made)))
+    assert "No samples were taken." in html.page(Facts(made), judge(Facts(made)))
 
 
 def test_the_shares_of_a_column_add_up():

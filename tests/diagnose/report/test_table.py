@@ -17,7 +17,7 @@ def test_it_has_the_parts_the_verdict_and_the_remedies():
     text = table.text(made, judge(made))
     assert "environment                   35.5       71 %  ██████████████████████████████" in text
     assert "1. Train CartPole-v1 in Headrace" in text or "1. Step" in text
-    assert "What this cannot tell" in text
+    assert "Accuracy and limitations" in text
 
 
 def test_no_line_but_code_is_wider_than_asked():
@@ -47,7 +47,7 @@ def test_workers_are_listed_with_how_busy_they_are():
 
 def test_the_line_that_costs_most_is_named():
     made = profile()
-    made.driver.sites = [site(Role.ENVIRONMENT, 5.0, "b()", 7), site(Role.ENVIRONMENT, 9.0, "a()", 8)]
+    made.training_thread.sites = [site(Role.ENVIRONMENT, 5.0, "b()", 7), site(Role.ENVIRONMENT, 9.0, "a()", 8)]
     assert table.mostly(Facts(made), Role.ENVIRONMENT) == "train.py:8 a()"
     assert table.mostly(Facts(made), Role.DATA) == ""
 
@@ -66,10 +66,10 @@ def test_a_terminal_gets_colours_and_the_same_words():
 
     made, stream = facts(), Terminal()
     table.print_report(made, judge(made), stream)
-    assert "Most of it is environments" in stream.getvalue()
+    assert "Most of the time goes into environments" in stream.getvalue()
 
 
 def test_a_script_that_was_not_seen_gives_a_report_all_the_same():
     made = profile()
     made.lanes = []
-    assert "Nothing was seen." in table.text(Facts(made), judge(Facts(made)))
+    assert "No samples were taken." in table.text(Facts(made), judge(Facts(made)))

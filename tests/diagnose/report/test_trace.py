@@ -14,7 +14,7 @@ def test_every_span_is_an_event_in_microseconds_on_its_thread(tmp_path):
     events = json.loads(trace.save(made, tmp_path).read_text())["traceEvents"]
     complete = [event for event in events if event["ph"] == "X"]
     assert len(complete) == sum(len(lane.spans) for lane in made.lanes)
-    first = made.driver.spans[0]
+    first = made.training_thread.spans[0]
     assert complete[0]["name"] == "environment" and complete[0]["args"]["detail"] == "CartPoleEnv.step"
     assert complete[0]["ts"] == first.start * 1e6 and complete[0]["dur"] == round((first.end - first.start) * 1e6, 1)
     assert {event["pid"] for event in complete} == {100, 201}

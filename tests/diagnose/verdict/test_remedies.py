@@ -23,9 +23,9 @@ def named(found, words):
 
 def test_sleeping_is_taken_out_with_the_line_it_is_on():
     made = profile(ENVIRONMENT=0.2, IDLE=0.5, FORWARD=0.3)
-    made.driver.sites = [site(Role.IDLE, 25.0, "time.sleep(0.01)")]
+    made.training_thread.sites = [site(Role.IDLE, 25.0, "time.sleep(0.01)")]
     first = remedies(Facts(made))[0]
-    assert first.title == "Take the sleeping out"
+    assert first.title == "Remove the sleeping"
     assert first.gain == pytest.approx(1 / (0.5 * 0.85))  # the rest is faster without
     assert first.bound >= 1 / (0.5 * 0.75)
     assert "train.py:12" in first.why
@@ -44,13 +44,13 @@ def test_what_can_be_done_less_often_saves_nine_tenths(role, title):
 def test_a_bound_has_the_error_of_sampling_on_the_safe_side_and_timers_have_none():
     made = profile(LOGGING=0.5, FORWARD=0.5)
     assert Facts(made).bound(SECONDS / 2) == pytest.approx(1 / (0.5 - 0.01), rel=1e-3)  # 10,000 samples: 1 point
-    made.driver.samples = 0
+    made.training_thread.samples = 0
     assert Facts(made).bound(SECONDS / 2) == pytest.approx(2.0)
 
 
 def test_what_comes_after_that_which_is_taken_out_may_be_faster_on_warm_caches():
     made = profile(LOGGING=0.5, FORWARD=0.5)
-    made.driver.samples = 0
+    made.training_thread.samples = 0
     assert remedies(Facts(made))[0].bound == pytest.approx(1 / (0.5 * 0.9))
     assert remedies(Facts(made))[0].gain == pytest.approx(1 / (0.5 + 0.05))
 
@@ -71,12 +71,12 @@ def test_cheap_environments_do_not():
 def test_without_a_count_of_steps_no_gain_is_promised():
     remedy = named(remedies(facts(ENVIRONMENT=0.8, FORWARD=0.2, counters={"num_envs": 8})), "4 processes")
     assert remedy.gain is None
-    assert "It pays where" in remedy.why
+    assert "Processes help where" in remedy.why
 
 
 def test_environments_that_sleep_are_not_limited_by_cores():
     made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8})
-    for span in made.driver.spans:
+    for span in made.training_thread.spans:
         span.on_cpu = 0.1
     assert named(remedies(Facts(made)), "8 processes").bound > 1 / 0.35
 
@@ -119,7 +119,7 @@ def test_a_gpu_with_next_to_nothing_to_do_is_left():
     counters = {"parameters": 9000, "learning_batch": 64, "cuda": 1}
     found = remedies(facts(ENVIRONMENT=0.3, COPY=0.3, LAUNCH=0.2, FORWARD=0.2, counters=counters, gpu="H200"))
     assert "Train on the CPU" in titles(found)
-    assert "Read from the GPU once an update, not once a step" in titles(found)
+    assert "Read from the GPU once per update, not once per step" in titles(found)
 
 
 def test_copies_are_not_blamed_where_there_is_no_gpu():
@@ -136,7 +136,7 @@ def test_a_thread_pool_in_each_worker_is_seen():
 def test_more_threads_than_cores_are_seen():
     pools = [lane(100, Kind.POOL, "pool", OTHER=0.5) for _ in range(7)]
     remedy = named(remedies(facts(*pools, **LEARNING, OTHER=0.1)), "Let torch use one thread")
-    assert "8 threads do arithmetic on 4 cores" in remedy.why
+    assert "8 threads compute on 4 cores" in remedy.why
 
 
 def test_headrace_is_offered_by_name_where_it_has_the_environment_and_never_to_itself():
@@ -148,9 +148,9 @@ def test_headrace_is_offered_by_name_where_it_has_the_environment_and_never_to_i
 
 def test_an_environment_of_ones_own_takes_a_day():
     made = profile()
-    for span in made.driver.spans:
+    for span in made.training_thread.spans:
         span.detail = "MyEnv.step"
-    assert named(remedies(Facts(made)), "kernel").cost == "a day"
+    assert named(remedies(Facts(made)), "compiled").effort == "a day"
 
 
 def test_what_can_be_tried_in_a_minute_goes_before_a_small_gain_that_is_certain():
@@ -176,10 +176,10 @@ def test_nothing_is_offered_where_nothing_can_be_gained():
 
 def test_an_optimizer_that_is_fused_is_left_alone():
     made = profile(INFERENCE=0.1, **LEARNING)
-    for span in made.driver.spans:
+    for span in made.training_thread.spans:
         if span.role is Role.OPTIMIZER:
             span.detail = "_fused_adam: _fused_adam_"
-    made.driver.spans[0].role, made.driver.spans[0].detail = Role.OPTIMIZER, "Adam.step"
+    made.training_thread.spans[0].role, made.training_thread.spans[0].detail = Role.OPTIMIZER, "Adam.step"
     assert not [title for title in titles(remedies(Facts(made))) if "fused" in title]
 
 
@@ -192,7 +192,7 @@ def test_a_thread_that_waits_for_its_pool_may_be_better_alone():
     counters = {"parameters": 134_658, "learning_batch": 256}
     assert "Let torch use one thread" not in titles(remedies(facts(pool, **LEARNING, counters=counters)))
     made = profile(pool, **LEARNING, counters=counters)
-    for span in made.driver.spans:
+    for span in made.training_thread.spans:
         span.on_cpu = 0.5
     assert "on a core 50 % of the time" in named(remedies(Facts(made)), "Let torch use one thread").why
 
@@ -201,28 +201,31 @@ def test_sleeping_inside_an_environment_is_as_easily_taken_out():
     made = profile(ENVIRONMENT=0.6, FORWARD=0.4)
     asleep = site(Role.ENVIRONMENT, 20.0, "time.sleep(0.002)")
     asleep.call = "sleep"
-    made.driver.sites = [asleep, site(Role.ENVIRONMENT, 10.0, "self.board.move(action)")]
+    made.training_thread.sites = [asleep, site(Role.ENVIRONMENT, 10.0, "self.board.move(action)")]
     first = remedies(Facts(made))[0]
-    assert first.title == "Take the sleeping out" and "40 % of the time the script sleeps" in first.why
+    assert first.title == "Remove the sleeping" and "The script sleeps 40 % of the time" in first.why
     assert first.gain == pytest.approx(1 / (0.6 * 0.85))
 
 
 def of_headrace(detail: str, **shares: float) -> Facts:
     made = profile(counters={"num_envs": 64, "env_rate": 6400.0}, cores=4, **shares)
     made.machine.versions["headrace"] = ""
-    for span in made.driver.spans:
+    for span in made.training_thread.spans:
         span.detail = detail if span.role is Role.ENVIRONMENT else span.detail
     return Facts(made, round_trip=50e-6)
 
 
 def test_headraces_own_worlds_are_as_fast_as_they_get():
     made = of_headrace("KernelEnv.step", ENVIRONMENT=0.7, FORWARD=0.3)
-    assert made.compiled_world and remedies(made) == []
+    assert made.compiled_env and remedies(made) == []
 
 
 def test_other_worlds_in_headrace_go_into_its_workers_or_become_kernels():
     found = remedies(of_headrace("InlineEnv.step", ENVIRONMENT=0.7, FORWARD=0.3))
-    assert titles(found) == ["Step the environments in 4 processes", "Write the environment as a Headrace kernel"]
+    assert titles(found) == [
+        "Step the environments in 4 processes",
+        "Write the environment as a compiled Headrace environment",
+    ]
     assert "--workers 4" in found[0].change
     # 400 messages a second for 6,400 steps: 4 workers, each with 16 environments
     assert found[0].gain == pytest.approx(1 / (1 - 0.7 * 0.75 + 400 * 50e-6), rel=0.01)
@@ -230,10 +233,10 @@ def test_other_worlds_in_headrace_go_into_its_workers_or_become_kernels():
 
 def test_waiting_for_a_core_is_not_sleeping():
     made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8})
-    for span in made.driver.spans:
+    for span in made.training_thread.spans:
         span.on_cpu = 0.3
     assert "in 8 processes" in titles(remedies(Facts(made)))[0]
-    made.driver.queued_seconds = 0.6 * SECONDS  # on a busy machine
+    made.training_thread.queued_seconds = 0.6 * SECONDS  # on a busy machine
     assert "in 2 processes" in titles(remedies(Facts(made)))[0]
 
 
@@ -241,6 +244,9 @@ def test_changes_name_the_algorithm_that_is_at_work():
     made = profile(INFERENCE=0.1, **LEARNING)
     made.machine.versions["stable_baselines3"] = "2.9.2"
     assert "PPO(" in named(remedies(Facts(made)), "fused").change
-    made.driver.sites = [site(Role.OPTIMIZER, 9.0)]
-    made.driver.sites[0].file, made.driver.sites[0].function = "/x/stable_baselines3/sac/sac.py", "SAC.train"
+    made.training_thread.sites = [site(Role.OPTIMIZER, 9.0)]
+    made.training_thread.sites[0].file, made.training_thread.sites[0].function = (
+        "/x/stable_baselines3/sac/sac.py",
+        "SAC.train",
+    )
     assert "SAC(" in named(remedies(Facts(made)), "fused").change

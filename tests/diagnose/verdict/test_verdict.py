@@ -12,35 +12,40 @@ from headrace.diagnose.verdict.verdict import ending, judge
 
 def test_a_slow_environment():
     verdict = judge(facts(counters={"num_envs": 8, "env_rate": 160}))
-    assert verdict.headline == "Most of it is environments: 71 % of the time."
+    assert verdict.headline == "Most of the time goes into environments: 71 %."
     assert "learning 20 % (forward 6 %, backward 8 %, optimizer 6 %)" in verdict.where
-    assert "One core steps 8 environments one after another, 4.4 ms a step." in verdict.where
-    assert verdict.bounds.startswith("Stay on the CPU. Whatever happens on a GPU can gain 1.43x at most")
-    assert verdict.notes[0].startswith("R = 3.5: for each second of learning, 3.5 s of environment.")
+    assert "One core steps 8 environments one after another, 4.4 ms per step." in verdict.where
+    assert verdict.bounds.startswith(
+        "Stay on the CPU. A GPU can gain at most 1.43x: acting and learning take 29 % of the time."
+    )
+    assert verdict.notes[0].startswith("R = 3.5: 3.5 s of environment steps per second of learning.")
 
 
 def test_processes_are_advised_against_where_a_step_is_cheap():
     verdict = judge(Facts(profile(counters={"num_envs": 8, "env_rate": 18000}), round_trip=100e-6))
-    assert "Worker processes would be slower: a step takes 39 us, handing it over and back 100 us." in verdict.notes[0]
+    assert (
+        "Worker processes would be slower: a step takes 39 us, a round trip to another process 100 us."
+        in verdict.notes[0]
+    )
 
 
 def test_waiting_for_environments_counts_as_environment_as_far_as_the_slowest_worker_explains_it():
     verdict = judge(facts(worker(1, 0.5), worker(2, 0.45), WAIT=0.6, FORWARD=0.4))
-    assert verdict.headline == "The largest part is environments: 50 % of the time."
+    assert verdict.headline == "The largest part of the time goes into environments: 50 %."
     assert "environments 50 % (50 % waiting for the processes that step them)" in verdict.where
     assert "waiting for others 10 %" in verdict.where
 
 
 def test_a_straggler_is_noted():
     verdict = judge(facts(worker(1, 0.2), worker(2, 0.2), worker(3, 0.6), WAIT=0.62, FORWARD=0.38))
-    assert "Worker 3 lags behind: the other processes wait for it at every step." in verdict.notes
+    assert "Worker 3 is slower than the other processes, which wait for it at every step." in verdict.notes
 
 
 def test_nothing_to_gain():
     made = profile(FORWARD=0.4, BACKWARD=0.5, ENVIRONMENT=0.05, INFERENCE=0.05)
     made.machine.versions["headrace"] = "0.1.0"
     verdict = judge(Facts(made))
-    assert verdict.headline.startswith("Nothing to gain here")
+    assert verdict.headline.startswith("There is little to gain")
     assert "What would help" not in verdict.bounds
 
 
@@ -48,52 +53,57 @@ def test_a_large_network_is_not_told_to_stay_on_the_cpu():
     shares = {"FORWARD": 0.3, "BACKWARD": 0.4, "OPTIMIZER": 0.2, "ENVIRONMENT": 0.1}
     verdict = judge(facts(**shares, counters={"parameters": 10**7, "learning_batch": 256}))
     assert "Stay on the CPU" not in verdict.bounds
-    assert "put the network on a GPU: at most" in verdict.bounds
+    assert "put the network on a GPU (at most" in verdict.bounds
 
 
 def test_a_small_network_is_however_much_of_the_time_it_takes():
     shares = {"FORWARD": 0.3, "BACKWARD": 0.4, "OPTIMIZER": 0.2, "ENVIRONMENT": 0.1}
     verdict = judge(facts(**shares, counters={"parameters": 9000, "learning_batch": 64}))
     assert "Stay on the CPU" in verdict.bounds
-    assert "9,000 parameters, 3.5 million operations an update" in verdict.bounds
+    assert "9,000 parameters and an update takes 3.5 million operations" in verdict.bounds
 
 
 def test_time_without_a_name_is_said_first_with_its_line():
     made = profile(OTHER=0.6, FORWARD=0.4)
-    made.driver.sites = [site(Role.OTHER, 30.0, "mystery()", 77)]
+    made.training_thread.sites = [site(Role.OTHER, 30.0, "mystery()", 77)]
     assert (
-        judge(Facts(made)).headline
-        == "60 % of the time goes into code whose purpose is not known, most of it at train.py:77."
+        judge(Facts(made)).headline == "60 % of the time goes into code whose role is not known, mostly at train.py:77."
     )
 
 
 def test_few_samples_give_no_verdict():
     made = profile()
-    made.driver.samples = 120
+    made.training_thread.samples = 120
     verdict = judge(Facts(made))
-    assert verdict.headline == "Too little was seen for a verdict: 120 samples. Try a longer --seconds."
+    assert verdict.headline == "There are too few samples for a verdict: 120. Try a longer --seconds."
     assert verdict.remedies == [] and "CPU" not in verdict.bounds
     made.exit = Exit(Ending.EXIT)
-    assert judge(Facts(made)).headline.endswith("Give the script more to do, such as more steps.")
+    assert judge(Facts(made)).headline.endswith("Let the script do more, such as more training steps.")
 
 
 def test_a_script_that_learns_all_of_the_time_takes_no_turns():
     # the fifth of the window that is start-up is no turn
-    assert not [line for line in judge(facts(turns=1, START_UP=0.2, FORWARD=0.78, OTHER=0.02)).blind if "turns" in line]
-    assert [line for line in judge(facts(turns=1, ENVIRONMENT=0.3, FORWARD=0.7)).blind if "turns" in line]
+    assert not [
+        line
+        for line in judge(facts(turns=1, START_UP=0.2, FORWARD=0.78, OTHER=0.02)).limitations
+        if "Learning began" in line
+    ]
+    assert [
+        line for line in judge(facts(turns=1, ENVIRONMENT=0.3, FORWARD=0.7)).limitations if "Learning began" in line
+    ]
 
 
 def test_start_up_is_left_out():
     verdict = judge(facts(START_UP=0.5, ENVIRONMENT=0.4, FORWARD=0.1))
-    assert verdict.headline == "Most of it is environments: 80 % of the time."
-    assert verdict.where.startswith("Of 25.0 s of training")
+    assert verdict.headline == "Most of the time goes into environments: 80 %."
+    assert verdict.where.startswith("Shares of 25.0 s of training")
 
 
 def test_a_script_that_ended_before_anything_was_seen():
     made = profile()
     made.lanes, made.exit = [], Exit(Ending.EXCEPTION, 1, "ValueError: no such environment")
     verdict = judge(Facts(made))
-    assert verdict.headline == "Nothing was seen."
+    assert verdict.headline == "No samples were taken."
     assert "ValueError: no such environment" in verdict.where
 
 
@@ -102,20 +112,20 @@ def test_nvml_stands_beside_the_kernels():
     made.gpu = {"nvml_busy": 38.0, "memory_mb": 600.0} | cuda_kernels.figures([], 1.0) | {"kernel_busy": 2.0}
     made.gpu["launches_per_second"] = 12_000.0
     said = " ".join(judge(Facts(made)).notes)
-    assert "38 % busy" in said and "Kernels ran 2 % of the time" in said and "launches 12,000 times a second" in said
+    assert "38 % busy" in said and "Kernels ran 2 % of the time" in said and "makes 12,000 kernel launches" in said
     first = judge(Facts(made)).remedies[0]
     assert first.title == "Train on the CPU" and "Kernels ran 2 % of the time" in first.why
 
 
 def test_what_could_not_be_seen_is_passed_on_with_the_error_of_sampling():
-    blind = judge(facts()).blind
-    assert "10,000 samples" in blind[0] and "1.0 points" in blind[0]
+    blind = judge(facts()).limitations
+    assert "10,000 samples" in blind[0] and "1.0 percentage points" in blind[0]
     assert blind[-1] == "native code is seen as the Python line that called it"
 
 
 def test_a_thread_that_rarely_got_a_core_is_noted():
     made = profile()
-    for span in made.driver.spans:
+    for span in made.training_thread.spans:
         span.on_cpu = 0.5
     assert any("was on a core 50 % of the time" in note for note in judge(Facts(made)).notes)
 
@@ -135,17 +145,17 @@ def test_a_verdict_survives_the_profile_s_way_to_disk_and_back(tmp_path):
 
 def test_processes_that_were_not_seen_are_not_taken_for_one_core():
     made = profile(ENVIRONMENT=0.5, FORWARD=0.5, counters={"num_envs": 4})
-    for span in made.driver.spans:
+    for span in made.training_thread.spans:
         span.detail = span.detail.replace("CartPoleEnv.step", "SubprocVecEnv.step_async")
     verdict = judge(Facts(made))
-    assert "Other processes step the environments, but they were not seen at it." in verdict.where
+    assert "Other processes step the environments, but no sample shows them doing so." in verdict.where
     assert not [remedy for remedy in verdict.remedies if "processes" in remedy.title]
 
 
 def test_a_bound_that_bounds_nothing_is_not_given_as_a_number():
     verdict = judge(facts(FORWARD=0.995, LOGGING=0.005, counters={"parameters": 10**7, "learning_batch": 256}))
     assert "this profile does not bound what a GPU can gain" in verdict.bounds
-    assert "put the network on a GPU: no bound, not predicted" in verdict.bounds
+    assert "put the network on a GPU (no bound, not predicted)" in verdict.bounds
 
 
 def test_handing_steps_over_is_no_part_of_what_a_step_takes():
@@ -158,15 +168,15 @@ def test_headraces_own_timers_stand_beside_the_samples():
     made = profile(FORWARD=0.9, INFERENCE=0.1, counters={"timed": 10.0, "timed env": 0.5, "timed learning": 9.0})
     made.machine.versions["headrace"] = ""
     verdict = judge(Facts(made))
-    assert "By Headrace's own timers" in " ".join(verdict.notes)
+    assert "Headrace's own timers" in " ".join(verdict.notes)
     assert "environments 5 % and learning 90 %" in " ".join(verdict.notes)
     assert "forward" not in verdict.where  # one call learns: it has no parts that a sampler could see
 
 
 def test_headraces_own_timers_judge_a_training_that_is_over_before_it_was_seen():
     made = profile(FORWARD=0.9, INFERENCE=0.1, counters={"timed": 0.6, "timed env": 0.05, "timed learning": 0.45})
-    made.driver.samples = 28
-    assert judge(Facts(made)).headline == "Most of it is learning: 75 % of the training, by Headrace's own timers."
+    made.training_thread.samples = 28
+    assert judge(Facts(made)).headline == "Most of the time goes into learning: 75 %, by Headrace's own timers."
 
 
 def test_start_up_that_fills_the_window_gives_no_verdict():
@@ -177,7 +187,7 @@ def test_start_up_that_fills_the_window_gives_no_verdict():
 
 def test_a_busy_machine_is_said_to_be_one():
     made = profile()
-    made.driver.queued_seconds = 0.4 * made.driver.total
+    made.training_thread.queued_seconds = 0.4 * made.training_thread.total
     assert "had no core 40 % of the time" in " ".join(judge(Facts(made)).notes)
 
 
