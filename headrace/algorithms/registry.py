@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.algorithms.base import Algorithm
-from headrace.core.user_names import import_user_module, nearest
+from headrace.core.text import did_you_mean
+from headrace.core.user_names import import_user_module
 
 ALGORITHMS = {  # name -> class in headrace.algorithms.<name>
     "ppo": "PPO",
@@ -42,7 +43,7 @@ def algorithm_classes(name: str) -> AlgorithmClasses:
         module, class_name = import_module(f"headrace.algorithms.{name}"), ALGORITHMS[name]
     else:
         raise ValueError(
-            f"there is no algorithm {name!r}{nearest(name, ALGORITHMS)} (there is {', '.join(ALGORITHMS)}; one of "
+            f"there is no algorithm {name!r}{did_you_mean(name, ALGORITHMS)} (there is {', '.join(ALGORITHMS)}; one of "
             "your own is file.py:Class or package.module:Class)"
         )
     for wanted in (class_name, f"{class_name}Config"):

@@ -10,7 +10,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from difflib import get_close_matches
+
+from headrace.core.text import did_you_mean
 
 VERBS = {  # each is a module of headrace.cli with main(arguments)
     "train": ("train an agent", "headrace train ppo CartPole-v1"),
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"headrace {_version()}")
         return 0
     if words[0] not in VERBS:
-        return _complain(f"there is no {words[0]!r}{_nearest(words[0])}; `headrace --help` lists what there is")
+        return _complain(
+            f"there is no {words[0]!r}{did_you_mean(words[0], VERBS)}; `headrace --help` lists what there is"
+        )
     return _run(words[0], words[1:], show_traceback)
 
 
@@ -74,11 +77,6 @@ def _is_message(error: Exception) -> bool:
 def _complain(message: str) -> int:
     print(f"headrace: {message}", file=sys.stderr)
     return USAGE
-
-
-def _nearest(word: str) -> str:
-    near = get_close_matches(word, VERBS, 1)
-    return f", did you mean {near[0]!r}?" if near else ""
 
 
 def _help() -> str:

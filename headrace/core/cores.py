@@ -1,4 +1,4 @@
-"""What this machine lets the process use. Imports no torch, so that worker processes start quickly."""
+"""The number of cores. Imports no torch, so that worker processes start quickly."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

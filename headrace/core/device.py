@@ -1,4 +1,4 @@
-"""Devices by name, torch's threads, and the one place that copies between devices."""
+"""Devices by name, settings of torch's threads, and copies between devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.core.cores import cores
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
-    """Let torch use `number` threads of the CPU inside, and as many as before again afterwards. None: as it does."""
+    """Within this block torch uses `number` CPU threads; afterwards as many as before. None: no change."""
     before = torch.get_num_threads()
     if number is None or number == before:
         yield
@@ -27,10 +27,11 @@ def torch_threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def without_denormals() -> Iterator[None]:
-    """Numbers below 1e-38 count as 0 on this thread inside: a processor takes a hundred times longer over them.
+    """Within this block, denormal numbers (below 1e-38) are flushed to 0 on this thread.
 
-    Averages of gradients come to them and stay: 0.9 times the smallest is rounded to the smallest. With relu, units
-    that are never on then make Adam ten times slower.
+    A processor is about a hundred times slower on denormals. Adam's moving averages decay to them and stay there, since
+    0.9 times the smallest number is rounded to itself: units of a relu that never activate would make Adam ten times
+    slower.
     """
     before = not float(torch.full((), 1e-40) * 1.0)
     torch.set_flush_denormal(True)
@@ -41,9 +42,8 @@ def without_denormals() -> Iterator[None]:
 
 
 def kernel_threads() -> int:
-    """How many threads the learning and acting kernels may share their work among: $HEADRACE_THREADS, else
-    $OMP_NUM_THREADS, else the cores this process may use. Unlike torch's, they cost little where the cores are taken.
-    """
+    """The largest number of threads that learning and acting kernels use: $HEADRACE_THREADS, else $OMP_NUM_THREADS,
+    else the number of cores. Unlike torch's threads, they cost little on a machine whose cores are busy."""
     for name in ("HEADRACE_THREADS", "OMP_NUM_THREADS"):
         if os.environ.get(name, "").isdecimal():
             return max(1, int(os.environ[name]))
@@ -51,9 +51,9 @@ def kernel_threads() -> int:
 
 
 def resolve(name: str | torch.device) -> torch.device:
-    """The torch device `name` stands for. "auto" is the CPU: for the small networks of today's algorithms it is faster.
+    """The torch device of this name. "auto" is the CPU, which is faster for small networks.
 
-    Raises ValueError for a device this machine does not have.
+    Raises ValueError for an unknown name, and for a device that this machine does not have.
     """
     if name == "auto":
         return torch.device("cpu")
@@ -62,22 +62,21 @@ def resolve(name: str | torch.device) -> torch.device:
     except RuntimeError as error:
         raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda, cuda:0 ... or mps") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {str(name)!r} asked for, but torch {torch.__version__} sees no CUDA device here")
+        raise ValueError(f"device {str(name)!r} is not available: torch {torch.__version__} finds no CUDA device")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("device 'mps' asked for, but this machine has none")
+        raise ValueError("device 'mps' is not available on this machine")
     return device
 
 
 def known(flag: torch.Tensor) -> bool:
-    """Whether a flag is set, where that can be seen without waiting: on the CPU. False elsewhere: asking a GPU, and
-    idling until it answers, costs more than going on."""
+    """Whether a flag is set, if it is on the CPU; False on other devices, where waiting costs more than continuing."""
     return flag.device.type == "cpu" and bool(flag)
 
 
 def transfer(source: torch.Tensor, target: torch.Tensor, stream: torch.cuda.Stream | None = None) -> torch.Tensor:
-    """Copy `source` into `target` on another device: without waiting, where memory is pinned and a stream given.
+    """Copy `source` into `target` on another device; with a stream and pinned memory, without waiting for it.
 
-    Gives the target.
+    Returns the target.
     """
     if stream is None:
         return target.copy_(source)

@@ -1,10 +1,9 @@
-"""A registry of kernels that may stand in for plain functions.
+"""The registry of kernels that replace plain functions.
 
-`@fused("returns.gae", "headrace.bindings.returns_cpu")` on a plain torch function makes it the oracle and the fallback,
-and names the module that binds its kernel: imported at the first call, it registers a kernel of the same signature for
-the arguments that this can serve. Whoever reads the plain function
-reads what happens; a test holds the two equal. A kernel may name the source it was written after, by digest: once that
-is edited or patched, the plain function runs.
+`@fused("returns.gae", "headrace.bindings.returns_cpu")` on a plain torch function makes it the reference implementation
+and the fallback, and names the module that binds its kernel. That module is imported at the first call; it registers a
+kernel of the same signature and says which arguments the kernel serves. Tests hold the two equal. A kernel may state
+the digest of the source it was written after: once that source is edited or patched, the plain function runs.
 """
 
 from __future__ import annotations
@@ -18,43 +17,37 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from types import FunctionType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from headrace.core.source_text import source_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-Methods = tuple[tuple[type, str], ...]
+Function: TypeAlias = Callable[..., Any]  # plain functions and kernels of any signature
+Serves: TypeAlias = Callable[..., bool | str]
+Methods: TypeAlias = tuple[tuple[type | ModuleType, str], ...]  # functions named by (class or module, name)
+Names: TypeAlias = list[tuple[Mapping[str, object], str, object]]  # (namespace, name, value) of what may be replaced
 
 
 class _Kernel(NamedTuple):
-    serves: Callable[..., bool | str]
-    call: Callable[..., Any]
+    serves: Serves
+    call: Function
     digest: str | None
     also: Methods
 
 
-class _Watch(NamedTuple):
-    """A digest, and what it was taken of: (namespace, name, value) wherever a value may be replaced."""
-
-    digest: str
-    names: list[tuple[Mapping[str, Any], str, Any]]
-
-
 _kernels: dict[str, list[_Kernel]] = {}
-_watches: dict[tuple[Callable[..., Any], Methods], _Watch] = {}
-_said: set[tuple[str, str]] = set()
-_bound: set[str] = set()  # bindings that have been imported
+_digests: dict[tuple[Function, Methods], tuple[str, Names]] = {}  # digests, and the names they depend on
+_said: set[tuple[str, str]] = set()  # (name, reason) that were printed
+_bind = functools.cache(import_module)
 _enabled = True
 
 
 def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a kernel registered under `name` serve calls of this function. The plain function stays as `.plain`.
+    """Let kernels registered under `name` replace this function. The plain function stays available as `.plain`.
 
-    binding: the module that registers it, imported at the first call.
+    binding: the module that registers them, imported at the first call.
     """
 
     def decorate(plain: Callable[P, R]) -> Callable[P, R]:
@@ -64,14 +57,12 @@ def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]
         def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
             return (serving(*args, **kwargs) or plain)(*args, **kwargs)
 
-        def serving(*args: Any, **kwargs: Any) -> Callable[..., Any] | None:
+        def serving(*args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:
             if not _enabled:
                 return None
-            if binding not in _bound:
-                import_module(binding)
-                _bound.add(binding)
+            _bind(binding)
             for kernel in candidates:
-                if _serves(name, kernel, plain, args, kwargs):
+                if _serves(name, plain, kernel, kernel.serves(*args, **kwargs)):
                     return kernel.call
             return None
 
@@ -82,15 +73,12 @@ def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def register(
-    name: str,
-    serves: Callable[..., bool | str],
-    digest: str | None = None,
-    also: Methods = (),
+    name: str, serves: Serves, digest: str | None = None, also: Methods = ()
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Offer this function as the kernel `name` wherever serves(*args, **kwargs) is true. The latest offer goes first.
+    """Register this function as a kernel `name` for calls where serves(*args, **kwargs) is True.
 
-    serves may give a reason why not, which is then said once on stderr. digest: source_digest(plain, also) as the
-    kernel was written.
+    The kernel registered last is tried first. serves may return the reason why not, which is printed once on stderr.
+    digest: source_digest(plain, also) when the kernel was written.
     """
 
     def decorate(kernel: Callable[P, R]) -> Callable[P, R]:
@@ -100,14 +88,14 @@ def register(
     return decorate
 
 
-def kernel_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any] | None:
+def kernel_of(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:
     """The kernel that would serve this call of a @fused function; None where the plain function would run."""
-    return function.serving(*args, **kwargs)  # type: ignore[attr-defined]
+    return function.serving(*args, **kwargs)  # type: ignore[attr-defined, no-any-return]
 
 
 @contextmanager
 def plain_only() -> Iterator[None]:
-    """Within this block no kernel stands in: plain functions run."""
+    """Within this block plain functions run instead of kernels."""
     global _enabled
     before, _enabled = _enabled, False
     try:
@@ -116,26 +104,25 @@ def plain_only() -> Iterator[None]:
         _enabled = before
 
 
-def source_digest(plain: Callable[..., Any], also: Methods = ()) -> str:
-    """Digest of the source of `plain`, of the functions it reaches by name in its own module, of functions that were
-    patched into that module from outside its package, and of methods `also`, (class, name). Comments, docstrings and
-    layout do not count."""
-    watch = _watches.get((plain, also))
-    if watch is None or any(space.get(name) is not value for space, name, value in watch.names):
+def source_digest(plain: Function, also: Methods = ()) -> str:
+    """Digest of the source of `plain`, of the functions of its own module that it calls by name, of functions patched
+    into that module from outside its package, and of the functions `also`. Comments, docstrings and layout do not
+    count."""
+    digest, names = _digests.get((plain, also), ("", []))
+    if not digest or any(space.get(name) is not value for space, name, value in names):
         functions: list[FunctionType] = []
         names = _reach(inspect.unwrap(plain), functions)
         for owner, name in also:
             names.append((vars(owner), name, vars(owner)[name]))
             functions.append(inspect.unwrap(vars(owner)[name]))
         text = "\n".join(_source(function) for function in functions)
-        watch = _watches[plain, also] = _Watch(hashlib.sha256(text.encode()).hexdigest()[:16], names)
-    return watch.digest
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        _digests[plain, also] = digest, names
+    return digest
 
 
-def _serves(
-    name: str, kernel: _Kernel, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
-    answer = kernel.serves(*args, **kwargs)
+def _serves(name: str, plain: Function, kernel: _Kernel, answer: bool | str) -> bool:
+    """Whether a kernel that gave this answer serves; prints the reason where it does not, once."""
     if answer is True and kernel.digest and kernel.digest != source_digest(plain, kernel.also):
         answer = "the plain function is not the one its kernel was written after; running that instead"
     if isinstance(answer, str) and (name, answer) not in _said:
@@ -144,11 +131,11 @@ def _serves(
     return answer is True
 
 
-def _reach(function: Any, found: list[FunctionType]) -> list[tuple[Mapping[str, Any], str, Any]]:
-    """Add the function to `found`, and those it names, in the order in which it names them. Gives the names."""
+def _reach(function: FunctionType, found: list[FunctionType]) -> Names:
+    """Append the function, and those it calls by name, in the order of their names, to `found`. Returns the names."""
     found.append(function)
     space, module = function.__globals__, function.__module__
-    names = [(space, name, space[name]) for name in function.__code__.co_names if name in space]
+    names: Names = [(space, name, space[name]) for name in function.__code__.co_names if name in space]
     for _, _, value in list(names):
         other = inspect.unwrap(value) if callable(value) else value
         if not isinstance(other, FunctionType) or other in found:

@@ -1,4 +1,4 @@
-"""In which numbers networks compute: the one place that applies the setting `precision`."""
+"""The number format in which networks compute: applies the setting `precision`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LAYERS = (functional.linear, functional.conv1d, functional.conv2d, torch.conv1d,
 
 
 def resolve(precision: str, network: nn.Module, device: torch.device) -> str:
-    """The precision that a name stands for. "auto" is bfloat16 for networks with convolutions where the device's matrix
-    units multiply in it (AMX, tensor cores), and float32 otherwise."""
+    """The precision of this name. "auto" is bfloat16 for networks with convolutions on devices whose matrix units
+    support it (AMX, tensor cores), and float32 otherwise."""
     if precision != "auto":
         return precision
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in network.modules())
@@ -35,11 +35,11 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
 
 @contextmanager
 def computing(precision: str, device: torch.device) -> Iterator[None]:
-    """Let hidden layers inside be computed in float32, in tf32 (on CUDA), or in bfloat16.
+    """Within this block layers compute in float32, tf32 (CUDA only) or bfloat16.
 
-    Both round the factors of products alone, tf32 to 11 bits and bfloat16 to 8: weights, activations, distributions,
-    losses, optimizers and environments stay in float32. The CPU's kernels know float32 only, so that with bfloat16
-    plain torch runs there. Raises ValueError for another name, and for tf32 where there is none.
+    tf32 and bfloat16 round only the factors of matrix products, to 11 and 8 bits: weights, activations, distributions,
+    losses, optimizers and environments stay in float32. The CPU kernels support float32 only: with bfloat16 plain torch
+    runs. Raises ValueError for another name, and for tf32 on a device other than CUDA.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
@@ -61,7 +61,7 @@ def _rounding(precision: str) -> Iterator[None]:
 
 
 class _Bfloat16(TorchFunctionMode):
-    """Rounds what goes into the layers of networks, and gives what comes out in float32."""
+    """Rounds the inputs and weights of LAYERS to bfloat16; their outputs are float32."""
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function not in LAYERS:
@@ -75,7 +75,7 @@ def _rounded(x: Any) -> Any:
 
 @contextmanager
 def _tensor_cores(precision: str) -> Iterator[None]:
-    """How float32 products and convolutions are computed on CUDA inside: "ieee" or "tf32"."""
+    """Within this block float32 products and convolutions on CUDA are computed as "ieee" or "tf32"."""
     backends: Any = torch.backends
     settings = (backends.cuda.matmul, backends.cudnn.conv)
     before = [setting.fp32_precision for setting in settings]

@@ -1,8 +1,8 @@
-"""What a policy gained: advantages, discounted returns, and how well values explain them.
+"""Advantages, discounted returns, and how much of their variance the values explain.
 
-Endings come in as Gymnasium's: a terminated step has no future; a truncated one has the value of its final
-observation. `next_value[t]` is the value of what was seen after step t, before any reset. With next-step autoreset it
-is value[t + 1], and what these functions give at a dead row means nothing and goes into no other row.
+`terminated` and `truncated` are Gymnasium's: after a terminated step the value is 0; a truncated step bootstraps from
+the value of its final observation. `next_value[t]` is the value of the observation after step t, before any reset. With
+next-step autoreset it is value[t + 1]; results at masked (autoreset) rows are meaningless and enter no other row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def gae(
 def discounted_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float
 ) -> Tensor:
-    """Sum of discounted rewards until the episode ends, float32 [T, N]; a truncated or cut-off one goes on with
+    """Sum of discounted rewards until the episode ends, float32 [T, N]; truncated steps and the last row bootstrap from
     next_value.
 
     Raises ValueError where the shapes differ.
@@ -62,11 +62,11 @@ def lambda_returns(
 ) -> Tensor:
     """lambda-return of each step, float32 [T, N]: r + gamma * ((1 - mix) * next_value + mix * the return that follows).
 
-    mix: lambda; 0 looks one step ahead, 1 to the episode's end. Sutton & Barto 2018, eq. 12.18. A truncated step and
-    the last row go on with next_value alone. Raises ValueError where the shapes differ.
+    mix: lambda; 0 looks one step ahead, 1 to the episode's end. Sutton & Barto 2018, eq. 12.18. Truncated
+    steps and the last row bootstrap from next_value. Raises ValueError where the shapes differ.
     """
     _same_shape(reward, next_value=next_value, terminated=terminated, truncated=truncated)
-    # r + gamma * V + gamma * mix * (following - V): the second part is what the episode's end cuts off
+    # r + gamma * V + gamma * mix * (following - V): the last term is 0 where the episode ends
     known = reward + gamma * torch.where(terminated, 0.0, next_value)
     decay = torch.where(terminated | truncated, 0.0, gamma * mix)
     returns = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
@@ -80,19 +80,19 @@ def lambda_returns(
 def n_step_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, num_steps: int
 ) -> Tensor:
-    """Rewards of num_steps steps and the value of what is seen then, float32 [T, N]. Watkins 1989, p. 86.
+    """Discounted rewards of num_steps steps and the value after them, float32 [T, N]. Watkins 1989, p. 86.
 
-    Fewer steps where the episode or the rollout ends before. Raises ValueError where the shapes differ, or num_steps is
-    below 1.
+    Fewer steps where the episode or the rollout ends before that. Raises ValueError where the shapes differ, or where
+    num_steps is below 1.
     """
     _same_shape(reward, next_value=next_value, terminated=terminated, truncated=truncated)
     if num_steps < 1:
-        raise ValueError(f"returns look 1 step ahead or more, got {num_steps}")
+        raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
     ended = terminated | truncated
     first = reward + gamma * torch.where(terminated, 0.0, next_value)
     returns = first
     for _ in range(num_steps - 1):
-        # a step more than before: the reward, then what the next row looked ahead at
+        # one step more: the reward, then the return of the next row
         longer = reward[:-1] + gamma * returns[1:]
         returns = torch.cat((torch.where(ended[:-1], first[:-1], longer), first[-1:]))
     return returns
@@ -109,11 +109,11 @@ def vtrace(
     clip_rho: float = 1.0,
     clip_c: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Targets of the value and advantages of steps that another policy took, float32 [T, N] each.
+    """V-trace value targets and advantages for off-policy steps, float32 [T, N] each.
 
-    Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and section 4.2. log_ratio [T, N]: log of how much likelier each
-    action is under the policy that learns than under the one that acted. clip_rho, clip_c: their largest weights.
-    Raises ValueError where the shapes differ.
+    Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and section 4.2. log_ratio [T, N]: log of the probability of each
+    action under the learning policy over that under the acting policy. clip_rho, clip_c: limits of the importance
+    weights. Raises ValueError where the shapes differ.
     """
     columns = {"value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated}
     _same_shape(reward, log_ratio=log_ratio, **columns)
@@ -137,7 +137,7 @@ def vtrace(
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """1 - Var(target - prediction) / Var(target) over valid entries: 1 is perfect, 0 no better than a constant.
 
-    0 where the target does not vary, such as that of a single step: a constant explains it.
+    0 where the target does not vary, such as in a single step.
     """
     variance = _variance(target, valid)
     return torch.where(variance > 0, 1 - _variance(target - prediction, valid) / variance, 0.0)
@@ -149,9 +149,10 @@ def _variance(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def _same_shape(reward: Tensor, **others: Tensor) -> None:
+    hint = " (of a column with a bootstrap row pass [:-1] as value and [1:] as next_value)"
     for name, other in others.items():
         if other.shape != reward.shape:
             raise ValueError(
-                f"{name} has shape {tuple(other.shape)}, reward {tuple(reward.shape)}: they go step by step"
-                + (" (of a bootstrap column pass [:-1] as value and [1:] as next_value)" if "value" in name else "")
+                f"{name} has shape {tuple(other.shape)}, reward {tuple(reward.shape)}: they must be equal"
+                + (hint if "value" in name else "")
             )

@@ -1,7 +1,7 @@
 """Counter-based randomness: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
 
-Every draw is a function of (seed, purpose) and (env, episode, step, draw), never of who asks or in what order. So the
-same seed gives the same bits in a Numba kernel, a CUDA thread and here on batched tensors, however work is cut.
+Every draw is a function of (seed, purpose) and (env, episode, step, draw) alone. The same seed gives the same bits in a
+Numba kernel, in a CUDA thread and here on batched tensors, in whatever order and batches draws are made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 10
 
 
 class Purpose(IntEnum):
-    """What draws are for; two purposes never share a stream."""
+    """The use of draws; each purpose has a random stream of its own."""
 
     RESET = 0
     STEP = 1
@@ -34,7 +34,7 @@ class Purpose(IntEnum):
 
 
 def philox(key: tuple[Any, Any], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
-    """Four random words in [0, 2^32) for each entry: int64 tensors, since torch's uint32 cannot be added or shifted."""
+    """Four random words in [0, 2^32) for each entry: int64, since torch cannot add or shift uint32."""
     k0, k1 = key
     c0, c1, c2, c3 = counter
     for _ in range(ROUNDS):
@@ -52,7 +52,7 @@ def _multiply(a: int, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_uniform(words: Tensor) -> Tensor:
-    """Words -> float32 in [0, 1): the top 24 bits, so that every value is exact."""
+    """Words -> float32 in [0, 1), from their top 24 bits, so that every value is exact."""
     return (words >> 8).to(torch.float32) * 2.0**-24
 
 
@@ -70,7 +70,7 @@ def uniform(
     """Uniform draws in [0, 1) for a block of steps and environments: float32 [T, N, D], in memory [T, D, N].
 
     Draw d of env n at step t is the same in every block that contains it. first_step: steps taken before, below 2^63;
-    in a graph an int64 scalar on the device. first_env: number of the block's first environment.
+    in a CUDA graph an int64 scalar on the device. first_env: number of the block's first environment.
     """
     counter = torch.arange(num_steps, device=device).view(-1, 1, 1) + first_step
     env = torch.arange(first_env, first_env + num_envs, device=device).view(1, 1, -1)
@@ -87,8 +87,8 @@ def permutations(
 ) -> Tensor:
     """Permutations of range(size), int64 [number, size], that depend on (seed, purpose, counter) alone.
 
-    On the CPU torch.randperm's; elsewhere counted draws are sorted, other ones but made without waiting: in a graph
-    counter is an int64 scalar on the device.
+    On the CPU by torch.randperm. On other devices by sorting counted draws, which gives other permutations without
+    waiting for the device; in a CUDA graph counter is an int64 scalar on the device.
     """
     if not isinstance(counter, Tensor) and torch.device(device).type == "cpu":
         source = generator(seed, purpose, counter)
@@ -98,12 +98,12 @@ def permutations(
 
 
 def generator(seed: int, purpose: int, counter: int = 0) -> torch.Generator:
-    """A CPU generator for library code that wants one, such as the initialisation of weights."""
+    """A CPU generator for library code that needs one, such as the initialisation of weights."""
     return torch.Generator().manual_seed(_mix(seed, int(purpose), counter))
 
 
 def _mix(seed: int, purpose: int, counter: int) -> int:
-    """One 63-bit seed out of three numbers: two words of a Philox block."""
-    # on Python's numbers the same operations cost a fiftieth of those on tensors of one entry
+    """One 63-bit seed from three numbers: two words of a Philox block."""
+    # on Python integers this is fifty times as fast as on tensors of one entry
     words: Any = philox((seed & MASK, purpose), (counter & MASK, (counter >> 32) & MASK, 0, 0))  # type: ignore[arg-type]
     return (words[0] << 31) ^ words[1]

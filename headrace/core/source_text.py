@@ -1,4 +1,4 @@
-"""The source of a function as text, without the tokenizer by which `inspect` finds its end: in a tenth of the time."""
+"""The source text of a function, ten times as fast as by `inspect`, which runs a tokenizer to find the end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import CodeType, FunctionType
 
 
 def source_text(function: FunctionType) -> str:
-    """As inspect.getsource(function): its decorators, and all lines to its end.
+    """The same text as inspect.getsource(function): decorators and all lines of the function.
 
-    Raises OSError where there is no source.
+    Raises OSError where the source is not available.
     """
     code = function.__code__
     last = _last_line(code)
@@ -19,7 +19,7 @@ def source_text(function: FunctionType) -> str:
         return inspect.getsource(function)
     first = code.co_firstlineno - 1
     indent = _indent(lines[first])
-    # a docstring alone, or a statement that compiles to nothing, comes after the last instruction
+    # a lone docstring, or a statement that compiles to nothing, stands after the last instruction
     while last < len(lines) and (not lines[last].strip() or _indent(lines[last]) > indent):
         last += 1
     return "".join(lines[first:last]).rstrip() + "\n"
@@ -30,7 +30,7 @@ def _indent(line: str) -> int:
 
 
 def _last_line(code: CodeType) -> int | None:
-    """The last line of a function's instructions; None where Python was told not to keep it."""
+    """The last line of a function's instructions; None where Python keeps no line numbers."""
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     ends = [position[1] for position in code.co_positions()] + [_last_line(other) for other in inner]
     known = [end for end in ends if end is not None]

@@ -1,12 +1,20 @@
-"""Text for people: plain tables."""
+"""Text that users read: plain tables, and hints at names that were perhaps meant."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 def plain_table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns, two blanks apart."""
+    """Rows of cells as aligned columns, two blanks apart."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'x' or 'y'?" for the known names closest to an unknown one; empty where none is close."""
+    by_lower = {other.lower(): other for other in known}
+    close = [by_lower[match] for match in get_close_matches(name.lower(), sorted(by_lower), n=3, cutoff=0.65)]
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes, by part: environment, inference, learning."""
+"""Wall time of a run by part: environment, inference, learning."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from time import perf_counter
 
 
 class Timer:
-    """Seconds spent in each named part. `with timer("env"): ...` costs about half a microsecond.
+    """Seconds spent in each named part. `with timer("env"): ...` takes about half a microsecond.
 
     Parts do not nest: time inside an inner part would be counted twice.
     """
@@ -27,5 +27,5 @@ class Timer:
         self.add(self._part, perf_counter() - self._since)
 
     def add(self, part: str, seconds: float) -> None:
-        """Count seconds that were measured elsewhere."""
+        """Add seconds that were measured elsewhere."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds

@@ -1,22 +1,14 @@
-"""What users name: modules of their own, by file or package, and the nearest known name for a mistyped one."""
+"""Modules of users, by file or package."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
 _files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change: an edited file is loaded again
-
-
-def nearest(word: str, names: Iterable[str]) -> str:
-    """ ", did you mean 'x'?" for the name most like `word`; empty where none is."""
-    near = get_close_matches(word, sorted(names), 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def import_user_module(place: str) -> ModuleType:

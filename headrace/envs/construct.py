@@ -11,6 +11,7 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.core.device import resolve
+from headrace.core.text import did_you_mean
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.builtin import settings, settings_partially_observed, settings_third_party  # noqa: F401  registers envs and settings
@@ -18,7 +19,7 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.agent_groups import Grouping, grouped
 from headrace.envs.gym.wrappers import limited, wrapped
 from headrace.envs.gym.wrapping import UNWRAPPED, Wrapping
-from headrace.envs.registry import Source, Spec, names, nearest, spec
+from headrace.envs.registry import Source, Spec, names, spec
 
 if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
@@ -200,7 +201,7 @@ def _entry(known: Spec) -> Any:
         return known_id
     if ":" in entry or entry.endswith(".py"):
         return sources.find(entry)
-    hint = nearest(entry, [*names(), *gymnasium.registry]) or "; `headrace envs` lists those that are built in"
+    hint = did_you_mean(entry, [*names(), *gymnasium.registry]) or "; `headrace envs` lists those that are built in"
     if sources.is_module(entry):
         hint = f": it is a module; name what makes one in it, as {entry}:Class, or {entry}:parallel_env of PettingZoo"
     if "/" in entry:  # a namespace, such as ALE/Pong-v5: its package registers it when imported

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import gymnasium
@@ -65,13 +64,6 @@ def spec(source: Source) -> Spec:
 def names() -> list[str]:
     """Every registered name, in the order of registration."""
     return list(_specs)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`: did you mean X or Y?` for the names nearest to one that is not known; nothing where none is near."""
-    by_lower = {other.lower(): other for other in known}
-    close = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.65)]
-    return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 def _of_entry(entry: Source) -> Spec | None:

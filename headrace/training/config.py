@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.core.user_names import nearest
+from headrace.core.text import did_you_mean
 
 EVAL_ENV_SETTINGS = (
     "frame_stack",
@@ -95,7 +95,7 @@ def settle(
     for given in (env_defaults if algorithm_config else {}, file, options):
         for name in given:
             if name not in known | own:
-                raise TypeError(f"there is no setting {name!r}{nearest(name, known | own)}")
+                raise TypeError(f"there is no setting {name!r}{did_you_mean(name, known | own)}")
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
     train = _fill(TrainConfig, {name: value for name, value in values.items() if name in known})
     if algorithm_config is None:

@@ -82,7 +82,7 @@ def test_help_of_train_shows_the_environments_own_defaults(capsys):
     [
         ("trian", "did you mean 'train'?"),
         ("train pppo CartPole-v1", "did you mean 'ppo'?"),
-        ("train ppo CartPole", "did you mean CartPole-v1"),
+        ("train ppo CartPole", "did you mean 'CartPole-v1'"),
         ("train ppo CartPole-v1 --num-env 3", "--num-envs"),
         ("train ppo CartPole-v1 --num-envs 0", "num_envs must be at least 1, got 0"),
         ("train ppo CartPole-v1 --gamma 2", "gamma must lie in [0, 1], got 2.0"),

@@ -220,7 +220,7 @@ def test_vtrace_of_the_policy_itself_is_gae_with_lambda_one():
 
 
 def test_returns_ahead_of_no_step_are_refused():
-    with pytest.raises(ValueError, match="1 step ahead or more, got 0"):
+    with pytest.raises(ValueError, match="num_steps must be 1 or more, got 0"):
         n_step_returns(NO.float(), NO.float(), NO, NO, 0.9, 0)
 
 

@@ -240,10 +240,10 @@ def test_listing_tells_what_each_world_is():
 @pytest.mark.parametrize(
     ("source", "error", "says"),
     [
-        ("CartPole", ValueError, "no environment 'CartPole': did you mean CartPole-v1"),
-        ("cartpole-v1", ValueError, "did you mean CartPole-v1"),
-        ("gridworld", ValueError, "did you mean GridWorld"),
-        ("LunarLander-v2", ValueError, "did you mean LunarLander-v3"),
+        ("CartPole", ValueError, "no environment 'CartPole'; did you mean 'CartPole-v1'"),
+        ("cartpole-v1", ValueError, "did you mean 'CartPole-v1'"),
+        ("gridworld", ValueError, "did you mean 'GridWorld'"),
+        ("LunarLander-v2", ValueError, "did you mean 'LunarLander-v3'"),
         ("zzzzzz", ValueError, "`headrace envs` lists"),
         ("some/Thing-v5", ValueError, "name the package too"),
         ("nowhere.py:Env", FileNotFoundError, "no file .*nowhere.py"),

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.text import did_you_mean
 from headrace.envs.gym.inline import action_caster, env_seed
-from headrace.envs.registry import nearest
 from headrace.envs.sources import ENVPOOL
 from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome, threads
 
@@ -31,7 +31,7 @@ class EnvPoolSource:
     def __init__(self, task: str, num_envs: int, batch_size: int | None = None, **options: Any) -> None:
         envpool = _envpool()
         if task not in envpool.list_all_envs():
-            hint = nearest(task, envpool.list_all_envs()) or ": envpool.list_all_envs() lists those it has"
+            hint = did_you_mean(task, envpool.list_all_envs()) or "; envpool.list_all_envs() lists those it has"
             raise ValueError(f"EnvPool has no task {task!r}{hint}")
         if batch_size is not None and not 1 <= batch_size <= num_envs:
             raise ValueError(f"batch_size must be between 1 and num_envs = {num_envs}, got {batch_size}")

@@ -95,7 +95,7 @@ def test_envpool_steps_together_though_it_hands_over_some_at_a_time():
     assert torch.equal(run(together, 40, action=1).observation, run(parts, 40, action=1).observation)
     with pytest.raises(ValueError, match="batch_size must be between 1 and num_envs = 4, got 5"):
         envs.make("envpool/CartPole-v1", 4, batch_size=5)
-    with pytest.raises(ValueError, match="no task 'CartPole-v9': did you mean CartPole-v1"):
+    with pytest.raises(ValueError, match="no task 'CartPole-v9'; did you mean 'CartPole-v1'"):
         envs.make("envpool/CartPole-v9", 4)
 
 
