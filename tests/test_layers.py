@@ -200,7 +200,7 @@ def heavy_imports(modules: dict[str, Module], package: str) -> list[str]:
 
 
 def parents(dotted: str, modules: dict[str, Module]) -> list[str] | None:
-    """Dotted names of a class's bases inside the package; None where `dotted` is no class of the package."""
+    """Dotted names of a class's bases inside the package, protocols left out; None where `dotted` is no class of it."""
     home = owner(dotted, modules)
     if home is None or home == dotted:
         return None
@@ -208,7 +208,7 @@ def parents(dotted: str, modules: dict[str, Module]) -> list[str] | None:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ClassDef) and node.name == name:
             bases = (_resolve(ast.unparse(base), module, modules) for base in node.bases)
-            return [base for base in bases if base is not None]
+            return [base for base in bases if base is not None and not is_protocol(base, modules)]
     return None
 
 
@@ -229,6 +229,17 @@ def is_class(dotted: str, modules: dict[str, Module]) -> bool:
     home = owner(dotted, modules)
     return home is not None and any(
         isinstance(node, ast.ClassDef) and f"{home}.{node.name}" == dotted for node in ast.walk(modules[home].tree)
+    )
+
+
+def is_protocol(dotted: str, modules: dict[str, Module]) -> bool:
+    """Whether a class of the package is a typing.Protocol: what a class implements is no parent of it."""
+    home = owner(dotted, modules)
+    return home is not None and any(
+        isinstance(node, ast.ClassDef)
+        and f"{home}.{node.name}" == dotted
+        and any(ast.unparse(base) == "Protocol" for base in node.bases)
+        for node in ast.walk(modules[home].tree)
     )
 
 

@@ -16,7 +16,7 @@ from headrace.checks.batch import ROWS, fill
 from headrace.core.cores import cores
 from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
-from headrace.envs.base import Env, columns_of, rollout_for
+from headrace.envs.base import Env
 from headrace.envs.registry import Source
 from headrace.kernels.language.errors import EnvError
 
@@ -74,14 +74,14 @@ def _raised(error: Exception) -> str:
 
 
 def _number(backend: str, env: Env) -> str:
-    agents = getattr(env, "num_agents", 1)
-    number = f"{env.num_envs // agents:,} environments" + (f" of {agents} agents" if agents > 1 else "")
+    agents = env.num_agents
+    number = f"{env.num_copies:,} environments" + (f" of {agents} agents" if agents > 1 else "")
     return f"{number} in {cores()} processes" if backend == "workers" else number
 
 
 def step_seconds(env: Env, seconds: float) -> float:
     """Seconds of a step of one environment by random actions, measured for `seconds` after a first rollout."""
-    rollout = rollout_for(env, ROWS, columns_of(env))
+    rollout = env.rollout(ROWS, env.columns())
     fill(env.action_space, rollout.action, 0)
     env.reset(rollout, 0)
     with torch_threads(1):

@@ -17,7 +17,7 @@ from headrace.checks.finding import Finding, another_seed, findings_of
 from headrace.checks.random_rollout import StepTimes, same
 from headrace.data.rollout import Group, Rollout, Value
 from headrace.data.spaces import leaves
-from headrace.envs.base import Env, columns_of, rollout_for
+from headrace.envs.base import Env
 
 ROWS = 8
 
@@ -56,7 +56,7 @@ def recorded(
     env: Env, steps: int, seconds: float, seed: int, action_seed: int | None = None
 ) -> tuple[list[Recorded], list[float]]:
     """The columns of each rollout by random actions; seconds of the reset, and of each step."""
-    rollout = rollout_for(env, ROWS, columns_of(env))
+    rollout = env.rollout(ROWS, env.columns())
     fill(env.action_space, rollout.action, seed if action_seed is None else action_seed)
     began = perf_counter()
     env.reset(rollout, seed)

@@ -1,60 +1,160 @@
-"""The Env protocol: N worlds on one device that write what happens straight into a rollout's columns."""
+"""The Env protocol: N environments on one device, which write their outcomes into a rollout's columns."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from gymnasium.spaces import Space
 
 from headrace.data.rollout import Column, Columns, Rollout
-from headrace.data.spaces import action_column, env_columns
+from headrace.data.spaces import Dict, action_column, env_columns
+
+State = Mapping[str, Any]  # tensors, numbers, and mappings of these
 
 
+@runtime_checkable
 class Env(Protocol):
-    """N worlds on one device.
+    """N environments on one device. Derive from it: what is not abstract has a default, which suits single agents.
 
-    An env reads `rollout.action[t]` and writes `reward[t], terminated[t], truncated[t], observation[t + 1],
-    valid[t + 1]`, and at dead rows `episode_return[t], episode_length[t]` (see headrace.data.rollout for endings).
-    A step that terminates at the time limit is truncated too, as Gymnasium's TimeLimit has it.
-    Actions of a Box outside its bounds are clipped to them; the column keeps what the policy said.
+    step() reads `rollout.action[t]` and writes `reward[t], terminated[t], truncated[t], observation[t + 1],
+    valid[t + 1]`, and at masked rows `episode_return[t], episode_length[t]` (see headrace.data.rollout for endings).
+    A step that terminates at the time limit is truncated too, as by Gymnasium's TimeLimit.
+    Actions of a Box outside its bounds are clipped to them; the column keeps the policy's action.
     """
 
     name: str  # as in make(name): "CartPole-v1"
-    backend: str  # "cpu", "cuda", "torch", "inline"
-    num_envs: int
+    backend: str  # "cpu", "cuda", "torch", "inline", "workers", "vector"
+    num_envs: int  # columns of a rollout: num_agents * num_copies
     device: torch.device
-    observation_space: Space  # of one world
-    action_space: Space  # of one world
-    max_steps: int | None  # steps until an episode is truncated; None for never, or where that is not known
+    observation_space: Space  # of one agent; a Dict by group where spaces are nested
+    action_space: Space  # likewise
+    max_steps: int | None = None  # steps until an episode is truncated; None for never, or where that is not known
+    agents: tuple[str, ...] = ("agent_0",)  # of one copy of the environment, in the order of their columns
+    groups: Mapping[str, tuple[str, ...]] = MappingProxyType({"all": ("agent_0",)})  # agents that share a policy
+    nested: bool = False  # whether spaces differ between groups: then observation and action have a member for each
+    factory: Callable[..., Any] | None = None  # makes one of the environments; None where that is not known
+
+    @property
+    def num_agents(self) -> int:
+        """Agents in each copy of the environment."""
+        return len(self.agents)
+
+    @property
+    def num_copies(self) -> int:
+        """Copies of the environment: num_envs, unless there are several agents."""
+        return self.num_envs // self.num_agents
+
+    @property
+    def spaces(self) -> dict[str, tuple[Space, Space]]:
+        """The spaces of observations and of actions of each group of agents."""
+        pair = self.observation_space, self.action_space
+        if self.nested and isinstance(pair[0], Dict) and isinstance(pair[1], Dict):
+            return {group: (pair[0][group], pair[1][group]) for group in self.groups}
+        return dict.fromkeys(self.groups, pair)
+
+    @property
+    def restarts(self) -> int:
+        """How many environments had to be made again after a failure."""
+        return 0
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """The columns that the env writes, and the action."""
+        return {**env_columns(self.observation_space), "action": action_column(self.action_space)}
+
+    def rollout(self, num_steps: int, columns: Columns) -> Rollout:
+        """A rollout of these columns for the env to fill, in the memory that suits it."""
+        return Rollout(num_steps, self.num_envs, columns, self.device)
+
+    def plan(self) -> str:
+        """What the env takes of the machine, in a line; empty where that is not worth a line."""
+        return ""
+
+    @abstractmethod
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Begin a new episode everywhere; write observation[0] and valid[0]. The same seed gives the same episodes."""
+
+    @abstractmethod
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Step every environment from row t to row t + 1; where valid[t] is false, reset it instead."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers to continue from, bit for bit. Empty where the environments cannot be saved."""
+
+    @abstractmethod
+    def load_state_dict(self, state: State) -> None:
+        """Continue from state_dict(). The caller restores the rollout's bootstrap row."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what the environments hold. May be called again."""
+
+
+@runtime_checkable
+class AsyncEnv(Env, Protocol):
+    """An Env whose parts can be stepped one by one, without waiting for the others.
+
+    parts: the environments of each part. A part is what steps alone: a worker process, or an environment of EnvPool.
+    """
+
+    parts: Sequence[slice]
+
+    def make_async(self) -> None:
+        """Prepare for start() and get(), which need a reset() afterwards."""
+        return
+
+    @abstractmethod
+    def start(self, rollout: Rollout, t: int, part: int) -> None:
+        """Start a part's step from row t, and do not wait for it. Raises ValueError where it is still at one."""
+
+    @abstractmethod
+    def get(self, timeout: float | None = None) -> list[int]:
+        """The parts that have finished their step, as soon as there are some; none after `timeout` seconds, or where
+        none was started."""
+
+    def ready(self) -> list[int]:
+        """The parts that have finished their step by now. Does not wait."""
+        return self.get(0.0)
+
+
+class EnvWrapper(Env):
+    """An Env around another one, `env`: all of its attributes and methods are those of `env`, unless overridden."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self.name, self.backend, self.num_envs, self.device = env.name, env.backend, env.num_envs, env.device
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.max_steps, self.factory = env.max_steps, env.factory
+        self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
+
+    @property
+    def restarts(self) -> int:
+        return self.env.restarts
+
+    def columns(self) -> dict[str, Column | Columns]:
+        return self.env.columns()
+
+    def rollout(self, num_steps: int, columns: Columns) -> Rollout:
+        return self.env.rollout(num_steps, columns)
+
+    def plan(self) -> str:
+        return self.env.plan()
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
+        self.env.reset(rollout, seed)
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """Step every world from row t to row t + 1; where valid[t] is false, reset it instead."""
+        self.env.step(rollout, t)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers from which load_state_dict() goes on bit for bit. Empty where a world cannot be saved."""
+        return self.env.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
+    def load_state_dict(self, state: State) -> None:
+        self.env.load_state_dict(state)
 
     def close(self) -> None:
-        """Free what the worlds hold. Twice does no harm."""
-
-
-def columns_of(env: Any) -> dict[str, Column | Columns]:
-    """The columns of an env's rollouts, beside those that algorithms declare: what it writes, and the action."""
-    if hasattr(env, "columns"):  # where they do not follow from its spaces, as with groups of agents
-        declared: dict[str, Column | Columns] = env.columns()
-        return declared
-    return {**env_columns(env.observation_space), "action": action_column(env.action_space)}
-
-
-def rollout_for(env: Any, num_steps: int, columns: Columns) -> Rollout:
-    """A rollout for an env to fill: in memory of the env's choice where it has a say, as where workers share it."""
-    if hasattr(env, "rollout"):
-        rollout: Rollout = env.rollout(num_steps, columns)
-        return rollout
-    return Rollout(num_steps, env.num_envs, columns, env.device)
+        self.env.close()

@@ -137,7 +137,7 @@ def factory(
     return _factory(known.name, _entry(known), wrappers, kwargs, Wrapping(frame_stack, time_limit))
 
 
-def adapted(worlds: Any) -> Any:
+def adapted(worlds: Any) -> Env:
     """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a simulator (envs.vector.simulators), or
     an Env, which stays as it is. Raises TypeError for anything else."""
     from headrace.envs.vector import libraries
@@ -254,7 +254,7 @@ def _seen_from(where: torch.device, env: Env) -> Env:
     return DeviceEnv(env, where)
 
 
-def _regrouped(env: Any, group_by: Grouping) -> Any:
+def _regrouped(env: Env, group_by: Grouping) -> Env:
     """A compiled env whose agents share policies otherwise than its class says."""
     if env.num_agents == 1:
         raise ValueError(f"{env.name} has one agent, and group_by={group_by!r} is for several: leave it out")

@@ -16,10 +16,7 @@ from headrace import envs
 from headrace.core import rng
 from headrace.core.device import torch_threads
 from headrace.envs import sources
-from headrace.envs.base import columns_of, rollout_for
-from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.policies.base import Policy
 
 MOST_STEPS = 1_000_000  # of one episode: some environments never end
@@ -86,7 +83,7 @@ def evaluate(
 
 def _told(env: Any, returns: np.ndarray, lengths: np.ndarray, seconds: float) -> Evaluation:
     """What is told of the returns and lengths [N] of an env's first episodes."""
-    num_agents: int = getattr(env, "num_agents", 1)
+    num_agents = env.num_agents
     by_agent, by_group = {}, {}
     if num_agents > 1:
         theirs = returns.reshape(num_agents, -1)
@@ -144,7 +141,7 @@ def _first_episodes(
 ) -> tuple[list[float], list[int]]:
     """Returns and lengths of the first episode of each world."""
     rows = ROWS if env.backend in ("cpu", "cuda", "torch") else FEW_ROWS
-    rollout, num_envs = rollout_for(env, rows, columns_of(env)), env.num_envs
+    rollout, num_envs = env.rollout(rows, env.columns()), env.num_envs
     returns, lengths = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.int64)
     live = torch.ones(num_envs, dtype=torch.bool)
     rnn_state = policy.initial_state(num_envs)
@@ -178,11 +175,7 @@ def original(env: Any) -> Any:
     """
     if isinstance(env, str | type) or not hasattr(env, "num_envs"):
         return env
-    if isinstance(env, CompiledEnv):
-        return env.source.cls
-    if isinstance(env, DeviceEnv):
-        return original(env.env)
-    if hasattr(env, "factory"):  # that of single environments, inline or in workers
+    if env.factory is not None:
         return env.factory
     try:
         envs.factory(env.name)

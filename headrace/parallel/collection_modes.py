@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.envs.base import AsyncEnv, Env
+from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.parallel.collector import Collector, mask_state, output_columns
 
 COLLECTION_MODES = ("sync", "double_buffered", "async")
 
 
-def make_collector(mode: str, drop_slowest: float, env: Any, *arguments: Any) -> Collector:
+def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any) -> Collector:
     """A Collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector.
 
     What is said of workers holds for EnvPool's worlds, too, each of which is a worker.
@@ -33,16 +35,15 @@ def make_collector(mode: str, drop_slowest: float, env: Any, *arguments: Any) ->
         raise ValueError(f"drop_slowest={drop_slowest} is for the collection mode 'async', and this is {mode!r}")
     if mode == "sync":
         return Collector(env, *arguments)
-    if not hasattr(env, "start") or getattr(env, "agent_groups", None) is not None:
+    if isinstance(env, InformedEnv):
+        raise ValueError(f"collection={mode!r} goes without agent_info: leave one of them out")
+    if not isinstance(env, AsyncEnv) or env.num_agents > 1:
         runs = f"{env.name} runs as {env.backend!r}, seen from {env.device}"
         raise ValueError(f"collection={mode!r} is for environments with one agent, in workers or of EnvPool: {runs}")
     if len(env.parts) < 2:
         what = "workers" if env.backend == "workers" else "environments"
         raise ValueError(f"collection={mode!r} needs 2 {what} or more, and there is 1")
-    if hasattr(env, "info_space"):
-        raise ValueError(f"collection={mode!r} goes without agent_info: leave one of them out")
-    if hasattr(env, "at_own_pace"):
-        env.at_own_pace()
+    env.make_async()
     if mode == "double_buffered":
         return DoubleBufferedCollector(env, *arguments)
     return AsyncCollector(drop_slowest, env, *arguments)

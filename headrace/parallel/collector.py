@@ -11,7 +11,7 @@ from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.core.timer import Timer
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
-from headrace.envs.base import Env, columns_of, rollout_for
+from headrace.envs.base import Env
 from headrace.policies.base import Policy, PolicyOutput
 
 
@@ -47,7 +47,7 @@ class Collector:
     ) -> None:
         self.env, self.policy, self.seed = env, policy, seed
         self.timer = timer or Timer()
-        self.rollout = rollout_for(env, num_steps, columns_of(env) | columns)
+        self.rollout = env.rollout(num_steps, env.columns() | columns)
         self.rnn_state = policy.initial_state(env.num_envs)
         self.steps = 0
         env.reset(self.rollout, seed)

@@ -10,26 +10,20 @@ from gymnasium.spaces import Space
 from headrace.algorithms.group_algorithm import Grouped, seed_of
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, observation_column
+from headrace.envs.base import Env
 from headrace.policies.group_policy import GroupedPolicy
 from headrace.training.episodes import Episodes
 
 
-def spaces_of(env: Any) -> dict[str, tuple[Space, Space]]:
-    """The spaces of observations and of actions of each group of agents; of a world with one agent, of "all"."""
-    if getattr(env, "nested", False):
-        return dict(env.spaces)
-    return dict.fromkeys(getattr(env, "groups", {"all": ()}), (env.observation_space, env.action_space))
-
-
-def columns_of_groups(env: Any) -> dict[str, slice]:
+def columns_of_groups(env: Env) -> dict[str, slice]:
     """The columns of each group of agents; empty where there is one group alone.
 
     Raises ValueError where the agents of a group are not side by side.
     """
-    groups: Mapping[str, Any] = getattr(env, "groups", {})
+    groups = env.groups
     if len(groups) < 2:
         return {}
-    worlds, first, columns = env.num_envs // env.num_agents, 0, {}
+    worlds, first, columns = env.num_copies, 0, {}
     for group, members in groups.items():
         if tuple(env.agents[first : first + len(members)]) != tuple(members):
             raise ValueError(
@@ -41,9 +35,9 @@ def columns_of_groups(env: Any) -> dict[str, slice]:
     return columns
 
 
-def build(kind: Any, config: Any, env: Any, seed: int) -> Any:
+def build(kind: Any, config: Any, env: Env, seed: int) -> Any:
     """An Algorithm with its usual policy for an env: one for all agents, or one for each group of them."""
-    spaces = spaces_of(env)
+    spaces = env.spaces
     if not columns_of_groups(env):
         return kind.build(config, *next(iter(spaces.values())), seed, env.device)
     algorithms = {
@@ -53,12 +47,12 @@ def build(kind: Any, config: Any, env: Any, seed: int) -> Any:
     return Grouped(algorithms, env.groups)
 
 
-def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], others: Iterable[str], env: Any) -> None:
+def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], others: Iterable[str], env: Env) -> None:
     """Raise ValueError, naming the algorithms that fit, where one cannot act in an environment.
 
     kinds: gives the kinds of spaces that an algorithm acts in. others: the names of all algorithms.
     """
-    spaces = [action for _, action in spaces_of(env).values()]
+    spaces = [action for _, action in env.spaces.values()]
     wrong = next((space for space in spaces if not isinstance(space, kinds(name))), None)
     if wrong is not None:
         fit = [other for other in others if all(isinstance(space, kinds(other)) for space in spaces)]
@@ -68,10 +62,10 @@ def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], ot
         )
 
 
-def check_spaces(policy: Any, env: Any) -> None:
+def check_spaces(policy: Any, env: Env) -> None:
     """Raise ValueError where a policy was made for other observations or actions than an environment's."""
     slots = {slot.name: slot.policy for slot in policy.slots} if isinstance(policy, GroupedPolicy) else {"all": policy}
-    spaces = spaces_of(env)
+    spaces = env.spaces
     if len(slots) > 1 and list(slots) != list(spaces):
         raise ValueError(f"the policies are for {', '.join(slots)}, and in {env.name} groups are {', '.join(spaces)}")
     for group, pair in spaces.items():
@@ -86,7 +80,7 @@ def check_spaces(policy: Any, env: Any) -> None:
 class GroupEpisodes:
     """Finished episodes of each group of agents, beside those of all; nothing where there is one group alone."""
 
-    def __init__(self, env: Any, window: int) -> None:
+    def __init__(self, env: Env, window: int) -> None:
         self.columns = columns_of_groups(env)
         self.episodes = {group: Episodes(window) for group in self.columns}
 

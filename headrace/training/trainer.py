@@ -21,6 +21,7 @@ from headrace.core.precision import computing, resolve
 from headrace.core.timer import Timer
 from headrace.data import finite
 from headrace.data.rollout import Rollout
+from headrace.envs.base import AsyncEnv
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv, informed
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import output_columns
@@ -107,8 +108,8 @@ class Trainer:
             raise ValueError("stragglers is for algorithms that learn from whole rollouts, and goes without stagger")
         if self.config.stagger and "value" not in self.collector.rollout.columns:
             raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {self.algorithm.name}")
-        limit = getattr(self.env, "max_steps", None) if self.config.stagger else None
-        self.stagger = Stagger(self.collector.rollout, limit, getattr(self.env, "num_agents", 1))
+        limit = self.env.max_steps if self.config.stagger else None
+        self.stagger = Stagger(self.collector.rollout, limit, self.env.num_agents)
         self.episodes = Episodes(self.config.window)
         self.group_episodes = multi_agent.GroupEpisodes(self.env, self.config.window)
         self.ended: tuple[list[float], list[int]] = ([], [])  # returns and lengths of the last iteration's episodes
@@ -118,8 +119,7 @@ class Trainer:
         self.graphed = self._graphed()
         with self._settled():
             self._warm_up()
-            plans = [self.env.plan()] if hasattr(self.env, "plan") else []
-            plans.append(self.algorithm.prepare(self.collector.rollout))
+            plans = [self.env.plan(), self.algorithm.prepare(self.collector.rollout)]
             self.plan = "\n".join(filter(None, plans))  # what to tell people before the start
 
     @property
@@ -217,7 +217,7 @@ class Trainer:
             "return": self.episodes.mean_return(),
             "length": self.episodes.mean_length(),
             **self.group_episodes.row(),
-            **({"restarts": self.env.restarts} if getattr(self.env, "restarts", 0) else {}),
+            **({"restarts": self.env.restarts} if self.env.restarts else {}),
             **({"dropped_steps": self.collector.dropped_steps} if self.config.drop_slowest else {}),
             **metrics,
         }
@@ -291,7 +291,7 @@ class Trainer:
         config = self.config
         if not _is_ready(self.source):
             return self._made(config.backend)
-        worlds = self.source.num_envs // getattr(self.source, "num_agents", 1)
+        worlds = self.source.num_copies
         if asked not in (None, worlds):
             raise ValueError(f"num_envs is {asked}, and the environments you made are {worlds}")
         self.config = replace(config, num_envs=worlds)
@@ -303,7 +303,7 @@ class Trainer:
         processes: Any = {name: getattr(config, name) for name in MADE_WITH}
         processes["workers"] = self._lent or config.workers
         env = envs.make(self.source, config.num_envs, backend=backend, device=device, **processes)
-        number = len(getattr(env, "parts", ())) if env.backend == "workers" else 0
+        number = len(env.parts) if env.backend == "workers" and isinstance(env, AsyncEnv) else 0
         self.config = replace(config, workers=number or None)  # a resumed run has as many
         if env.backend != "cuda":
             return env

@@ -9,7 +9,6 @@ from gymnasium.vector import AutoresetMode
 
 from headrace.data.rollout import Rollout
 from headrace.envs import adapted, make
-from headrace.envs.base import columns_of, rollout_for
 from headrace.envs.wrappers.device_env import DeviceEnv
 
 N = 3
@@ -50,7 +49,7 @@ def pendulum(request):
 
 def fresh(env, rows=ROWS, seed=1):
     """A rollout at whose row 0 an episode begins in every world."""
-    rollout = rollout_for(env, rows, columns_of(env))
+    rollout = env.rollout(rows, env.columns())
     env.reset(rollout, seed)
     return rollout
 
@@ -157,7 +156,7 @@ def test_the_next_rollout_continues_from_the_bootstrap_row(cartpole):
 
 
 def test_a_rollout_of_ones_own_does_as_well(cartpole):
-    own = Rollout(ROWS, N, columns_of(cartpole))
+    own = Rollout(ROWS, N, cartpole.columns())
     cartpole.reset(own, 1)
     assert equal(copied(stepped(cartpole, fresh(cartpole), drawn())), copied(_again(cartpole, own)))
 
@@ -218,3 +217,14 @@ def test_closing_twice_does_no_harm(kind):
     fresh(env)
     env.close()
     env.close()
+
+
+def test_an_object_that_lacks_part_of_an_env_is_refused_by_name():
+    class Half:
+        name, backend, device, num_envs = "Half", "torch", "cpu", 1
+
+        def state_dict(self):
+            return {}
+
+    with pytest.raises(TypeError, match=r"has no .*action_space.*columns.*derive its class from headrace.Env"):
+        adapted(Half())

@@ -8,12 +8,13 @@ import torch
 
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete
+from headrace.envs.base import Env
 
 LENGTH = 6  # cells; an episode starts in cell 0, cell LENGTH - 1 ends it with reward 1
 LIMIT = 12  # steps until truncation
 
 
-class Corridor:
+class Corridor(Env):
     """N corridors; observation: (place, 1) with place from -1 to 1. Action 1 goes right, 0 left. Reward -0.1 a step."""
 
     name, backend = "Corridor", "torch"

@@ -9,12 +9,13 @@ import torch
 
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete
+from headrace.envs.base import Env
 
 # settings for hr.train; one thread, because the tests of several processes may share the machine
 TINY = {"num_steps": 16, "minibatch_size": 64, "epochs": 2, "hidden": (8,), "progress": "none", "threads": 1}
 
 
-class Walk:
+class Walk(Env):
     """N walks on a line: action 1 goes right and earns 1, action 0 goes left. Ends at -3; truncated after 12 steps.
 
     `bad` puts a number that is none into one entry: (column, env, step of that env, value).

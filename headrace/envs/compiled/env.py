@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from gymnasium.spaces import Space
 
 from headrace.data.rollout import Rollout
+from headrace.envs.base import Env, State
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.base import Worlds
@@ -17,7 +18,7 @@ from headrace.kernels.targets.random_actions import random_actions
 BACKENDS = ("cpu", "cuda", "torch")
 
 
-class CompiledEnv:
+class CompiledEnv(Env):
     """An Env (headrace.envs.base) of N worlds of one KernelEnv.
 
     backend: "cpu" (Numba, SIMD), "cuda" (a thread per world) or "torch" (batched tensors, any device).
@@ -31,7 +32,7 @@ class CompiledEnv:
 
     def __init__(
         self,
-        cls: type,
+        cls: type[KernelEnv],
         num_envs: int,
         backend: str = "cpu",
         threads: int | None = None,
@@ -47,21 +48,22 @@ class CompiledEnv:
         if threads is not None and backend != "cpu":
             raise ValueError(f"threads={threads} is for the CPU; the backend is {backend!r}")
         self.source = read(cls)
-        self.name = name or getattr(cls, "gymnasium_id", None) or cls.__name__
+        self.name = name or cls.gymnasium_id or cls.__name__
         self.backend, self.max_steps = backend, self.source.max_steps
-        self.num_copies, self.num_agents = num_envs, self.source.num_agents
-        self.num_envs = self.num_copies * self.num_agents
-        self.agents, self.groups = self.source.agents, self.source.groups
-        self.observation_space: Space = self.source.observation_space
-        self.action_space: Space = self.source.action_space
+        self.agents, self.groups, self.factory = self.source.agents, self.source.groups, cls
+        self.num_envs = num_envs * self.num_agents
+        self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
         self.worlds = _worlds(self.source, num_envs, backend, threads, params or {}, device, first_env)
         self.device, self.first_env = self.worlds.device, first_env
-        # bound once: of one world, a step costs about as much as one more Python call
-        self.step = self.worlds.step
+        # bound once: a step of one environment costs about as much as one more Python call
+        self.step = self.worlds.step  # type: ignore[method-assign]
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
         self.worlds.reset(rollout, seed)
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        self.worlds.step(rollout, t)
 
     def run(self, rollout: Rollout) -> None:
         """All T steps, by the actions that stand in the rollout. On CUDA one launch: the state stays in registers."""
@@ -90,7 +92,7 @@ class CompiledEnv:
         """Tensors and numbers from which load_state_dict() goes on bit for bit."""
         return self.worlds.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
         self.worlds.load_state_dict(state)
 

@@ -15,17 +15,9 @@ from torch import Tensor
 
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
+from headrace.envs.base import Env
 
 Grouping = Literal["spaces", "names", "agents"] | Mapping[str, Sequence[str]]
-OF_AGENTS = (
-    "num_copies",
-    "num_agents",
-    "agents",
-    "groups",
-    "spaces",
-    "nested",
-    "agent_groups",
-)  # attributes
 GROUPINGS = ("spaces", "names", "agents")
 Spaces = tuple[Space, Space]  # of observations and of actions
 
@@ -87,6 +79,14 @@ class AgentGroups:
             return (torch.arange(agents)[:, None] * num_copies + torch.arange(worlds.start, worlds.stop)).flatten()
 
         return of(len(self.agents)), {group: of(len(agents)) for group, agents in self.groups.items()}
+
+
+def take_agents(env: Env, agent_groups: AgentGroups) -> None:
+    """Set an env's attributes to these agents, num_envs to their columns in all its copies."""
+    num_copies = env.num_copies
+    env.agents, env.groups, env.nested = agent_groups.agents, agent_groups.groups, agent_groups.nested
+    env.observation_space, env.action_space = agent_groups.observation_space, agent_groups.action_space
+    env.num_envs = num_copies * env.num_agents
 
 
 def agent_groups_of(world: Any, group_by: Grouping = "spaces") -> AgentGroups:

@@ -12,12 +12,13 @@ import torch
 
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Space, action_column, leaves, observation_column
+from headrace.envs.base import Env, State
 
 Views = list[tuple[tuple[Any, ...], np.ndarray]]
 TRIES = 5  # how often in a row an environment may fail before it is given up
 
 
-class InlineEnv:
+class InlineEnv(Env):
     """N Gymnasium environments behind headrace.envs.base.Env, on the CPU.
 
     factory() makes one of them. Each is seeded once, at reset(), by a seed made of the run's seed and its index.
@@ -36,6 +37,7 @@ class InlineEnv:
 
     backend = "inline"
     device = torch.device("cpu")
+    factory: Callable[[], Any]
 
     def __init__(
         self,
@@ -48,9 +50,8 @@ class InlineEnv:
         world: Any = None,
     ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
-        self.num_copies = num_envs
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
-        self.restarts = 0
+        self._restarts = 0
         self._failures = [0] * num_envs  # since the last step that went well
         self._made_anew = [0] * num_envs  # so often, which gives the next one another seed
         self._unseeded: set[int] = set()  # those that were made anew and not yet reset
@@ -76,6 +77,10 @@ class InlineEnv:
         observation_column(self.observation_space)
         action_column(self.action_space)
         self._actions = action_caster(self.action_space)
+
+    @property
+    def restarts(self) -> int:
+        return self._restarts
 
     def part(self, rollout: Rollout) -> Rollout:
         """Of a rollout of all environments, where these are part of more: what is theirs."""
@@ -124,7 +129,7 @@ class InlineEnv:
         with suppress(Exception):  # it is broken already
             self.worlds[index].close()
         self.worlds[index] = self._built(index)
-        self.restarts += 1
+        self._restarts += 1
         self._made_anew[index] += 1
         self._unseeded.add(index)
 
@@ -217,7 +222,7 @@ class InlineEnv:
         """Nothing: Gymnasium has no way to save an environment."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Begin a new episode everywhere: the next row is dead, and ends an episode of length 0 where none was run."""
         self._begin_anew = True
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.data.rollout import Column, Columns, Rollout
-from headrace.envs.gym.agent_groups import Grouping, agent_groups_of
+from headrace.envs.gym.agent_groups import Grouping, agent_groups_of, take_agents
 from headrace.envs.gym.inline import InlineEnv, Views, action_caster, observation_of, put, views
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -52,7 +52,6 @@ class PettingZooEnv(InlineEnv):
     ) -> None:
         self.group_by = group_by
         super().__init__(factory, num_copies, name, first_env, of, restart, world)
-        self.num_envs = self.num_agents * num_copies
         self._sums = np.zeros((self.num_agents, num_copies))  # returns of episodes so far ...
         self._counts = np.zeros((self.num_agents, num_copies), np.int64)  # ... and their lengths
         worlds = np.arange(self.first_env, self.first_env + num_copies)[:, None]
@@ -62,14 +61,8 @@ class PettingZooEnv(InlineEnv):
     def _describe(self, world: Any) -> None:
         self.agent_groups = agent_groups_of(world, self.group_by)
         self._scale = getattr(world, "headrace_reward_scale", 1.0)
-        self.groups, self.spaces, self.agents = (
-            self.agent_groups.groups,
-            self.agent_groups.spaces,
-            self.agent_groups.agents,
-        )
-        self.num_agents, self.nested = len(self.agents), self.agent_groups.nested
         self.columns()  # raises for spaces that are not supported
-        self.observation_space, self.action_space = self.agent_groups.observation_space, self.agent_groups.action_space
+        take_agents(self, self.agent_groups)
         self._casters = [action_caster(action) for _, action in self.spaces.values()]
 
     def columns(self) -> dict[str, Column | Columns]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from headrace.core.cores import cores
 from headrace.data.rollout import Group, Rollout, tree_map
 from headrace.data.spaces import Space, action_column, observation_column
+from headrace.envs.base import Env, State
 
 SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many give world i the seed + i
 
@@ -66,7 +67,7 @@ class Source(Protocol):
         """Free what the worlds hold."""
 
 
-class VectorAdapter:
+class VectorAdapter(Env):
     """An Env (headrace.envs.base) of a library's worlds.
 
     clip_reward: bounds of what is learned from, as (-1, 1) for Atari; returns that are reported stay as they are.
@@ -214,7 +215,7 @@ class VectorAdapter:
         """Nothing: libraries have no common way to save their worlds."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Begin a new episode everywhere: the next row is dead."""
         self._begin_anew = True
 

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from headrace.data.rollout import Rollout, tree_map
+from headrace.envs.base import AsyncEnv, State
 from headrace.envs.vector.adapter import Outcome, VectorAdapter
 from headrace.envs.vector.envpool import EnvPoolSource
 
 
-class EnvPoolEnv(VectorAdapter):
+class EnvPoolEnv(VectorAdapter, AsyncEnv):
     """An Env (headrace.envs.base) of EnvPool's worlds, which offers what WorkerEnv does: start() and get().
 
-    Worlds step together, until at_own_pace() or a batch_size below num_envs gives each a pace of its own: `parts` are
+    Worlds step together, until make_async() or a batch_size below num_envs gives each a pace of its own: `parts` are
     the worlds one by one, and get() gives batch_size of them as soon as so many are ready, half of all where it is not
     given. A small one waits for few, a large one lets the policy decide for many at once. step() is for all of them
     either way.
@@ -42,7 +43,7 @@ class EnvPoolEnv(VectorAdapter):
         self._thread = ThreadPoolExecutor(1)  # waits in recv(), where get() may not
         self._receipt: Future | None = None
 
-    def at_own_pace(self) -> None:
+    def make_async(self) -> None:
         """Give each world a pace of its own from the next reset() on, which has to come before the next step."""
         self.close()
         self.apart = True
@@ -80,7 +81,7 @@ class EnvPoolEnv(VectorAdapter):
         and where worlds step together.
         """
         if not self.apart:
-            raise ValueError("worlds of EnvPool step together: call at_own_pace() and reset(), or give a batch_size")
+            raise ValueError("worlds of EnvPool step together: call make_async() and reset(), or give a batch_size")
         if self._under_way[worker]:
             raise ValueError(f"world {worker} is still at a step: get() tells when it is ready")
         if self._rollout is not rollout and self._under_way[: self.num_envs].any():
@@ -103,10 +104,6 @@ class EnvPoolEnv(VectorAdapter):
             return []
         self._arrived(*received)
         return sorted(received[0].tolist())
-
-    def ready(self) -> list[int]:
-        """The worlds that are known to have taken their step by now. Does not wait."""
-        return self.get(0.0)
 
     def _send(self) -> None:
         """Send off the worlds that were started: those whose row is dead are reset."""
@@ -202,7 +199,7 @@ class EnvPoolEnv(VectorAdapter):
         self._noted = []
         self._under_way[:] = False
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Begin a new episode everywhere: the next row is dead."""
         self._finish()
         if self.apart:

@@ -16,6 +16,7 @@ from headrace.envs.vector.envpool_async import EnvPoolEnv
 from headrace.envs.vector.gymnasium_vector import GymnasiumSource, gymnasium_vector
 from headrace.envs.vector.simulators import SimulatorSource
 
+ENV_MEMBERS = [name for name in {**Env.__annotations__, **vars(Env)} if not name.startswith("_")]
 EnvSpec = gymnasium.envs.registration.EnvSpec
 
 
@@ -33,13 +34,16 @@ def make(name: str, entry: Any, num_envs: int, options: dict[str, Any]) -> Env:
     return env
 
 
-def adapted(worlds: Any, name: str | None = None) -> Any:
+def adapted(worlds: Any, name: str | None = None) -> Env:
     """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a Simulator, or an Env, as it is.
 
     Raises TypeError for anything else.
     """
     if isinstance(worlds, VectorEnv):
         return VectorAdapter(GymnasiumSource(worlds, name))
-    if hasattr(worlds, "backend") and hasattr(worlds, "state_dict"):
+    if isinstance(worlds, Env):
         return worlds
+    if hasattr(worlds, "backend") and hasattr(worlds, "state_dict"):
+        missing = ", ".join(member for member in ENV_MEMBERS if not hasattr(worlds, member))
+        raise TypeError(f"{worlds!r} has no {missing}: derive its class from headrace.Env, which has defaults for some")
     return VectorAdapter(SimulatorSource(worlds, name))

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_rollout, shared_size
-from headrace.data.spaces import Space, action_column, env_columns
-from headrace.envs.gym.agent_groups import Grouping
+from headrace.envs.base import AsyncEnv, State
+from headrace.envs.gym.agent_groups import Grouping, take_agents
 from headrace.envs.workers.pool import Order, WorkerPool
 from headrace.envs.workers.process import WorkerProcess, Workers
 from headrace.envs.workers.protocol import BEGIN_ANEW, RESET, ROWS, STEP, Task
@@ -28,7 +28,7 @@ from headrace.envs.workers.tuning import tried
 OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 
 
-class WorkerEnv:
+class WorkerEnv(AsyncEnv):
     """N Gymnasium environments in worker processes behind headrace.envs.base.Env.
 
     factory() makes one of them; it goes to the workers by cloudpickle, and the script that defines it needs no
@@ -66,7 +66,7 @@ class WorkerEnv:
             raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
         if on_error not in ("raise", "restart"):
             raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
-        self.name, self.num_envs, self.num_copies, self.factory = name, num_envs, num_envs, factory
+        self.name, self.num_envs, self.factory = name, num_envs, factory
         self.restart = on_error == "restart"
         functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
         lender = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
@@ -84,20 +84,10 @@ class WorkerEnv:
         except BaseException:
             _give_back(None, lender, processes, keep)
             raise
-        self.close = weakref.finalize(self, _give_back, self._pool, lender, processes, keep)
-        self.observation_space: Space = self._pool.facts.observation_space
-        self.action_space: Space = self._pool.facts.action_space
-        self.max_steps = self._pool.facts.max_steps
-        self.agent_groups = self._pool.facts.agent_groups
+        self._close = weakref.finalize(self, _give_back, self._pool, lender, processes, keep)
+        self.observation_space, self.action_space, self.max_steps, self.agent_groups = self._pool.facts
         if self.agent_groups is not None:  # several agents share a world
-            self.groups, self.agents, self.spaces = (
-                self.agent_groups.groups,
-                self.agent_groups.agents,
-                self.agent_groups.spaces,
-            )
-            self.nested = self.agent_groups.nested
-            self.num_agents = len(self.agents)
-            self.num_envs = self.num_agents * self.num_copies
+            take_agents(self, self.agent_groups)
         self._seed = 0
         self._rollouts: list[SharedRollout] = []
         self._row = self.rollout(1, self.columns())  # by which others than the workers' rollouts are filled
@@ -106,7 +96,7 @@ class WorkerEnv:
         """What the environments write, and the action."""
         if self.agent_groups is not None:
             return self.agent_groups.columns(self.num_copies)
-        return {**env_columns(self.observation_space), "action": action_column(self.action_space)}
+        return super().columns()
 
     def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
         """A rollout that the workers write into: into any other, what they do is copied step by step."""
@@ -172,9 +162,8 @@ class WorkerEnv:
             raise
         return sorted([*ready, *lost])
 
-    def ready(self) -> list[int]:
-        """The workers that have taken their step by now."""
-        return self.get(0.0)
+    def close(self) -> None:
+        self._close()
 
     def _do(self, what: int, number: int, t: int, message: Any = None) -> None:
         """Have all workers do something with row t of a rollout, and wait for them."""
@@ -211,7 +200,7 @@ class WorkerEnv:
         """Nothing: Gymnasium has no way to save an environment."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Begin a new episode everywhere: the next row is dead."""
         self._pool.tell(BEGIN_ANEW)
 

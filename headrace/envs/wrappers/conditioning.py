@@ -16,13 +16,13 @@ from torch import Tensor
 from headrace.core import rng
 from headrace.data.rollout import Column, Columns, Group, Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, observation_column
-from headrace.envs.base import Env, columns_of, rollout_for
+from headrace.envs.base import Env, EnvWrapper, State
 
 NAME, SEEN = "agent_info", "observation"  # SEEN: the name of an observation that is no Dict itself
 GIVEN = "given"  # stands in a run's settings for what was told
 
 
-class InformedEnv:
+class InformedEnv(EnvWrapper):
     """An env that tells each of its N agents something: `agent_info`.
 
     agent_info: numbers [N] or [N, ...], which stay (whole numbers [N] are choices, all others quantities); or a Box,
@@ -32,9 +32,9 @@ class InformedEnv:
     """
 
     def __init__(self, env: Env, agent_info: Any) -> None:
-        self.env = env
+        super().__init__(env)
         self.info_space, self._fixed = _understood(agent_info, env.num_envs)
-        if getattr(env, "nested", False):
+        if env.nested:
             raise TypeError(
                 f"groups of agents see different things in {env.name}, and agent_info is for those who see alike"
             )
@@ -43,32 +43,25 @@ class InformedEnv:
         if NAME in members:
             raise TypeError(f"the observations of {env.name} have an {NAME} of their own: {seen}")
         self.observation_space = Dict(members | {NAME: self.info_space})
-        self.action_space = env.action_space
-        self._nested = not isinstance(seen, Dict)
+        self._plain = not isinstance(seen, Dict)
         self._inner: WeakKeyDictionary[Rollout, Rollout] = WeakKeyDictionary()
         self._seed, self._steps = 0, torch.zeros((), dtype=torch.int64, device=env.device)
         if self._fixed is None:
             self._low, self._span = (torch.as_tensor(x, device=env.device) for x in _ends(self.info_space))
 
-    def __getattr__(self, name: str) -> Any:
-        """What is not said here is the env's: name, backend, num_envs, device, max_steps ..."""
-        if name == "env":  # before __init__, as when it is copied
-            raise AttributeError(name)
-        return getattr(self.env, name)
-
     def columns(self) -> dict[str, Column | Columns]:
         """Those of the env, and agent_info within the observation."""
-        own = columns_of(self.env)
-        members = {SEEN: own["observation"]} if self._nested else dict(own["observation"])  # type: ignore[arg-type]
+        own = self.env.columns()
+        members = {SEEN: own["observation"]} if self._plain else dict(own["observation"])  # type: ignore[arg-type]
         return own | {"observation": members | {NAME: observation_column(self.info_space)}}
 
     def rollout(self, num_steps: int, columns: Columns) -> Rollout:
         """A rollout with these columns; what is the env's in memory of the env's choice."""
-        inner = rollout_for(self.env, num_steps, {**columns, "observation": columns_of(self.env)["observation"]})
+        inner = self.env.rollout(num_steps, {**columns, "observation": self.env.columns()["observation"]})
         info: Any = columns["observation"][NAME].allocate(num_steps, self.env.num_envs, inner.device)  # type: ignore
         outer = inner[:]
         outer.columns = columns
-        members = {SEEN: inner.observation} if self._nested else dict(inner.observation)
+        members = {SEEN: inner.observation} if self._plain else dict(inner.observation)
         outer.observation = Group(members | {NAME: info})
         self._inner[outer] = inner
         return outer
@@ -95,7 +88,7 @@ class InformedEnv:
         state = self.env.state_dict()
         return {"env": state, "steps": self._steps.clone(), "seed": self._seed} if state else {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from state_dict()."""
         if state:
             self.env.load_state_dict(state["env"])
@@ -108,9 +101,9 @@ class InformedEnv:
         if inner is None:
             inner = self._inner[rollout] = rollout[:]
             seen = rollout.observation
-            inner.columns = {**rollout.columns, "observation": columns_of(self.env)["observation"]}
+            inner.columns = {**rollout.columns, "observation": self.env.columns()["observation"]}
             rest = {name: member for name, member in seen if name != NAME}
-            inner.observation = rest[SEEN] if self._nested else Group(rest)
+            inner.observation = rest[SEEN] if self._plain else Group(rest)
         return inner
 
     def _drawn(self) -> Tensor:

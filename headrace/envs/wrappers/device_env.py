@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 
 from headrace.core.device import transfer
-from headrace.data.rollout import Column, Columns, Group, Rollout, tree_map
-from headrace.envs.base import Env, columns_of, rollout_for
-from headrace.envs.gym.agent_groups import OF_AGENTS
+from headrace.data.rollout import Columns, Group, Rollout, tree_map
+from headrace.envs.base import Env, EnvWrapper, State
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
 SEEN = ("observation", "valid")  # what a step writes into row t + 1 ...
-TOLD = ("num_agents", "agents", "groups", "spaces", "agent_groups")  # of an env whose worlds several agents share
 RESULT = ("reward", "terminated", "truncated", "episode_return", "episode_length")  # ... and into row t
 
 
-class DeviceEnv:
+class DeviceEnv(EnvWrapper):
     """Any Env of the CPU behind headrace.envs.base.Env on `device`: its rollouts lie there.
 
     A step costs two copies, whatever the number of columns: a block of bytes to the CPU, with the actions and which
@@ -33,30 +31,18 @@ class DeviceEnv:
     def __init__(self, env: Env, device: torch.device | str) -> None:
         if env.device.type != "cpu":
             raise ValueError(f"{env.name} runs on {env.device} already: DeviceEnv is for environments of the CPU")
-        self.env, self.device = env, torch.empty(0, device=device).device  # "cuda" becomes cuda:0
-        self.name, self.backend, self.num_envs, self.max_steps = env.name, env.backend, env.num_envs, env.max_steps
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        for name in OF_AGENTS:  # where several share a world
-            if hasattr(env, name):
-                setattr(self, name, getattr(env, name))
-        for name in TOLD:
-            if hasattr(env, name):
-                setattr(self, name, getattr(env, name))
-        row = Rollout(1, self.num_envs, columns_of(env))
+        super().__init__(env)
+        self.device = torch.empty(0, device=device).device  # "cuda" becomes cuda:0
+        row = Rollout(1, self.num_envs, env.columns())
         self._orders = _Block(row, ("action", "valid"), self.device)
         self._outcome = _Block(row, (*SEEN, *RESULT), self.device)
         self._mirrors: dict[int, Rollout] = {}  # on the CPU, by their number of steps
         self._written: tuple[Rollout, int] | None = None  # the row that the env itself wrote last
         self._begins_anew = False
 
-    def columns(self) -> dict[str, Column | Columns]:
-        """The columns of its rollouts: those of the env."""
-        return columns_of(self.env)
-
-    @property
-    def restarts(self) -> int:
-        """How many environments had to be made anew so far."""
-        return getattr(self.env, "restarts", 0)
+    def rollout(self, num_steps: int, columns: Columns) -> Rollout:
+        """A rollout on the device."""
+        return Rollout(num_steps, self.num_envs, columns, self.device)
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
@@ -101,21 +87,13 @@ class DeviceEnv:
         """The rollout on the CPU that stands for one on the device."""
         steps = rollout.num_steps
         if steps not in self._mirrors:
-            self._mirrors[steps] = rollout_for(self.env, steps, self.columns())
+            self._mirrors[steps] = self.env.rollout(steps, self.columns())
         return self._mirrors[steps]
 
-    def state_dict(self) -> dict[str, Any]:
-        """As the env's own."""
-        return self.env.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
         self.env.load_state_dict(state)
         self._written, self._begins_anew = None, True
-
-    def close(self) -> None:
-        """Close the env. Twice does no harm."""
-        self.env.close()
 
 
 class _Block:

@@ -10,7 +10,6 @@ from helpers.relay import Mortal, Relay, Silent
 
 from headrace import envs
 from headrace.data.rollout import Rollout
-from headrace.envs.base import columns_of, rollout_for
 from headrace.envs.gym.agent_groups import grouped, role
 from headrace.envs.gym.in_process import inline
 from headrace.envs.gym.inline import env_seed
@@ -21,7 +20,7 @@ WIDE = (Box(-1, 300, (3,)), Box(-1, 1, (2,)))
 
 def run(env, num_steps, seed=0):
     """A rollout of so many steps, with the actions of row t all t % 2."""
-    rollout = rollout_for(env, num_steps, columns_of(env))
+    rollout = env.rollout(num_steps, env.columns())
     env.reset(rollout, seed)
     for t in range(num_steps):
         members = [member for _, member in rollout.action] if env.agent_groups.nested else [rollout.action]

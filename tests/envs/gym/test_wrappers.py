@@ -11,12 +11,11 @@ from gymnasium.spaces import Box, Dict, Discrete
 import headrace as hr
 from headrace import envs
 from headrace.data.rollout import Rollout
-from headrace.envs.base import columns_of
 from tests.envs.gym.test_inline import Counting
 
 
 def stepped(env, num_steps):
-    rollout = Rollout(num_steps, env.num_envs, columns_of(env))
+    rollout = Rollout(num_steps, env.num_envs, env.columns())
     env.reset(rollout, seed=0)
     for t in range(num_steps):
         env.step(rollout, t)

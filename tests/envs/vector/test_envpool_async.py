@@ -13,7 +13,6 @@ from helpers.fake_envpool import TASK, fake_envpool
 import headrace as hr
 from headrace import envs
 from headrace.data.rollout import Column, Rollout
-from headrace.envs.base import columns_of
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
 from headrace.parallel.collection_modes import make_collector
@@ -33,7 +32,7 @@ def pools(monkeypatch):
 
 def begun(env, steps=24, actions=3, seed=7):
     """A rollout in which all actions are decided, and episodes have begun."""
-    rollout = Rollout(steps, env.num_envs, columns_of(env))
+    rollout = Rollout(steps, env.num_envs, env.columns())
     drawn = torch.randint(actions, (steps, env.num_envs), generator=torch.Generator().manual_seed(1))
     rollout.action.copy_(drawn)
     env.reset(rollout, seed)
@@ -81,7 +80,7 @@ def test_each_world_does_what_it_does_among_all(pools, batch_size, options, clip
     ours = EnvPoolEnv(EnvPoolSource(TASK, 5, batch_size, **options), clip)
     theirs = EnvPoolEnv(EnvPoolSource(TASK, 5, **options), clip)
     if batch_size == 5:
-        ours.at_own_pace()
+        ours.make_async()
     rollouts = begun(ours), begun(theirs)
     for again in range(3):
         each_at_its_own_pace(ours, rollouts[0], timeout)
@@ -195,7 +194,7 @@ def test_who_may_not_wait_is_told_later(pools):
 
 
 def test_training_at_their_own_pace(pools):
-    options = {"num_envs": 8, "num_steps": 8, "pace": "async", "drop_slowest": 0.25}
+    options = {"num_envs": 8, "num_steps": 8, "collection": "async", "drop_slowest": 0.25}
     trainer = hr.Trainer("a2c", NAME, **options)
     assert type(trainer.env) is EnvPoolEnv and pools[-1].batch_size == 4
     assert trainer.settings()["workers"] is None, "a resumed run makes the same"
@@ -220,10 +219,10 @@ def test_what_does_not_go_is_said(pools):
     def several(num_envs):
         return SyncVectorEnv([envs.factory("CartPole-v1")] * num_envs)
 
-    asynchronous = {"num_steps": 4, "pace": "async"}
-    with pytest.raises(ValueError, match=r"in workers, or of EnvPool: .* runs as 'vector', seen from cpu"):
+    asynchronous = {"num_steps": 4, "collection": "async"}
+    with pytest.raises(ValueError, match=r"in workers or of EnvPool: .* runs as 'vector', seen from cpu"):
         hr.Trainer("a2c", several, num_envs=2, **asynchronous)
-    with pytest.raises(ValueError, match="'async' needs 2 worlds or more, and there is 1"):
+    with pytest.raises(ValueError, match="'async' needs 2 environments or more, and there is 1"):
         hr.Trainer("a2c", NAME, num_envs=1, **asynchronous)
     with pytest.raises(ValueError, match="'async' goes without agent_info"):
         hr.Trainer("a2c", NAME, num_envs=2, agent_info=torch.zeros(2, 1), **asynchronous)
@@ -231,15 +230,15 @@ def test_what_does_not_go_is_said(pools):
         envs.make(NAME, 4, batch_size=0)
     env = envs.make(NAME, 4)
     rollout = begun(env)
-    with pytest.raises(ValueError, match=r"step together: call at_own_pace\(\) and reset\(\)"):
+    with pytest.raises(ValueError, match=r"step together: call make_async\(\) and reset\(\)"):
         env.start(rollout, 0, 1)
-    env.at_own_pace()
+    env.make_async()
     rollout = begun(env)
     env.start(rollout, 0, 1)
     with pytest.raises(ValueError, match="world 1 is still at a step"):
         env.start(rollout, 0, 1)
     with pytest.raises(ValueError, match="under way in another rollout"):
-        env.start(Rollout(4, 4, columns_of(env)), 0, 2)
+        env.start(Rollout(4, 4, env.columns()), 0, 2)
 
 
 # ---- EnvPool itself
@@ -265,7 +264,7 @@ def test_envpool_does_at_its_own_pace_what_it_does_together(batch_size, timeout)
 @pytest.mark.parametrize("drop_slowest", [0.0, 0.5])
 def test_envpool_trains_at_its_own_pace(drop_slowest):
     pytest.importorskip("envpool")
-    options = {"num_envs": 4, "num_steps": 16, "epochs": 1, "pace": "async", "drop_slowest": drop_slowest}
+    options = {"num_envs": 4, "num_steps": 16, "epochs": 1, "collection": "async", "drop_slowest": drop_slowest}
     trainer = hr.Trainer("ppo", "envpool/CartPole-v1", **options)
     for _ in range(3):
         trainer.iterate()

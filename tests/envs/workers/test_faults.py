@@ -18,7 +18,6 @@ from helpers.faulty import Counter
 from headrace.core import fused
 from headrace.data.finite import NotFinite
 from headrace.data.rollout import Rollout
-from headrace.envs.base import columns_of
 from headrace.envs.gym.inline import TRIES, InlineEnv
 from headrace.envs.workers.env import WorkerEnv
 from headrace.envs.workers.process import Workers
@@ -59,7 +58,7 @@ class NaN(Counter):
 
 
 def stepped(env, steps):
-    rollout = Rollout(steps, env.num_envs, columns_of(env))
+    rollout = Rollout(steps, env.num_envs, env.columns())
     env.reset(rollout, 0)
     for t in range(steps):
         env.step(rollout, t)
@@ -121,7 +120,7 @@ def test_no_descriptor_stays_open():
         counts = []
         for _ in range(3):
             env = WorkerEnv(functools.partial(Counter, "step"), 2, "test", workers)
-            rollout = env.rollout(4, columns_of(env))
+            rollout = env.rollout(4, env.columns())
             env.reset(rollout, 0)
             with pytest.raises(ZeroDivisionError):
                 for t in range(4):

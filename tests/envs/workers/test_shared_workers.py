@@ -167,8 +167,8 @@ def test_settings_take_a_number_or_auto():
         assert settle(None, {}, {}, {"workers": given})[0].workers == kept
     with pytest.raises(TypeError, match=r"workers must be int \| 'auto' \| None, got 'many'"):
         settle(None, {}, {}, {"workers": "many"})
-    with pytest.raises(ValueError, match="pace must be one of together, halves, asynchronous, got 'slow'"):
-        settle(None, {}, {}, {"pace": "slow"})
+    with pytest.raises(ValueError, match="collection must be one of sync, double_buffered, async, got 'slow'"):
+        settle(None, {}, {}, {"collection": "slow"})
 
 
 def test_auto_is_told_and_resumed_with_as_many(monkeypatch, capfd):

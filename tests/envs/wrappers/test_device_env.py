@@ -16,7 +16,6 @@ from headrace.checks.random_rollout import same
 from headrace.core import fused
 from headrace.data.rollout import Rollout, tree_map
 from headrace.envs import make
-from headrace.envs.base import columns_of
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.parallel.collector import Collector
@@ -47,7 +46,7 @@ class Places(gymnasium.Env):
 
 def written(env, steps=3, rollouts=4, cut=False):
     """All columns of some rollouts by drawn actions, as they are after each. cut: episodes end between them too."""
-    rollout = Rollout(steps, env.num_envs, columns_of(env), env.device)
+    rollout = Rollout(steps, env.num_envs, env.columns(), env.device)
     generator, kept = torch.Generator().manual_seed(0), []
     env.reset(rollout, 5)
     for number in range(rollouts):
@@ -117,7 +116,7 @@ def test_restarts_are_counted_and_go_on(tmp_path):
 def test_a_state_that_is_loaded_begins_anew_and_the_device_knows():
     with strict_device() as device:
         env = DeviceEnv(InlineEnv(functools.partial(Counter, ""), 2, "test"), device)
-        rollout = Rollout(4, 2, columns_of(env), device)
+        rollout = Rollout(4, 2, env.columns(), device)
         env.reset(rollout, 0)
         env.step(rollout, 0)
         env.load_state_dict(env.state_dict())
