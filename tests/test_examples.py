@@ -34,7 +34,7 @@ def test_the_ten_lines_train_and_their_run_can_be_loaded(tmp_path):
     assert "five at once: [" in printed
 
 
-def test_worlds_with_different_parameters(tmp_path):
+def test_environments_with_different_parameters(tmp_path):
     assert "over 20 episodes" in example("domain_randomisation.py", tmp_path, ONE_ROLLOUT)
 
 
@@ -79,8 +79,8 @@ from chase import Chase
 check_env(single(Chase), skip_render_check=True)
 hr.make(Chase, 8, backend="torch")
 assert hr.make("tag.py:Tag", 4, backend="torch").num_envs == 8
-worlds = hr.make("chase.py:Chase", 8, params={"prey_speed": np.linspace(0.2, 0.9, 8), "reach": 0.4})
-print(hr.train("ppo", worlds, num_steps=16, total_steps=128))
+envs = hr.make("chase.py:Chase", 8, params={"prey_speed": np.linspace(0.2, 0.9, 8), "reach": 0.4})
+print(hr.train("ppo", envs, num_steps=16, total_steps=128))
 """
     (tmp_path / "program.py").write_text(program)
     done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
@@ -88,21 +88,13 @@ print(hr.train("ppo", worlds, num_steps=16, total_steps=128))
     assert "ended by total_steps" in done.stdout
 
 
-IMPORTS = """
-from typing import NamedTuple
-from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.kernels.language.ops import clip, f32, uniform
-from headrace.data.spaces import Box, Discrete
-"""
-
-
 def test_the_environment_of_the_readme(tmp_path):
-    (tmp_path / "walk.py").write_text(IMPORTS + python_block("README.md", "class Walk(KernelEnv)"))
-    worlds = hr.make(f"{tmp_path / 'walk.py'}:Walk", 4, backend="torch")
-    assert worlds.observation_space.shape == (1,)
+    (tmp_path / "walk.py").write_text(python_block("README.md", "from typing import NamedTuple"))
+    env = hr.make(f"{tmp_path / 'walk.py'}:Walk", 4, backend="torch")
+    assert env.observation_space.shape == (1,)
 
 
-def test_the_readme_lists_the_worlds():
+def test_the_readme_lists_the_environments():
     readme = (EXAMPLES.parent / "README.md").read_text()
     for known in listing():
         size = " x ".join(map(str, known.observation_space.shape))

@@ -1,0 +1,233 @@
+"""The documents are true: paths and links exist, commands parse and run, blocks of Python run, small."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import glob
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import tyro
+
+from headrace.cli.main import VERBS, main
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+OTHER_FILES = {  # the reader's, and one of Gymnasium's
+    *("walk.py", "chase.py", "drift.py", "my_kernel.py", "my_policy.py", "train.py", "path/to/file.py", "file.py"),
+    "discrete.py",
+}
+NOT_RUN = {  # what a command contains that is parsed alone -> why
+    "LunarLander": "needs Box2D",
+    "HalfCheetah": "needs MuJoCo",
+    "simple_spread": "needs MPE2",
+    "ALE/": "needs ALE",
+    "envpool/": "needs EnvPool",
+    "cuda": "needs a GPU",
+    "diagnose": "takes a minute",
+    "drift.py": "a file of the reader's",
+    "check --": "takes a minute",
+    "--help": "prints and exits",
+}
+SMALL = {
+    "train": "--total-steps 1 --final-episodes 1 --progress plain",
+    "eval": "--episodes 2",
+    "play": "--max-steps 10",
+    "check": "--steps 20 --measure 0",
+}
+SMALLER = "import runpy\nimport headrace as hr\ntrain_, evaluate_ = hr.train, hr.evaluate\n" + (
+    "hr.train = lambda *args, **options: train_(*args, **options | {'total_steps': 1, 'num_steps': 8})\n"
+    "hr.evaluate = lambda *args, **options: evaluate_(*args, **options | {'episodes': 2})\n"
+)
+TRAINED = "policy = hr.train('ppo', 'CartPole-v1').policy\nobservations = np.zeros((3, 4), np.float32)\n"
+PRELUDES = {  # document -> what its blocks of Python need; those of other documents are parsed alone
+    "README.md": "",
+    "docs/algorithms.md": f"""{TRAINED}
+from headrace.kernels.language.ops import f32
+observation, state = observations[0], None
+class Reach(hr.KernelEnv):
+    observation_space, action_space, max_steps = hr.Box(-1, 1, (1,)), hr.Discrete(2), 9
+    class Params(NamedTuple):
+        goal: f32 = 0.0
+    class State(NamedTuple):
+        x: f32
+    def reset(s, p, key):
+        return Reach.State(0.0)
+    def step(s, p, action, key):
+        return Reach.State(s.x + 0.1 * action), -abs(s.x - p.goal), False
+    def observe(s, p):
+        return (s.x,)
+""",
+    "docs/checking.md": """
+from headrace.parallel.collector import Collector
+env = hr.make('CartPole-v1', 2)
+policy = hr.ActorCritic(env.observation_space, env.action_space)
+num_steps, columns, seed = 4, {}, 0
+""",
+    "docs/environments.md": """
+MyWrapper = gymnasium.Wrapper
+make_env = lambda: gymnasium.make('CartPole-v1')
+""",
+    "docs/gpu.md": f"""{TRAINED}
+import torch
+observation, random = torch.zeros(2, 4), torch.zeros(2, policy.num_draws)
+""",
+    "docs/runs.md": f"{TRAINED}observation = observations[0]\n",
+}
+SUBSTITUTES = {  # smaller, and without packages that need not be there
+    "LunarLander-v3": "CartPole-v1",
+    "Workers(8)": "Workers(2)",
+    "workers=8": "workers=2",
+    "range(5)": "range(1)",
+    "range(8)": "range(2)",
+    "[0] * 8": "[0] * 2",
+    "episodes=100": "episodes=2",
+    'params={"goal": goal})': 'params={"goal": goal}, backend="torch")',
+    '"reach": 0.4})': '"reach": 0.4}, backend="torch")',
+}
+
+
+def name(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+def prose(document: Path) -> str:
+    """A document without what its links lead to."""
+    return re.sub(r"\]\([^)]*\)", "]", document.read_text())
+
+
+def commands() -> dict[str, str]:
+    """Each `headrace` command without placeholders -> the first document that has it."""
+    found: dict[str, str] = {}
+    for document in DOCUMENTS:
+        text = document.read_text()
+        lines = [
+            re.sub(r"^\s*(\$ )?|\s+#.*$", "", line)
+            for line in text.splitlines()
+            if re.match(r" {4}|\$ |headrace", line)
+        ]
+        for command in [*lines, *re.findall(r"`(headrace \w+ [^`]+)`", text)]:
+            words = command.split()
+            placeholder = "..." in command or any(word.isupper() and word.isalpha() for word in words)
+            if words[:1] == ["headrace"] and words[1:2] and words[1] in VERBS and not placeholder:
+                found.setdefault(command, name(document))
+    return found
+
+
+def blocks(document: Path) -> list[str]:
+    return [rest.split("```")[0] for rest in document.read_text().split("```python\n")[1:]]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_python_file_that_is_named_exists(document):
+    named = set(re.findall(r"[\w./-]*\w\.py\b", prose(document))) - OTHER_FILES
+    tracked = {
+        path.name
+        for folder in ("headrace", "benchmarks", "tests", "examples", "docs")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    missing = {path for path in named if not ((ROOT / path).exists() if "/" in path else path in tracked)}
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_link_leads_somewhere(document):
+    for target in re.findall(r"\]\(([^)#\s]*(?:#[^)\s]*)?)\)", document.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        other = (document.parent / path).resolve() if path else document
+        assert other.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", other.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, (
+                target
+            )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_extra_and_every_make_target_exists(document):
+    text = document.read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {extra for listed in re.findall(r'(?:headrace|-e "\.)\[([\w,]+)\]', text) for extra in listed.split(",")}
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert asked <= extras.keys()
+    assert set(re.findall(r"(?:^ {4}|`)make (?:\w+=\S+ )?([\w-]+)", text, re.MULTILINE)) <= set(targets)
+
+
+class Parsed(BaseException):
+    """A command was understood; what it would do next is not done."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where a reader of the documents is: with the files that they show, the examples, and two runs."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for document, path in (("README.md", "walk.py"), ("docs/environments.md", "chase.py")):
+        (block,) = [text for text in blocks(ROOT / document) if text.startswith("from typing import NamedTuple")]
+        (folder / path).write_text(block)
+    for path in ("drift.py", "my_kernel.py", "train.py"):
+        (folder / path).write_text("")
+    for env in ("CartPole-v1", "Pursuit"):
+        words = f"train ppo {env} --log-folder {folder / 'runs'} {SMALL['train']}"
+        assert main(words.split()) == 0
+    return folder
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_the_documents_is_understood(command, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    words = [
+        found for word in shlex.split(command)[1:] for found in (sorted(glob.glob(word)) if "*" in word else [word])
+    ]
+    if any(part in command for part in NOT_RUN) or command in ("headrace check", "headrace diagnose"):
+        parse = tyro.cli
+
+        def understood(*args, **options):
+            parse(*args, **options)
+            raise Parsed
+
+        monkeypatch.setattr("tyro.cli", understood)
+        with contextlib.suppress(Parsed):
+            assert main(words) == 0 and "--help" in words, capsys.readouterr().err
+        return
+    small = SMALL.get(words[0], "").split()
+    if "train" in words and ".py:" in command:
+        small += ["--backend", "torch"]  # without compiling
+    assert main([*words, *small]) == 0, capsys.readouterr().err
+
+
+def test_the_python_of_the_documents_runs(tmp_path, folder):
+    """One script per document, all in one process."""
+    imports = "from typing import NamedTuple\nimport gymnasium\nimport numpy as np\nimport headrace as hr\n"
+    fragment = re.compile(r"^ *\.\.\.$", re.MULTILINE)
+    scripts = []
+    for document, prelude in PRELUDES.items():
+        text = "".join(block for block in blocks(ROOT / document) if not fragment.search(block) and "mpe2" not in block)
+        for long, short in SUBSTITUTES.items():
+            text = text.replace(long, short)
+        scripts.append(Path(document).stem + ".py")
+        (tmp_path / scripts[-1]).write_text(imports + prelude + text)
+    (tmp_path / "chase.py").write_text((folder / "chase.py").read_text())
+    (tmp_path / "program.py").write_text(f"{SMALLER}for script in {scripts}:\n    runpy.run_path(script)\n")
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=settings)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_block_of_python_parses(document):
+    for block in blocks(document):
+        ast.parse(block)
