@@ -1,7 +1,8 @@
-"""Which functions of which libraries have which role. A TOML file of the user adds to this table.
+"""The roles of functions of known libraries, by pattern. Users can add patterns in a TOML file.
 
 A pattern is matched against a function's full name, `module.Class.method`, and against the same method of each base of
-its class: `gymnasium.core.Env.step` matches the step of every environment. The file looks like this:
+its class: `gymnasium.core.Env.step` matches the step of every environment. Of several roles, the first that matches
+counts. The file looks like this:
 
     [roles]
     environment = ["my_game.engine.*"]
@@ -19,7 +20,7 @@ from headrace.diagnose.injected.stacks import ENV_CLASS
 from headrace.diagnose.profile.profile import Role
 
 STEPS = ("step", "reset", "step_wait", "step_async", "reset_wait", "reset_async", "send", "recv", "env_method")
-PATTERNS: dict[Role, tuple[str, ...]] = {
+PATTERNS: dict[Role, tuple[str, ...]] = {  # the first match counts
     Role.ENVIRONMENT: (
         *(f"{ENV_CLASS}.{name}" for name in STEPS),
         *(f"gymnasium.core.*.{name}" for name in STEPS),
@@ -28,13 +29,6 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "gymnasium.vector.async_vector_env._async_worker",
         "stable_baselines3.common.vec_env.subproc_vec_env._worker",
         "headrace.envs.*.step*", "headrace.envs.*.reset*",
-    ),
-    Role.FORWARD: (
-        "torch.nn.modules.module.Module._wrapped_call_impl", "torch.nn.modules.module.Module._call_impl",
-        "torch.nn.functional.*", "torch.distributions.*", "stable_baselines3.common.distributions.*",
-        "stable_baselines3.common.policies.*", "stable_baselines3.common.torch_layers.*",
-        "headrace.policies.*", "headrace.algorithms.*", "headrace.bindings.*",
-        "torch.functional.*", "torch._tensor.*", "torch._refs.*",
     ),
     Role.BACKWARD: (
         "torch._tensor.Tensor.backward", "torch.autograd.backward", "torch.autograd.grad", "torch.autograd.graph.*",
@@ -63,11 +57,18 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "stable_baselines3.common.evaluation.evaluate_policy", "headrace.evaluation.evaluator.*",
         "tianshou.trainer.*.test_*", "ray.rllib.algorithms.algorithm.Algorithm.evaluate",
     ),
+    Role.SAVING: (
+        "torch.serialization.*", "stable_baselines3.common.save_util.*", "stable_baselines3.common.base_class.*.save",
+        "stable_baselines3.common.callbacks.CheckpointCallback.*", "imageio.*", "moviepy.*", "zipfile.*", "shutil.*",
+        "gymnasium.wrappers.rendering.RecordVideo.stop_recording", "headrace.runs.checkpoint.*", "safetensors.*",
+        "numpy.lib.*.save*",
+    ),
     Role.DATA: (
         "stable_baselines3.common.buffers.*", "stable_baselines3.her.*", "torch.utils.data.*", "numpy.*", "pandas.*",
         "stable_baselines3.common.utils.explained_variance", "stable_baselines3.common.utils.obs_as_tensor",
-        "stable_baselines3.common.preprocessing.*", "headrace.data.rollout.*", "headrace.core.returns.*",
-        "headrace.core.rng.*", "headrace.algorithms.minibatches.*", "pickle.*",
+        "stable_baselines3.common.preprocessing.*", "headrace.data.*", "headrace.core.returns.*", "headrace.core.rng.*",
+        "headrace.algorithms.minibatches.*", "headrace.bindings.rng_*", "headrace.bindings.returns_*",
+        "headrace.bindings.replay_batches.*", "pickle.*",
         "multiprocessing.reduction.*", "multiprocessing.connection.*Connection*.send*",
         "multiprocessing.connection.*Connection*._send*", "cloudpickle.*", "copy.*",
         "random.*", "torchrl.data.*", "tensordict.*",
@@ -79,12 +80,6 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "headrace.runs.logs.*", "headrace.runs.recorder.*", "headrace.training.episodes.*", "headrace.runs.progress.*",
         "matplotlib.*", "stable_baselines3.common.base_class.*._update_info*", "traceback.*", "warnings.*",
     ),
-    Role.SAVING: (
-        "torch.serialization.*", "stable_baselines3.common.save_util.*", "stable_baselines3.common.base_class.*.save",
-        "stable_baselines3.common.callbacks.CheckpointCallback.*", "imageio.*", "moviepy.*", "zipfile.*", "shutil.*",
-        "gymnasium.wrappers.rendering.RecordVideo.stop_recording", "headrace.runs.checkpoint.*", "safetensors.*",
-        "numpy.lib.*.save*",
-    ),
     Role.START_UP: (
         "importlib._bootstrap*", "_frozen_importlib*", "torch._dynamo.convert_frame.*",
         "numba.core.*", "gymnasium.envs.registration.*", "multiprocessing.process.BaseProcess.start",
@@ -94,15 +89,22 @@ PATTERNS: dict[Role, tuple[str, ...]] = {
         "tyro._docstrings.*", "tyro._strings.*", "tyro._backends.*", "tyro.constructors.*",
         "dataclasses._process_class", "dataclasses.make_dataclass",
     ),
+    Role.FORWARD: (  # last, as it holds the widest patterns
+        "torch.nn.modules.module.Module._wrapped_call_impl", "torch.nn.modules.module.Module._call_impl",
+        "torch.nn.functional.*", "torch.distributions.*", "stable_baselines3.common.distributions.*",
+        "stable_baselines3.common.policies.*", "stable_baselines3.common.torch_layers.*",
+        "headrace.policies.*", "headrace.algorithms.*", "headrace.bindings.*",
+        "torch.functional.*", "torch._tensor.*", "torch._refs.*",
+    ),
 }  # fmt: skip
-WHOLE_CALL = (Role.EVALUATION, Role.START_UP)  # what a function of these calls is theirs, whatever it is
+WHOLE_CALL = (Role.EVALUATION, Role.START_UP)  # roles that include everything that their functions call
 
 
 class Hints:
-    """Roles of functions, by pattern; those of the user's file go first."""
+    """Roles of functions, by pattern; those of the user's file come first."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """Raises FileNotFoundError, and ValueError for a file that is not such a table."""
+        """Raises FileNotFoundError, and ValueError if the file is not such a table."""
         own = _read(file) if file else {}
         tables: list[dict[Role, tuple[str, ...]]] = [own, PATTERNS]
         self._tables = [
@@ -126,5 +128,5 @@ def _read(file: Path) -> dict[Role, tuple[str, ...]]:
     except (tomllib.TOMLDecodeError, KeyError, ValueError, AttributeError, TypeError) as error:
         roles = ", ".join(role.value for role in Role)
         raise ValueError(
-            f"{file} is no table of hints ({error}): it needs [roles], with lists of patterns under any of {roles}"
+            f"{file} is no valid hints file ({error}): it needs [roles], with lists of patterns under any of {roles}"
         ) from error

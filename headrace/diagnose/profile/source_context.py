@@ -1,4 +1,4 @@
-"""What the source says around a place: the name that is called there, and whether its loop acts or learns."""
+"""Facts from the source around a place: the function called there, and whether its loop acts or learns."""
 
 from __future__ import annotations
 
@@ -12,24 +12,15 @@ from functools import cache
 from headrace.diagnose.profile.spool import Code, Place
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-LARGEST = 2_000_000  # bytes of a source file that is looked into
-NOT_ENVIRONMENTS = (
-    "optim",
-    "sched",
-    "scaler",
-    "writer",
-    "prof",
-    "pbar",
-    "progress",
-    "counter",
-    "timer",
-    "clock",
-    "accelerat",
+LARGEST = 2_000_000  # characters of a source file that is parsed
+NOT_ENVIRONMENTS = (  # parts of the names of other objects with a step()
+    *("optim", "sched", "scaler", "writer", "prof", "pbar", "progress"),
+    *("counter", "timer", "clock", "accelerat"),
 )
 
 
 class Purpose(Enum):
-    """What a loop is for, at a place."""
+    """What the code at a place is for."""
 
     ACT = "act"  # step environments
     LEARN = "learn"
@@ -37,14 +28,14 @@ class Purpose(Enum):
 
 @dataclass
 class Scope:
-    """A function, or a file's top level: the calls in it that say what it is for, by line."""
+    """A function, or a file's top level, with the lines of the calls that show what it is for."""
 
     tree: ast.AST
     markers: list[tuple[int, Purpose]] = field(default_factory=list)
     evaluates: bool = False
 
     def purpose_at(self, line: int) -> Purpose | None:
-        """What the code at a line is for: what the next marker after it does, in the loop that it is in."""
+        """What the code at a line is for: the purpose of the next marker in the innermost loop that has any."""
         loops = [loop for loop in _inside(self.tree) if isinstance(loop, ast.For | ast.While) and _spans(loop, line)]
         for loop in reversed(loops):
             within = [mark for mark in self.markers if _spans(loop, mark[0])]
@@ -56,7 +47,7 @@ class Scope:
 
 @cache
 def call_at(place: Place) -> str:
-    """The name of what is called at a place: "item" for `loss.mean().item()`; "" where it is no call, or not known."""
+    """The name of the function called at a place: "item" for `loss.mean().item()`; "" if unknown or not a call."""
     if None in (place.end_line, place.column, place.end_column):
         return ""
     lines = linecache.getlines(place.code.file)[place.line - 1 : place.end_line]
@@ -74,12 +65,12 @@ def call_at(place: Place) -> str:
 
 @cache
 def calls_around(place: Place) -> tuple[str, ...]:
-    """Names of the calls in whose arguments a place lies: ("print",) for json.dumps in `print(json.dumps(x))`."""
+    """Names of the functions called with arguments that contain a place: ("print",) for f in `print(f(x))`."""
     if None in (place.end_line, place.column, place.end_column):
         return ()
     start, end = (place.line, place.column), (place.end_line, place.end_column)
     found = []
-    for call in _calls(place.code.file):
+    for call in calls_in(place.code.file):
         parts: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
         if any(_begin(part) <= start and end <= _end(part) for part in parts):  # type: ignore[operator]
             found.append(_called(call))
@@ -87,8 +78,9 @@ def calls_around(place: Place) -> tuple[str, ...]:
 
 
 @cache
-def _calls(file: str) -> list[ast.Call]:
-    return [node for node in ast.walk(_tree(file) or ast.Module([], [])) if isinstance(node, ast.Call)]
+def calls_in(file: str) -> list[ast.Call]:
+    """All calls in a file."""
+    return [node for node in ast.walk(syntax_tree(file)) if isinstance(node, ast.Call)]
 
 
 def _begin(node: ast.expr | ast.keyword) -> tuple[int, int]:
@@ -100,22 +92,20 @@ def _end(node: ast.expr | ast.keyword) -> tuple[int, int]:
 
 
 def text_at(file: str, line: int) -> str:
-    """A line of a file, without indentation; "" where it cannot be read."""
+    """A line of a file, without indentation; "" if it cannot be read."""
     return linecache.getline(file, line).strip()
 
 
 @cache
 def scope(code: Code) -> Scope | None:
-    """What a function or a top level is for; None where its source cannot be read."""
+    """The scope of a function or a top level; None if its source cannot be read."""
     return _scopes(code.file).get("" if code.name == "<module>" else f"{code.method}:{code.line}")
 
 
 @cache
 def _scopes(file: str) -> dict[str, Scope]:
-    """Scopes of a file by "name:line", "" for its top level. A call of a function that acts or learns does so too."""
-    tree = _tree(file)
-    if tree is None:
-        return {}
+    """Scopes of a file by "name:line", "" for its top level. A call of a function has the function's purpose."""
+    tree = syntax_tree(file)
     functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
     scopes = {"": Scope(tree)} | {
         f"{function.name}:{line}": Scope(function) for function in functions for line in _first_lines(function)
@@ -131,28 +121,28 @@ def _scopes(file: str) -> dict[str, Scope]:
 
 
 @cache
-def _tree(file: str) -> ast.Module | None:
-    """A file's syntax tree; None where it is no Python."""
+def syntax_tree(file: str) -> ast.Module:
+    """A file's syntax tree; an empty one if the file is too large or not Python."""
     text = "".join(linecache.getlines(file))
     try:
         return ast.parse(text if len(text) < LARGEST else "")
     except (SyntaxError, ValueError):
-        return None
+        return ast.Module([], [])
 
 
 def _function_purposes(functions: list[Function], scopes: dict[str, Scope]) -> dict[str, Purpose]:
-    """Name -> what the function of that name does, where it does one thing; evaluation is neither."""
+    """Name -> purpose of the functions of that name, if they have only one; evaluation has none."""
     purposes: dict[str, set[Purpose]] = {}
     for function in functions:
         own = scopes[f"{function.name}:{function.lineno}"]
         kinds = {Purpose.ACT, Purpose.LEARN} if own.evaluates else {doing for _, doing in own.markers}
         purposes.setdefault(function.name, set()).update(kinds)
-    worlds = {"step", "reset", "forward", "__init__", "__call__"}
-    return {name: next(iter(kinds)) for name, kinds in purposes.items() if len(kinds) == 1 and name not in worlds}
+    ambiguous = {"step", "reset", "forward", "__init__", "__call__"}
+    return {name: next(iter(kinds)) for name, kinds in purposes.items() if len(kinds) == 1 and name not in ambiguous}
 
 
 def _first_lines(function: Function) -> set[int]:
-    """Where a function may be said to begin: at its first decorator, or at its `def`."""
+    """Lines at which a function may be said to begin: those of its decorators, and of its `def`."""
     return {function.lineno, *(decorator.lineno for decorator in function.decorator_list)}
 
 
@@ -172,9 +162,9 @@ def _markers(tree: ast.AST, known: dict[str, Purpose]) -> Iterator[tuple[int, Pu
 
 
 def _may_step_env(call: ast.Call) -> bool:
-    """Whether x.step(...) may step an environment: with an action, and on something that is not called an optimizer.
+    """Whether x.step(...) may step an environment: it has an argument, and x is not named like an optimizer.
 
-    x.send(...) and x.recv() may step one behind a pipe.
+    x.send(...) and x.recv() may step one in another process.
     """
     if not isinstance(call.func, ast.Attribute):
         return False
@@ -184,7 +174,7 @@ def _may_step_env(call: ast.Call) -> bool:
 
 
 def _only_sums(function: Function) -> bool:
-    """Whether a function steps an environment in a loop and does nothing with rewards but add them up: evaluation."""
+    """Whether a function steps an environment in a loop and only sums the rewards, as an evaluation does."""
     for loop in _inside(function):
         if not isinstance(loop, ast.For | ast.While):
             continue
@@ -196,7 +186,7 @@ def _only_sums(function: Function) -> bool:
 
 
 def _reward(node: ast.AST) -> str:
-    """The name that gets the reward in `obs, reward, ... = env.step(action)`; "" for anything else."""
+    """The name of the reward in `obs, reward, ... = env.step(action)`; "" for other statements."""
     if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) == "step"):
         return ""
     target = node.targets[0]
@@ -228,7 +218,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _inside(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a tree in their order, without those of functions and classes defined in it."""
+    """The nodes of a tree in order, without those of functions and classes defined in it."""
     for child in ast.iter_child_nodes(tree):
         if not isinstance(child, Function | ast.ClassDef | ast.Lambda):
             yield child

@@ -1,6 +1,6 @@
-"""Python processes that the sampler cannot enter, recorded from outside by py-spy, where that is installed.
+"""Records Python processes that the sampler cannot enter from outside, by py-spy if it is installed.
 
-They are those that run no sitecustomize: `python -S` or `-I`, or an environment that was cleared.
+They are processes that run no sitecustomize: `python -S` or `-I`, or a cleared environment.
 """
 
 from __future__ import annotations
@@ -14,44 +14,43 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from headrace.diagnose.profile.spool import Process
 from headrace.diagnose.record.processes import PROC, ProcessMonitor
-from headrace.diagnose.record.py_spy import PERIOD, process
+from headrace.diagnose.record.py_spy import PERIOD, Event, process
 
-AFTER = 2.0  # s without a word from inside, after which a process is recorded from outside
+AFTER = 2.0  # s without a spool file, after which a process is recorded from outside
 POLL_EVERY = 0.5  # s
 MOST = 16  # processes recorded at a time
 HOW = ("--format", "chrometrace", "--nonblocking", "--idle", "--threads", "--full-filenames")
 GRACE = 5.0  # s for py-spy to write its file
-MISSING = "`pip install py-spy`, and they are recorded from outside"
-CROWDED = f"no more than {MOST} are recorded from outside"
+MISSING = "`pip install py-spy` to record them from outside"
+TOO_MANY = f"at most {MOST} are recorded from outside"
 FORBIDDEN = (
-    "py-spy may not read them; allow it by `sudo sysctl kernel.yama.ptrace_scope=0`, or `--cap-add SYS_PTRACE` for a"
-    " container"
+    "py-spy has no permission to read them: allow it by `sudo sysctl kernel.yama.ptrace_scope=0`, or `--cap-add "
+    "SYS_PTRACE` for a container"
 )
 
 
 class _Recorder:
-    """A py-spy at work on one process."""
+    """A py-spy process that records one process."""
 
     def __init__(self, py_spy: str, pid: int, parent: int, python: str, path: Path) -> None:
-        """python: the version that the process runs. path: of the file that py-spy writes when it ends."""
+        """python: the version of the recorded process. path: of the file that py-spy writes when it ends."""
         self.pid, self._parent, self._python, self._path = pid, parent, python, path
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Event] = []
         self._began = time.monotonic()
         command = [py_spy, "record", "--pid", str(pid), "--rate", str(round(1 / PERIOD)), "--output", str(path), *HOW]
-        with path.with_suffix(".said").open("w") as said:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said)
+        with path.with_suffix(".log").open("w") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
 
     @property
-    def works(self) -> bool:
-        """Whether it has not ended."""
+    def running(self) -> bool:
+        """Whether py-spy has not ended."""
         return self._process.poll() is None
 
     def finish(self) -> bool:
-        """End it, unless its process has ended and it with it; give whether there is a record."""
+        """Stop py-spy if it still runs; return whether there is a recording."""
         with suppress(subprocess.TimeoutExpired):
             self._process.send_signal(signal.SIGINT)
             self._process.wait(GRACE)
@@ -61,103 +60,105 @@ class _Recorder:
             self._events = json.loads(self._path.read_text())
         return bool(self._events)
 
-    def seen(self) -> Process:
-        """What it saw."""
+    def process(self) -> Process:
+        """The recorded process."""
         return process(self._events, self.pid, self._parent, self._began, self._python)
 
-    def complaint(self) -> str:
-        """Why there is no record."""
-        said = self._path.with_suffix(".said").read_text()
-        if "permi" in said.lower():
+    def failure(self) -> str:
+        """Why there is no recording."""
+        log = self._path.with_suffix(".log").read_text()
+        if "permi" in log.lower():
             return FORBIDDEN
-        errors = [line.removeprefix("Error: ") for line in said.splitlines() if line.startswith("Error: ")]
-        return f"py-spy said {errors[0] if errors else 'nothing'!r}"
+        errors = (line.removeprefix("Error: ") for line in log.splitlines() if line.startswith("Error: "))
+        return f"py-spy failed: {next(errors, 'it reported no error')}"
 
 
 class OutsideRecorder:
-    """The processes of a family that tell nothing from inside. Call look() often: it begins records where due."""
+    """Records processes without a spool file from outside. Call poll() often: it starts recording when that is due."""
 
-    def __init__(self, watch: ProcessMonitor, folder: Path) -> None:
-        """folder: where the samplers write, and the records are kept."""
-        self._watch, self._folder = watch, folder
-        self._seen: dict[int, float] = {}  # pid -> when first; s of time.monotonic()
-        self._decided: set[int] = set()
+    def __init__(self, monitor: ProcessMonitor, folder: Path) -> None:
+        """folder: of the samplers' spool files, and for the recordings."""
+        self._monitor, self._folder = monitor, folder
+        self._first_seen: dict[int, float] = {}  # pid -> s of time.monotonic()
+        self._handled: set[int] = set()
         self._recorders: list[_Recorder] = []
-        self._missed: dict[int, str] = {}  # pid -> what to do about it
+        self._missed: dict[int, str] = {}  # pid -> why it is not recorded
         self._next = 0.0
 
     def poll(self) -> None:
-        """Begin to record the Python processes that have been silent for long enough."""
+        """Start recording the Python processes that have had no spool file for long enough."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + POLL_EVERY
-        for pid in self._watch.parents:
-            if pid not in self._decided and now >= self._seen.setdefault(pid, now) + AFTER:
-                self._decided.add(pid)
-                self._decide(pid)
+        for pid in self._monitor.parents:
+            if pid not in self._handled and now >= self._first_seen.setdefault(pid, now) + AFTER:
+                self._handled.add(pid)
+                self._record(pid)
 
-    def _decide(self, pid: int) -> None:
+    def _record(self, pid: int) -> None:
         python = _python(pid)
-        if not python or self._tells(pid):
+        if not python or self._is_sampled(pid):
             return
         py_spy = find()
         if py_spy is None:
             self._missed[pid] = MISSING
-        elif sum(recorder.works for recorder in self._recorders) >= MOST:
-            self._missed[pid] = CROWDED
+        elif sum(recorder.running for recorder in self._recorders) >= MOST:
+            self._missed[pid] = TOO_MANY
         else:
             self._recorders.append(
-                _Recorder(py_spy, pid, self._watch.parents[pid], python, self._folder / f"outside-{pid}.json")
+                _Recorder(py_spy, pid, self._monitor.parents[pid], python, self._folder / f"outside-{pid}.json")
             )
 
-    def _tells(self, pid: int) -> bool:
+    def _is_sampled(self, pid: int) -> bool:
         """Whether a process is sampled from inside."""
         return any(self._folder.glob(f"{pid}-*.jsonl"))
 
     def finish(self) -> None:
-        """Record no more."""
-        silent = []
+        """Stop recording."""
+        finished = []
         for recorder in self._recorders:
             recorded = recorder.finish()
-            if self._tells(recorder.pid):  # it had only been slow to start
+            if self._is_sampled(recorder.pid):  # it was only slow to start
                 continue
             if recorded:
-                silent.append(recorder)
+                finished.append(recorder)
             else:
-                self._missed[recorder.pid] = recorder.complaint()
-        self._recorders = silent
+                self._missed[recorder.pid] = recorder.failure()
+        self._recorders = finished
 
     def with_recorded(self, inside: list[Process]) -> list[Process]:
-        """The processes that told of themselves and those that were recorded, in the order in which they began."""
-        found = [recorder.seen() for recorder in self._recorders]
+        """The sampled processes and those recorded from outside, in the order in which they began."""
+        found = [recorder.process() for recorder in self._recorders]
         return sorted([*inside, *found], key=lambda process: process.began)
 
     @property
     def missed(self) -> set[int]:
-        """The Python processes that were seen by their CPU time alone."""
+        """The Python processes of which only the CPU time was measured."""
         return set(self._missed)
 
     @property
     def limitations(self) -> list[str]:
-        """What could not be seen, or not as well as from inside, in plain sentences."""
-        who = "of the processes ran Python without site (-S, -I, or a cleared environment)"
-        said = [
-            f"{number} {who}, seen by CPU time alone: {reason}."
+        """What was not measured, or less well than from inside, in sentences."""
+        what = "of the processes ran Python without site (-S, -I, or a cleared environment)"
+        notes = [
+            f"{number} {what}; only their CPU time was measured: {reason}."
             for reason, number in Counter(self._missed.values()).items()
         ]
         if self._recorders:
-            said.append(f"{len(self._recorders)} {who}: recorded from outside by py-spy, {AFTER:g} s after they began.")
-        return said
+            notes.append(
+                f"{len(self._recorders)} {what}: recorded from outside by py-spy, {AFTER:g} s after they began."
+            )
+        return notes
 
 
 def find() -> str | None:
-    """Where py-spy is: beside this interpreter, or on the path."""
+    """The path of py-spy: next to this interpreter, or on PATH; None if it is not installed."""
     return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
 def _python(pid: int) -> str:
-    """The version of the interpreter that a process runs, "3.11"; "" for anything else, and for what has ended."""
+    """The version of a process's Python, such as "3.11"; "" for other programs and processes that have ended."""
     with suppress(OSError):
         name = (PROC / str(pid) / "exe").readlink().name
         return name.removeprefix("python") if name.startswith("python") else ""

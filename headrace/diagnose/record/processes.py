@@ -1,6 +1,6 @@
-"""Watches a process and its descendants from outside: which there are, and the CPU time of each of their threads.
+"""Monitors a process and its descendants from outside: their pids, and the CPU time of each of their threads.
 
-Linux's /proc alone; elsewhere there is nothing to be seen, and the profile says so.
+It reads Linux's /proc. On other systems it finds nothing, and the profile says so.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,31 +17,54 @@ from headrace.diagnose.profile.profile import SERIES_PERIOD
 
 PROC = Path("/proc")
 FAMILY_EVERY = 0.5  # s between searches for new processes
-COST_OF_THREAD = 1e-3  # s of pause for each thread that is read, so that reading takes about a hundredth of a core
+COST_OF_THREAD = 1e-3  # s of pause per thread that is read, so that reading takes about 1 % of a core
 
 
 @dataclass
-class Thread:
-    """CPU time of a thread at some moments, and how long it had waited for a core by then."""
+class ThreadClock:
+    """Readings of a thread's CPU time, and of the time for which it waited for a core."""
 
-    name: str  # as the kernel knows it
+    name: str = ""  # as the kernel knows it
     times: list[float] = field(default_factory=list)  # s of time.monotonic()
-    cpu: list[float] = field(default_factory=list)  # s since it began
-    queued: list[float] = field(default_factory=list)  # s for which it could have run, but others had the cores
+    cpu: list[float] = field(default_factory=list)  # s since the thread began
+    queued: list[float] = field(default_factory=list)  # s for which it was ready to run but had no core
+
+    def cpu_at(self, moment: float) -> float:
+        """CPU seconds until a moment."""
+        return self._at(self.cpu, moment)
+
+    def cpu_seconds(self, begin: float, end: float) -> float:
+        """CPU seconds between two moments; 0 without readings."""
+        return self._at(self.cpu, end) - self._at(self.cpu, begin)
+
+    def queued_seconds(self, begin: float, end: float) -> float:
+        """Seconds of waiting for a core between two moments; 0 without readings."""
+        return self._at(self.queued, end) - self._at(self.queued, begin)
+
+    def _at(self, values: list[float], moment: float) -> float:
+        """The value at a moment, interpolated linearly between two readings."""
+        if not values:
+            return 0.0
+        index = bisect_left(self.times, moment)
+        if index in (0, len(self.times)):
+            return values[0] if index == 0 else values[-1]
+        before, after = self.times[index - 1], self.times[index]
+        share = (moment - before) / max(after - before, 1e-9)
+        return values[index - 1] + share * (values[index] - values[index - 1])
 
 
 class ProcessMonitor:
-    """What is known of a family of processes. Call look() often: it does what is due."""
+    """A process and its descendants. Call poll() often: it reads when that is due."""
 
     def __init__(self, root: int) -> None:
         self.root = root
-        self.parents: dict[int, int] = {root: os.getpid()}  # pid -> pid of its parent, of all that were ever seen
-        self.threads: dict[tuple[int, int], Thread] = {}
+        self.parents: dict[int, int] = {root: os.getpid()}  # pid -> parent's pid, of all processes that ever existed
+        self.clocks: dict[tuple[int, int], ThreadClock] = {}  # by pid and native thread id
         self._alive = {root}
         self._next_family = self._next_threads = 0.0
 
     def poll(self) -> None:
-        """Search for new processes, and read the threads' clocks, where that is due."""
+        """Search for new processes, and read the clocks of the threads, if due."""
         now = time.monotonic()
         if now >= self._next_family:
             self._next_family = now + FAMILY_EVERY
@@ -50,28 +74,32 @@ class ProcessMonitor:
             self._next_threads = now + max(SERIES_PERIOD, COST_OF_THREAD * count)
 
     def alive(self) -> list[int]:
-        """The pids of the family that have not ended."""
+        """The pids of the processes that have not ended."""
         self._find_family()
         return sorted(self._alive)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to every process of the family that is alive."""
+        """Send a signal to every process that is alive."""
         for pid in self.alive():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
+    def clock(self, pid: int, tid: int) -> ThreadClock:
+        """The clock of a thread; one without readings for a thread that was not found."""
+        return self.clocks.get((pid, tid)) or ThreadClock()
+
     def forget(self, pid: int) -> None:
-        """Leave a process out of what was seen."""
-        self.threads = {key: thread for key, thread in self.threads.items() if key[0] != pid}
+        """Remove a process's clocks."""
+        self.clocks = {key: clock for key, clock in self.clocks.items() if key[0] != pid}
 
     def _find_family(self) -> None:
-        """Descendants of the root, orphans too: a process once known as one of the family stays one."""
+        """Find descendants of the root. A descendant stays one when its parent ends."""
         parents = {}
         for entry in PROC.iterdir() if PROC.is_dir() else ():
             if entry.name.isdecimal():
                 with suppress(OSError, IndexError, ValueError):
                     fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                    if fields[0] not in "ZX":  # ended, and waiting for its parent to notice
+                    if fields[0] not in "ZX":  # zombies
                         parents[int(entry.name)] = int(fields[1])
         family = {pid for pid in self.parents if pid in parents}
         while True:
@@ -83,7 +111,7 @@ class ProcessMonitor:
         self._alive = family
 
     def _read(self, pid: int) -> int:
-        """Note the CPU time of a process's threads; give how many there are."""
+        """Read the clocks of a process's threads; return their number."""
         tasks = PROC / str(pid) / "task"
         try:
             numbers = [int(name) for name in os.listdir(tasks)]
@@ -91,18 +119,19 @@ class ProcessMonitor:
             return 0
         for number in numbers:
             with suppress(OSError, ValueError, IndexError):
-                key = pid, number
-                if key not in self.threads:
-                    self.threads[key] = Thread((tasks / str(number) / "comm").read_text().strip())
+                clock = self.clocks.get((pid, number))
+                if clock is None:
+                    clock = ThreadClock((tasks / str(number) / "comm").read_text().strip())
+                    self.clocks[pid, number] = clock
                 cpu, queued = _seconds(tasks / str(number))
-                self.threads[key].times.append(time.monotonic())
-                self.threads[key].cpu.append(cpu)
-                self.threads[key].queued.append(queued)
+                clock.times.append(time.monotonic())
+                clock.cpu.append(cpu)
+                clock.queued.append(queued)
         return len(numbers)
 
 
 def _seconds(task: Path) -> tuple[float, float]:
-    """On a core, and waiting for one: by the scheduler's clock in ns where the kernel keeps one, else by its ticks."""
+    """Seconds on a core and waiting for one, from schedstat in ns; without it, CPU time in ticks and 0."""
     with suppress(OSError):
         cpu, queued, _ = (task / "schedstat").read_text().split()
         return int(cpu) / 1e9, int(queued) / 1e9

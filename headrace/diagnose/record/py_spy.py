@@ -1,52 +1,67 @@
-"""Reads what py-spy has recorded of a process, as if the process had told it.
+"""Converts a recording of py-spy to the form of a spool file.
 
-Threads, functions and lines are seen as from inside, and weigh the same. Which classes are worlds is told from the
-source, and so is a call of C, where it is the only call on its line.
+Threads, functions and lines are those that the sampler would record. Environment classes are recognised in the source,
+and so is the call of a C function if it is the only call on its line.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from headrace.diagnose.injected.stacks import ENV_CLASS
-from headrace.diagnose.profile.source_context import Function
+from headrace.diagnose.profile.source_context import Function, calls_in, syntax_tree
 from headrace.diagnose.profile.spool import Code, Place, Process, Sample, Stack, own_frames
 
 PERIOD = 0.01  # s between samples; py-spy takes about a hundredth of a core for each process
-WORLDS = ("Env", "Wrapper")  # what names of bases of environments end in
+ENV_BASES = ("Env", "Wrapper")  # ends of the names of environments' base classes
 
 
-def process(events: list[dict[str, Any]], pid: int, parent: int, began: float, python: str) -> Process:
-    """What py-spy's trace tells of a process.
+class Frame(TypedDict):
+    """A place in the source."""
 
-    events: those of Chrome's format, py-spy's thread titles and frames. began: when their clock did, in s of
-    time.monotonic(). python: the interpreter's version.
+    filename: str
+    line: int
+
+
+class Event(TypedDict):
+    """An event of Chrome's trace format: a frame, or a thread's title, begins ("B") or ends."""
+
+    ph: str
+    name: str
+    tid: int
+    ts: float  # us
+    args: Frame
+
+
+def process(events: list[Event], pid: int, parent: int, began: float, python: str) -> Process:
+    """A process as py-spy recorded it.
+
+    began: time.monotonic() at the zero of the events' clock. python: the interpreter's version.
     """
-    told = Process(pid, parent, began, True, python, period=PERIOD)
+    recorded = Process(pid, parent, began, True, python, period=PERIOD)
     for title, begin, end, stack in _stretches(events):
         number, _, name = title.removeprefix("thread (").partition(")")
         name = name.removeprefix(": ")
         thread = pid if name == "MainThread" else int(number, 0)
         if name:
-            told.names[thread] = name
+            recorded.names[thread] = name
         parts = max(round((end - begin) / PERIOD), 1)
         seconds = (end - begin) / parts
-        told.samples.setdefault(thread, []).extend(
+        recorded.samples.setdefault(thread, []).extend(
             Sample(began + begin + seconds * part, seconds, own_frames(stack)) for part in range(1, parts + 1)
         )
-    return told
+    return recorded
 
 
-def _stretches(events: list[dict[str, Any]]) -> Iterator[tuple[str, float, float, Stack]]:
-    """A thread's title, and from when to when (s) it had a stack, which is innermost first."""
-    threads: dict[int, list[dict[str, Any]]] = {}  # the frames that are open, outermost first; the title before them
+def _stretches(events: list[Event]) -> Iterator[tuple[str, float, float, Stack]]:
+    """Intervals in which a thread's stack stays the same: the thread's title, begin and end (s), and the stack."""
+    threads: dict[int, list[Event]] = {}  # the thread's title, then its frames, outermost first
     since: dict[int, float] = {}
     for event in events:
         frames, now = threads.setdefault(event["tid"], []), event["ts"] / 1e6
@@ -63,20 +78,20 @@ def _stretches(events: list[dict[str, Any]]) -> Iterator[tuple[str, float, float
 
 @cache
 def _place(file: str, name: str, line: int) -> Place:
-    """A place by its line alone: the call on it, where there is one alone, and what its source says of the function."""
+    """A place by its line, with its function from the source, and the call on the line if there is only one."""
     code = Code(file, name, _module(file), line, ())
     inside = [each for each in _functions(file) if each.first <= line <= each.last and each.method == code.method]
     if inside:
         inner = max(inside, key=lambda each: each.first)
         code = Code(file, inner.name, code.module, inner.first, inner.ancestors)
-    calls = _calls(file).get(line, [])
+    calls = [call for call in calls_in(file) if call.lineno == line]
     if len(calls) != 1:
         return Place(code, line)
     return Place(code, line, calls[0].end_lineno, calls[0].col_offset, calls[0].end_col_offset)
 
 
 def _module(file: str) -> str:
-    """The module of a file, by the packages it lies in."""
+    """The module name of a file, from the packages that contain it."""
     if file.startswith("<"):
         return file.strip("<>").removeprefix("frozen ")
     path = Path(file)
@@ -94,17 +109,10 @@ class _Function:
     ancestors: tuple[str, ...]
 
 
-def _tree(file: str) -> ast.Module:
-    """A file's syntax tree; an empty one where it is no Python."""
-    with suppress(OSError, SyntaxError, ValueError):
-        return ast.parse(Path(file).read_bytes())
-    return ast.Module([], [])
-
-
 @cache
 def _functions(file: str) -> list[_Function]:
     """The functions of a file."""
-    return list(_functions_in(_tree(file), "", ()))
+    return list(_functions_in(syntax_tree(file), "", ()))
 
 
 def _functions_in(node: ast.AST, prefix: str, ancestors: tuple[str, ...]) -> Iterator[_Function]:
@@ -114,23 +122,13 @@ def _functions_in(node: ast.AST, prefix: str, ancestors: tuple[str, ...]) -> Ite
             yield _Function(name, child.name, child.lineno, child.end_lineno or child.lineno, ancestors)
             yield from _functions_in(child, f"{name}.<locals>.", ())
         elif isinstance(child, ast.ClassDef):
-            yield from _functions_in(child, f"{prefix}{child.name}.", (ENV_CLASS,) if _is_world(child) else ())
+            yield from _functions_in(child, f"{prefix}{child.name}.", (ENV_CLASS,) if _is_env(child) else ())
         else:
             yield from _functions_in(child, prefix, ancestors)
 
 
-def _is_world(tree: ast.ClassDef) -> bool:
-    """Whether a class can be stepped and reset, itself or by one of its bases."""
+def _is_env(tree: ast.ClassDef) -> bool:
+    """Whether a class has step(), and has reset() itself or inherits from an environment."""
     methods = {node.name for node in tree.body if isinstance(node, Function)}
-    inherits = any(ast.unparse(base).endswith(WORLDS) for base in tree.bases)
+    inherits = any(ast.unparse(base).endswith(ENV_BASES) for base in tree.bases)
     return "step" in methods and ("reset" in methods or inherits)
-
-
-@cache
-def _calls(file: str) -> dict[int, list[ast.Call]]:
-    """The calls of a file by the line on which they begin."""
-    calls: dict[int, list[ast.Call]] = {}
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.Call):
-            calls.setdefault(node.lineno, []).append(node)
-    return calls

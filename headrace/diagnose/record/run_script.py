@@ -1,4 +1,4 @@
-"""Runs a training script as it is, for a bounded time, with the sampler in it; gives a profile whatever happens."""
+"""Runs an unmodified training script for a limited time, with a sampler in each of its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from headrace.diagnose.injected.sampler import STOPPING, WRITE_EVERY
 from headrace.diagnose.profile.profile import Ending, Exit, Profile
@@ -28,8 +27,8 @@ from headrace.diagnose.record.processes import ProcessMonitor
 HOOK = Path(__file__).parents[1] / "injected" / "hook"
 SECONDS, SKIP, RATE = 60.0, 10.0, 50.0  # s, s, samples a second
 POLL_EVERY = 0.05  # s
-KERNELS_AFTER = 0.4  # of the window: when the GPU's kernels are looked at, for a moment
-GRACE = {signal.SIGINT: 5.0, signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s that each is given to take effect
+KERNELS_AFTER = 0.4  # of the window, until the GPU's kernels are counted for a moment
+GRACE = {signal.SIGINT: 5.0, signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s to wait for each to take effect
 
 
 def measure(
@@ -41,13 +40,12 @@ def measure(
     rate: float = RATE,
     hints: Path | None = None,
 ) -> Profile:
-    """Run `python WORDS` for skip + seconds of wall time at most, and say where its time went after the first `skip`.
+    """Run `python WORDS` for at most skip + seconds of wall time; return the profile of the time after `skip`.
 
-    words: ["train.py", "--lr", "1"], or ["-m", "package.module", ...]. python: the interpreter. rate: samples a second
-    of the main thread. hints: a TOML file, see diagnose.profile.role_patterns. The script's output goes where this
-    process's
-    goes. When the time is over it gets SIGINT as from Ctrl-C, and later what nobody can refuse.
-    Raises FileNotFoundError for a script, interpreter or file of hints that is not there; ValueError for bad numbers.
+    words: ["train.py", "--lr", "1"], or ["-m", "package.module", ...]. python: the interpreter. rate: samples of the
+    main thread per second. hints: a TOML file, see diagnose.profile.role_patterns. The script shares this process's
+    output. When the time is over it gets SIGINT as from Ctrl-C, then SIGTERM, then SIGKILL.
+    Raises FileNotFoundError for a missing script, interpreter or hints file; ValueError for bad numbers.
     """
     _check(words, python, seconds, skip, rate)
     known = Hints(hints)
@@ -56,9 +54,7 @@ def measure(
         run = _Script(words, python, folder, sampled_environment(folder, 1.0 / rate, skip + KERNELS_AFTER * seconds))
         run.until(skip + seconds)
         run.outside.finish()
-        return build_profile.profile(
-            folder, run.watch, run.outside, run.gpu, run.window(skip), [python, *words], run.exit, known
-        )
+        return build_profile.build(run.recording(skip), known)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -77,7 +73,7 @@ def _check(words: list[str], python: str, seconds: float, skip: float, rate: flo
 
 
 class _Script:
-    """A script that runs."""
+    """A running script, and the monitors of its processes."""
 
     def __init__(self, words: list[str], python: str, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
@@ -85,20 +81,24 @@ class _Script:
         self.started_at = time.time()
         self.started = self.ended = time.monotonic()
         self._process = subprocess.Popen([python, *words], env=environment)
-        self.watch = ProcessMonitor(self._process.pid)
-        self.outside = OutsideRecorder(self.watch, folder)
+        self._command = [python, *words]
+        self.monitor = ProcessMonitor(self._process.pid)
+        self.outside = OutsideRecorder(self.monitor, folder)
         self.gpu = GpuMonitor()
 
-    def window(self, skip: float) -> build_profile.Window:
-        """From when to when the measurement counts."""
-        return build_profile.Window(self.started_at, self.started, self.ended, skip)
+    def recording(self, skip: float) -> build_profile.Recording:
+        """What was recorded; the first `skip` seconds are not counted."""
+        window = build_profile.Window(self.started_at, self.started, self.ended, skip)
+        return build_profile.Recording(
+            self.folder, self.monitor, self.outside, self.gpu, window, self._command, self.exit
+        )
 
     def until(self, limit: float) -> None:
         """Monitor the script until it ends, the time is over or Ctrl-C is pressed; no process of it runs afterwards."""
         with _signals_as_interrupts():
             try:
                 self._watch(self.started + limit)
-            except KeyboardInterrupt:  # the terminal has told the script, too
+            except KeyboardInterrupt:  # the terminal has interrupted the script, too
                 self.ended = time.monotonic()
                 self.exit = Exit(Ending.INTERRUPT)
                 (self.folder / STOPPING).touch()
@@ -115,9 +115,9 @@ class _Script:
                 self.exit = Exit(Ending.TIME_LIMIT)
                 self._end_quietly()
                 return
-            if now >= end - 3 * WRITE_EVERY:  # in time for every sampler to see it
+            if now >= end - 3 * WRITE_EVERY:  # early enough for every sampler to see it
                 (self.folder / STOPPING).touch()
-            self.watch.poll()
+            self.monitor.poll()
             self.outside.poll()
             self.gpu.poll()
             time.sleep(POLL_EVERY)
@@ -126,32 +126,32 @@ class _Script:
         self.exit = Exit(Ending.SIGNAL, -code) if code < 0 else Exit(Ending.EXIT, code)
 
     def _end_quietly(self) -> None:
-        """Ask the script to stop as Ctrl-C does, then less politely."""
-        with suppress(KeyboardInterrupt):  # a second Ctrl-C goes on with the next step at once
+        """Stop the script by SIGINT, as Ctrl-C does, then by SIGTERM and SIGKILL."""
+        with suppress(KeyboardInterrupt):  # a second Ctrl-C skips to the next signal
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGINT)
                 self._wait(GRACE[signal.SIGINT])
         self._end_children()
 
     def _end_children(self) -> None:
-        """After a script that was stopped, no process of its stays behind."""
+        """End all processes that are left of the script."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if not self.watch.alive():
+            if not self.monitor.alive():
                 return
             with suppress(KeyboardInterrupt):
-                self.watch.signal(number)
+                self.monitor.signal(number)
                 self._wait(GRACE[number])
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end and (self._process.poll() is None or self.watch.alive()):
+        while time.monotonic() < end and (self._process.poll() is None or self.monitor.alive()):
             time.sleep(POLL_EVERY)
 
 
 def sampled_environment(folder: Path, period: float, kernels: float) -> dict[str, str]:
-    """Environment variables under which every Python process samples itself, into a folder, each `period` s.
+    """Environment variables that make every Python process sample itself every `period` s, into a folder.
 
-    kernels: s after its start at which a process that uses a GPU has a look at its kernels.
+    kernels: s after its start at which a process that uses a GPU counts its kernels.
     """
     paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = json.dumps({"folder": str(folder), "period": period, "kernels": kernels})
@@ -160,7 +160,7 @@ def sampled_environment(folder: Path, period: float, kernels: float) -> dict[str
 
 @contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
-    """Let SIGTERM end the measurement as Ctrl-C does: there is a report to be written."""
+    """Let SIGTERM end the measurement as Ctrl-C does, so that the report is still written."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -168,7 +168,7 @@ def _signals_as_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: Any = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:

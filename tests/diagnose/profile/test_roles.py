@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import fnmatch
 import textwrap
 from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.diagnose.injected.stacks import ENV_CLASS
 from headrace.diagnose.profile import sites, source_context
 from headrace.diagnose.profile.profile import Role
@@ -121,11 +124,11 @@ def test_the_users_table_goes_first(script: Path, tmp_path: Path) -> None:
     assert role(STEP, at(script, "world.step(a)", "go"), hints=hints) is Role.LOGGING
 
 
-def test_hints_are_of_known_roles_and_match_themselves() -> None:
+def test_no_pattern_is_hidden_by_a_wider_one_of_another_role() -> None:
     hints = Hints()
-    for patterns in PATTERNS.values():
+    for role, patterns in PATTERNS.items():
         for pattern in patterns:
-            assert hints.role((pattern.replace("*", "x"),)) is not None
+            assert hints.role((pattern.replace("*", "x"),)) is role
     assert hints.role(("some_script.train_step",)) is None
 
 
@@ -149,3 +152,27 @@ def test_evaluation_is_said_to_be_where_it_is_asked_for(script: Path) -> None:
     stack = Place(STEP, 5), at(script, "world.step(net(y))", "h"), outer
     (found,) = sites.find([Sample(1.0, 0.01, stack)], Classifier(Hints(), False))
     assert (found.role, found.line, found.function) == (Role.EVALUATION, 5, "go")
+
+
+def functions_of_headrace() -> list[str]:
+    """Full names of all functions and methods of the package."""
+    root = Path(headrace.__file__).parent
+    names = []
+
+    def collect(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef):
+                names.append(f"{prefix}.{child.name}")
+            elif isinstance(child, ast.ClassDef):
+                collect(child, f"{prefix}.{child.name}")
+
+    for path in root.rglob("*.py"):
+        module = ".".join(("headrace", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+        collect(ast.parse(path.read_text()), module)
+    return names
+
+
+def test_every_pattern_of_headrace_matches_one_of_its_functions() -> None:
+    names = functions_of_headrace()
+    patterns = [pattern for patterns in PATTERNS.values() for pattern in patterns if pattern.startswith("headrace.")]
+    assert patterns and [pattern for pattern in patterns if not fnmatch.filter(names, pattern)] == []

@@ -28,21 +28,19 @@ def profile(folder: Path, sampled: float, *more: list) -> Profile:
     samples = [[PID, round(0.1 * (tick + 1), 6), 0.1, 2] for tick in range(round(10 * sampled))]
     records = [["process", PID, os.getpid(), 0.0, True, "3.11.2"], *SCRIPT, ["samples", samples], *more]
     (folder / f"{PID}-0.jsonl").write_text("\n".join(map(json.dumps, records)))
-    watch = ProcessMonitor(PID)
-    window = build_profile.Window(1.7e9, 0.0, SECONDS, 0.0)
-    exit = Exit(Ending.EXIT)
-    return build_profile.profile(
-        folder, watch, OutsideRecorder(watch, folder), GpuMonitor(), window, ["train.py"], exit, Hints()
-    )
+    monitor, exit = ProcessMonitor(PID), Exit(Ending.EXIT)
+    window, outside = build_profile.Window(1.7e9, 0.0, SECONDS, 0.0), OutsideRecorder(monitor, folder)
+    recording = build_profile.Recording(folder, monitor, outside, GpuMonitor(), window, ["train.py"], exit)
+    return build_profile.build(recording, Hints())
 
 
 def about_samples(made: Profile) -> list[str]:
     return [line for line in made.limitations if "samples" in line]
 
 
-def test_samples_that_stand_for_less_than_the_window_are_said_to(tmp_path: Path) -> None:
+def test_samples_that_cover_less_than_the_window_are_reported(tmp_path: Path) -> None:
     (said,) = about_samples(profile(tmp_path, sampled=0.5))
-    assert "stand for 0.5 s of 6.0 s" in said
+    assert "cover 0.5 s of 6.0 s" in said
 
 
 @pytest.mark.parametrize("sampled", [5.5, 6.0])

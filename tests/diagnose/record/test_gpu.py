@@ -117,8 +117,8 @@ def test_nvml_is_read_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=6e8),
     )
     monkeypatch.setitem(sys.modules, "pynvml", stand_in)
-    watch, began = GpuMonitor(), time.monotonic()
-    watch.poll()
-    assert watch.name == "Some GPU"
-    assert watch.summary(began, time.monotonic()) == {"nvml_busy": 38.0, "memory_mb": 600.0}
-    assert [series.name for series in watch.series(began, time.monotonic())] == ["gpu busy", "gpu memory"]
+    monitor, began = GpuMonitor(), time.monotonic()
+    monitor.poll()
+    assert monitor.name == "Some GPU"
+    assert monitor.summary(began, time.monotonic()) == {"nvml_busy": 38.0, "memory_mb": 600.0}
+    assert [series.name for series in monitor.series(began, time.monotonic())] == ["gpu busy", "gpu memory"]

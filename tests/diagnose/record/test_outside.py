@@ -102,20 +102,22 @@ def test_a_record_has_functions_as_the_sampler_describes_them(told: Process) -> 
     assert "threading.Thread.run" in {f"{code.module}.{code.name}" for code in waiting}
 
 
-def poll(found: OutsideRecorder, watch: ProcessMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look until it has been silent for long enough, by a clock that goes a second a look."""
+def poll(found: OutsideRecorder, monitor: ProcessMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll until the process has had no spool file for long enough, by a clock that advances 1 s per call."""
     with monkeypatch.context() as patch:
         patch.setattr(outside, "time", SimpleNamespace(monotonic=itertools.count().__next__))
         for _ in range(5):
-            watch.poll()
+            monitor.poll()
             found.poll()
     for recorder in found._recorders:
         recorder._process.wait(60)
     found.finish()
 
 
-@pytest.mark.parametrize("reason", [MISSING, FORBIDDEN, "py-spy said 'Failed to find python version'"])
-def test_what_to_do_is_said(reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reason", [MISSING, FORBIDDEN, "py-spy failed: Failed to find python version"])
+def test_the_reason_for_a_missing_recording_is_reported(
+    reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = {FORBIDDEN: "Permission Denied: Try running again", MISSING: ""}.get(
         reason, "Error: Failed to find python version"
     )
@@ -125,8 +127,8 @@ def test_what_to_do_is_said(reason: str, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(outside, "find", lambda: None if reason is MISSING else str(refusing))
     alone = subprocess.Popen(ALONE)
     try:
-        found = OutsideRecorder(watch := ProcessMonitor(alone.pid), tmp_path)
-        poll(found, watch, monkeypatch)
+        found = OutsideRecorder(monitor := ProcessMonitor(alone.pid), tmp_path)
+        poll(found, monitor, monkeypatch)
     finally:
         alone.kill()
         alone.wait()
@@ -135,14 +137,14 @@ def test_what_to_do_is_said(reason: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert found.limitations[0].endswith(f"{reason}.")
 
 
-def test_nothing_is_said_of_processes_that_tell_themselves_or_are_no_python(tmp_path: Path, monkeypatch) -> None:
+def test_processes_that_are_sampled_or_are_not_python_are_not_reported(tmp_path: Path, monkeypatch) -> None:
     for command in (ALONE, ["sleep", "60"]):
         process = subprocess.Popen(command)
         try:
             if command is ALONE:
                 (tmp_path / f"{process.pid}-0.jsonl").touch()
-            found = OutsideRecorder(watch := ProcessMonitor(process.pid), tmp_path)
-            poll(found, watch, monkeypatch)
+            found = OutsideRecorder(monitor := ProcessMonitor(process.pid), tmp_path)
+            poll(found, monitor, monkeypatch)
         finally:
             process.kill()
             process.wait()

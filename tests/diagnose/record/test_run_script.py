@@ -136,8 +136,8 @@ def test_ctrl_c_ends_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "wait").touch()
     poll = run_script.ProcessMonitor.poll
 
-    def poll_or_interrupt(watch: run_script.ProcessMonitor) -> None:
-        poll(watch)
+    def poll_or_interrupt(monitor: run_script.ProcessMonitor) -> None:
+        poll(monitor)
         if not (tmp_path / "wait").exists():
             raise KeyboardInterrupt
 
