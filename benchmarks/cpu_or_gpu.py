@@ -18,7 +18,7 @@ from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import measured_file
 
@@ -129,7 +129,7 @@ def _row(case: Case, placement: str, threads: int, learner: PPO, speed: Row) -> 
     return {**case._asdict(), "weights": weights, "placement": placement, "threads": threads, **speed}
 
 
-def _made(case: Case, device: torch.device) -> tuple[PPO, Collector]:
+def _made(case: Case, device: torch.device) -> tuple[PPO, InlineCollector]:
     space = VECTOR if case.network == "MLP" else IMAGE
     config = PPOConfig(
         num_steps=STEPS,
@@ -140,7 +140,7 @@ def _made(case: Case, device: torch.device) -> tuple[PPO, Collector]:
     )
     learner = PPO.build(config, space, ACTIONS, 0, device)
     env = Shown(space, case.num_envs, device)
-    return learner, Collector(env, learner.policy, STEPS, learner.columns(), 0)
+    return learner, InlineCollector(env, learner.policy, STEPS, learner.columns(), 0)
 
 
 def _on(case: Case, device: torch.device, seconds: float) -> tuple[PPO, Row]:

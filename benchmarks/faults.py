@@ -139,7 +139,7 @@ def run(case: Case, folder: Path, number: int) -> tuple[int, int, str]:
         training = trainer(case, ledger)
         rows = 0  # after the last fault: it has gone on
         while rows < 3:
-            row = training.row(training.iterate())
+            row = training.iterate().row()
             counted = row.get("restarts", 0)
             rows += ledger.stat().st_size >= case.faults
     except Exception as error:

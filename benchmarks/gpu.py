@@ -26,7 +26,7 @@ from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core.precision import PRECISIONS, computing
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 
 CUDA = torch.device("cuda")
@@ -176,7 +176,7 @@ def iteration(
     env = envs.make("CartPole-v1", num_envs, backend=backend, device=CUDA)
     config = PPOConfig(minibatch_size=minibatch_size, **LARGE)  # type: ignore[arg-type]
     learner = PPO.build(config, env.observation_space, env.action_space, 0, CUDA)
-    collector = Collector(env, learner.policy, config.num_steps, learner.columns(), 0)
+    collector = InlineCollector(env, learner.policy, config.num_steps, learner.columns(), 0)
     graphed = GraphedIteration(collector, learner)
 
     def iterate() -> None:

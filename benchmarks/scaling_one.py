@@ -53,7 +53,7 @@ def solve(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         "env": options.env,
         "settings": "fixed" if options.fixed else "rule",
         "num_envs": options.num_envs,
-        "follows": list(trainer.derived),
+        "follows": list(trainer.plan.derived),
         "seed": seed,
         "held": held,
         "held_s": judge.verdict["held_train_s"],

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from headrace.algorithms.deterministic import Networks, make_networks
-from headrace.algorithms.off_policy import OffPolicy, check_ranges, mean_weights, means, policy_settings, split_batches
+from headrace.algorithms.deterministic import Networks, networks
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, policy_settings, shares
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -60,9 +60,9 @@ class DDPG(OffPolicy):
 
     def __init__(self, policy: ActorQ, config: DDPGConfig = DDPGConfig(), seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.networks = networks = make_networks(policy, config.learning_rate)
-        self.optimizers = {"actor": networks.actor_optimizer, "critics": networks.critic_optimizer}
-        self.buffers = {"target_actor": networks.target_actor, "target_critics": networks.target_critics}
+        self.networks = tools = networks(policy, config.learning_rate)
+        self.optimizers = {"actor": tools.actor, "critics": tools.critics}
+        self.buffers = {"target_actor": tools.slow_actor, "target_critics": tools.slow_critics}
         self.explore()
 
     @classmethod
@@ -88,20 +88,20 @@ def learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, T
     """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Gives the means of METRICS."""
     policy, target, actor, critic, *slow = networks
     rows = []
-    for batch in split_batches(batches):
-        share = mean_weights(batch.weight)
+    for batch in parts(batches):
+        share = shares(batch.weight)
         observation = policy.encoder(batch.observation)
         with torch.no_grad():
             next_observation = target.encoder(batch.next_observation)
-            next_value = target.critics(next_observation, target.best_action(next_observation))[0]
-            td_target = batch.reward + batch.discount * next_value
-        value = policy.critics(observation, policy.normalize_action(batch.action))[0]
-        critic_loss = (value - td_target).square() @ share
+            next_value = target.critics(next_observation, target.best(next_observation))[0]
+            aim = batch.reward + batch.discount * next_value
+        value = policy.critics(observation, policy.normalized(batch.action))[0]
+        critic_loss = (value - aim).square() @ share
         critic_loss.backward()
         critic.step(math.inf)
 
         observation = observation.detach()  # what the encoder learns, the critics teach it
-        actor_loss = -(policy.critics(observation, policy.best_action(observation))[0] @ share)
+        actor_loss = -(policy.critics(observation, policy.best(observation))[0] @ share)
         actor_loss.backward(inputs=policy.actor_parameters())
         actor.step(math.inf)
         polyak(slow[0], actor.flat, config.tau)

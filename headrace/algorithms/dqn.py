@@ -15,14 +15,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.exploration import check_exploration, random_share
-from headrace.algorithms.off_policy import (
-    OffPolicy,
-    check_ranges,
-    make_target,
-    mean_weights,
-    policy_settings,
-    split_batches,
-)
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, following, parts, policy_settings, shares
 from headrace.core.fused import fused
 from headrace.data.priorities import BYTES, PrioritizedReplay
 from headrace.data.replay import Batch, Replay
@@ -97,7 +90,7 @@ class DQN(OffPolicy):
         super().__init__(policy, config, seed)
         self.optimizer = Adam(policy.parameters(), config.learning_rate, 1e-8)
         self.optimizers = {"policy": self.optimizer}
-        self.target = make_target(policy)
+        self.target = following(policy)
         self.slow = flatten(self.target.parameters())
         self.progress: Any = 0.0  # share of the training done; in a graph a tensor
         self._spread_over(1)
@@ -175,17 +168,17 @@ def learn(
     after each step.
     """
     losses, values, errors = [], [], []
-    for batch, share in zip(split_batches(batches), follow, strict=True):
-        td_target = bellman_target(policy, target, batch, config.double)
-        value = policy.action_value(batch.observation, batch.action)
-        weight = mean_weights(batch.weight)
-        loss = smooth_l1_loss(value, td_target, reduction="none") @ weight
+    for batch, share in zip(parts(batches), follow, strict=True):
+        aim = bellman_target(policy, target, batch, config.double)
+        value = policy.chosen(batch.observation, batch.action)
+        weight = shares(batch.weight)
+        loss = smooth_l1_loss(value, aim, reduction="none") @ weight
         loss.backward()
         optimizer.step(config.max_grad_norm)
         polyak(slow, optimizer.flat, share)
         losses.append(loss.detach())
         values.append(value.detach() @ weight)
-        errors.append((td_target - value).detach())
+        errors.append((aim - value).detach())
     return {"loss": torch.stack(losses).mean(), "q_value": torch.stack(values).mean()}, torch.stack(errors)
 
 

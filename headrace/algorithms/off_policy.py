@@ -170,17 +170,17 @@ def policy_settings(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in POLICY_SETTINGS}
 
 
-def make_target(policy: Policy) -> Any:
+def following(policy: Policy) -> Any:
     """A copy of a policy, to be its target. Statistics of observations are the policy's own: the same tensors."""
     return deepcopy(policy, {id(x): x for x in policy.buffers()}).requires_grad_(False)
 
 
-def mean_weights(weight: Tensor) -> Tensor:
-    """weight / number of rows that count, [B]: `x @ mean_weights(weight)` is the mean over those rows."""
+def shares(weight: Tensor) -> Tensor:
+    """weight / number of rows that count, [B]: `x @ shares(weight)` is the mean over those rows."""
     return weight / weight.count_nonzero().clamp(min=1)
 
 
-def split_batches(batches: Batch) -> list[Batch]:
+def parts(batches: Batch) -> list[Batch]:
     """G batches [G, B] one by one."""
     return [_part(batches, g) for g in range(len(batches.reward))]
 

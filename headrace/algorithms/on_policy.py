@@ -134,7 +134,7 @@ def normalized(x: Tensor, valid: Tensor) -> Tensor:
 
 
 def check_ranges(config: Any, *, least_one: tuple[str, ...] = (), above_zero: tuple[str, ...] = ()) -> None:
-    """Raise ValueError for a setting out of range: counts of 1 or more, numbers above 0, fractions in [0, 1]."""
+    """Raise ValueError for a setting out of range: counts of 1 or more, numbers above 0, shares in [0, 1]."""
     for name in least_one:
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be 1 or more, got {getattr(config, name)}")

@@ -131,7 +131,7 @@ def learn(
     for rows in order:
         for batch in minibatches(columns, rows, number):
             weight = batch["valid"] / batch["valid"].sum().clamp(min=1)
-            value = policy.action_value(batch["observation"], batch["action"])
+            value = policy.chosen(batch["observation"], batch["action"])
             loss = 0.5 * ((value - batch["returns"]).square() @ weight)
             loss.backward()
             optimizer.step(config.max_grad_norm)

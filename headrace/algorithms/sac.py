@@ -10,15 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.off_policy import (
-    OffPolicy,
-    check_ranges,
-    make_target,
-    mean_weights,
-    means,
-    policy_settings,
-    split_batches,
-)
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, following, means, parts, policy_settings, shares
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -81,11 +73,11 @@ class SAC(OffPolicy):
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(config.temperature)))
         learned = (policy.actor_parameters(), policy.critic_parameters(), [self.log_temperature])
         actor, critics, temperature = (Adam(part, config.learning_rate, 1e-8) for part in learned)
-        self.adam = Optimizers(actor, critics, temperature)
-        self.optimizers = self.adam._asdict()
-        self.target = make_target(policy)
+        self.tools = Optimizers(actor, critics, temperature)
+        self.optimizers = self.tools._asdict()
+        self.target = following(policy)
         self.target_flat = flatten(self.target.critic_parameters())
-        self.buffers = {"target": self.target_flat, "log_temperature": self.adam.temperature.flat}
+        self.buffers = {"target": self.target_flat, "log_temperature": self.tools.temperature.flat}
         self.explore()
 
     @classmethod
@@ -105,7 +97,7 @@ class SAC(OffPolicy):
         self.policy.random.fill_(self.rows < self.config.learning_starts)
 
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        return learn(self.policy, self.target, self.target_flat, self.adam, batches, random, self.config)
+        return learn(self.policy, self.target, self.target_flat, self.tools, batches, random, self.config)
 
 
 @fused("sac.learn", "headrace.bindings.sac_td3_ddpg")
@@ -126,17 +118,17 @@ def learn(
     log_temperature = optimizers.temperature.flat
     target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
     rows = []
-    for batch, draws in zip(split_batches(batches), random, strict=True):
-        share, temperature = mean_weights(batch.weight), log_temperature.exp()
+    for batch, draws in zip(parts(batches), random, strict=True):
+        share, temperature = shares(batch.weight), log_temperature.exp()
         observation = policy.encoder(batch.observation)
         with torch.no_grad():  # eq. 3 and 5
             next_observation = policy.encoder(batch.next_observation)
             next_action, next_log_prob = policy.sample(next_observation, draws[:, : policy.num_draws])
             next_values = target.critics(target.encoder(batch.next_observation), next_action)
             next_value = next_values.amin(0) - temperature * next_log_prob
-            td_target = batch.reward + batch.discount * next_value
-        values = policy.critics(observation, policy.normalize_action(batch.action))
-        critic_loss = 0.5 * ((values - td_target).square() @ share).sum()
+            aim = batch.reward + batch.discount * next_value
+        values = policy.critics(observation, policy.normalized(batch.action))
+        critic_loss = 0.5 * ((values - aim).square() @ share).sum()
         critic_loss.backward()
         optimizers.critics.step(math.inf)
 
@@ -146,12 +138,10 @@ def learn(
         actor_loss.backward(inputs=policy.actor_parameters())
         optimizers.actor.step(math.inf)
 
-        entropy_error = (
-            log_prob.detach() + target_entropy
-        ) @ share  # eq. 18, with log temperature in place of temperature
-        temperature_loss = -log_temperature * entropy_error
+        surplus = (log_prob.detach() + target_entropy) @ share  # eq. 18, with log temperature in place of temperature
+        temperature_loss = -log_temperature * surplus
         if config.learn_temperature:
-            optimizers.temperature.gradient.copy_(-entropy_error)
+            optimizers.temperature.gradient.copy_(-surplus)
             optimizers.temperature.step(math.inf)
         polyak(target_flat, optimizers.critics.flat, config.tau)
         rows.append((actor_loss.detach(), critic_loss.detach(), temperature[0], temperature_loss[0]))

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from headrace.algorithms.deterministic import Networks, make_networks
-from headrace.algorithms.off_policy import OffPolicy, check_ranges, mean_weights, means, policy_settings, split_batches
+from headrace.algorithms.deterministic import Networks, networks
+from headrace.algorithms.off_policy import OffPolicy, check_ranges, means, parts, policy_settings, shares
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -67,9 +67,9 @@ class TD3(OffPolicy):
 
     def __init__(self, policy: ActorQ, config: TD3Config = TD3Config(), seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.networks = networks = make_networks(policy, config.learning_rate)
-        self.optimizers = {"actor": networks.actor_optimizer, "critics": networks.critic_optimizer}
-        self.buffers = {"target_actor": networks.target_actor, "target_critics": networks.target_critics}
+        self.networks = tools = networks(policy, config.learning_rate)
+        self.optimizers = {"actor": tools.actor, "critics": tools.critics}
+        self.buffers = {"target_actor": tools.slow_actor, "target_critics": tools.slow_critics}
         self.explore()
 
     @classmethod
@@ -104,23 +104,23 @@ def learn(networks: Networks, batches: Batch, random: Tensor, since: int, config
     policy, target, actor, critics, *slow = networks
     rows = []
     actor_loss = torch.zeros((), device=random.device)
-    for step, (batch, draws) in enumerate(zip(split_batches(batches), random, strict=True), since + 1):
-        share = mean_weights(batch.weight)
+    for step, (batch, draws) in enumerate(zip(parts(batches), random, strict=True), since + 1):
+        share = shares(batch.weight)
         observation = policy.encoder(batch.observation)
         with torch.no_grad():
             next_observation = target.encoder(batch.next_observation)
             normal = box_muller(draws.t(), policy.action_size).t() * config.target_noise
             smoothing = normal.clamp(-config.target_noise_clip, config.target_noise_clip)
-            next_action = (target.best_action(next_observation) + smoothing).clamp(-1, 1)
-            td_target = batch.reward + batch.discount * target.critics(next_observation, next_action).amin(0)
-        values = policy.critics(observation, policy.normalize_action(batch.action))
-        critic_loss = ((values - td_target).square() @ share).sum()
+            next_action = (target.best(next_observation) + smoothing).clamp(-1, 1)
+            aim = batch.reward + batch.discount * target.critics(next_observation, next_action).amin(0)
+        values = policy.critics(observation, policy.normalized(batch.action))
+        critic_loss = ((values - aim).square() @ share).sum()
         critic_loss.backward()
         critics.step(math.inf)
 
         if step % config.policy_delay == 0:
             observation = observation.detach()  # what the encoder learns, the critics teach it
-            actor_loss = -(policy.critics(observation, policy.best_action(observation))[0] @ share)
+            actor_loss = -(policy.critics(observation, policy.best(observation))[0] @ share)
             actor_loss.backward(inputs=policy.actor_parameters())
             actor.step(math.inf)
             polyak(slow[0], actor.flat, config.tau)

@@ -18,7 +18,7 @@ from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import Team, state
-from headrace.parallel.collector import Collector, output_columns
+from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import VectorEncoder
 
@@ -70,7 +70,7 @@ class _Filling:
 _fillings: WeakKeyDictionary[Rollout, _Filling] = WeakKeyDictionary()
 
 
-def serves(collector: Collector, random: Tensor) -> bool:
+def serves(collector: InlineCollector, random: Tensor) -> bool:
     """Whether kernels decide, step, and can do so in one call."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.worlds.step or env.num_agents > 1:
@@ -87,7 +87,7 @@ def serves(collector: Collector, random: Tensor) -> bool:
 
 @register("collector.steps", serves, DIGEST)
 @torch.no_grad()
-def steps(collector: Collector, random: Tensor) -> None:
+def steps(collector: InlineCollector, random: Tensor) -> None:
     """headrace.parallel.collector.steps, with the same bits as the kernels that decide and step."""
     env: Any = collector.env
     policy: Any = collector.policy

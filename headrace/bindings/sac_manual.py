@@ -22,9 +22,9 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "44f1fae01ee620d5"
+DIGEST = "a0d7bd176dfe2220"
 SOURCES: Any = (
-    *((ActorQ, name) for name in ("sample", "_normal", "actor_output", "normalize_action")),
+    *((ActorQ, name) for name in ("sample", "_normal", "propose", "normalized")),
     *(
         (squashed_gaussian, "sample"),
         (squashed_gaussian, "split"),

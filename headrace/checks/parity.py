@@ -33,7 +33,7 @@ from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.compare import Deviation, deviation
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic
 
@@ -231,7 +231,7 @@ def _graphs(device: torch.device) -> Deviation:
         env = make("CartPole-v1", NUM_WORLDS, backend="torch", device=device)
         config = ppo.PPOConfig(num_steps=8, epochs=2, minibatch_size=512, schedule="linear")
         learner: Any = ppo.PPO.build(config, env.observation_space, env.action_space, 0, device)
-        collector = Collector(env, learner.policy, config.num_steps, learner.columns(), 0)
+        collector = InlineCollector(env, learner.policy, config.num_steps, learner.columns(), 0)
         graphed = GraphedIteration(collector, learner)
         for k in range(4):
             if not graph or graphed.iterate(k / 4) is None:

@@ -30,7 +30,7 @@ class CheckDevice:
     """A policy or an env in which the device of every tensor argument and result is checked. For tests, and to find a
     tensor that is on the wrong device.
 
-        collector = Collector(CheckDevice(env), CheckDevice(policy), num_steps, columns, seed)
+        collector = InlineCollector(CheckDevice(env), CheckDevice(policy), num_steps, columns, seed)
 
     Calls, attribute reads and attribute writes are forwarded to `inside`.
     device: the expected device; None for that of the env, or of the policy's parameters.

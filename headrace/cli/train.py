@@ -15,7 +15,7 @@ from headrace import envs
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.runs import checkpoint
 from headrace.runs.run import LAST, Run
-from headrace.training.config import TrainConfig, read_toml, settle
+from headrace.training.config import TrainConfig, merge_settings, read_toml
 from headrace.training.loop import train
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
@@ -44,14 +44,14 @@ def main(arguments: list[str]) -> None:
     kind, config_class = algorithm_classes(algorithm)
     # a run that is resumed has had its environment's defaults
     registered = envs.spec(named["env"]).defaults.get(kind.name, {}) if named["env"] and not resume else {}
-    parser = _parser(named, *settle(config_class, registered, saved | file, {}))
+    parser = _parser(named, *merge_settings(config_class, registered, saved | file, {}))
     if {"-h", "--help"} & set(arguments):
         arguments = ["--help"]  # help leaves out positional arguments that are given already
     words = [_written_out(word) for word in arguments]
     parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=words)
     settings = _flat(parsed.training, parsed.learning)
     if resume:
-        before = _flat(*settle(config_class, {}, saved, {}))
+        before = _flat(*merge_settings(config_class, {}, saved, {}))
         changed = {name: value for name, value in settings.items() if value != before[name]}
         run = train(env=typed.get("env"), resume=resume, **changed)
     else:

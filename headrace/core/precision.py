@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,12 @@ from torch.overrides import TorchFunctionMode
 
 from headrace.core.fused import plain_only
 
+Precision = Literal["float32", "tf32", "bfloat16", "auto"]
 PRECISIONS = ("float32", "tf32", "bfloat16")
 LAYERS = (functional.linear, functional.conv1d, functional.conv2d, torch.conv1d, torch.conv2d)
 
 
-def resolve(precision: str, network: nn.Module, device: torch.device) -> str:
+def resolve(precision: Precision, network: nn.Module, device: torch.device) -> Precision:
     """The precision of this name. "auto" is bfloat16 for networks with convolutions on devices whose matrix units
     support it (AMX, tensor cores), and float32 otherwise."""
     if precision != "auto":

@@ -1,12 +1,13 @@
-"""Collecting from workers that need not step together: in two halves, or each at its own pace.
+"""Collection modes in which workers need not step together: double-buffered and asynchronous.
 
-What is collected is what all of them together would collect: environments and the draws behind the actions do not know
-who was first. Where a policy's arithmetic depends on the size of a batch, so do the last bits of what it decides: in
-halves they are the same from run to run; at the workers' own pace they may differ.
+Both collect what all workers stepping together would collect: neither environments nor the random draws of actions
+depend on who was first. Where a policy's arithmetic depends on the batch size, the last bits of its outputs do too:
+double-buffered they are the same from run to run, asynchronous they may differ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import floor
 from typing import Any
 
@@ -16,30 +17,28 @@ from torch import Tensor
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.wrappers.conditioning import InformedEnv
-from headrace.parallel.collector import Collector, mask_state, output_columns
+from headrace.parallel.collector import Collector, InlineCollector
 
 COLLECTION_MODES = ("sync", "double_buffered", "async")
 
 
 def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any) -> Collector:
-    """A Collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector.
+    """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector.
 
-    What is said of workers holds for EnvPool's worlds, too, each of which is a worker.
+    Each of EnvPool's environments counts as a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
     """
     if not 0 <= drop_slowest < 1:
-        raise ValueError(
-            f"drop_slowest is the share of workers that learning does not wait for, 0 .. 1, got {drop_slowest}"
-        )
+        raise ValueError(f"drop_slowest must be a fraction of the workers, 0 to below 1, got {drop_slowest}")
     if drop_slowest and mode != "async":
-        raise ValueError(f"drop_slowest={drop_slowest} is for the collection mode 'async', and this is {mode!r}")
+        raise ValueError(f"drop_slowest={drop_slowest} needs collection='async', and collection is {mode!r}")
     if mode == "sync":
-        return Collector(env, *arguments)
+        return InlineCollector(env, *arguments)
     if isinstance(env, InformedEnv):
-        raise ValueError(f"collection={mode!r} goes without agent_info: leave one of them out")
+        raise ValueError(f"collection={mode!r} does not work with agent_info: leave one of them out")
     if not isinstance(env, AsyncEnv) or env.num_agents > 1:
-        runs = f"{env.name} runs as {env.backend!r}, seen from {env.device}"
-        raise ValueError(f"collection={mode!r} is for environments with one agent, in workers or of EnvPool: {runs}")
+        runs = f"{env.name} runs with the backend {env.backend!r} on {env.device}"
+        raise ValueError(f"collection={mode!r} needs environments with one agent, in workers or of EnvPool: {runs}")
     if len(env.parts) < 2:
         what = "workers" if env.backend == "workers" else "environments"
         raise ValueError(f"collection={mode!r} needs 2 {what} or more, and there is 1")
@@ -49,13 +48,15 @@ def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any) ->
     return AsyncCollector(drop_slowest, env, *arguments)
 
 
-class DoubleBufferedCollector(Collector):
-    """The policy decides for one half of the workers while the other half steps."""
+class DoubleBufferedCollector(InlineCollector):
+    """One half of the workers steps while the policy acts for the other half."""
+
+    env: AsyncEnv
 
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
-        """T steps from the row 0 that is there."""
-        env: Any = self.env
+        """T steps from row 0 on."""
+        env = self.env
         with self.timer("inference"):
             random = self._random(first_step)
         middle = len(env.parts) // 2
@@ -67,7 +68,7 @@ class DoubleBufferedCollector(Collector):
                     while stepping.intersection(half):
                         stepping.difference_update(env.get())
                 with self.timer("inference"):
-                    act_for(self, t, slice(env.parts[half[0]].start, env.parts[half[-1]].stop), random)
+                    self.act_for(t, slice(env.parts[half[0]].start, env.parts[half[-1]].stop), random)
                 for worker in half:
                     env.start(self.rollout, t, worker)
                 stepping.update(half)
@@ -75,44 +76,44 @@ class DoubleBufferedCollector(Collector):
             while stepping:
                 stepping.difference_update(env.get())
         with self.timer("inference"):
-            self.evaluate_edge()
+            self.evaluate_bootstrap_row()
 
 
-class AsyncCollector(Collector):
-    """The policy decides for whichever workers are ready; a slow step holds up its own worker alone, until the
-    rollout's end.
+class AsyncCollector(InlineCollector):
+    """The policy acts for whichever workers are ready. A slow step delays its own worker, and the rollout's end.
 
-    stragglers: the share of workers for whose last rows nobody waits. The rows that they have not filled are dead; the
-    last one before counts as truncated, and the value of what is seen then stands in for what follows. The step they
-    are at goes on, and is the first of the next rollout, with the log_prob of the policy that decided it.
-    `unfilled` counts rows that are dead for want of time.
+    drop_slowest: the fraction of workers whose last rows a rollout does not wait for. Rows that they have not filled
+    are masked; the last one before counts as truncated, bootstrapped from the value of its next observation. The step
+    that such a worker is in becomes its first of the next rollout, with the log_prob of the policy that chose its
+    action. `dropped_steps` counts the rows masked in this way.
     """
 
-    def __init__(self, drop_slowest: float, env: Any, *arguments: Any) -> None:
+    env: AsyncEnv
+
+    def __init__(self, drop_slowest: float, env: AsyncEnv, *arguments: Any) -> None:
         super().__init__(env, *arguments)
         workers = len(env.parts)
         self.enough = workers - floor(drop_slowest * workers)  # workers that a rollout waits for
-        self.dropped_steps = 0
-        self._at = [0] * workers  # rows of the present rollout that each has filled
-        self._late: dict[int, int] = {}  # workers that were at a step when the last rollout ended: at which row of it
+        self._at = [0] * workers  # rows of the present rollout that each worker has filled
+        self._late: dict[int, int] = {}  # workers in a step when the last rollout ended: in which row of it
         self._envs = [torch.arange(part.start, part.stop) for part in env.parts]
-        self._seen: Rollout | None = None  # what learning sees, while stragglers write on
+        self._copy: Rollout | None = None  # what is learned from, while late workers still write into the rollout
         if self.enough < workers:
-            self._seen = Rollout(self.rollout.num_steps, env.num_envs, self.rollout.columns)
+            self._copy = Rollout(self.rollout.num_steps, env.num_envs, self.rollout.columns)
 
     @torch.no_grad()
     def collect(self) -> Rollout:
-        """The next T steps. The rollout is the collector's own and is overwritten by the next call."""
+        """The next T steps. The rollout is the collector's own; the next call overwrites it."""
         if self.steps:
             self._advance()
         self.fill(self.steps)
         self.steps += self.rollout.num_steps
-        return self.rollout if self._seen is None else self._cut(self._seen)
+        return self.rollout if self._copy is None else self._masked(self._copy)
 
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
-        """T steps from the row 0 that is there, or fewer of stragglers."""
-        env: Any = self.env
+        """T steps from row 0 on, or fewer of late workers."""
+        env = self.env
         steps = self.rollout.num_steps
         with self.timer("inference"):
             random = self._random(first_step)
@@ -122,7 +123,7 @@ class AsyncCollector(Collector):
             ready = [worker for worker in ready if self._at[worker] < steps]
             if ready:
                 with self.timer("inference"):
-                    act_for(self, *self._where(ready), random)
+                    self.act_for(*self._rows_and_envs(ready), random)
                 for worker in ready:
                     env.start(self.rollout, self._at[worker], worker)
             if self._at.count(steps) >= self.enough:
@@ -130,20 +131,20 @@ class AsyncCollector(Collector):
             with self.timer("env"):
                 ready = env.get()
             for worker in ready:
-                self._arrived(worker)
+                self._stepped(worker)
         self._late = {w: self._late.get(w, row) for w, row in enumerate(self._at) if row < steps}
         with self.timer("inference"):
-            self.evaluate_edge()
+            self.evaluate_bootstrap_row()
 
-    def _arrived(self, worker: int) -> None:
-        """A step is done. One that began in an earlier rollout becomes the first of this one."""
+    def _stepped(self, worker: int) -> None:
+        """A worker's step is done. One that began in an earlier rollout becomes the first of this one."""
         if worker in self._late:
-            _to_the_front(self.rollout, self.env.parts[worker], self._late.pop(worker))  # type: ignore[attr-defined]
+            _move_to_front(self.rollout, self.env.parts[worker], self._late.pop(worker))
         self._at[worker] += 1
 
-    def _where(self, ready: list[int]) -> tuple[Any, Any]:
-        """Rows and environments of some workers: as slices where they can be."""
-        parts: Any = self.env.parts  # type: ignore[attr-defined]
+    def _rows_and_envs(self, ready: list[int]) -> tuple[int | Tensor, slice | Tensor]:
+        """Rows and environments of some workers: as slices where possible."""
+        parts = self.env.parts
         if len(ready) == 1:
             return self._at[ready[0]], parts[ready[0]]
         if len(ready) == len(parts) and len(set(self._at)) == 1:
@@ -153,59 +154,39 @@ class AsyncCollector(Collector):
         return rows.repeat_interleave(torch.tensor([len(x) for x in envs])), torch.cat(envs)
 
     def _advance(self) -> None:
-        """Begin the next rollout where this one ended, but for stragglers."""
+        """Begin the next rollout where this one ended, but for late workers."""
         if not self._late:
             self.rollout.continue_from(self.rollout)
             return
-        for worker, part in enumerate(self.env.parts):  # type: ignore[attr-defined]
+        for worker, part in enumerate(self.env.parts):
             if worker not in self._late:
                 own = self.rollout[:, part]
                 own.continue_from(own)
 
-    def _cut(self, seen: Rollout) -> Rollout:
-        """A copy for learning, in which the rows that stragglers have not filled are dead."""
+    def _masked(self, copy: Rollout) -> Rollout:
+        """A copy for learning, in which the rows that late workers have not filled are masked."""
         for name in self.rollout.columns:
-            tree_map(lambda copy, column: copy.copy_(column), getattr(seen, name), getattr(self.rollout, name))
+            tree_map(lambda to, column: to.copy_(column), getattr(copy, name), getattr(self.rollout, name))
         for worker in self._late:
-            part, row = self.env.parts[worker], self._at[worker]  # type: ignore[attr-defined]
+            part, row = self.env.parts[worker], self._at[worker]
             if row:
-                seen.truncated[row - 1, part] |= seen.valid[row - 1, part] & seen.valid[row, part]
-            seen.valid[row:, part] = False
-            seen.episode_length[row:, part] = 0
-            self.dropped_steps += (seen.num_steps - row) * (part.stop - part.start)
-        return seen
+                copy.truncated[row - 1, part] |= copy.valid[row - 1, part] & copy.valid[row, part]
+            copy.valid[row:, part] = False
+            copy.episode_length[row:, part] = 0
+            self.dropped_steps += (copy.num_steps - row) * (part.stop - part.start)
+        return copy
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(). Steps that stragglers are at are forgotten."""
-        env: Any = self.env
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(). Steps that late workers are in are forgotten."""
+        env = self.env
         while env.get():
             pass
         self._late.clear()
         super().load_state_dict(state)
 
 
-def act_for(collector: Collector, rows: Any, envs: Any, random: Tensor) -> None:
-    """Fill rows of some environments with what the policy decides. rows, envs: a row and a slice, or a row for each of
-    the environments [k]; noise: [T, N, num_draws]."""
-    rollout, policy = collector.rollout, collector.policy
-    observation = tree_map(lambda x: x[rows, envs], rollout.observation)
-    before = tree_map(lambda x: x[envs], collector.rnn_state)
-    decision = policy.act(observation, before, random[rows, envs])
-    for name in output_columns(rollout):
-        getattr(rollout, name)[rows, envs] = getattr(decision, name)
-    if "rnn_state" in rollout.columns:
-        tree_map(lambda column, x: _put(column, (rows, envs), x), rollout.rnn_state, before)
-    after = mask_state(decision.rnn_state, rollout.valid[rows, envs])
-    tree_map(lambda x, part: _put(x, envs, part), collector.rnn_state, after)
-
-
-def _put(target: Tensor, index: Any, value: Tensor) -> Tensor:
-    target[index] = value
-    return target
-
-
-def _to_the_front(rollout: Rollout, part: slice, row: int) -> None:
-    """Make a row of some environments the first, and what is seen after it the second."""
+def _move_to_front(rollout: Rollout, part: slice, row: int) -> None:
+    """Make a row of some environments the first, and the observation after it the second."""
 
     def move(columns: Columns, value: Any) -> None:
         for name, column in columns.items():

@@ -1,8 +1,9 @@
-"""Collecting in the learner's own process: policy and environments take turns on one rollout."""
+"""What collects rollouts: the Collector protocol, and the collector in the learner's own process."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,26 +16,52 @@ from headrace.envs.base import Env
 from headrace.policies.base import Policy, PolicyOutput
 
 
+class Collector(Protocol):
+    """Fills rollouts with steps of environments by a policy.
+
+    Order of calls: warm_up() once, then collect() and, after each update of the policy, publish().
+    """
+
+    rollout: Rollout  # like those of collect(): for Algorithm.prepare()
+    steps: int  # taken so far by each environment, masked ones included: the counter of the actions' random draws
+    dropped_steps: int  # steps so far that are masked because their worker was too slow
+
+    def collect(self) -> Rollout:
+        """The next T steps. The rollout is the collector's own; the next call overwrites it."""
+
+    def publish(self) -> None:
+        """The policy as it is now is the one to collect with from now on."""
+
+    def warm_up(self) -> None:
+        """Compile whatever has to be compiled, and leave everything as it was."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What load_state_dict() goes on from; "env" in it is empty where the environments cannot be saved."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(), bit for bit where the environments can be saved."""
+
+    def close(self) -> None:
+        """Free what the collector holds, but not the environments it was given. A second call does nothing."""
+
+
 def output_columns(rollout: Rollout) -> list[str]:
-    """The columns that a decision fills: the action, and of log_prob and value those the algorithm declared."""
+    """The columns that the policy fills: the action, and log_prob and value where the algorithm declared them."""
     return [name for name in PolicyOutput._fields if name in rollout.columns and name != "rnn_state"]
 
 
 def mask_state(rnn_state: Any, valid: Tensor) -> Any:
-    """Memory [N, ...] after a row: of environments whose row is dead nothing, for the next begins an episode."""
+    """The recurrent state [N, ...] after a row: zero where the row is masked, since the next one begins an episode."""
     return tree_map(lambda x: x * valid.view(-1, *[1] * (x.dim() - 1)), rnn_state)
 
 
-class Collector:
-    """An env, a policy and the rollout they fill. Inline: the policy is the learner's own module, not a copy.
+class InlineCollector:
+    """A Collector in the learner's process: policy and environments take turns, and the policy is the learner's own.
 
-    columns: what the algorithm declares, such as log_prob and value. `steps` counts those of each env, dead rows
-    included: it is the counter behind the actions' randomness.
+    columns: those that the algorithm declares, such as log_prob and value.
     """
 
-    dropped_steps = (
-        0  # rows so far that are dead because nobody waited for them: see headrace.parallel.collection_modes
-    )
+    dropped_steps = 0
 
     def __init__(
         self,
@@ -59,73 +86,92 @@ class Collector:
 
     @torch.no_grad()
     def collect(self) -> Rollout:
-        """The next T steps. The rollout is the collector's own and is overwritten by the next call."""
+        """The next T steps. The rollout is the collector's own; the next call overwrites it."""
         if self.steps:
             self.rollout.continue_from(self.rollout)
         self.fill(self.steps)
         self.steps += self.rollout.num_steps
         return self.rollout
 
+    def publish(self) -> None:
+        """The policy is the learner's own: nothing to do."""
+
+    def close(self) -> None:
+        """Nothing is held beyond memory."""
+
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
-        """T steps from the row 0 that is there. first_step: as `steps`; in a graph a tensor on the device."""
+        """T steps from row 0 on. first_step: as `steps`; in a graph a tensor on the device."""
         with self.timer("inference"):
             random = self._random(first_step)
         steps(self, random)
 
     def warm_up(self) -> None:
-        """Take T steps and take them back, so that whatever must be compiled is compiled; where the worlds are not
-        compiled for the CPU, nothing is."""
+        """Take T steps and undo them, where the environments are compiled for the CPU."""
         if self.env.backend == "cpu":
             before = self.state_dict()
             self.fill(self.steps)
             self.load_state_dict(before)
 
     def _random(self, first_step: int | Tensor) -> Tensor:
-        """Draws for the actions of T steps, [T, N, num_draws]."""
+        """Random draws for the actions of T steps, [T, N, num_draws]."""
         env, draws = self.env, self.policy.num_draws
         return rng.uniform(
             self.seed, rng.Purpose.ACTION, first_step, self.rollout.num_steps, env.num_envs, draws, env.device
         )
 
     def act(self, t: int, random: Tensor) -> None:
-        """Fill row t with what the policy decides; noise [N, num_draws]."""
-        decision = self.policy.act(self._observation[t], self.rnn_state, random)
+        """Fill row t with what the policy outputs; random [N, num_draws]."""
+        output = self.policy.act(self._observation[t], self.rnn_state, random)
         for name, target in self._outputs[t]:
-            target.copy_(getattr(decision, name))
+            target.copy_(getattr(output, name))
         if "rnn_state" in self.rollout.columns:
             tree_map(lambda column, before: column[t].copy_(before), self.rollout.rnn_state, self.rnn_state)
-        self.rnn_state = mask_state(decision.rnn_state, self.rollout.valid[t])
+        self.rnn_state = mask_state(output.rnn_state, self.rollout.valid[t])
 
-    def evaluate_edge(self) -> None:
-        """Fill the row after the last with its value, where the algorithm asks for values."""
+    def act_for(self, rows: int | Tensor, envs: slice | Tensor, random: Tensor) -> None:
+        """Fill rows of some environments with what the policy outputs. rows, envs: a row and a slice, or a row for each
+        of the environments [k]; random: [T, N, num_draws]."""
+        rollout = self.rollout
+        observation = tree_map(lambda x: x[rows, envs], rollout.observation)
+        before = tree_map(lambda x: x[envs], self.rnn_state)
+        output = self.policy.act(observation, before, random[rows, envs])
+        for name in output_columns(rollout):
+            getattr(rollout, name)[rows, envs] = getattr(output, name)
+        if "rnn_state" in rollout.columns:
+            tree_map(lambda column, x: column.__setitem__((rows, envs), x), rollout.rnn_state, before)
+        after = mask_state(output.rnn_state, rollout.valid[rows, envs])
+        tree_map(lambda x, part: x.__setitem__(envs, part), self.rnn_state, after)
+
+    def evaluate_bootstrap_row(self) -> None:
+        """Fill the value of the bootstrap row, where the algorithm declared values."""
         rollout = self.rollout
         if "value" in rollout.columns:
             rollout.value[-1] = self.policy.value(self._observation[-1], self.rnn_state)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next collect() goes on from: counters, the edge row, the worlds."""
-        edge = {
+        """Counters, the bootstrap row, the recurrent state and the environments."""
+        row = {
             name: tree_map(lambda x: x[-1].clone(), getattr(self.rollout, name)) for name in ("observation", "valid")
         }
         return {
             "steps": self.steps,
-            "edge": edge,
+            "bootstrap_row": row,
             "rnn_state": tree_map(torch.clone, self.rnn_state),
             "env": self.env.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(), bit for bit where the worlds can be saved."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict(), bit for bit where the environments can be saved."""
         self.steps, self.rnn_state = state["steps"], state["rnn_state"]
-        for name, row in state["edge"].items():
+        for name, row in state["bootstrap_row"].items():
             tree_map(lambda x, saved: x[-1].copy_(saved), getattr(self.rollout, name), row)
         self.env.load_state_dict(state["env"])
 
 
 @fused("collector.steps", "headrace.bindings.collector_cpu")
-def steps(collector: Collector, random: Tensor) -> None:
-    """T steps from row 0: policy and environments take turns. noise: [T, N, num_draws]."""
+def steps(collector: InlineCollector, random: Tensor) -> None:
+    """T steps from row 0: policy and environments take turns. random: [T, N, num_draws]."""
     timer = collector.timer
     for t in range(collector.rollout.num_steps):
         with timer("inference"):
@@ -133,4 +179,4 @@ def steps(collector: Collector, random: Tensor) -> None:
         with timer("env"):
             collector.env.step(collector.rollout, t)
     with timer("inference"):
-        collector.evaluate_edge()
+        collector.evaluate_bootstrap_row()

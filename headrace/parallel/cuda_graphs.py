@@ -18,7 +18,7 @@ from torch import Tensor
 from headrace.algorithms.base import Algorithm
 from headrace.data.rollout import tree_map
 from headrace.parallel.capturable import Capturable, NotCapturable
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]  # of a function that launches, what launches it all again
 
@@ -30,7 +30,7 @@ class GraphedIteration:
     on step by step, and one line on stderr says why. capture: for tests; by default a CUDA graph.
     """
 
-    def __init__(self, collector: Collector, algorithm: Algorithm, capture: Capture | None = None) -> None:
+    def __init__(self, collector: InlineCollector, algorithm: Algorithm, capture: Capture | None = None) -> None:
         self.collector, self.algorithm, self._capture = collector, algorithm, capture or cuda_graph
         device = collector.rollout.device
         self._first_step = torch.zeros((), dtype=torch.int64, device=device)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.runs.signals import saying
-
-if TYPE_CHECKING:
-    from headrace.training.trainer import Trainer
+from headrace.training.iteration import IterationResult
 
 LIVE_AFTER = 1.0  # s: shorter runs end without a table, and without importing rich
 LIVE_EVERY = 0.25  # s between two tables
@@ -32,11 +29,11 @@ LOSSES = (  # shown where an algorithm gives them
 
 
 class Progress:
-    """Shows a trainer at work. mode: "auto", "rich", "plain" or "none"; auto is rich on a terminal, else plain."""
+    """Shows a training at work. mode: "auto", "rich", "plain" or "none"; auto is rich on a terminal, else plain."""
 
-    def __init__(self, mode: str, trainer: Trainer) -> None:
+    def __init__(self, mode: str, title: str) -> None:
         self.mode = ("rich" if sys.stdout.isatty() else "plain") if mode == "auto" else mode
-        self.trainer = trainer
+        self.title = title
         self._live: Any = None
         self._next = time.monotonic() + (LIVE_AFTER if self.mode == "rich" else LINE_AFTER)
 
@@ -47,24 +44,24 @@ class Progress:
                 self._live.stop()
             self._live = None
 
-    def show(self, metrics: Mapping[str, float]) -> None:
-        """Show where training is, if it is time to. metrics: of the last update."""
+    def show(self, result: IterationResult) -> None:
+        """Show where training is, if it is time to."""
         if self.mode == "none" or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + (LINE_EVERY if self.mode == "plain" else LIVE_EVERY)
         with saying():
-            self._show(metrics)
+            self._show(result)
 
-    def _show(self, metrics: Mapping[str, float]) -> None:
+    def _show(self, result: IterationResult) -> None:
         if self.mode == "plain":
-            print(line(self.trainer), flush=True)
+            print(line(result), flush=True)
             return
         if self._live is None:
             from rich.live import Live
 
             self._live = Live(auto_refresh=False)
             self._live.start()
-        self._live.update(_table(self.trainer, metrics), refresh=True)
+        self._live.update(_table(self.title, result), refresh=True)
 
     def say(self, text: str) -> None:
         """Print a line, above the table where there is one; nothing in mode "none"."""
@@ -74,57 +71,55 @@ class Progress:
             self._live.console.print(text, highlight=False, markup=False) if self._live else print(text, flush=True)
 
 
-def line(trainer: Trainer) -> str:
+def line(result: IterationResult) -> str:
     """Where training is, in one line."""
-    parts = [f"{trainer.steps:,} steps", f"{trainer.seconds:.1f} s", f"{_speed(trainer)} steps/s", _return(trainer)]
-    return "  ".join([*parts, f"{_duration(trainer.seconds_left())} left"])
+    parts = [f"{result.steps:,} steps", f"{result.seconds:.1f} s", f"{_speed(result)} steps/s", _return(result)]
+    return "  ".join([*parts, f"{_duration(result.seconds_left)} left"])
 
 
-def summary(trainer: Trainer) -> str:
+def summary(result: IterationResult) -> str:
     """What training came to, in one line."""
     return (
-        f"trained in {trainer.seconds:.2f} s: {trainer.steps:,} steps, {_speed(trainer)} steps/s, {_return(trainer)} "
-        f"(last {len(trainer.episodes.returns)} episodes)"
+        f"trained in {result.seconds:.2f} s: {result.steps:,} steps, {_speed(result)} steps/s, {_return(result)} "
+        f"(last {result.window} episodes)"
     )
 
 
-def _table(trainer: Trainer, metrics: Mapping[str, float]) -> Any:
+def _table(title: str, result: IterationResult) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=f"{trainer.algorithm.name} on {trainer.env.name}")
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=title)
     for _ in range(3):
         table.add_column(style="dim")
         table.add_column(justify="right")
-    shares = {name: f"{share:.0%}" for name, share in trainer.shares().items()}
-    length = trainer.episodes.mean_length()
-    left = {
-        "steps": f"{trainer.steps:,}",
-        "steps/s": _speed(trainer),
-        "time": _duration(trainer.seconds),
-        "left": _duration(trainer.seconds_left()),
-        "return": _return(trainer).removeprefix("return "),
-        "length": "-" if length is None else f"{length:.1f}",
+    counters = {
+        "steps": f"{result.steps:,}",
+        "steps/s": _speed(result),
+        "time": _duration(result.seconds),
+        "left": _duration(result.seconds_left),
+        "return": _return(result).removeprefix("return "),
+        "length": "-" if result.mean_length is None else f"{result.mean_length:.1f}",
     }
-    losses = {name: f"{metrics[name]:.4g}" for name in LOSSES if name in metrics}
-    columns = [list(part.items()) for part in (left, losses, shares)]
+    losses = {name: f"{result.metrics[name]:.4g}" for name in LOSSES if name in result.metrics}
+    fractions = {name: f"{fraction:.0%}" for name, fraction in result.fractions.items()}
+    columns = [list(part.items()) for part in (counters, losses, fractions)]
     for row in range(max(map(len, columns))):
         cells = [column[row] if row < len(column) else ("", "") for column in columns]
         table.add_row(*(text.replace("_", " ") for cell in cells for text in cell))
     return table
 
 
-def _speed(trainer: Trainer) -> str:
-    speed = trainer.steps_per_second()
+def _speed(result: IterationResult) -> str:
+    speed = result.steps_per_second
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if speed >= size:
             return f"{speed / size:.3g}{unit}"
     return f"{speed:.3g}"
 
 
-def _return(trainer: Trainer) -> str:
-    mean = trainer.episodes.mean_return()
-    return "return -" if mean is None else f"return {mean:.4g}"
+def _return(result: IterationResult) -> str:
+    return "return -" if result.mean_return is None else f"return {result.mean_return:.4g}"
 
 
 def _duration(seconds: float | None) -> str:

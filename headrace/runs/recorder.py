@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.data.finite import NotFinite
 from headrace.evaluation.evaluator import evaluate, original
@@ -14,9 +14,8 @@ from headrace.runs.logs import Logs
 from headrace.runs.progress import Progress, summary
 from headrace.runs.run import BEST, LAST, Run, describe, identity, lock, save_policy
 from headrace.training.config import to_toml
-
-if TYPE_CHECKING:
-    from headrace.training.trainer import Trainer
+from headrace.training.iteration import IterationResult
+from headrace.training.trainer import Trainer
 
 SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
 SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a large replay takes longer
@@ -31,21 +30,21 @@ class Recorder:
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         if trainer.config.eval_freq:
-            original(trainer.source)  # raises now where the first evaluation would
+            original(trainer.plan.env)  # raises now where the first evaluation would
         self.trainer, self.folder = trainer, folder
         self._lock = lock(folder)
         self.logs = Logs(folder, trainer.short_name)
-        self.progress = Progress(trainer.config.progress, trainer)
+        self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
         self._best_score: float | None = None
         self._best: tuple[dict[str, Any], dict[str, Any]] | None = None  # weights and facts not yet written
-        self._evaluation: dict[str, float] = {}
-        self._metrics: Mapping[str, float] = {}
-        self._row: dict[str, Any] = {}
-        self._steps, self._saved_at, self._save_seconds = trainer.steps, trainer.seconds, 0.0
+        self._evaluation: dict[str, float | None] = {}
+        self._row: dict[str, float | None] = {}
+        self._result = trainer.result()
+        self._saved_at, self._save_seconds = trainer.seconds, 0.0
         settings = trainer.settings()
         describe(folder, to_toml(**settings))
-        if trainer.plan:
-            self.progress.say(trainer.plan)
+        if trainer.resources:
+            self.progress.say(trainer.resources)
 
     def __enter__(self) -> Recorder:
         return self
@@ -63,70 +62,64 @@ class Recorder:
 
     def resume(self, positions: Mapping[str, int]) -> None:
         """Take up the files of the run where a checkpoint left them."""
-        self._row = self.logs.rewind(positions, self.trainer.steps)
+        self._row = self.logs.rewind(positions, self._result.steps)
         if (self.folder / BEST).exists():
             self._best_score = checkpoint.read_manifest(self.folder / BEST)["score"]
 
-    def record(self, metrics: Mapping[str, float]) -> None:
-        """Note one iteration: its episodes always; the rest as it comes due."""
-        trainer, config = self.trainer, self.trainer.config
-        self._metrics = metrics
-        self.logs.episodes(*trainer.ended, trainer.seconds)
-        if self._passed(config.eval_freq):
+    def record(self, result: IterationResult) -> None:
+        """Log one iteration: its episodes always; the rest as it comes due."""
+        before, self._result, config = self._result.steps, result, self.trainer.config
+        self.logs.episodes(result.returns, result.lengths, result.seconds)
+        if _passed(config.eval_freq, before, result.steps):
             self._evaluate()
-        elif config.eval_freq == 0 and trainer.episodes.full:
-            self._offer(trainer.episodes.mean_return())
-        if self.logs.due(trainer.seconds):
+        elif config.eval_freq == 0 and result.window_full:
+            self._offer(result.mean_return)
+        if self.logs.due(result.seconds):
             self._write_row()
-        keep = self._passed(config.save_freq)
+        keep = _passed(config.save_freq, before, result.steps)
         if keep:
-            self._save(self.folder / f"step_{trainer.steps}")
-        if keep or trainer.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
+            self._save(self.folder / f"step_{result.steps}")
+        if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
-        self._steps = trainer.steps
-        self.progress.show(metrics)
+        self.progress.show(result)
 
     def finish(self, reason: str) -> Run:
         """Write the last row, last/ and best/, and give the Run."""
-        trainer = self.trainer
+        trainer, result = self.trainer, self._result
         self.progress.close()
-        if self._metrics and self._row.get("steps") != trainer.steps:
+        if result.metrics and self._row.get("steps") != result.steps:
             self._write_row()
         if self._best is None and not (self.folder / BEST).exists():
-            self._keep(trainer.episodes.mean_return())
+            self._keep(result.mean_return)
         self._save_last()
         self.logs.close()
         run = Run(
             self.folder,
             trainer.policy,
             trainer.algorithm.name,
-            trainer.source,
-            trainer.steps,
-            trainer.seconds,
+            trainer.plan.env,
+            result.steps,
+            result.seconds,
             self._row,
             reason,
             trainer.config.seed,
             trainer.config.eval_env_kwargs(),
         )
-        self.progress.say(summary(trainer))
+        self.progress.say(summary(result))
         self.progress.say(
             f"stopped by {run.reason}; go on with: {run.resume_command}" if run.interrupted else f"{run.path}"
         )
         return run
 
-    def _passed(self, every: int) -> bool:
-        """Whether the last iteration passed a multiple of `every` steps."""
-        return every > 0 and self.trainer.steps // every > self._steps // every
-
     def _evaluate(self) -> None:
         config = self.trainer.config
         alike = config.eval_env_kwargs()
-        result = evaluate(self.trainer.policy, self.trainer.source, config.eval_episodes, config.seed, **alike)
+        result = evaluate(self.trainer.policy, self.trainer.plan.env, config.eval_episodes, config.seed, **alike)
         self._offer(result.mean)
         length = sum(result.lengths) / len(result.lengths)
         self._evaluation = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}
         self._write_row()
-        self.progress.say(f"{self.trainer.steps:,} steps: {result}")
+        self.progress.say(f"{self._result.steps:,} steps: {result}")
 
     def _offer(self, score: float | None) -> None:
         """Keep the policy as it is now, if none before was better. It is written with the next save."""
@@ -136,10 +129,10 @@ class Recorder:
     def _keep(self, score: float | None) -> None:
         self._best_score = score
         weights = {name: tensor.clone() for name, tensor in self.trainer.policy.state_dict().items()}
-        self._best = weights, {"score": score, "steps": self.trainer.steps}
+        self._best = weights, {"score": score, "steps": self._result.steps}
 
     def _write_row(self) -> None:
-        self._row = self.trainer.row(self._metrics) | self._evaluation
+        self._row = self._result.row() | self._evaluation
         self._evaluation = {}
         self.logs.row(self._row)
 
@@ -150,16 +143,16 @@ class Recorder:
             weights, facts = self._best
             save_policy(self.folder / BEST, self.trainer.policy, weights, **facts)
             self._best = None
-        self._saved_at, self._save_seconds = self.trainer.seconds, perf_counter() - started
+        self._saved_at, self._save_seconds = self._result.seconds, perf_counter() - started
 
     def _save(self, folder: Path) -> None:
-        trainer = self.trainer
+        trainer, result = self.trainer, self._result
         checkpoint.save(
             folder,
             {"policy": trainer.policy.state_dict(), "training": trainer.state_dict()},
             policy=identity(trainer.policy),
             settings=trainer.settings(),
-            counters={"steps": trainer.steps, "seconds": trainer.seconds, "episodes": trainer.episodes.count},
+            counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
             positions=self.logs.positions(),
         )
 
@@ -167,3 +160,8 @@ class Recorder:
         if (self.folder / LAST).exists():
             return f"The last good checkpoint is {self.folder / LAST}"
         return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"
+
+
+def _passed(every: int, before: int, steps: int) -> bool:
+    """Whether an iteration passed a multiple of `every` steps."""
+    return every > 0 and steps // every > before // every

@@ -79,7 +79,7 @@ class TrainConfig:
         return {name: getattr(self, name) for name in EVAL_ENV_SETTINGS}
 
 
-def settle(
+def merge_settings(
     algorithm_config: type | None,
     env_defaults: Mapping[str, Any],
     file: Mapping[str, Any],
@@ -112,7 +112,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def to_toml(**settings: Any) -> str:
-    """Settings as TOML that read_toml() and settle() take back: "none" for None, dataclasses flattened in."""
+    """Settings as TOML that read_toml() and merge_settings() take back: "none" for None, dataclasses flattened in."""
     import tomli_w
 
     flat: dict[str, Any] = {}

@@ -37,14 +37,13 @@ def train(
         trainer = Trainer(algorithm, env, config=config, **options)
         folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
         recorder = Recorder(trainer, folder)
-        if trainer.derived:
-            recorder.progress.say(in_words(trainer.config.num_envs, trainer.derived))
+        if trainer.plan.derived:
+            recorder.progress.say(in_words(trainer.config.num_envs, trainer.plan.derived))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
     with recorder, Interrupts() as interrupts:
         while not (reason := trainer.reason_to_stop() or interrupts.caught):
-            metrics = trainer.iterate()
-            recorder.record(metrics)
+            recorder.record(trainer.iterate())
         return recorder.finish(reason)
 
 
@@ -75,6 +74,6 @@ def _resumed(
     trainer.load_state_dict(state)
     recorder = Recorder(trainer, folder.parent)
     recorder.resume(manifest["positions"])
-    if not state["collector"]["env"]:
+    if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder

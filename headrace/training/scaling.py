@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from headrace.training.config import settle
+from headrace.training.config import merge_settings
 
 
 def derived(algorithm_config: type | None, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings to have in place of an environment's `defaults`, which name the num_envs they were made for.
 
     given: what was asked for by name; nothing of that is among them. Empty where num_envs is not among `given`, or is
-    the same; with scale=False; for an algorithm without a rule. Raises TypeError, ValueError as settle() does.
+    the same; with scale=False; for an algorithm without a rule. Raises TypeError, ValueError as merge_settings() does.
     """
     if "num_envs" not in defaults or not hasattr(algorithm_config, "scaled"):
         return {}
-    base_run, base = settle(algorithm_config, defaults, {}, {})
-    run, asked = settle(algorithm_config, defaults, {}, given)
+    base_run, base = merge_settings(algorithm_config, defaults, {}, {})
+    run, asked = merge_settings(algorithm_config, defaults, {}, given)
     growth = run.num_envs / base_run.num_envs
     if growth == 1 or not run.scale:
         return {}

@@ -19,7 +19,7 @@ from helpers.on_policy_oracle import (
 
 from headrace.algorithms.a2c import A2C, A2CConfig
 from headrace.core import fused
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 
 SMALL = A2CConfig(num_steps=8, hidden=(8,), normalize_observation=False, normalize_return=False)
 
@@ -91,7 +91,7 @@ def test_a2c_learns_to_walk_the_corridor():
     config = A2CConfig(num_steps=8, learning_rate=2e-3, hidden=(32, 32))
     env = Corridor(64)
     a2c = A2C.build(config, env.observation_space, env.action_space, 1, "cpu")
-    collector = Collector(env, a2c.policy, config.num_steps, a2c.columns(), seed=1)
+    collector = InlineCollector(env, a2c.policy, config.num_steps, a2c.columns(), seed=1)
     for _ in range(200):
         rollout = collector.collect()
         a2c.update(rollout, 0.0)

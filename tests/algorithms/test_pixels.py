@@ -122,7 +122,7 @@ def test_memory_and_images_together():
         batch_size=8, learning_starts=24, hidden=(8,), total_steps=100,
     )  # fmt: skip
     for _ in range(6):
-        metrics = algorithm.iterate()
+        metrics = algorithm.iterate().metrics
     assert metrics["loss"] > 0 and algorithm.policy.config()["images"] == "auto"
 
 
@@ -135,7 +135,7 @@ def pointing(name):
     trainer = hr.Trainer(name, look_discrete if name == "dqn" else look, **settings)
     while not trainer.reason_to_stop():
         trainer.iterate()
-    return hr.evaluate(trainer.policy, trainer.source, 40).mean
+    return hr.evaluate(trainer.policy, trainer.plan.env, 40).mean
 
 
 def test_dqn_names_what_it_sees():

@@ -14,9 +14,9 @@ from headrace.algorithms.ppo import PPO, PPOConfig, learn, ppo_loss
 from headrace.core import fused
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.base import LogProbEntropyValue, Policy
+from headrace.policies.base import Evaluation, Policy
 
 RAW = {"normalize_observation": False, "normalize_return": False}
 SMALL = PPOConfig(num_steps=8, epochs=2, minibatch_size=40, hidden=(8,), **RAW)
@@ -65,7 +65,7 @@ class Table(Policy):
         self.table = torch.nn.ParameterList([torch.tensor(x) for x in (log_prob, entropy, value)])
 
     def evaluate(self, observation, action):
-        return LogProbEntropyValue(*self.table)
+        return Evaluation(*self.table)
 
 
 def test_loss_and_gradient_by_hand():
@@ -308,7 +308,7 @@ def test_ppo_learns_to_walk_the_corridor(changes):
     config = PPOConfig(num_steps=32, minibatch_size=512, learning_rate=1e-3, hidden=(32, 32), **changes)
     env = Corridor(64)
     ppo = PPO.build(config, env.observation_space, env.action_space, 1, "cpu")
-    collector = Collector(env, ppo.policy, config.num_steps, ppo.columns(), seed=1)
+    collector = InlineCollector(env, ppo.policy, config.num_steps, ppo.columns(), seed=1)
     for iteration in range(20):
         rollout = collector.collect()
         ppo.update(rollout, iteration / 20)

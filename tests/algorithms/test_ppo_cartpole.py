@@ -8,14 +8,14 @@ import torch
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused
 from headrace.envs import make
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 
 
 def test_ppo_balances_the_pole():
     config = PPOConfig(num_steps=32, minibatch_size=256, learning_rate=1e-3, gamma=0.98, gae_lambda=0.9)
     env = make("CartPole-v1", 64)
     ppo = PPO.build(config, env.observation_space, env.action_space, 0, "cpu")
-    collector = Collector(env, ppo.policy, config.num_steps, ppo.columns(), seed=0)
+    collector = InlineCollector(env, ppo.policy, config.num_steps, ppo.columns(), seed=0)
     returns = torch.zeros(0)
     for iteration in range(60):
         rollout = collector.collect()
@@ -32,7 +32,7 @@ def reached(seed):
     config = PPOConfig(num_steps=32, minibatch_size=256, learning_rate=1e-3, gamma=0.98, gae_lambda=0.9)
     env = make("CartPole-v1", 32)
     learner = PPO.build(config, env.observation_space, env.action_space, seed, "cpu")
-    collector = Collector(env, learner.policy, config.num_steps, learner.columns(), seed=seed)
+    collector = InlineCollector(env, learner.policy, config.num_steps, learner.columns(), seed=seed)
     returns = torch.zeros(0)
     for iteration in range(20):
         rollout = collector.collect()

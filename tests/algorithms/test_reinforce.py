@@ -18,7 +18,7 @@ from helpers.on_policy_oracle import (
 
 from headrace.algorithms.reinforce import Reinforce, ReinforceConfig
 from headrace.core import fused
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 
 SMALL = ReinforceConfig(num_steps=8, hidden=(8,), normalize_observation=False, normalize_return=False)
 
@@ -93,7 +93,7 @@ def test_reinforce_learns_to_walk_the_corridor():
     config = ReinforceConfig(num_steps=32, hidden=(32, 32))
     env = Corridor(64)
     reinforce = Reinforce.build(config, env.observation_space, env.action_space, 1, "cpu")
-    collector = Collector(env, reinforce.policy, config.num_steps, reinforce.columns(), seed=1)
+    collector = InlineCollector(env, reinforce.policy, config.num_steps, reinforce.columns(), seed=1)
     for _ in range(60):
         rollout = collector.collect()
         reinforce.update(rollout, 0.0)

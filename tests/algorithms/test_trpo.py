@@ -12,7 +12,7 @@ from headrace.algorithms.trpo import TRPO, TRPOConfig, conjugate_gradient
 from headrace.core import fused
 from headrace.data.rollout import flatten, masked_mean
 from headrace.data.spaces import Box, Discrete, MultiDiscrete
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 
 # as many steps of the conjugate gradient as there are unknowns would be exact in exact arithmetic
 SMALL = TRPOConfig(num_steps=8, hidden=(4,), cg_steps=40, normalize_observation=False, normalize_return=False)
@@ -126,7 +126,7 @@ def test_trpo_learns_to_walk_the_corridor():
     config = TRPOConfig(num_steps=32, hidden=(32, 32), critic_epochs=2)
     env = Corridor(64)
     trpo = TRPO.build(config, env.observation_space, env.action_space, 1, "cpu")
-    collector = Collector(env, trpo.policy, config.num_steps, trpo.columns(), seed=1)
+    collector = InlineCollector(env, trpo.policy, config.num_steps, trpo.columns(), seed=1)
     for _ in range(25):
         rollout = collector.collect()
         trpo.update(rollout, 0.0)

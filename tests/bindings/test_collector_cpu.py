@@ -11,7 +11,7 @@ from headrace.bindings import collector_cpu
 from headrace.core import fused
 from headrace.data.rollout import Column
 from headrace.envs.compiled.env import CompiledEnv
-from headrace.parallel.collector import Collector, steps
+from headrace.parallel.collector import InlineCollector, steps
 from headrace.policies.actor_critic import ActorCritic
 
 COLUMNS = {"log_prob": Column(), "value": Column(bootstrap=True)}
@@ -26,7 +26,7 @@ def collector(name, num_envs, num_steps=40, **options):
     places = flat.split([p.numel() for p in policy.parameters()])
     for parameter, place in zip(policy.parameters(), places, strict=True):
         parameter.data = place.view(parameter.shape)
-    return Collector(env, policy, num_steps, COLUMNS, seed=5)
+    return InlineCollector(env, policy, num_steps, COLUMNS, seed=5)
 
 
 def by_turns(source):
@@ -82,7 +82,7 @@ def test_worlds_with_memory_of_many_entries_and_parameters_of_their_own():
         worlds = CompiledEnv(
             envs.sources.find("headrace.envs.builtin.cartpole:CartPole"), 1500, params={"force": force}
         )
-        return source, Collector(worlds, collector("CartPole-v1", 1).policy, 12, COLUMNS, seed=1)
+        return source, InlineCollector(worlds, collector("CartPole-v1", 1).policy, 12, COLUMNS, seed=1)
 
     for mine, theirs in zip(make(), make(), strict=True):
         one, other = mine.collect(), by_turns(theirs)
@@ -128,7 +128,7 @@ def test_what_it_does_not_know_goes_by_turns(monkeypatch):
     assert not serves(source)
     corridor = Corridor(64)
     assert not serves(
-        Collector(corridor, ActorCritic(corridor.observation_space, corridor.action_space), 4, COLUMNS, 0)
+        InlineCollector(corridor, ActorCritic(corridor.observation_space, corridor.action_space), 4, COLUMNS, 0)
     )
     wrapped = collector("CartPole-v1", 8)
     wrapped.env.step = lambda rollout, t: None

@@ -13,7 +13,7 @@ from headrace.core import fused
 from headrace.data.rollout import Group, Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs import make
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
 
 SPACE = Dict({"position": Box(-1, 1, (3,)), "kind": Discrete(4)})
@@ -99,7 +99,7 @@ def trained(wrap):
     env = make("CartPole-v1", 4)
     policy = wrap(ActorCritic(env.observation_space, env.action_space, hidden=(8,), seed=1))
     learner = PPO(policy, PPOConfig(num_steps=8, minibatch_size=16, epochs=1))
-    collector = Collector(wrap(env), policy, 8, learner.columns(), 0)
+    collector = InlineCollector(wrap(env), policy, 8, learner.columns(), 0)
     with fused.plain_only():
         for _ in range(2):
             learner.update(collector.collect(), 0.0)

@@ -101,7 +101,7 @@ def test_worlds_of_an_evaluation_are_not_those_of_a_training_with_its_seed():
 
     trainer = hr.Trainer("ppo", lambda: gymnasium.wrappers.TimeLimit(Noting(), 20), num_envs=4, seed=7, num_steps=4)
     training, seen[:] = {seed for seed in seen if seed is not None}, []
-    hr.evaluate(trainer.policy, trainer.source, episodes=4, seed=7)
+    hr.evaluate(trainer.policy, trainer.plan.env, episodes=4, seed=7)
     assert len(training) == 4 and len(set(seen)) == 4 and not training & set(seen)
 
 

@@ -14,7 +14,7 @@ from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused
 from headrace.core.returns import gae
 from headrace.parallel.capturable import Capturable, NotCapturable
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 
 X = torch.arange(6.0)
 
@@ -99,7 +99,7 @@ def training(monkeypatch):
         env = envs.make("CartPole-v1", 8, backend="torch")
         config = PPOConfig(num_steps=4, epochs=2, minibatch_size=16, hidden=(8,), target_kl=0.01, value_clip=0.2)
         algorithm = PPO.build(config, env.observation_space, env.action_space, 0, "cpu")
-        collector = Collector(env, algorithm.policy, 4, algorithm.columns(), 0)
+        collector = InlineCollector(env, algorithm.policy, 4, algorithm.columns(), 0)
         algorithm.update(collector.collect(), 0.0)
         algorithm.iteration = torch.ones((), dtype=torch.int64)
         yield collector, algorithm

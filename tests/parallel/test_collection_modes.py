@@ -159,13 +159,13 @@ def test_a_death_at_their_own_pace_is_mended(workers, tmp_path):
         ({"collection": "double_buffered", "workers": 1}, "'double_buffered' needs 2 workers or more, and there is 1"),
         (
             {"collection": "async", "backend": "inline"},
-            "for environments with one agent, in workers or .* runs as 'inline'",
+            "needs environments with one agent, in workers or .* runs with the backend 'inline'",
         ),
         (
             {"collection": "double_buffered", "workers": 2, "drop_slowest": 0.5},
-            "drop_slowest=0.5 is for the collection mode 'async'",
+            "drop_slowest=0.5 needs collection='async'",
         ),
-        ({"collection": "async", "workers": 2, "drop_slowest": 1.0}, r"0 .. 1, got 1.0"),
+        ({"collection": "async", "workers": 2, "drop_slowest": 1.0}, r"0 to below 1, got 1.0"),
     ],
 )
 def test_what_a_pace_cannot_do_is_said(options, message):
@@ -186,12 +186,12 @@ def test_halves_give_the_same_bits_each_time():
 
 def test_training_at_the_workers_own_pace(tmp_path):
     trainer = Trainer("a2c", CARTPOLE, num_envs=4, num_steps=8, workers=2, collection="async", drop_slowest=0.5)
-    assert "4 environments of" in trainer.plan and "in 2 processes" in trainer.plan
+    assert "4 environments of" in trainer.resources and "in 2 processes" in trainer.resources
     for _ in range(3):
         trainer.iterate()
     assert (
         trainer.steps + trainer.collector.dropped_steps <= 96
-        and trainer.row({})["dropped_steps"] == trainer.collector.dropped_steps
+        and trainer.result().row()["dropped_steps"] == trainer.collector.dropped_steps
     )
     state = trainer.state_dict()
     trainer.load_state_dict(state)

@@ -7,7 +7,7 @@ from helpers.corridor import LIMIT, Corridor
 
 from headrace.core.timer import Timer
 from headrace.data.rollout import Column
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
 
 COLUMNS = {"log_prob": Column(), "value": Column(bootstrap=True)}
@@ -16,7 +16,7 @@ COLUMNS = {"log_prob": Column(), "value": Column(bootstrap=True)}
 def collector(steps=20, seed=0, timer=None):
     env = Corridor(64)
     policy = ActorCritic(env.observation_space, env.action_space, (8,), seed=2)
-    return Collector(env, policy, steps, COLUMNS, seed, timer)
+    return InlineCollector(env, policy, steps, COLUMNS, seed, timer)
 
 
 def everything(rollout):

@@ -13,7 +13,7 @@ from headrace import envs
 from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused, rng
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.stagger import Stagger
 
@@ -38,7 +38,7 @@ def made(name, device="cpu", **options):
     env = envs.make(name, 8, backend="torch", device=device)
     config = PPOConfig(**CONFIG | options)
     algorithm = PPO.build(config, env.observation_space, env.action_space, 3, device)
-    return Collector(env, algorithm.policy, config.num_steps, algorithm.columns(), 3), algorithm
+    return InlineCollector(env, algorithm.policy, config.num_steps, algorithm.columns(), 3), algorithm
 
 
 def put_back(collector, algorithm):
@@ -155,7 +155,7 @@ def test_gpu_graphs_equal_plain_iterations(backend, monkeypatch):
         algorithm = PPO.build(
             PPOConfig(**CONFIG | {"minibatch_size": 512}), env.observation_space, env.action_space, 3, "cuda"
         )
-        collector = Collector(env, algorithm.policy, 4, algorithm.columns(), 3)
+        collector = InlineCollector(env, algorithm.policy, 4, algorithm.columns(), 3)
         graphed = GraphedIteration(collector, algorithm)
         for k in range(5):
             metrics = graphed.iterate(k / 5) if graph else None

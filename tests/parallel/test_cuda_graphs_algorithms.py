@@ -14,7 +14,7 @@ from helpers.fake_graph import record
 from headrace import envs
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core import fused, rng
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 
 SMALL = {"num_steps": 4, "hidden": (8,), "learning_starts": 32, "batch_size": 16, "epochs": 1}
@@ -46,7 +46,7 @@ def made(name):
     env = envs.make("Pendulum-v1" if name in CONTINUOUS else "CartPole-v1", 8, backend="torch")
     settings = {key: value for key, value in SMALL.items() if key in config.__dataclass_fields__}
     algorithm = kind.build(config(**settings), env.observation_space, env.action_space, 0, "cpu")
-    collector = Collector(env, algorithm.policy, algorithm.num_steps, algorithm.columns(), 0)
+    collector = InlineCollector(env, algorithm.policy, algorithm.num_steps, algorithm.columns(), 0)
     algorithm.prepare(collector.rollout)
     return algorithm, collector
 

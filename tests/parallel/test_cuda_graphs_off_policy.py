@@ -12,7 +12,7 @@ from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.core import fused
 from headrace.core.device import torch_threads
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 
 CONFIG = {"hidden": (8,), "batch_size": 16, "learning_starts": 40, "buffer_size": 500, "num_steps": 2}
@@ -28,7 +28,7 @@ def as_on_a_gpu():
 def made(kind, config):
     env = envs.make("Pendulum-v1", 8, backend="torch")
     algorithm = kind.build(config(**CONFIG, utd_ratio=0.25), env.observation_space, env.action_space, 3, "cpu")
-    collector = Collector(env, algorithm.policy, 2, algorithm.columns(), 3)
+    collector = InlineCollector(env, algorithm.policy, 2, algorithm.columns(), 3)
     algorithm.prepare(collector.rollout)
     return collector, algorithm
 

@@ -11,7 +11,7 @@ from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.algorithms.pqn import PQN, PQNConfig
 from headrace.core import fused, rng
 from headrace.core.device import torch_threads
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 
 REPLAYED = {"batch_size": 16, "learning_starts": 40, "buffer_size": 500, "gradient_steps": 3, "target_interval": 4}
@@ -26,7 +26,7 @@ SETTINGS = [
 def made(kind, config):
     env = envs.make("CartPole-v1", 8, backend="torch")
     algorithm = kind.build(config, env.observation_space, env.action_space, 3, "cpu")
-    collector = Collector(env, algorithm.policy, config.num_steps, algorithm.columns(), 3)
+    collector = InlineCollector(env, algorithm.policy, config.num_steps, algorithm.columns(), 3)
     algorithm.prepare(collector.rollout)
     return collector, algorithm
 

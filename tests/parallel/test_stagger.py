@@ -8,7 +8,7 @@ from helpers.tiny import TINY, Walk
 
 import headrace as hr
 from headrace.data.rollout import Column
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.stagger import Stagger
 from headrace.policies.actor_critic import ActorCritic
 
@@ -20,7 +20,7 @@ def collected(num_steps: int, rollouts: int, max_steps: int | None = LENGTH) -> 
     env = Walk(8)
     policy = ActorCritic(env.observation_space, env.action_space, hidden=(8,))
     policy.act = rightwards(policy.act)
-    collector = Collector(env, policy, num_steps, {"log_prob": Column(), "value": Column(bootstrap=True)}, seed=0)
+    collector = InlineCollector(env, policy, num_steps, {"log_prob": Column(), "value": Column(bootstrap=True)}, seed=0)
     stagger, lengths = Stagger(collector.rollout, max_steps), []
     for _ in range(rollouts):
         stagger.before(collector.steps)

@@ -45,20 +45,21 @@ def trained(graph, **settings):
         return replay
 
     if graph:
-        trainer.graphed = GraphedIteration(collector, algorithm, capture)
+        trainer._graph = GraphedIteration(collector, algorithm, capture)
     return trainer
 
 
 def test_rows_are_those_of_a_training_without_graphs():
     graphed, plain = trained(graph=True), trained(graph=False)
-    assert plain.graphed is None  # there is no GPU to capture on
+    assert plain._graph is None  # there is no GPU to capture on
     for _ in range(5):
-        rows = [trainer.row(trainer.iterate()) for trainer in (graphed, plain)]
-        assert graphed.ended == plain.ended
+        results = [trainer.iterate() for trainer in (graphed, plain)]
+        assert results[0].returns == results[1].returns and results[0].lengths == results[1].lengths
+        rows = [result.row() for result in results]
         for row in rows:
             row.pop("seconds"), row.pop("steps_per_second")
         assert rows[0] == rows[1]
-    assert graphed.graphed is not None and not graphed.graphed.refused
+    assert graphed._graph is not None and not graphed._graph.refused
     assert graphed.episodes.count > 0 and rows[0]["iteration"] == 5
 
 

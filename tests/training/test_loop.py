@@ -15,7 +15,7 @@ from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.data.finite import NotFinite
 from headrace.policies.actor_critic import ActorCritic
 from headrace.runs.signals import Interrupts
-from headrace.training.config import TrainConfig, read_toml, settle, to_toml
+from headrace.training.config import TrainConfig, merge_settings, read_toml, to_toml
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_episodes_are_those_the_world_had():
 
 def test_rehearsing_before_the_clock_runs_leaves_no_trace(monkeypatch):
     rehearsed = hr.Trainer("ppo", Walk(), normalize_observation=True, normalize_return=True, **TINY)
-    monkeypatch.setattr(hr.Trainer, "_warm_up", lambda self: None)
+    monkeypatch.setattr("headrace.training.trainer.warm_up", lambda parts: None)
     fresh = hr.Trainer("ppo", Walk(), normalize_observation=True, normalize_return=True, **TINY)
     for trainer in (rehearsed, fresh):
         trainer.iterate()
@@ -91,17 +91,17 @@ def test_rehearsing_before_the_clock_runs_leaves_no_trace(monkeypatch):
 
 def test_schedules_see_the_share_of_the_training_done():
     trainer = hr.Trainer("ppo", Walk(), total_steps=1000, schedule="linear", learning_rate=0.1, **TINY)
-    assert trainer.iterate()["learning_rate"] == pytest.approx(0.1)
-    share = trainer.share()
+    assert trainer.iterate().metrics["learning_rate"] == pytest.approx(0.1)
+    share = trainer.progress()
     assert share == trainer.steps / 1000
-    assert trainer.iterate()["learning_rate"] == pytest.approx(0.1 * (1 - share))
+    assert trainer.iterate().metrics["learning_rate"] == pytest.approx(0.1 * (1 - share))
 
 
 def test_a_trainer_stepped_by_hand_counts_its_time_and_writes_nothing(tmp_path):
     trainer = hr.Trainer("ppo", Walk(), **TINY)
-    metrics = trainer.iterate()
+    metrics = trainer.iterate().metrics
     assert trainer.seconds > 0 and trainer.steps > 0 and "value_loss" in metrics
-    shares = trainer.shares()
+    shares = trainer.result().fractions
     assert set(shares) == {"env", "inference", "learning", "other"} and sum(shares.values()) == pytest.approx(
         1, abs=0.05
     )
@@ -115,7 +115,7 @@ def test_keyword_beats_file_beats_environment_beats_default(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text('gamma = 0.5\nnum_envs = 3\nmax_seconds = "none"\nhidden = [4, 4]\n')
     defaults = {"num_envs": 2, "gamma": 0.4, "clip": 0.3, "max_seconds": 7}
-    train, ppo = settle(PPOConfig, defaults, read_toml(file), {"gamma": 0.6, "total_steps": 1e5})
+    train, ppo = merge_settings(PPOConfig, defaults, read_toml(file), {"gamma": 0.6, "total_steps": 1e5})
     assert (ppo.gamma, train.num_envs, ppo.clip, train.window) == (0.6, 3, 0.3, 100)
     assert train.max_seconds is None and train.total_steps == 100_000 and ppo.hidden == (4, 4)
 
@@ -124,7 +124,7 @@ def test_config_toml_gives_the_same_settings_again(tmp_path):
     before = TrainConfig(num_envs=3, total_steps=None, max_seconds=1.5), PPOConfig(hidden=(7, 5))
     file = tmp_path / "config.toml"
     file.write_text(to_toml(*[], train=before[0], ppo=before[1]))
-    assert settle(PPOConfig, {}, read_toml(file), {}) == before
+    assert merge_settings(PPOConfig, {}, read_toml(file), {}) == before
 
 
 def test_a_file_may_name_algorithm_and_environment(tmp_path):

@@ -128,7 +128,7 @@ def test_each_group_learns_what_its_part_alone_would_teach():
 def test_returns_are_told_by_group():
     trainer = Trainer("a2c", farm, num_envs=2, num_steps=8)
     trainer.iterate()
-    row = trainer.row({})
+    row = trainer.result().row()
     assert row["return/fox"] == (1 + 2 + 3 + 15) / 2 and row["return/hen"] == 10  # rewards are 1, 2, 3 ...
     assert row["episodes"] == 6 and row["return"] == pytest.approx((2 * 21 + 20) / 6)
     trainer.close()
@@ -145,7 +145,7 @@ def test_returns_are_told_by_group():
 def test_other_algorithms_learn_in_groups_too(algorithm, options):
     trainer = Trainer(algorithm, farm, num_envs=2, num_steps=8, hidden=(300,), **options)
     before = trainer.state_dict()
-    first = [trainer.iterate() for _ in range(2)]
+    first = [trainer.iterate().metrics for _ in range(2)]
     trainer.load_state_dict(before)  # weights, not worlds: these cannot be saved
     assert all(np.isfinite(list(metrics.values())).all() for metrics in first)
     assert any(name.startswith("fox/") for name in first[0])
@@ -162,9 +162,9 @@ def test_off_policy_algorithms_learn_in_groups():
         learning_starts=8,
         batch_size=8,
     )
-    assert "a: replay" in trainer.plan and "b: replay" in trainer.plan
+    assert "a: replay" in trainer.resources and "b: replay" in trainer.resources
     for _ in range(4):
-        metrics = trainer.iterate()
+        metrics = trainer.iterate().metrics
     assert metrics["a/n_updates"] > 0 and metrics["b/loss"] >= 0
     trainer.close()
 
@@ -182,7 +182,7 @@ def test_one_group_is_learned_by_the_algorithm_itself():
     assert type(trainer.algorithm) is PPO and trainer.env.num_envs == 4
     trainer.iterate()
     assert trainer.steps == trainer.collector.rollout.valid_steps()
-    assert "return/all" not in trainer.row({})
+    assert "return/all" not in trainer.result().row()
     trainer.close()
 
 

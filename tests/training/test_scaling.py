@@ -94,12 +94,12 @@ def test_gradients_through_memory_keep_their_length():
 def test_registered_settings_follow_and_explicit_ones_win():
     follows = hr.Trainer("ppo", "Swing", num_envs=256)
     assert follows.algorithm.num_steps == 25 and follows.config.stagger
-    assert follows.derived == {"num_steps": 25, "epochs": 2, "stagger": True}
-    assert in_words(256, follows.derived).startswith("for 256 envs: num_steps 25, epochs 2, stagger true")
+    assert follows.plan.derived == {"num_steps": 25, "epochs": 2, "stagger": True}
+    assert in_words(256, follows.plan.derived).startswith("for 256 envs: num_steps 25, epochs 2, stagger true")
     fixed = hr.Trainer("ppo", "Swing", num_envs=256, num_steps=30, stagger=False)
-    assert fixed.algorithm.num_steps == 30 and not fixed.config.stagger and "num_steps" not in fixed.derived
+    assert fixed.algorithm.num_steps == 30 and not fixed.config.stagger and "num_steps" not in fixed.plan.derived
     kept = hr.Trainer("ppo", "Swing", num_envs=256, scale=False)
-    assert kept.algorithm.num_steps == 100 and kept.derived == {} and not kept.config.stagger
+    assert kept.algorithm.num_steps == 100 and kept.plan.derived == {} and not kept.config.stagger
 
 
 def test_a_budget_of_steps_is_one_of_iterations():
@@ -122,7 +122,7 @@ def test_a_run_says_what_followed_and_keeps_it(capsys):
     settings = read_toml(run.path / "config.toml")
     assert (settings["num_steps"], settings["epochs"], settings["stagger"]) == (25, 2, True)
     again = hr.Trainer(config=run.path / "config.toml")
-    assert again.derived == {} and again.algorithm.num_steps == 25
+    assert again.plan.derived == {} and again.algorithm.num_steps == 25
 
 
 def test_a_run_whose_settings_followed_resumes_bit_for_bit():
@@ -140,4 +140,4 @@ def test_other_sizes_are_refused_as_ever():
         hr.Trainer("ppo", "Swing", num_envs=0)
     with pytest.raises(TypeError, match="no setting 'num_step'"):
         hr.Trainer("ppo", "Swing", num_envs=128, num_step=3)
-    assert hr.Trainer("ppo", "Swing", num_envs=4, backend="inline", **TINY).derived == {}
+    assert hr.Trainer("ppo", "Swing", num_envs=4, backend="inline", **TINY).plan.derived == {}

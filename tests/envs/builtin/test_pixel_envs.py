@@ -92,7 +92,7 @@ def test_algorithms_train_on_pictures(algorithm, name, options):
     trainer = Trainer(algorithm, name, seed=1, total_steps=1000, **options)
     before = [weight.clone() for weight in trainer.policy.parameters()]
     for _ in range(8):
-        metrics = trainer.iterate()
+        metrics = trainer.iterate().metrics
     assert all(np.isfinite(value) for value in metrics.values())
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
     assert trainer.collector.rollout.observation.dtype == torch.uint8

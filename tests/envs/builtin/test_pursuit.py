@@ -104,7 +104,7 @@ def test_both_learn_with_one_policy(backend):
     trainer = Trainer("ppo", "Pursuit", seed=1, backend=backend, **SMALL)
     before = [weight.clone() for weight in trainer.policy.parameters()]
     for _ in range(3):
-        metrics = trainer.iterate()
+        metrics = trainer.iterate().metrics
     assert trainer.collector.rollout.reward.shape == (16, 16)
     assert all(np.isfinite(value) for value in metrics.values())
     assert all(not torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))

@@ -298,7 +298,7 @@ def test_what_make_refuses():
 def test_training_on_a_vector_env(mode):
     trainer = hr.Trainer("ppo", counts(mode), num_steps=16, epochs=1)
     for _ in range(3):
-        metrics = trainer.iterate()
+        metrics = trainer.iterate().metrics
     assert trainer.config.num_envs == NUM_ENVS
     assert trainer.steps < 3 * 16 * NUM_ENVS and trainer.episodes.count > 10
     assert np.isfinite(metrics["loss"])

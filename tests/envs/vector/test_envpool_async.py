@@ -199,7 +199,7 @@ def test_training_at_their_own_pace(pools):
     assert type(trainer.env) is EnvPoolEnv and pools[-1].batch_size == 4
     assert trainer.settings()["workers"] is None, "a resumed run makes the same"
     for _ in range(3):
-        metrics = trainer.iterate()
+        metrics = trainer.iterate().metrics
     assert np.isfinite(list(metrics.values())).all() and trainer.episodes.count > 0
     state = trainer.state_dict()
     trainer.load_state_dict(state)

@@ -197,6 +197,6 @@ def test_a_worker_finds_games_though_nobody_has_imported_them_there():
 
 def test_a_game_is_learned_by_convolutions(pong):
     trainer = hr.Trainer("ppo", pong(), num_steps=8, epochs=1, hidden=(), shared=True)
-    metrics = trainer.iterate()
+    metrics = trainer.iterate().metrics
     assert type(trainer.policy.encoder).__name__ == "ImageEncoder" and trainer.policy.encoder.size == 512
     assert np.isfinite(metrics["loss"])

@@ -89,7 +89,7 @@ def test_a_constructor_that_goes_on_failing_ends_it_and_says_where():
 def test_a_training_goes_on_and_its_rows_count_what_happened(fault, restarts, tmp_path):
     faulty = functools.partial(Counter, fault, once=str(tmp_path / "happened"))
     trainer = Trainer("ppo", faulty, workers=2, on_error="restart", **SETTINGS)
-    rows = [trainer.row(trainer.iterate()) for _ in range(3)]
+    rows = [trainer.iterate().row() for _ in range(3)]
     trainer.close()
     assert rows[-1]["restarts"] == restarts and all(np.isfinite(row["policy_gradient_loss"]) for row in rows)
     assert rows[-1]["episodes"] > 10

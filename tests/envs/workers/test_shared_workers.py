@@ -16,7 +16,7 @@ from headrace.envs.workers import resources, spin_wait, tuning
 from headrace.envs.workers.env import WorkerEnv
 from headrace.envs.workers.process import WorkerProcess
 from headrace.envs.workers.tuning import StepTime, choose, step_time
-from headrace.training.config import settle
+from headrace.training.config import merge_settings
 from headrace.training.trainer import Trainer
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
@@ -164,18 +164,18 @@ def test_an_environment_is_tried_and_closed(monkeypatch):
 
 def test_settings_take_a_number_or_auto():
     for given, kept in (("auto", "auto"), (3, 3), (3.0, 3), (None, None), ("none", None)):
-        assert settle(None, {}, {}, {"workers": given})[0].workers == kept
+        assert merge_settings(None, {}, {}, {"workers": given})[0].workers == kept
     with pytest.raises(TypeError, match=r"workers must be int \| 'auto' \| None, got 'many'"):
-        settle(None, {}, {}, {"workers": "many"})
+        merge_settings(None, {}, {}, {"workers": "many"})
     with pytest.raises(ValueError, match="collection must be one of sync, double_buffered, async, got 'slow'"):
-        settle(None, {}, {}, {"collection": "slow"})
+        merge_settings(None, {}, {}, {"collection": "slow"})
 
 
 def test_auto_is_told_and_resumed_with_as_many(monkeypatch, capfd):
     monkeypatch.setattr(tuning, "step_time", lambda factory: StepTime(1.0, 0.0))
     trainer = Trainer("a2c", CARTPOLE, num_envs=2, num_steps=4, workers="auto", hidden=(8,))
     assert "2 workers: a step of one world takes 1e+03 ms, waiting; one of all 2" in capfd.readouterr().err
-    assert trainer.settings()["workers"] == 2 and "2 environments of" in trainer.plan
+    assert trainer.settings()["workers"] == 2 and "2 environments of" in trainer.resources
     trainer.close()
 
 

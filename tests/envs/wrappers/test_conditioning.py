@@ -12,7 +12,7 @@ from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete
 from headrace.envs.wrappers.conditioning import InformedEnv
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
 
 
@@ -41,7 +41,7 @@ class Guess(Walk):
 
 def collected(env, steps=24, rollouts=1, seed=0):
     policy = ActorCritic(env.observation_space, env.action_space, (8,))
-    collector = Collector(env, policy, steps, {}, seed)
+    collector = InlineCollector(env, policy, steps, {}, seed)
     for _ in range(rollouts):
         rollout = collector.collect()
     return collector, rollout
@@ -91,7 +91,7 @@ def test_each_episode_draws_its_own(space):
     again, other = (collected(InformedEnv(Walk(64), space), 40, 3, seed)[1] for seed in (4, 5))
     assert torch.equal(again.observation.agent_info, rollout.observation.agent_info)
     assert not torch.equal(other.observation.agent_info, rollout.observation.agent_info)
-    fresh = Collector(InformedEnv(Walk(64), space), collector.policy, 40, {}, 4)
+    fresh = InlineCollector(InformedEnv(Walk(64), space), collector.policy, 40, {}, 4)
     fresh.load_state_dict(collector.state_dict())
     ends = [one.collect().observation.agent_info for one in (fresh, collector)]
     assert torch.equal(*ends)

@@ -18,7 +18,7 @@ from headrace.data.rollout import Rollout, tree_map
 from headrace.envs import make
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.wrappers.device_env import DeviceEnv
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 from headrace.parallel.stagger import Stagger
 from headrace.policies.actor_critic import ActorCritic
 from headrace.training.trainer import Trainer
@@ -129,7 +129,7 @@ def test_a_state_that_is_loaded_begins_anew_and_the_device_knows():
 def test_a_collector_with_its_policy_there_collects_the_same():
     def collected(env, device):
         policy = ActorCritic(env.observation_space, env.action_space, hidden=(8,), seed=1).to(device)
-        collector = Collector(env, policy, 4, {}, seed=3)
+        collector = InlineCollector(env, policy, 4, {}, seed=3)
         stagger = Stagger(collector.rollout, 12)
         kept = []
         for _ in range(4):

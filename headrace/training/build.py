@@ -1,0 +1,133 @@
+"""From a plan to the parts of a training: devices, environments, algorithm, collector."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace import envs
+from headrace.algorithms.base import Algorithm
+from headrace.algorithms.group_algorithm import Grouped
+from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.core.device import torch_threads
+from headrace.core.precision import resolve
+from headrace.core.timer import Timer
+from headrace.envs.base import AsyncEnv, Env
+from headrace.envs.wrappers.conditioning import informed
+from headrace.parallel.collection_modes import make_collector
+from headrace.parallel.collector import Collector, InlineCollector
+from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.placement import Placement, hidden_weights
+from headrace.parallel.stagger import Stagger
+from headrace.training import multi_agent
+from headrace.training.config import EVAL_ENV_SETTINGS, TrainConfig
+from headrace.training.plan import TrainPlan
+
+MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a Trainer is made of."""
+
+    config: TrainConfig  # the plan's, with what was chosen while building
+    placement: Placement
+    env: Env
+    algorithm: Algorithm
+    collector: Collector
+    stagger: Stagger
+    timer: Timer
+    graph: GraphedIteration | None  # replays iterations from a CUDA graph
+
+
+def build(plan: TrainPlan, stack: ExitStack) -> Parts:
+    """The parts of a training. Whatever has to be closed is pushed on the stack, also where this fails.
+
+    Raises TypeError, ValueError for settings that do not fit the environment or the algorithm.
+    """
+    placement = Placement.on(plan.config.device, _num_weights(plan))
+    if placement.learn.type == "cuda":
+        from headrace.checks import parity
+
+        parity.offer_kernels(placement.learn)
+    made, config = _environment(plan, placement)
+    if plan.ready_env is None:
+        stack.callback(made.close)
+    env = informed(made, plan.agent_info, config.eval_freq)
+    algorithm = _algorithm(plan, env)
+    config = replace(config, precision=resolve(config.precision, algorithm.policy, env.device))
+    timer = Timer()
+    collector = make_collector(
+        *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
+        *(algorithm.columns(), config.seed, timer),
+    )
+    stack.callback(collector.close)
+    stagger = _stagger(config, env, algorithm, collector)
+    return Parts(
+        config, placement, env, algorithm, collector, stagger, timer, _graph(config, env, algorithm, collector)
+    )
+
+
+def _num_weights(plan: TrainPlan) -> int:
+    """How many weights will learn: those of a policy that exists, else those between the hidden layers to be made."""
+    if not isinstance(plan.algorithm, str):
+        return sum(parameter.numel() for parameter in plan.algorithm.policy.parameters())
+    return hidden_weights(getattr(plan.algorithm_config, "hidden", ()))
+
+
+def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfig]:
+    """The environments, and the config with their number and that of their workers."""
+    config = plan.config
+    env = plan.ready_env
+    if env is None:
+        env = _made(plan, config.backend, placement)
+        workers = len(env.parts) if isinstance(env, AsyncEnv) and env.backend == "workers" else 0
+        return env, replace(config, workers=workers or None)  # a resumed run has as many
+    copies = env.num_envs // getattr(env, "num_agents", 1)
+    if plan.num_envs not in (None, copies):
+        raise ValueError(f"num_envs is {plan.num_envs}, and the environments you made are {copies}")
+    return env, replace(config, num_envs=copies)
+
+
+def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:
+    """The environments by a backend; as plain torch where this machine's CUDA kernel cannot be trusted."""
+    options: dict[str, Any] = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
+    options["workers"] = plan.workers or plan.config.workers
+    assert plan.source is not None
+    env = envs.make(plan.source, plan.config.num_envs, backend=backend, device=placement.collect, **options)
+    if env.backend != "cuda":
+        return env
+    from headrace.checks import parity
+
+    return parity.trusted(env, lambda: _made(plan, "torch", placement))
+
+
+def _algorithm(plan: TrainPlan, env: Env) -> Algorithm:
+    if not isinstance(plan.algorithm, str):
+        multi_agent.check_spaces(plan.algorithm.policy, env)
+        return plan.algorithm
+    kind = algorithm_classes(plan.algorithm).algorithm
+    multi_agent.check_actions(plan.algorithm, lambda name: algorithm_classes(name).algorithm.actions, ALGORITHMS, env)
+    with torch_threads(1):  # several take longer over such small matrices, and give other bits
+        return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed)
+
+
+def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> Stagger:
+    rollouts_whole = "value" in collector.rollout.columns
+    if config.drop_slowest and (config.stagger or not rollouts_whole):
+        raise ValueError("drop_slowest is for algorithms that learn from whole rollouts, and goes without stagger")
+    if config.stagger and not rollouts_whole:
+        raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {algorithm.name}")
+    return Stagger(collector.rollout, env.max_steps if config.stagger else None, env.num_agents)
+
+
+def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> GraphedIteration | None:
+    """What replays iterations from a CUDA graph; None where the device has none, or it cannot be trusted."""
+    # environments of other libraries may launch kernels that no graph records
+    compiled = env.device.type == "cuda" and env.backend in ("cuda", "torch")
+    if not (config.graphs and compiled and isinstance(collector, InlineCollector)) or isinstance(algorithm, Grouped):
+        return None
+    from headrace.checks import parity
+
+    return GraphedIteration(collector, algorithm) if parity.graphs_trusted(env.device) else None

@@ -1,0 +1,41 @@
+"""What an iteration of a training gives: everything that logs, progress displays and checkpoints read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class IterationResult:
+    """The state of a training after an iteration. Two are equal where everything but the times is."""
+
+    steps: int  # valid environment steps so far
+    iteration: int  # updates so far
+    metrics: Mapping[str, float]  # of this iteration's update
+    returns: list[float]  # of the episodes that ended in this iteration
+    lengths: list[int]  # likewise, steps
+    episodes: int  # ended so far
+    window: int  # episodes in the window, of which the next two are means
+    window_full: bool
+    mean_return: float | None  # None before an episode has ended
+    mean_length: float | None
+    details: Mapping[str, float | None]  # other columns of metrics.jsonl: returns by group, restarts ...
+    seconds: float = field(compare=False)  # of training so far: set-up, evaluation and saving excluded
+    steps_per_second: float = field(compare=False)  # since this process began
+    seconds_left: float | None = field(compare=False)  # until the first limit that can be foreseen
+    fractions: Mapping[str, float] = field(compare=False)  # of the time in env, inference, learning, other
+
+    def row(self) -> dict[str, float | None]:
+        """One row of metrics.jsonl."""
+        return {
+            "steps": self.steps,
+            "seconds": round(self.seconds, 6),
+            "iteration": self.iteration,
+            "episodes": self.episodes,
+            "steps_per_second": round(self.steps_per_second, 1),
+            "return": self.mean_return,
+            "length": self.mean_length,
+            **self.details,
+            **self.metrics,
+        }

@@ -1,0 +1,97 @@
+"""What a training is to be, settled from arguments, a file and defaults, before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace import envs
+from headrace.algorithms.registry import absolute_reference, algorithm_classes
+from headrace.training.config import TrainConfig, merge_settings, read_toml
+from headrace.training.scaling import derived
+
+if TYPE_CHECKING:
+    from headrace.algorithms.base import Algorithm
+    from headrace.envs import Env, Source
+    from headrace.envs.workers.process import Workers
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """The settings of a training, complete and checked. build() makes its parts."""
+
+    algorithm: str | Algorithm  # its name, or one made by the user
+    source: Source | None  # what make() makes environments of
+    ready_env: Env | None  # in its place: environments made by the user, who closes them
+    config: TrainConfig
+    algorithm_config: Any  # of the algorithm's own dataclass; None where the algorithm is made by the user
+    derived: Mapping[str, Any]  # settings that follow from num_envs
+    agent_info: Any = None
+    workers: Workers | None = None  # borrowed worker processes
+    num_envs: int | None = None  # where it was given by name
+
+    @property
+    def env(self) -> Source | Env:
+        """The environment as it was given."""
+        return self.ready_env or self.source  # type: ignore[return-value]
+
+
+def settle(
+    algorithm: str | Algorithm | None,
+    env: Any,
+    config: str | Path | None,
+    agent_info: Any,
+    options: dict[str, Any],
+) -> TrainPlan:
+    """The plan for what Trainer() was given. Raises TypeError, ValueError for settings that are wrong."""
+    file = read_toml(config) if config else {}
+    named = {name: file.pop(name, None) for name in ("algorithm", "env", "agent_info")}
+    agent_info = named["agent_info"] if agent_info is None else agent_info
+    algorithm = named["algorithm"] if algorithm is None else algorithm
+    env = named["env"] if env is None else env
+    if algorithm is None or env is None:
+        raise TypeError('name an algorithm and an environment, as in train("ppo", "CartPole-v1")')
+    if isinstance(algorithm, type):
+        name = algorithm.__name__
+        raise TypeError(f"{name} is a class: give its name, {name.lower()!r}, or one you made, {name}(policy)")
+    ready_env, source = (envs.adapted(env), None) if is_ready(env) else (None, env)
+    workers = options.get("workers")
+    borrowed = None if workers is None or isinstance(workers, int | str) else workers
+    if borrowed is not None:
+        options = {**options, "workers": borrowed.number}
+    kind, config_class = algorithm_classes(algorithm) if isinstance(algorithm, str) else (algorithm, None)
+    defaults = {} if source is None else envs.spec(source).defaults.get(kind.name, {})
+    follows = derived(config_class, defaults, {**file, **options})
+    train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
+    return TrainPlan(
+        *(algorithm, source, ready_env, train_config, algorithm_config, follows),
+        *(agent_info, borrowed, options.get("num_envs")),
+    )
+
+
+def is_ready(source: Any) -> bool:
+    """Whether this is an Env already, rather than what make() makes one of."""
+    return not isinstance(source, str | type) and hasattr(source, "num_envs") and hasattr(source, "step")
+
+
+def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: str | None) -> dict[str, Any]:
+    """What train(resume=...) needs to make a trainer again, in JSON's types. own: the algorithm's config."""
+    algorithm = plan.algorithm
+    return {
+        "algorithm": absolute_reference(algorithm) if isinstance(algorithm, str) else algorithm.name,
+        "env": None if plan.source is None else _reference(plan.source),
+        **({} if agent_info is None else {"agent_info": agent_info}),
+        **asdict(config),
+        **(asdict(own) if is_dataclass(own) and not isinstance(own, type) else {}),
+    }
+
+
+def _reference(source: Source) -> str | None:
+    """The name by which another process finds the environment again, from any folder; None where there is none."""
+    name = envs.spec(source).name
+    place, colon, member = name.rpartition(":")
+    if "<" in name:  # a lambda, or something local to a function
+        return None
+    return f"{Path(place).resolve()}{colon}{member}" if place.endswith(".py") else name

@@ -1,0 +1,35 @@
+"""One iteration on made-up observations before the clock runs, so that every kernel is compiled."""
+
+from __future__ import annotations
+
+import torch
+
+from headrace.core import rng
+from headrace.data.rollout import Rollout
+from headrace.parallel.collector import output_columns
+from headrace.training.build import Parts
+
+WARM_UP_STEPS = 2
+
+
+@torch.no_grad()
+def warm_up(parts: Parts) -> None:
+    """Collect, act and learn once on made-up observations, then forget it."""
+    collector, policy = parts.collector, parts.algorithm.policy
+    steps = max(WARM_UP_STEPS, policy.sequence_length)
+    num_envs, device = parts.env.num_envs, parts.env.device
+    rollout = Rollout(steps, num_envs, collector.rollout.columns, device)
+    rollout.valid.fill_(True)
+    random = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, policy.num_draws, device)
+    rnn_state = policy.initial_state(num_envs)
+    for t in range(steps):
+        output = policy.act(rollout.observation[t], rnn_state, random[t])
+        rnn_state = output.rnn_state
+        for name in output_columns(rollout):
+            getattr(rollout, name)[t] = getattr(output, name)
+    if "value" in rollout.columns:
+        rollout.value[steps] = policy.value(rollout.observation[steps], rnn_state)
+    with torch.enable_grad():
+        parts.algorithm.warm_up(rollout)
+    collector.warm_up()
+    parts.timer.seconds.clear()
