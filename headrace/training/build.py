@@ -84,7 +84,7 @@ def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfi
         env = _made(plan, config.backend, placement)
         workers = len(env.parts) if isinstance(env, AsyncEnv) and env.backend == "workers" else 0
         return env, replace(config, workers=workers or None)  # a resumed run has as many
-    copies = env.num_envs // getattr(env, "num_agents", 1)
+    copies = env.num_copies
     if plan.num_envs not in (None, copies):
         raise ValueError(f"num_envs is {plan.num_envs}, and the environments you made are {copies}")
     return env, replace(config, num_envs=copies)

@@ -61,8 +61,7 @@ class Trainer:
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             with self._torch_settings():
                 warm_up(parts)
-                processes = self.env.plan() if hasattr(self.env, "plan") else ""
-                resources = [processes, self.algorithm.prepare(self.collector.rollout)]
+                resources = [self.env.plan(), self.algorithm.prepare(self.collector.rollout)]
                 self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
             self._stack = stack.pop_all()
 
@@ -152,7 +151,7 @@ class Trainer:
 
     def _workers(self) -> dict[str, int]:
         """Environments that were made again after a failure, and steps that were dropped, since the run began."""
-        now = {"restarts": getattr(self.env, "restarts", 0), "dropped_steps": self.collector.dropped_steps}
+        now = {"restarts": self.env.restarts, "dropped_steps": self.collector.dropped_steps}
         return {name: self._workers_before[name] + number for name, number in now.items()}
 
     def state_dict(self) -> dict[str, Any]:
