@@ -13,7 +13,7 @@ import headrace as hr
 class Thermostat(gymnasium.Env):
     """Keep a room at 20 degrees by switching a heater on and off."""
 
-    observation_space = Box(-2.0, 2.0, (1,))  # how far from 20 degrees, in tens of degrees
+    observation_space = Box(-2.0, 2.0, (1,))  # difference from 20 degrees, in tens of degrees
     action_space = Discrete(2)  # off, on
 
     def reset(self, *, seed=None, options=None):

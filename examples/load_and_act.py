@@ -1,6 +1,6 @@
-"""Load a trained policy and let it act, in code that knows nothing of Headrace's training: load_and_act.py RUN
+"""Load a trained policy and use it in a loop of your own: load_and_act.py RUN
 
-RUN is the folder of a run on CartPole-v1, as `headrace train ppo CartPole-v1` prints it.
+RUN is the folder of a run on CartPole-v1, which `headrace train ppo CartPole-v1` prints.
 """
 
 import sys
@@ -22,4 +22,4 @@ print(f"one observation at a time: return {total:.0f}")
 
 batch = np.random.default_rng(0).uniform(-0.05, 0.05, (5, 4)).astype(np.float32)
 print("five at once:", policy.predict(batch)[0])
-print("five at once, drawn from the policy's distribution:", policy.predict(batch, deterministic=False)[0])
+print("five at once, sampled from the policy's distribution:", policy.predict(batch, deterministic=False)[0])

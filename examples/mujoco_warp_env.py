@@ -1,6 +1,6 @@
 """Physics on a GPU: HalfCheetah-v5's own model in MuJoCo Warp (pip install mujoco-warp "headrace[mujoco]").
 
-Nothing leaves the device. On a CPU it runs too, but slowly, and Warp compiles for minutes when first used.
+All data stay on the device. It also runs on a CPU, slowly; Warp compiles for minutes when first used.
 """
 
 from pathlib import Path
@@ -19,19 +19,19 @@ MODEL = Path(gymnasium.__file__).parent / "envs/mujoco/assets/half_cheetah.xml"
 
 
 class Cheetahs:
-    """Reward: metres forward a second, less 0.1 times the squared action. An episode has 1000 steps of 0.05 s."""
+    """Reward: forward speed in m/s minus 0.1 times the squared action. An episode has 1000 steps of 0.05 s."""
 
     observation_space, action_space = Box(-np.inf, np.inf, (17,)), Box(-1, 1, (6,))
-    autoreset, max_steps = "Disabled", 1000  # whoever steps it resets it: by reset_some()
+    autoreset, max_steps = "Disabled", 1000  # reset by calling reset_some()
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs, self.device = num_envs, "cuda" if torch.cuda.is_available() else "cpu"
         wp.set_device(self.device)
-        if self.device == "cuda":  # one queue of work for both libraries
+        if self.device == "cuda":  # both libraries use the same stream
             wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
         model = mujoco.MjModel.from_xml_path(str(MODEL))
         self.model, self.data = mjw.put_model(model), mjw.make_data(model, nworld=num_envs)
-        # the simulator's own memory, as torch sees it
+        # torch tensors that share the simulator's memory
         shared = (self.data.qpos, self.data.qvel, self.data.ctrl)
         self.position, self.velocity, self.control = map(torch.from_dlpack, shared)
         self.start, self.age = self.position.clone(), torch.zeros(num_envs, device=self.device)

@@ -1,4 +1,4 @@
-"""Collect: an agent on a board runs after the fruit. A world of one's own, to be trained with
+"""Collect: an agent on a board collects fruit. An environment of your own; train with
 
 headrace train ppo examples/my_env.py:Collect
 """
@@ -14,13 +14,13 @@ FRUITS = 5
 
 
 def place(board, key, draw):
-    """Put a fruit on a random square; on one that has a fruit already nothing changes."""
+    """Put a fruit on a random square. If it already has one, nothing changes."""
     square = randint(key, draw, SIZE * SIZE)
     board[square // SIZE, square % SIZE] = 1
 
 
 class Collect(KernelEnv):
-    """Reward 1 for each fruit eaten; a new one grows elsewhere. The agent sees the board and its own square."""
+    """Reward 1 for each fruit eaten; a new one appears elsewhere. The agent observes the board and its own position."""
 
     observation_space = Box(0.0, 1.0, (2 * SIZE * SIZE,))
     action_space = Discrete(4)  # up, down, left, right

@@ -1,4 +1,4 @@
-"""Train PPO on CartPole, and see how good it is on Gymnasium's own CartPole: train_cartpole.py [STEPS]"""
+"""Train PPO on CartPole and evaluate it on Gymnasium's CartPole: train_cartpole.py [STEPS]"""
 
 import sys
 
