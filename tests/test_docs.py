@@ -69,7 +69,7 @@ class Reach(hr.KernelEnv):
         return (s.x,)
 """,
     "docs/checking.md": """
-from headrace.parallel.collector import Collector
+from headrace.parallel.collector import InlineCollector
 env = hr.make('CartPole-v1', 2)
 policy = hr.ActorCritic(env.observation_space, env.action_space)
 num_steps, columns, seed = 4, {}, 0
