@@ -1,7 +1,7 @@
-"""Does this machine compute what plain torch on the CPU does? Kernels, fused code and graphs, each in about a second.
+"""Compares the kernels, fused code and graphs of a device with plain torch on the CPU. Each check takes about a second.
 
-`headrace check` prints the outcome. Before the first training on a GPU the part that it needs is checked unasked; what
-passed is remembered for this GPU, driver and set of versions.
+`headrace check` prints the results. Kernels are also validated before their first use on a GPU; the result is stored
+for this GPU, driver and set of versions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from headrace.core.returns import gae
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.envs import make
+from headrace.envs.base import Env
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.runtime import cache
@@ -37,21 +38,21 @@ from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic
 
-WORLDS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too
-NUM_WORLDS, NUM_STEPS = 256, 40
+ENVS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too
+NUM_ENVS, NUM_STEPS = 256, 40
 OBSERVATION, ACTION = Box(-1, 1, (5,)), Discrete(3)
 FILE = "parity.json"
 
 
 class Check(NamedTuple):
-    """One comparison, and how it came out."""
+    """The result of one comparison."""
 
     name: str
     passed: bool
-    worst: float | None  # difference, relative to max(1, |x|); None where nothing could be compared
+    worst: float | None  # difference, relative to max(1, |x|); None where the comparison failed
     allowed: float | None
     seconds: float
-    note: str  # what differs most, or why nothing could be compared
+    note: str  # what differs most, or why the comparison failed
 
 
 def check(device: torch.device) -> list[Check]:
@@ -59,17 +60,17 @@ def check(device: torch.device) -> list[Check]:
     comparisons: dict[str, Callable[[], Deviation]] = {
         "random numbers": partial(_random_numbers, device),
         "advantages": partial(_advantages, device),
-        "decisions": partial(_decisions, device),
+        "actions": partial(_actions, device),
         "learning": partial(_learning, device),
     }
-    comparisons |= {f"{name}, single steps": partial(_steps, name, device) for name in WORLDS}
+    comparisons |= {f"{name}, single steps": partial(_steps, name, device) for name in ENVS}
     if device.type == "cuda":
         comparisons["iterations as graphs"] = partial(_graphs, device)
     return [_run(name, comparison) for name, comparison in comparisons.items()]
 
 
 def _run(name: str, comparison: Callable[[], Deviation]) -> Check:
-    """A comparison that raises is one that did not pass: where kernels do not run, they cannot be trusted either."""
+    """A comparison that raises an exception has not passed."""
     began = perf_counter()
     try:
         found = comparison()
@@ -78,57 +79,50 @@ def _run(name: str, comparison: Callable[[], Deviation]) -> Check:
     return Check(name, found.passed, found.worst, found.allowed, perf_counter() - began, found.column)
 
 
-def trusted(env: Any, plain: Callable[[], Any]) -> Any:
-    """The environment, where its CUDA kernel agrees with plain torch on this machine; else what plain() makes, and a
-    line on stderr that says why."""
-    title = f"{env.name} {hashlib.sha256(env.source.code.encode()).hexdigest()[:12]}"
-    doubt = _remembered(env.device, title, partial(_env_steps, env))
-    if not doubt:
-        return env
-    _say(f"the CUDA kernel of {env.name} differs from plain torch on this machine ({doubt}): it runs as torch instead")
-    return plain()
+def trusted(env: Env, plain: Callable[[], Env]) -> Env:
+    """A CompiledEnv, if its CUDA kernel agrees with plain torch on this machine; else plain(), with a message on
+    stderr."""
+    assert isinstance(env, CompiledEnv)
+    name = f"{env.name} {hashlib.sha256(env.source.code.encode()).hexdigest()[:12]}"
+    what = f"the CUDA kernel of {env.name} differs"
+    return env if _agrees(env.device, name, partial(_env_steps, env), what, "it runs as torch instead") else plain()
 
 
 def offer_kernels(device: torch.device) -> None:
-    """Let CUDA kernels serve for random numbers and advantages, where numba-cuda is installed and they agree with plain
-    torch on this machine; a line on stderr if they do not."""
+    """Register CUDA kernels for random numbers and advantages, if numba-cuda is installed and they agree with plain
+    torch on this machine; a message on stderr if they do not."""
     if find_spec("numba_cuda") is None:
         return
-    doubt = _remembered(device, "random numbers and advantages", partial(_numbers, device))
-    if doubt:
-        _say(f"CUDA kernels differ from plain torch on this machine ({doubt}): plain torch runs instead")
-    else:
+    name, what, instead = "random numbers and advantages", "CUDA kernels differ", "plain torch runs instead"
+    if _agrees(device, name, partial(_numbers, device), what, instead):
         import_module("headrace.bindings.rng_returns_cuda")
 
 
 def graphs_trusted(device: torch.device) -> bool:
-    """Whether iterations replayed from a CUDA graph agree with plain ones on this machine; a line on stderr if not."""
-    doubt = _remembered(device, "graphs", partial(_graphs, device))
-    if doubt:
-        _say(f"CUDA graphs differ from plain torch on this machine ({doubt}): iterations run step by step")
-    return not doubt
+    """Whether iterations replayed from a CUDA graph agree with plain ones on this machine; a message on stderr if they
+    do not."""
+    return _agrees(device, "graphs", partial(_graphs, device), "CUDA graphs differ", "iterations run step by step")
 
 
-def _remembered(device: torch.device, name: str, comparison: Callable[[], Deviation]) -> str:
-    """Why a comparison does not pass, empty where it does: as it came out before on this machine, else now."""
+def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation], what: str, instead: str) -> bool:
+    """Whether a comparison passes: by the stored result of this machine, or else by a new one."""
     path = cache.folder() / FILE
     with cache.locked(path.with_suffix(".lock")):
-        known = json.loads(path.read_text()) if path.is_file() else {}
-        machine = known.setdefault(json.dumps(facts(device)), {})
-        if name not in machine:
-            done = _run(name, comparison)
-            why = done.note if done.worst is None else f"{done.note} by {done.worst:.2g}"
-            machine[name] = "" if done.passed else why
-            cache.write(path, json.dumps(known, indent=1).encode())
-    return machine[name]
-
-
-def _say(text: str) -> None:
-    print(f"{text}. `headrace check --device cuda` tells more", file=sys.stderr, flush=True)
+        stored = json.loads(path.read_text()) if path.is_file() else {}
+        results = stored.setdefault(json.dumps(facts(device)), {})
+        if name not in results:
+            found = _run(name, comparison)
+            difference = found.note if found.worst is None else f"{found.note} by {found.worst:.2g}"
+            results[name] = "" if found.passed else difference
+            cache.write(path, json.dumps(stored, indent=1).encode())
+    if results[name]:
+        text = f"{what} from plain torch on this machine ({results[name]}): {instead}"
+        print(f"{text}. For details run `headrace check --device cuda`", file=sys.stderr, flush=True)
+    return not results[name]
 
 
 def facts(device: torch.device) -> dict[str, str]:
-    """What the outcome may depend on: device, driver, versions."""
+    """What the result may depend on: device, driver, versions."""
     found = {"device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"}
     if device.type == "cuda":
         found["driver"] = _driver()
@@ -156,33 +150,33 @@ def _numbers(device: torch.device) -> Deviation:
     return draws if not draws.passed else _advantages(device, random_and_gae.gae)
 
 
-def _random_numbers(device: torch.device, served: Any = rng.uniform) -> Deviation:
+def _random_numbers(device: torch.device, fused_uniform: Callable[..., Tensor] = rng.uniform) -> Deviation:
     block = (7, rng.Purpose.ACTION, 2**32 - 3, 6, 100, 5)
-    return _share("draws", served(*block, device), rng.uniform.plain(*block, "cpu"))  # type: ignore[attr-defined]
+    return _unequal("draws", fused_uniform(*block, device), rng.uniform.plain(*block, "cpu"))  # type: ignore[attr-defined]
 
 
-def _advantages(device: torch.device, served: Any = gae) -> Deviation:
+def _advantages(device: torch.device, fused_gae: Callable[..., Tensor] = gae) -> Deviation:
     source = torch.Generator().manual_seed(0)
-    columns: Any = [torch.randn(32, 100, generator=source) for _ in range(3)]
+    columns = [torch.randn(32, 100, generator=source) for _ in range(3)]
     columns += [torch.rand(32, 100, generator=source) < 0.05 for _ in range(2)]
-    found = served(*(x.to(device) for x in columns), 0.99, 0.95)
-    return _apart("advantage", found, gae.plain(*columns, 0.99, 0.95), 1e-5)  # type: ignore[attr-defined]
+    found = fused_gae(*(x.to(device) for x in columns), 0.99, 0.95)
+    return _difference("advantage", found, gae.plain(*columns, 0.99, 0.95), 1e-5)  # type: ignore[attr-defined]
 
 
-def _decisions(device: torch.device) -> Deviation:
+def _actions(device: torch.device) -> Deviation:
     policy, rollout = _collected()
-    random = rng.uniform.plain(3, rng.Purpose.ACTION, 0, 1, NUM_WORLDS, policy.num_draws, "cpu")[0]  # type: ignore[attr-defined]
-    seen = rollout.observation[0]
-    there = ppo.PPO(deepcopy(policy).to(device)).policy  # with all weights in one buffer, as kernels want them
+    random = rng.uniform.plain(3, rng.Purpose.ACTION, 0, 1, NUM_ENVS, policy.num_draws, "cpu")[0]  # type: ignore[attr-defined]
+    observation = rollout.observation[0]
+    on_device = ppo.PPO(deepcopy(policy).to(device)).policy  # with all weights in one buffer, as kernels require
     with torch.no_grad():
         with fused.plain_only():
-            expected = policy.act(seen, None, random)
-        found = there.act(seen.to(device), None, random.to(device))
-    same = found.action.cpu() == expected.action  # a draw may fall on the very edge between two actions
+            expected = policy.act(observation, None, random)
+        found = on_device.act(observation.to(device), None, random.to(device))
+    same = found.action.cpu() == expected.action  # rounding may decide between two actions
     if same.float().mean() < 0.99:
-        return _share("action", found.action, expected.action)
-    log_prob = _apart("log_prob", found.log_prob.cpu()[same], expected.log_prob[same], 1e-4)
-    return max(log_prob, _apart("value", found.value, expected.value, 1e-4), key=lambda one: one.worst)
+        return _unequal("action", found.action, expected.action)
+    log_prob = _difference("log_prob", found.log_prob.cpu()[same], expected.log_prob[same], 1e-4)
+    return max(log_prob, _difference("value", found.value, expected.value, 1e-4), key=lambda one: one.worst)
 
 
 def _learning(device: torch.device) -> Deviation:
@@ -195,42 +189,34 @@ def _learning(device: torch.device) -> Deviation:
     theirs = ppo.PPO(policy, config)
     with fused.plain_only():
         ppo.learn(policy, theirs.optimizer, rollout, advantage, returns, order, config)
-    there = (rollout.to(device), advantage.to(device), returns.to(device), order.to(device))
-    ppo.learn(ours.policy, ours.optimizer, *there, config)
-    return _apart("weights", ours.optimizer.flat, theirs.optimizer.flat, 1e-4)
+    inputs = (rollout.to(device), advantage.to(device), returns.to(device), order.to(device))
+    ppo.learn(ours.policy, ours.optimizer, *inputs, config)
+    return _difference("weights", ours.optimizer.flat, theirs.optimizer.flat, 1e-4)
 
 
 def _steps(name: str, device: torch.device) -> Deviation:
-    env: Any = make(name, NUM_WORLDS, backend=device.type, device=device)
+    env = make(name, NUM_ENVS, backend=device.type, device=device)
+    assert isinstance(env, CompiledEnv)
     return _env_steps(env)
 
 
 def _env_steps(env: CompiledEnv) -> Deviation:
-    """An environment's kernel beside plain torch on the CPU; beside the CPU's kernel, where it branches."""
-    from headrace.kernels.targets.torch.env import TorchWorlds
-
-    worlds = _fresh(env)
+    """An environment's kernel compared with plain torch on the CPU; with the CPU's kernel, where it branches."""
+    worlds = type(env.worlds)(env.source, NUM_ENVS, device=env.device)  # type: ignore[call-arg]
     try:
-        reference: Any = TorchWorlds(env.source, NUM_WORLDS)
+        reference = CompiledEnv(env.source.cls, NUM_ENVS, "torch")
     except EnvError:
-        from headrace.kernels.targets.cpu.env import CpuWorlds
-
-        reference = CpuWorlds(env.source, NUM_WORLDS, threads=1)
-    return deviation(worlds, reference, NUM_STEPS, seed=1)
-
-
-def _fresh(env: CompiledEnv) -> Any:
-    """Worlds of an environment's kernel that nobody else steps."""
-    return type(env.worlds)(env.source, NUM_WORLDS, device=env.device)  # type: ignore[call-arg]
+        reference = CompiledEnv(env.source.cls, NUM_ENVS, "cpu", threads=1)
+    return deviation(worlds, reference.worlds, NUM_STEPS, seed=1)
 
 
 def _graphs(device: torch.device) -> Deviation:
-    """Three iterations replayed from a graph beside the same three run step by step."""
+    """Three iterations replayed from a graph compared with the same three run step by step."""
     results = []
     for graph in (True, False):
-        env = make("CartPole-v1", NUM_WORLDS, backend="torch", device=device)
+        env = make("CartPole-v1", NUM_ENVS, backend="torch", device=device)
         config = ppo.PPOConfig(num_steps=8, epochs=2, minibatch_size=512, schedule="linear")
-        learner: Any = ppo.PPO.build(config, env.observation_space, env.action_space, 0, device)
+        learner = ppo.PPO.build(config, env.observation_space, env.action_space, 0, device)
         collector = InlineCollector(env, learner.policy, config.num_steps, learner.columns(), 0)
         graphed = GraphedIteration(collector, learner)
         for k in range(4):
@@ -239,13 +225,13 @@ def _graphs(device: torch.device) -> Deviation:
         if graphed.refused:
             raise RuntimeError(graphed.refused)
         results.append(learner.optimizer.flat)
-    return _apart("weights", results[0], results[1].cpu(), 1e-4)
+    return _difference("weights", results[0], results[1].cpu(), 1e-4)
 
 
 def _collected() -> tuple[ActorCritic, Rollout]:
-    """A policy, and a rollout that it might have collected, on the CPU."""
+    """A policy and a rollout of random data, on the CPU."""
     own = {"action": action_column(ACTION), "log_prob": Column(), "value": Column(bootstrap=True)}
-    rollout = Rollout(8, NUM_WORLDS, env_columns(OBSERVATION) | own)
+    rollout = Rollout(8, NUM_ENVS, env_columns(OBSERVATION) | own)
     source = torch.Generator().manual_seed(0)
     rollout.observation.copy_(torch.randn(rollout.observation.shape, generator=source))
     rollout.action.copy_(torch.randint(0, 3, rollout.action.shape, generator=source))
@@ -254,11 +240,11 @@ def _collected() -> tuple[ActorCritic, Rollout]:
     return ActorCritic(OBSERVATION, ACTION, seed=2), rollout
 
 
-def _share(column: str, ours: Tensor, theirs: Tensor) -> Deviation:
-    """Of numbers that must be bit-equal, the share that are not."""
+def _unequal(column: str, ours: Tensor, theirs: Tensor) -> Deviation:
+    """The fraction of unequal numbers, of which none is allowed."""
     return Deviation(column, (ours.cpu() != theirs).float().mean().item(), 0.0)
 
 
-def _apart(column: str, ours: Tensor, theirs: Tensor, allowed: float) -> Deviation:
+def _difference(column: str, ours: Tensor, theirs: Tensor, allowed: float) -> Deviation:
     difference = (ours.detach().cpu() - theirs.detach()).abs() / theirs.detach().abs().clamp(min=1)
     return Deviation(column, difference.nan_to_num(nan=torch.inf).max().item(), allowed)

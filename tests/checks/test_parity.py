@@ -1,6 +1,6 @@
-"""`headrace check` and the check before the first use of CUDA: what agrees passes, a wrong kernel is found.
+"""`headrace check` and the validation before the first use of CUDA: correct kernels pass, wrong kernels are found.
 
-CUDA kernels run in Numba's simulator, in a process of their own.
+CUDA kernels run in Numba's simulator, in a separate process.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from headrace.kernels.targets.torch.env import TorchWorlds
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
-NAMES = ["random numbers", "advantages", "decisions", "learning", *(f"{x}, single steps" for x in parity.WORLDS)]
+NAMES = ["random numbers", "advantages", "actions", "learning", *(f"{x}, single steps" for x in parity.ENVS)]
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
-    """Few worlds and steps, and nothing remembered from other tests."""
-    monkeypatch.setattr(parity, "NUM_WORLDS", 4 if SIMULATED else 64)
+    """Few environments and steps, and no stored results of other tests."""
+    monkeypatch.setattr(parity, "NUM_ENVS", 4 if SIMULATED else 64)
     monkeypatch.setattr(parity, "NUM_STEPS", 4 if SIMULATED else 10)
     monkeypatch.setattr(parity, "FILE", str(tmp_path / "parity.json"))
 
 
 @pytest.mark.skipif(SIMULATED, reason="is the simulator")
 def test_simulator():
-    """The tests marked in_simulator, in a process of their own: Numba reads the setting when it is imported."""
+    """The tests marked in_simulator, in a separate process: Numba reads the setting when it is imported."""
     pytest.importorskip("numba_cuda")
     command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(
@@ -63,7 +63,7 @@ def test_the_cpu_agrees_with_plain_torch(tmp_path, capsys):
 
 @pytest.mark.skipif(SIMULATED, reason="is the simulator")
 def test_a_wrong_kernel_is_found(monkeypatch, capsys):
-    monkeypatch.setattr(parity, "WORLDS", ())
+    monkeypatch.setattr(parity, "ENVS", ())
     kernels = fused._kernels["returns.gae"]
     before = list(kernels)
     fused.register("returns.gae", lambda *args: True)(lambda reward, *rest: reward * 2)
@@ -83,7 +83,7 @@ def test_without_a_gpu_it_says_what_to_do(capsys):
 
 
 class Off(TorchWorlds):
-    """CartPole that pays too much, is told too late, or answers with NaN."""
+    """CartPole with a wrong reward, observation or flag."""
 
     column, by = "reward", 1e-3
 
@@ -107,7 +107,7 @@ def test_every_column_is_compared(monkeypatch, column, by):
     assert not found.passed and found.column == column
 
 
-def test_an_outcome_is_remembered_for_the_machine(monkeypatch, capsys):
+def test_a_result_is_stored_for_the_machine(monkeypatch, capsys):
     outcomes = iter([compare.Deviation("weights", 0.5, 1e-4), compare.Deviation("weights", 0.0, 1e-4)])
     monkeypatch.setattr(parity, "_graphs", lambda device: next(outcomes))
     cpu = torch.device("cpu")
@@ -123,7 +123,7 @@ def test_an_outcome_is_remembered_for_the_machine(monkeypatch, capsys):
 def test_simulated_kernels_are_trusted(cls, capsys):
     env = CompiledEnv(cls, 4, "cuda")
     assert parity.trusted(env, plain=None) is env
-    assert parity.trusted(env, plain=None) is env  # remembered
+    assert parity.trusted(env, plain=None) is env  # stored
     assert "differs" not in capsys.readouterr().err
 
 
@@ -145,7 +145,7 @@ def test_simulated_wrong_kernel_falls_back(monkeypatch, capsys):
 
 
 @in_simulator
-def test_simulated_kernels_of_numbers_are_offered_once_they_agree(monkeypatch, capsys):
+def test_simulated_kernels_of_random_numbers_and_advantages_are_registered_if_they_agree(monkeypatch, capsys):
     from headrace.kernels.targets.cuda import random_and_gae
 
     offered = []
