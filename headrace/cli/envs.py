@@ -1,4 +1,4 @@
-"""`headrace envs`: what is built in."""
+"""`headrace envs`: lists the built-in environments."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headrace.core.text import plain_table
 from headrace.data.spaces import describe, to_json
 from headrace.envs import Listing, listing
 
-DESCRIPTION = "The environments that are built in, with their spaces and the backends that run them."
-HINT = "Any other Gymnasium id (LunarLander-v3) and your own path/to/file.py:Class work as well."
+DESCRIPTION = "List the built-in environments, with their spaces and the backends that can run them."
+HINT = "Any other Gymnasium id (LunarLander-v3) and path/to/file.py:Class of your own work too."
 HEADINGS = ("name", "observation", "actions", "backends")
 
 
 @dataclass(frozen=True)
 class Envs:
-    """How to print them."""
+    """How to print the list."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print a JSON list instead of a table
 
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Envs, prog="headrace envs", description=DESCRIPTION, args=arguments)
     known = listing()
     if options.json:
-        print(json.dumps([_as_json(one) for one in known]))
+        print(json.dumps([_to_json(one) for one in known]))
         return
     rows = [(x.name, describe(x.observation_space), describe(x.action_space), " ".join(x.backends)) for x in known]
     if sys.stdout.isatty():
@@ -51,6 +51,6 @@ def _print_rich(rows: Sequence[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def _as_json(known: Listing) -> dict[str, object]:
+def _to_json(known: Listing) -> dict[str, object]:
     spaces = {"observation_space": to_json(known.observation_space), "action_space": to_json(known.action_space)}
     return {"name": known.name, **spaces, "backends": list(known.backends), "source": known.source}

@@ -1,4 +1,4 @@
-"""`headrace eval RUN`: how good a trained policy is."""
+"""`headrace eval RUN`: evaluates a trained policy."""
 
 from __future__ import annotations
 
@@ -10,32 +10,29 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from headrace.cli.run_policy import Choice, env_of, eval_env_kwargs, load_chosen
+from headrace.cli.run_policy import Choice, load_chosen
 from headrace.evaluation.evaluator import Evaluation, evaluate
 
-DESCRIPTION = "Returns of a trained policy on the original environment: headrace eval runs/ppo/CartPole-v1_1"
+DESCRIPTION = "Evaluate a trained policy in the reference environment: headrace eval runs/ppo/CartPole-v1_1"
 
 
 @dataclass(frozen=True)
 class Eval:
     """What to evaluate, and how."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # a run's folder, or a checkpoint in it
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # folder of a run or of a checkpoint in it
     choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]
-    episodes: int = 100  # whole episodes, each in a world of its own
-    seed: int = 0  # of the worlds and of drawn actions: the same seed gives the same episodes
-    workers: int | None = None  # processes that step the worlds; the returns are the same for any number, and for none
+    episodes: int = 100  # number of whole episodes
+    seed: int = 0  # of the environments and of sampled actions; the same seed gives the same episodes
+    workers: int | None = None  # processes that step the environments; the returns do not depend on it
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object instead of a table
 
 
 def main(arguments: list[str]) -> None:
-    """Evaluate and print a table or JSON."""
+    """Evaluate, and print a table or JSON."""
     options = tyro.cli(Eval, prog="headrace eval", description=DESCRIPTION, args=arguments)
-    policy, folder = load_chosen(options.run, options.choice)
-    env = options.choice.env or env_of(options.run)
-    deterministic = not options.choice.stochastic
-    alike = eval_env_kwargs(options.run)
-    result = evaluate(policy, env, options.episodes, options.seed, deterministic, workers=options.workers, **alike)
+    policy, folder, env, deterministic, kwargs = load_chosen(options.run, options.choice)
+    result = evaluate(policy, env, options.episodes, options.seed, deterministic, workers=options.workers, **kwargs)
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
         facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds}
@@ -44,8 +41,8 @@ def main(arguments: list[str]) -> None:
             facts["return_by_agent"] = {agent: _statistics(returns) for agent, returns in result.by_agent.items()}
         print(json.dumps(facts))
         return
-    manner = "deterministic" if deterministic else "actions drawn"
-    print(f"{env}: {options.episodes} episodes, {manner}, {folder}")
+    actions = "deterministic" if deterministic else "stochastic"
+    print(f"{env}: {options.episodes} episodes, {actions}, {folder}")
     print(_table(result))
 
 

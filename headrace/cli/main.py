@@ -1,6 +1,6 @@
-"""The `headrace` command: finds the verb, runs it, and gives people one line where something is wrong.
+"""The `headrace` command: runs a verb, and prints errors of the user as one line.
 
-This module and the list of verbs import nothing heavy, so that `headrace --help` answers at once.
+This module imports no large library, so that `headrace --help` is fast.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from headrace.core.text import did_you_mean
 
 VERBS = {  # each is a module of headrace.cli with main(arguments)
     "train": ("train an agent", "headrace train ppo CartPole-v1"),
-    "eval": ("returns of a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
-    "play": ("a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
-    "plot": ("learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
-    "diagnose": ("where a training script's time goes", "headrace diagnose train.py"),
-    "check": ("whether an environment, or a machine, is as it should be", "headrace check LunarLander-v3"),
-    "envs": ("the environments that are built in", "headrace envs"),
+    "eval": ("evaluate a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
+    "play": ("record a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
+    "plot": ("plot learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
+    "diagnose": ("find out where the time of a training script goes", "headrace diagnose train.py"),
+    "check": ("check an environment, or the kernels of this machine", "headrace check LunarLander-v3"),
+    "envs": ("list the built-in environments", "headrace envs"),
 }
-USAGE = 2  # exit code of every error that is the user's to mend
-INTERRUPTED = 130  # what a shell gives after Ctrl-C
+USAGE = 2  # exit code of an error that the user can fix
+INTERRUPTED = 130  # exit code of shells after Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (that of the process where none is given) and give its exit code."""
+    """Run a command line (by default sys.argv) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     show_traceback = "--traceback" in words or os.environ.get("HEADRACE_TRACEBACK", "0") not in ("", "0")
     words = [word for word in words if word != "--traceback"]
@@ -38,20 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"headrace {_version()}")
         return 0
     if words[0] not in VERBS:
-        return _complain(
-            f"there is no {words[0]!r}{did_you_mean(words[0], VERBS)}; `headrace --help` lists what there is"
-        )
+        return _complain(f"there is no verb {words[0]!r}{did_you_mean(words[0], VERBS)}; see `headrace --help`")
     return _run(words[0], words[1:], show_traceback)
 
 
 def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
     try:
         importlib.import_module(f"headrace.cli.{verb}").main(arguments)
-    except SystemExit as stop:  # the parser has answered --help, or said what is wrong
+    except SystemExit as stop:  # the parser has printed the help, or an error
         return stop.code if isinstance(stop.code, int) else USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has gone, as in `headrace envs | head -3`
+    except BrokenPipeError:  # the reader of a pipe has closed it, as in `headrace envs | head -3`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -62,9 +60,9 @@ def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
 
 
 def _is_message(error: Exception) -> bool:
-    """Whether an error says to the user what is wrong: raised by Headrace or Gymnasium on purpose, or a missing file.
+    """Whether an error is for the user: raised by Headrace or Gymnasium on purpose, or a missing file.
 
-    One that comes from other code (torch, the user's own environment) keeps its traceback.
+    Errors of other code (torch, the user's environment) keep their traceback.
     """
     if isinstance(error, OSError):
         return True
@@ -84,10 +82,10 @@ def _help() -> str:
     verbs = "\n".join(f"  {verb:<8} {phrase:<{width}}   {example}" for verb, (phrase, example) in VERBS.items())
     return (
         "usage: headrace VERB ...\n\n"
-        "Trains reinforcement-learning agents as fast as the hardware allows.\n\n"
+        "Train reinforcement-learning agents as fast as the hardware allows.\n\n"
         f"{verbs}\n\n"
-        "`headrace VERB --help` lists a verb's flags. --version gives the version, and --traceback after a verb\n"
-        "(or HEADRACE_TRACEBACK=1) shows where an error came from."
+        "`headrace VERB --help` lists the flags of a verb. `headrace --version` prints the version.\n"
+        "--traceback after a verb, or HEADRACE_TRACEBACK=1, prints the traceback of an error."
     )
 
 
@@ -97,4 +95,4 @@ def _version() -> str:
     try:
         return version("headrace")
     except PackageNotFoundError:
-        return "(sources that are not installed)"
+        return "(not installed)"

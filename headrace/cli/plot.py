@@ -1,4 +1,4 @@
-"""`headrace plot RUN...`: learning curves as a picture."""
+"""`headrace plot RUN...`: plots learning curves."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import tyro
 
 from headrace.evaluation.curves import plot
 
-DESCRIPTION = """Learning curves against environment steps and wall time: headrace plot runs/ppo/CartPole-v1_*
+DESCRIPTION = """Plot learning curves against environment steps and wall time: headrace plot runs/ppo/CartPole-v1_*
 
-Runs of the same algorithm and environment are taken as seeds, and joined by their interquartile mean."""
+Runs of the same algorithm and environment are treated as seeds, and aggregated by their interquartile mean."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What to draw, and where."""
+    """What to plot, and where."""
 
-    # folders of runs, of one environment or several
+    # folders of runs, in one or several environments
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
-    output: Path = Path("curves.png")  # where to draw: a .png, .svg or .pdf
+    output: Path = Path("curves.png")  # the file to write: a .png, .svg or .pdf
 
 
 def main(arguments: list[str]) -> None:
-    """Draw and say where the picture lies."""
+    """Plot, and print the path of the image."""
     options = tyro.cli(Plot, prog="headrace plot", description=DESCRIPTION, args=arguments)
     print(f"wrote {plot(options.runs, options.output)}")

@@ -1,10 +1,10 @@
-"""Which policy of a run a verb works with, and in which environment."""
+"""The policy of a run that a verb uses, its environment, and how it acts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
@@ -19,44 +19,58 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior
 
 @dataclass(frozen=True)
 class Choice:
-    """Which policy, how it acts, and where."""
+    """Which policy, how it acts, and in which environment."""
 
-    load_best: Default = False  # the policy that did best in training
-    load_last: Flag = False  # the policy as training left it
-    deterministic: Default = False  # the most likely actions
-    stochastic: Flag = False  # actions drawn from the policy's distribution
-    # another environment than the run's
+    load_best: Default = False  # the policy with the best return during training
+    load_last: Flag = False  # the policy at the end of training
+    deterministic: Default = False  # take the most likely actions
+    stochastic: Flag = False  # sample actions from the policy's distribution
+    # an environment other than that of the run
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="")] = None
 
     def __post_init__(self) -> None:
-        for one, other in (("load_best", "load_last"), ("deterministic", "stochastic")):
-            if getattr(self, one) and getattr(self, other):
-                raise ValueError(f"--{one} and --{other} exclude each other".replace("_", "-"))
+        for one, other in (("load-best", "load-last"), ("deterministic", "stochastic")):
+            if all(getattr(self, name.replace("-", "_")) for name in (one, other)):
+                raise ValueError(f"--{one} and --{other} exclude each other")
 
 
-def load_chosen(run: Path, choice: Choice) -> tuple[Policy, Path]:
-    """The policy, and the checkpoint's folder it came from."""
-    which = LAST if choice.load_last else BEST if choice.load_best else ""
-    folder = checkpoint.find(run, *([which] if which else [BEST, LAST]))
-    return load(folder), folder
+class Chosen(NamedTuple):
+    """A loaded policy, and what evaluate() and play() need besides it."""
+
+    policy: Policy
+    folder: Path  # of the checkpoint
+    env: str
+    deterministic: bool
+    env_kwargs: dict[str, Any]
 
 
-def env_of(run: Path) -> Any:
-    """The environment that a run was trained in. Raises ValueError where its config does not say."""
-    for folder in (run, run.parent):
-        if (folder / "config.toml").is_file():
-            env = read_toml(folder / "config.toml").get("env", "none")
-            if env == "none":
-                raise ValueError(f"{folder}/config.toml does not say how its environment is made: give it by --env")
-            return env
-    raise FileNotFoundError(f"{run} has no config.toml: give the environment by --env")
+def load_chosen(run: Path, choice: Choice) -> Chosen:
+    """Load the chosen policy of a run. Raises FileNotFoundError or ValueError, see env_of and checkpoint.find."""
+    which = [LAST] if choice.load_last else [BEST] if choice.load_best else [BEST, LAST]
+    folder = checkpoint.find(run, *which)
+    return Chosen(load(folder), folder, choice.env or env_of(run), not choice.stochastic, eval_env_kwargs(run))
+
+
+def env_of(run: Path) -> str:
+    """The environment of a run. Raises ValueError if its config does not name one, FileNotFoundError without config."""
+    config = _config(run)
+    if not config:
+        raise FileNotFoundError(f"{run} has no config.toml: give the environment by --env")
+    env = config.get("env", "none")
+    if env == "none":
+        raise ValueError(f"the config.toml of {run} does not name an environment: give it by --env")
+    return env
 
 
 def eval_env_kwargs(run: Path) -> dict[str, Any]:
-    """The settings with which a run's worlds were made and are to be made again; none where its config is gone."""
-    for folder in (run, run.parent):
-        if (folder / "config.toml").is_file():
-            settings = read_toml(folder / "config.toml")
-            found = {name: settings[name] for name in EVAL_ENV_SETTINGS if name in settings}
-            return {name: None if value == "none" else value for name, value in found.items()}
-    return {}
+    """The settings of a run's environments that evaluation uses too; none without a config."""
+    settings = _config(run)
+    return {
+        name: None if settings[name] == "none" else settings[name] for name in EVAL_ENV_SETTINGS if name in settings
+    }
+
+
+def _config(run: Path) -> dict[str, Any]:
+    """The config.toml of a run, given its folder or a checkpoint in it; empty if there is none."""
+    paths = [folder / "config.toml" for folder in (run, run.parent)]
+    return next((read_toml(path) for path in paths if path.is_file()), {})

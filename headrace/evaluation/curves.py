@@ -1,24 +1,36 @@
-"""Learning curves of runs, against environment steps and against wall time, as a picture."""
+"""Plots learning curves of runs against environment steps and wall time."""
 
 from __future__ import annotations
 
 import csv
 import json
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 Array = NDArray[np.float64]
 
-WINDOW = 100  # episodes a running mean is over
-GRID = 200  # points of a curve that joins several runs
-RAW_POINTS = 3000  # episodes drawn one by one, at most
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # told apart by all (Okabe & Ito 2008)
+WINDOW = 100  # episodes of a running mean
+GRID = 200  # points of a curve of several runs
+MAX_POINTS = 3000  # single episodes that are plotted, at most
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+)  # safe for colour blindness (Okabe & Ito 2008)
 
 
 @dataclass(frozen=True)
@@ -37,13 +49,13 @@ class History:
 
 
 def read(path: str | Path) -> History:
-    """The history in a run's folder. Raises FileNotFoundError, ValueError where there is nothing to draw."""
+    """The history in a run's folder. Raises FileNotFoundError if it is no run, ValueError without episodes."""
     folder = Path(path)
     if not (folder / "monitor.csv").is_file():
-        raise FileNotFoundError(f"{folder} is not a run: it has no monitor.csv (runs lie in runs/ALGORITHM/ENV_N)")
+        raise FileNotFoundError(f"{folder} is not a run: it has no monitor.csv (runs are in runs/ALGORITHM/ENV_N)")
     episode_return, length, seconds = _read_monitor(folder / "monitor.csv")
     if not len(episode_return):
-        raise ValueError(f"{folder} has nothing to draw yet: no episode has ended")
+        raise ValueError(f"{folder} has nothing to plot yet: no episode has ended")
     seconds = _spread(seconds)
     steps = _steps_at(folder / "metrics.jsonl", seconds, length)
     algorithm = tomllib.loads((folder / "config.toml").read_text())["algorithm"]
@@ -51,23 +63,23 @@ def read(path: str | Path) -> History:
 
 
 def plot(runs: Sequence[str | Path], output: str | Path = "curves.png") -> Path:
-    """Draw the learning curves of run folders and give the picture's path; its ending chooses PNG, SVG or PDF.
+    """Plot the learning curves of run folders, and return the path of the image: a PNG, SVG or PDF, by its suffix.
 
-    A row for each environment: the return of training episodes against environment steps and against wall time. One
-    run alone: its running mean over 100 episodes, and each episode as a dot. Several runs of one algorithm are taken as
-    seeds: the interquartile mean of their running means, with a 95 % bootstrap band (Agarwal et al. 2021,
-    arXiv:2108.13264). A run that ended before others keeps its last value.
-    Raises FileNotFoundError, ValueError where a folder is no run or has no episodes; ImportError without matplotlib.
+    Each environment has a row: the return of training episodes against environment steps and against wall time. A
+    single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one
+    algorithm are treated as seeds: the interquartile mean of their running means, with a 95 % bootstrap confidence band
+    (Agarwal et al. 2021, arXiv:2108.13264). A run that ended before others keeps its last value.
+    Raises FileNotFoundError, ValueError for a folder that is no run or has no episodes; ImportError without matplotlib.
     """
     if not runs:
         raise ValueError("name at least one run folder to plot")
-    figure_class = _matplotlib()
+    figure_class = _figure_class()
     histories = [read(run) for run in dict.fromkeys(map(Path, runs))]
     envs = list(dict.fromkeys(history.env for history in histories))
     figure = figure_class(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
     for row, env in zip(grid, envs, strict=True):
-        _draw_env(row, env, [history for history in histories if history.env == env])
+        _plot_env(row, env, [history for history in histories if history.env == env])
     target = Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target)
@@ -90,7 +102,7 @@ def interquartile_mean(value: Array, axis: int = 0) -> Array:
 
 
 def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, Array]:
-    """x, interquartile mean, and the low and high edge of its 95 % band over runs, [200] each."""
+    """x, interquartile mean over runs, and lower and upper bound of its 95 % confidence interval, [200] each."""
     from scipy.stats import bootstrap
 
     start = max(history.axis(axis)[0] for history in histories)
@@ -115,7 +127,7 @@ def _env_name(path: Path) -> str:
 
 
 def _spread(seconds: Array) -> Array:
-    """Episodes are logged once an iteration: their ends, spread evenly over the iteration in which they ended."""
+    """End times of episodes, [E]: spread evenly over their iteration, at whose end they are logged."""
     moments, first, count = np.unique(seconds, return_index=True, return_counts=True)
     before = np.concatenate([[0.0], moments[:-1]])
     rank = np.arange(len(seconds)) - np.repeat(first, count) + 1
@@ -123,7 +135,7 @@ def _spread(seconds: Array) -> Array:
 
 
 def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
-    """Environment steps at these seconds, from the metrics; where there are none, the lengths of episodes summed up."""
+    """Environment steps at these seconds, from the metrics; without metrics, the sum of episode lengths."""
     rows = [json.loads(line) for line in _whole_lines(path)] if path.is_file() else []
     if not rows:
         return np.cumsum(length)
@@ -132,12 +144,12 @@ def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file that a run may be writing to just now: the last one only where it is complete."""
+    """The lines of a file that may still be written to, without an incomplete last line."""
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _matplotlib() -> Any:
-    """matplotlib's Figure, which draws without a screen. Raises ImportError with the line that installs it."""
+def _figure_class() -> type[Figure]:
+    """matplotlib's Figure, which needs no screen. Raises ImportError with the command that installs it."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -145,22 +157,22 @@ def _matplotlib() -> Any:
     return Figure
 
 
-def _draw_env(row: Iterable[Any], env: str, histories: Sequence[History]) -> None:
-    """One environment's two panels: against steps, against time."""
+def _plot_env(row: Sequence[Axes], env: str, histories: Sequence[History]) -> None:
+    """The two panels of one environment: against steps, against time."""
     groups: dict[str, list[History]] = {}
     for history in histories:
         groups.setdefault(history.algorithm, []).append(history)
     for panel, axis in zip(row, ("steps", "seconds"), strict=True):
-        for colour, (algorithm, members) in zip(_cycle(len(groups)), groups.items(), strict=True):
-            _draw_group(panel, axis, colour, algorithm, members)
-        _dress(panel, axis)
-    first = next(iter(row))
+        for colour, (algorithm, members) in zip(cycle(COLOURS), groups.items(), strict=False):
+            _plot_group(panel, axis, colour, algorithm, members)
+        _style(panel, axis)
+    first = row[0]
     first.set_title(env, loc="left", fontweight="bold")
     first.set_ylabel("episode return")
     first.legend(loc="best", frameon=False, fontsize=9)
 
 
-def _draw_group(panel: Any, axis: str, colour: str, algorithm: str, members: Sequence[History]) -> None:
+def _plot_group(panel: Axes, axis: str, colour: str, algorithm: str, members: Sequence[History]) -> None:
     if len(members) > 1:
         x, middle, low, high = join(members, axis)
         panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -169,15 +181,15 @@ def _draw_group(panel: Any, axis: str, colour: str, algorithm: str, members: Seq
         panel.plot(x, middle, color=colour, linewidth=2, label=label)
         return
     (only,) = members
-    chosen = np.unique(np.linspace(0, len(only.steps) - 1, RAW_POINTS).astype(int))
+    chosen = np.unique(np.linspace(0, len(only.steps) - 1, MAX_POINTS).astype(int))
     x, y = only.axis(axis), only.episode_return
-    ink = min(0.6, max(0.15, 100 / len(chosen)))  # few dots are drawn darker, so that they are seen
-    panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=ink, markersize=4, markeredgewidth=0)
+    alpha = min(0.6, max(0.15, 100 / len(chosen)))  # fewer dots are darker
+    panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=alpha, markersize=4, markeredgewidth=0)
     panel.plot(x, running_mean(y), color=colour, linewidth=2, label=f"{algorithm.upper()}, mean of {WINDOW} episodes")
 
 
-def _dress(panel: Any, axis: str) -> None:
-    """Labels, units and a quiet grid."""
+def _style(panel: Axes, axis: str) -> None:
+    """Labels, units and grid."""
     from matplotlib.ticker import EngFormatter
 
     panel.set_xlim(left=0)
@@ -187,7 +199,3 @@ def _dress(panel: Any, axis: str) -> None:
     panel.set_xlabel("environment steps" if axis == "steps" else "wall time of training (s)")
     if axis == "steps":
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]

@@ -1,12 +1,12 @@
-"""How good a policy is: returns of whole episodes on the original environment."""
+"""Evaluates a policy: returns of whole episodes in the reference environment."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -16,12 +16,18 @@ from headrace import envs
 from headrace.core import rng
 from headrace.core.device import torch_threads
 from headrace.envs import sources
+from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.registry import Source
 from headrace.policies.base import Policy
+from headrace.policies.group_policy import GroupedPolicy
 
-MOST_STEPS = 1_000_000  # of one episode: some environments never end
-ROWS = 64  # steps of compiled worlds between two looks at who has finished
-FEW_ROWS = 8  # likewise of others, whose steps take longer
+if TYPE_CHECKING:
+    from headrace.envs.workers.process import Workers
+
+MAX_STEPS = 1_000_000  # of one episode: some environments never end
+ROWS = 64  # steps of compiled environments between two checks for finished episodes
+FEW_ROWS = 8  # the same for other environments, whose steps take longer
 
 
 @dataclass(frozen=True)
@@ -33,101 +39,102 @@ class Evaluation:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     seconds: float
-    by_agent: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # where several agents share a world
-    by_group: Mapping[str, float] = field(default_factory=dict)  # mean return of those who share a policy
+    by_agent: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # returns, with several agents
+    by_group: Mapping[str, float] = field(default_factory=dict)  # mean return of the agents that share a policy
 
     def __str__(self) -> str:
         length = sum(self.lengths) / len(self.lengths)
-        told = f"return {self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes, mean length {length:.4g}"
+        text = f"return {self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes, mean length {length:.4g}"
         groups = ", ".join(f"{group} {mean:.4g}" for group, mean in self.by_group.items())
-        return f"{told} ({groups})" if len(self.by_group) > 1 else told
+        return f"{text} ({groups})" if len(self.by_group) > 1 else text
 
 
-@torch_threads(1)  # one observation a world is too little to share
+@torch_threads(1)  # the batches are too small for several threads
 def evaluate(
     policy: Policy,
-    env: Any,
+    env: Env | Source,
     episodes: int = 100,
     seed: int = 0,
     deterministic: bool = True,
-    most_steps: int = MOST_STEPS,
-    workers: Any = None,
+    most_steps: int = MAX_STEPS,
+    workers: int | Workers | None = None,
     frame_stack: int = 1,
     time_limit: int | None = None,
 ) -> Evaluation:
-    """Returns of `episodes` episodes, each in a world of its own.
+    """Returns of `episodes` episodes, each in its own copy of the environment.
 
-    env: as for make(). Worlds are the original ones: Gymnasium's own where the environment is a port of one, or is a
-    Gymnasium environment itself; compiled ones of a KernelEnv that is no port. Never those of a training of the same
-    seed. deterministic: the policy's most likely actions; else drawn ones, the same for the same seed.
-    Where several agents share a world, an episode's return is the mean of theirs, and its length the longest of theirs.
-    workers: processes that step the worlds, their number or a headrace.Workers; None for none. The returns are the same
-    bits for any number.
-    frame_stack, time_limit: as the policy was trained with, see make(); of a ready Env they are its own.
-    Raises RuntimeError where an episode has not ended after most_steps; TypeError for worlds it cannot make again;
-    ValueError for workers of compiled worlds.
+    env: as for make(), or a ready Env, which is made again from its source. Ports are evaluated in their Gymnasium
+    reference, and other KernelEnvs compiled. Episodes differ from those of a training run with the same seed.
+    deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
+    With several agents, the return of an episode is the mean over agents, and its length that of the longest.
+    workers: a number of processes, or a headrace.Workers; None steps in this process. The results do not depend on it.
+    frame_stack, time_limit: as in training, see make().
+    Raises RuntimeError if an episode has not ended after most_steps; TypeError for an Env that cannot be made again;
+    ValueError for workers of compiled environments.
     """
     if episodes < 1:
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
-    source = original(env)
+    source = source_of(env)
     started = perf_counter()
-    made: dict[str, Any] = {"device": next(policy.parameters()).device, "group_by": getattr(policy, "groups", "spaces")}
-    worlds = _worlds(source, episodes, workers, made | {"frame_stack": frame_stack, "time_limit": time_limit})
-    try:
-        returns, lengths = _first_episodes(policy, worlds, _apart(seed), deterministic, most_steps)
-    finally:
-        worlds.close()
-    seconds = perf_counter() - started
-    return _told(worlds, np.array(returns), np.array(lengths), seconds)
+    options: dict[str, Any] = {
+        "device": next(policy.parameters()).device,
+        "group_by": policy.groups if isinstance(policy, GroupedPolicy) else "spaces",
+        "frame_stack": frame_stack,
+        "time_limit": time_limit,
+    }
+    with closing(_make(source, episodes, workers, options)) as made:
+        returns, lengths = _first_episodes(policy, made, _evaluation_seed(seed), deterministic, most_steps)
+    return _evaluation(made, returns, lengths, perf_counter() - started)
 
 
-def _told(env: Any, returns: np.ndarray, lengths: np.ndarray, seconds: float) -> Evaluation:
-    """What is told of the returns and lengths [N] of an env's first episodes."""
+def _evaluation(env: Env, returns: np.ndarray, lengths: np.ndarray, seconds: float) -> Evaluation:
+    """From the returns and lengths [N] of an env's first episodes."""
     num_agents = env.num_agents
-    by_agent, by_group = {}, {}
+    by_agent: dict[str, tuple[float, ...]] = {}
+    by_group: dict[str, float] = {}
     if num_agents > 1:
-        theirs = returns.reshape(num_agents, -1)
-        by_agent = {agent: tuple(row.tolist()) for agent, row in zip(env.agents, theirs, strict=True)}
+        rows = returns.reshape(num_agents, -1)
+        by_agent = {agent: tuple(row.tolist()) for agent, row in zip(env.agents, rows, strict=True)}
         by_group = {
             group: float(np.mean([by_agent[agent] for agent in agents])) for group, agents in env.groups.items()
         }
-        returns, lengths = theirs.mean(0), lengths.reshape(num_agents, -1).max(0)
+        returns, lengths = rows.mean(0), lengths.reshape(num_agents, -1).max(0)
     mean, std = float(returns.mean()), float(returns.std())
     return Evaluation(mean, std, tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group)
 
 
-def _worlds(source: Any, number: int, workers: Any, made: dict[str, Any]) -> Any:
-    """The original worlds of a source. made: further options of make()."""
+def _make(source: Source, number: int, workers: int | Workers | None, options: dict[str, Any]) -> Env:
+    """The reference environments of a source. options: further ones of make()."""
     kernel = kernel_class(source)
     compiled = kernel is not None and kernel.gymnasium_id is None
     if compiled or (kernel is None and envs.comes_as_vector(source)):
         if workers is not None:
             what = "compiled" if compiled else "as a vector of environments"
             raise ValueError(f"{envs.spec(source).name} is evaluated {what}, without workers: leave {workers=} out")
-        return envs.make(source, number, **made)
-    if isinstance(workers, int):
-        workers = min(workers, number)
-    processes: Any = {"backend": "inline"} if workers is None else {"workers": workers}
-    return envs.make(source, number, wrappers=(_one_episode,), **processes, **made)
+        return envs.make(source, number, **options)
+    if workers is None:
+        return envs.make(source, number, wrappers=(_one_episode,), backend="inline", **options)
+    workers = min(workers, number) if isinstance(workers, int) else workers
+    return envs.make(source, number, wrappers=(_one_episode,), workers=workers, **options)
 
 
-def _one_episode(env: Any) -> Any:
-    return OneEpisode(env) if isinstance(env, gymnasium.Env) else env  # of several agents: plays on
+def _one_episode(env: gymnasium.Env) -> gymnasium.Env:
+    return OneEpisode(env) if isinstance(env, gymnasium.Env) else env  # with several agents, episodes are repeated
 
 
 class OneEpisode(gymnasium.Wrapper):
-    """Does nothing after its first episode: others that are not done yet need not wait for it."""
+    """Does nothing after its first episode, so that the other episodes do not wait for further ones."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         self._done, self._last = False, None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the episode; once it is over, its last observation."""
+        """Begin the episode; after its end, return its last observation."""
         return (self._last, {}) if self._done else super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """A step; once the episode is over, its last observation and no reward."""
+        """A step; after the end of the episode, its last observation and no reward."""
         if self._done:
             return self._last, 0.0, False, False, {}
         observation, reward, terminated, truncated, info = super().step(action)
@@ -137,43 +144,46 @@ class OneEpisode(gymnasium.Wrapper):
 
 @torch.no_grad()
 def _first_episodes(
-    policy: Policy, env: Any, seed: int, deterministic: bool, most_steps: int
-) -> tuple[list[float], list[int]]:
-    """Returns and lengths of the first episode of each world."""
+    policy: Policy, env: Env, seed: int, deterministic: bool, most_steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns and lengths [N] of the first episode of each environment."""
     rows = ROWS if env.backend in ("cpu", "cuda", "torch") else FEW_ROWS
     rollout, num_envs = env.rollout(rows, env.columns()), env.num_envs
     returns, lengths = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.int64)
-    live = torch.ones(num_envs, dtype=torch.bool)
+    running = torch.ones(num_envs, dtype=torch.bool)
     rnn_state = policy.initial_state(num_envs)
     env.reset(rollout, seed)
-    for first in range(0, most_steps + 1, rows):  # an episode is accounted for at the step after its last
+    for first in range(0, most_steps + 1, rows):  # an episode is reported at the step after its last
         if first:
             rollout.continue_from(rollout)
         random = None
         if not deterministic:
             random = rng.uniform(seed, rng.Purpose.ACTION, first, rows, num_envs, policy.num_draws, rollout.device)
         for t in range(rows):
-            decision = policy.act(rollout.observation[t], rnn_state, None if random is None else random[t])
-            rollout.action[t], rnn_state = decision.action, decision.rnn_state
+            output = policy.act(rollout.observation[t], rnn_state, None if random is None else random[t])
+            rollout.action[t], rnn_state = output.action, output.rnn_state
             env.step(rollout, t)
-        # an agent may join late: before, its rows are dead, and of no length
-        dead = (~rollout.valid[:rows] & (rollout.episode_length > 0)).cpu()
-        ended = live & dead.any(0)
-        row, world = dead.to(torch.uint8).argmax(0)[ended], ended.nonzero()[:, 0]  # argmax: the first dead row of each
-        returns[ended] = rollout.episode_return.cpu()[row, world]
-        lengths[ended] = rollout.episode_length.cpu()[row, world].long()
-        live &= ~ended
-        if not live.any():
-            return returns.tolist(), lengths.tolist()
-    raise _endless(int(live.sum()), num_envs, most_steps)
+        # before an agent joins, its steps are masked too, with length 0
+        masked = (~rollout.valid[:rows] & (rollout.episode_length > 0)).cpu()
+        ended = running & masked.any(0)
+        row, column = masked.to(torch.uint8).argmax(0)[ended], ended.nonzero()[:, 0]  # argmax: the first masked step
+        returns[ended] = rollout.episode_return.cpu()[row, column]
+        lengths[ended] = rollout.episode_length.cpu()[row, column].long()
+        running &= ~ended
+        if not running.any():
+            return returns.double().numpy(), lengths.numpy()
+    raise RuntimeError(
+        f"{int(running.sum())} of {num_envs} episodes had not ended after {most_steps:,} steps: "
+        "give the environment max_steps"
+    )
 
 
-def original(env: Any) -> Any:
-    """What to make worlds of: for a ready Env its class or function, or else what its name says.
+def source_of(env: Env | Source) -> Source:
+    """What environments can be made of again: of a ready Env its class, its function or its name.
 
-    Raises TypeError where an Env of one's own has no such name.
+    Raises TypeError where an Env has none of these.
     """
-    if isinstance(env, str | type) or not hasattr(env, "num_envs"):
+    if isinstance(env, str) or callable(env):
         return env
     if env.factory is not None:
         return env.factory
@@ -186,20 +196,14 @@ def original(env: Any) -> Any:
     return env.name
 
 
-def kernel_class(source: Any) -> type[KernelEnv] | None:
-    """The KernelEnv that a name or class stands for; None where it is another environment."""
+def kernel_class(source: Source) -> type[KernelEnv] | None:
+    """The KernelEnv of a name or class; None for other environments."""
     entry: Any = envs.spec(source).entry
     if isinstance(entry, str) and ":" in entry:
         entry = sources.find(entry)
-    return entry if inspect.isclass(entry) and issubclass(entry, KernelEnv) else None
+    return entry if sources.is_kernel(entry) else None
 
 
-def _apart(seed: int) -> int:
-    """A seed of 31 bits that no training uses for its own worlds, unless by chance."""
+def _evaluation_seed(seed: int) -> int:
+    """A seed of 31 bits that differs from the training's."""
     return int(torch.randint(2**31, (), generator=rng.generator(seed, rng.Purpose.EVALUATE)))
-
-
-def _endless(live: int, episodes: int, most_steps: int) -> RuntimeError:
-    return RuntimeError(
-        f"{live} of {episodes} episodes had not ended after {most_steps:,} steps: give the environment max_steps"
-    )

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from headrace.data.finite import NotFinite
-from headrace.evaluation.evaluator import evaluate, original
+from headrace.evaluation.evaluator import evaluate, source_of
 from headrace.runs import checkpoint
 from headrace.runs.logs import Logs
 from headrace.runs.progress import Progress, summary
@@ -30,7 +30,7 @@ class Recorder:
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         if trainer.config.eval_freq:
-            original(trainer.plan.env)  # raises now where the first evaluation would
+            source_of(trainer.plan.env)  # raises now where the first evaluation would
         self.trainer, self.folder = trainer, folder
         self._lock = lock(folder)
         self.logs = Logs(folder, trainer.short_name)

@@ -79,7 +79,7 @@ def test_a_wrong_kernel_is_found(monkeypatch, capsys):
 def test_without_a_gpu_it_says_what_to_do(capsys):
     assert main(["check", "--device", "cuda"]) == 2
     said = capsys.readouterr().err
-    assert "no CUDA device here: install a CUDA build of torch and a driver, or check --device cpu" in said
+    assert "finds no CUDA device: install a CUDA build of torch and a driver, or check --device cpu" in said
 
 
 class Off(TorchWorlds):

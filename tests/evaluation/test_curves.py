@@ -1,4 +1,4 @@
-"""Learning curves: what is read from runs, how runs are joined, what is drawn."""
+"""Learning curves: reading runs, aggregating runs, and the image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.evaluation.curves import interquartile_mean, join, plot, read, run
 
 
 def make_run(
-    folder: Path, episodes: list[tuple[float, int, float]], rows: list[tuple[int, float]] = (), env: str = "World"
+    folder: Path, episodes: list[tuple[float, int, float]], rows: list[tuple[int, float]] = (), env: str = "SomeEnv"
 ) -> Path:
     """A run's folder: episodes (return, length, seconds) and rows of metrics (steps, seconds)."""
     folder.mkdir(parents=True)
@@ -24,10 +24,10 @@ def make_run(
     return folder
 
 
-def test_steps_are_read_at_the_moment_an_episode_ended(tmp_path):
+def test_steps_are_those_at_the_end_of_each_episode(tmp_path):
     episodes = [(1.0, 10, 0.5), (2.0, 10, 1.0), (4.0, 10, 3.0)]
     history = read(make_run(tmp_path / "a_1", episodes, [(100, 1.0), (500, 3.0)]))
-    assert (history.algorithm, history.env) == ("ppo", "World")
+    assert (history.algorithm, history.env) == ("ppo", "SomeEnv")
     assert history.episode_return.tolist() == [1, 2, 4]
     assert history.steps.tolist() == [50, 100, 500]
 
@@ -65,7 +65,7 @@ def test_interquartile_mean_leaves_the_outer_quarters_out():
     assert interquartile_mean(np.array([1.0, 2.0, 6.0])) == 3.0
 
 
-def test_runs_are_joined_by_their_interquartile_mean_within_a_band(tmp_path):
+def test_runs_are_aggregated_by_their_interquartile_mean_within_a_band(tmp_path):
     levels = [0.0, 10.0, 20.0, 100.0]
     runs = [
         make_run(tmp_path / f"a_{level}", [(level, 10, t) for t in (1.0, 2.0, 3.0)], [(300, 3.0)]) for level in levels
@@ -86,25 +86,25 @@ def test_a_run_that_ended_before_others_keeps_its_last_value(tmp_path):
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_runs_of_two_environments_get_a_row_each(tmp_path, ending):
     episodes = [(float(i), 10, i / 10) for i in range(1, 30)]
-    one = make_run(tmp_path / "a_1", episodes, [(300, 3.0)], "World")
-    other = make_run(tmp_path / "b_1", episodes, [(300, 3.0)], "Elsewhere")
+    one = make_run(tmp_path / "a_1", episodes, [(300, 3.0)], "SomeEnv")
+    other = make_run(tmp_path / "b_1", episodes, [(300, 3.0)], "OtherEnv")
     single = plot([one], tmp_path / f"one.{ending}")
-    both = plot([one, other], tmp_path / "pictures" / f"both.{ending}")
+    both = plot([one, other], tmp_path / "images" / f"both.{ending}")
     assert both.stat().st_size > single.stat().st_size > 10_000
 
 
-def test_the_picture_says_what_it_shows(tmp_path):
+def test_the_image_has_labels(tmp_path):
     runs = [make_run(tmp_path / f"a_{i}", [(i, 10, t) for t in (1.0, 2.0)], [(200, 2.0)]) for i in range(5)]
     import matplotlib
 
-    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text as text
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text, not paths
         text = plot(runs, tmp_path / "curves.svg").read_text()
-    for words in ("World", "environment steps", "wall time of training (s)", "episode return", "PPO"):
+    for words in ("SomeEnv", "environment steps", "wall time of training (s)", "episode return", "PPO"):
         assert words in text
     assert "interquartile mean of 5 runs" in text
 
 
-def test_a_missing_library_gives_the_line_that_installs_it(tmp_path, monkeypatch):
+def test_a_missing_library_is_an_error_with_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'headrace\[plot\]'"):
         plot([make_run(tmp_path / "a_1", [(1.0, 1, 1.0)])], tmp_path / "x.png")

@@ -29,12 +29,12 @@ def test_it_equals_a_loop_written_by_hand():
     policy = cartpole_policy()
     result = hr.evaluate(policy, "CartPole-v1", episodes=12, seed=5)
     from headrace.envs.gym.inline import env_seed
-    from headrace.evaluation.evaluator import _apart
+    from headrace.evaluation.evaluator import _evaluation_seed
 
     returns = []
     for episode in range(12):
         world, total, done = gymnasium.make("CartPole-v1"), 0.0, False
-        observation, _ = world.reset(seed=env_seed(_apart(5), episode))
+        observation, _ = world.reset(seed=env_seed(_evaluation_seed(5), episode))
         while not done:
             observation, reward, terminated, truncated, _ = world.step(policy.predict(observation)[0])
             total, done = total + reward, terminated or truncated
@@ -145,10 +145,10 @@ def test_a_world_of_ones_own_is_evaluated_compiled_on_its_first_episodes():
     env = hr.make(Dice, 40)
     from headrace.data.rollout import Rollout
     from headrace.data.spaces import action_column, env_columns
-    from headrace.evaluation.evaluator import _apart
+    from headrace.evaluation.evaluator import _evaluation_seed
 
     rollout = Rollout(1, 40, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
-    env.reset(rollout, _apart(0))
+    env.reset(rollout, _evaluation_seed(0))
     expected = [min(1 + int(chance * 99), 90) for chance in rollout.observation[0, :, 0].tolist()]
     assert list(result.lengths) == pytest.approx(expected, abs=1) and result.returns == tuple(
         map(float, result.lengths)
