@@ -1,4 +1,4 @@
-"""What runs inside the measured script's processes: the standard library alone, Python 3.9 or later.
+"""Code that runs inside the measured script's processes. It uses the standard library alone, from Python 3.9 on.
 
-It is loaded by its path, as a package of its own, since the script's interpreter need not have Headrace.
+It is loaded from its path as a separate package, because the script's interpreter may not have Headrace installed.
 """

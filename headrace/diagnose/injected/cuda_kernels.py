@@ -1,29 +1,27 @@
-"""What a GPU did for a moment, kernel by kernel: torch's own profiler, started and stopped in the script's process.
+"""Counts the GPU's kernels for a moment, by torch's profiler in the script's process.
 
-Nothing happens where torch has not used CUDA. The time that starting and stopping take is no part of the samples.
+Nothing is counted where torch has not used CUDA. The time for starting and stopping is not part of the samples.
 """
 
 import json
 import sys
 import time
-from typing import Any
 
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cuLaunchKernelEx")
 
 
 class KernelCounter:
-    """Watches once: from `after` seconds after the process began, for `seconds`."""
+    """Counts once, for `seconds`, beginning `after` seconds after the start of the process."""
 
     def __init__(self, began, after, seconds):
         self._due, self._seconds = began + after, seconds
         self._began = None
 
     def poll(self, now):
-        """Start or stop, where that is due: figures() after stopping, {} after starting, else None."""
-        torch: Any = sys.modules.get("torch")
-        cuda: Any = sys.modules.get("torch.cuda")
-        if not getattr(cuda, "_initialized", False) or cuda.is_current_stream_capturing():
-            return None  # nothing to see, or a graph is being recorded, which starting a profiler could spoil
+        """Start or stop if due. Returns figures() after stopping, {} after starting, otherwise None."""
+        torch, cuda = sys.modules.get("torch"), sys.modules.get("torch.cuda")
+        if not torch or not cuda or not getattr(cuda, "_initialized", False) or cuda.is_current_stream_capturing():
+            return None  # no CUDA, or a graph is being captured, which starting a profiler could break
         if self._began is None and now >= self._due:
             _start(torch)
             self._began = time.monotonic()
@@ -35,9 +33,9 @@ class KernelCounter:
 
 
 def figures(events, seconds):
-    """Of `seconds` s: kernels' share of it in %, and launches, synchronisations and megabytes copied a second.
+    """% of `seconds` in which kernels ran, and kernels, launches, synchronisations and megabytes copied per second.
 
-    events: torch's, with activity_type(), name(), start_ns(), end_ns() and metadata_json().
+    events: of torch's profiler, with activity_type(), name(), start_ns(), end_ns() and metadata_json().
     """
     kernels, launches, waits, copied = [], 0, 0, 0
     for event in events:
@@ -60,7 +58,7 @@ def figures(events, seconds):
 
 
 def _covered(intervals):
-    """Nanoseconds in which at least one of the intervals lies: kernels of several streams may overlap."""
+    """Nanoseconds covered by at least one interval: kernels of several streams may overlap."""
     total, end = 0, 0
     for start, stop in sorted(intervals):
         total += max(stop - max(start, end), 0)

@@ -1,19 +1,18 @@
-"""What can be read cheaply about libraries at work: versions, torch's threads, sizes of batches and networks."""
+"""State of imported libraries that is cheap to read: versions, torch's threads, sizes of batches and networks."""
 
 import sys
 import time
-from typing import Any
 
 LIBRARIES = (
     "torch", "numpy", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "ray", "torchrl", "tianshou", "cleanrl",
     "rl_games", "skrl", "sample_factory", "pufferlib", "envpool", "ale_py", "mujoco", "dm_control", "pettingzoo", "jax",
     "tensorflow", "tensorboardX", "wandb", "headrace", "numba", "cv2", "isaacgym", "brax",
 )  # fmt: skip
-_FORWARD = ("_wrapped_call_impl", "_call_impl")  # torch.nn.Module's own, around every forward
+_FORWARD = ("_wrapped_call_impl", "_call_impl")  # of torch.nn.Module, around every forward
 
 
 def versions():
-    """Name -> version of the known libraries that are imported, "" where a library does not say."""
+    """Name -> version of the known libraries that are imported, "" if a library has no version."""
     found = {}
     for name in LIBRARIES:
         if name in sys.modules:
@@ -23,9 +22,9 @@ def versions():
 
 
 def of_torch():
-    """Counters of torch, once it is imported. Called in the main thread: threads are counted for each thread."""
-    torch: Any = sys.modules.get("torch")
-    if not hasattr(torch, "get_num_interop_threads"):  # not there, or still being imported
+    """Counters of torch, once it is imported. Call it in the main thread: they are settings of each thread."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "get_num_interop_threads"):  # not imported, or being imported
         return {}
     counters = {"torch_threads": torch.get_num_threads(), "torch_interop_threads": torch.get_num_interop_threads()}
     cuda = sys.modules.get("torch.cuda")
@@ -34,10 +33,10 @@ def of_torch():
 
 
 def of_stack(frame, sizes):
-    """Counters that the variables of frames give: the batch of the outermost forward pass, and the environments.
+    """Counters from the variables of frames: the batch of the outermost forward pass, and the number of environments.
 
-    Only frames that last no longer than an iteration of training are looked into: a look keeps their variables alive
-    until they return. sizes: a dict in which numbers of parameters are kept, by module.
+    Only frames that last no longer than a training iteration are read: reading keeps their variables alive until they
+    return. sizes: a cache of the numbers of parameters, by module.
     """
     counters = {}
     torch = sys.modules.get("torch")
@@ -57,7 +56,7 @@ def of_stack(frame, sizes):
 
 
 def _of_learner(learner, sizes):
-    """Environment steps a second, where a learner counts them, and the seconds of its own timers where it has some.
+    """Environment steps per second, if a learner counts them, and the seconds of its timers, if it has any.
 
     Stable-Baselines3's model counts num_timesteps; Headrace's trainer counts steps, and times its parts.
     """
@@ -70,7 +69,7 @@ def _of_learner(learner, sizes):
     found = {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
     timed = getattr(own.get("timer"), "__dict__", {}).get("seconds")
     if isinstance(timed, dict) and isinstance(own.get("seconds"), float):
-        found["timed"] = max(own["seconds"], sum(timed.values()))  # parts of an iteration under way are in the latter
+        found["timed"] = max(own["seconds"], sum(timed.values()))  # the latter includes the current iteration
         found.update({f"timed {part}": seconds for part, seconds in timed.items()})
     return found
 

@@ -1,8 +1,8 @@
-"""The sampler: where the threads of this process are, some dozen times a second, written to a spool file.
+"""The sampler: writes the stacks of this process's threads to a spool file, some dozen times a second.
 
-The main thread samples itself, see ticker, and the others, and writes: half a second at most is lost when the process
-is killed. A thread of ours, known to nobody, does that while the main thread is in one long call. It is there only in
-processes with other threads, or whose main thread was in such a call before: a script without threads stays one.
+The main thread samples itself (see ticker) and the other threads, and writes: at most half a second is lost when the
+process is killed. While the main thread is in a long native call, a background thread does so. That thread is started
+only in processes with other threads, or after a first long call, so that scripts without threads stay without.
 """
 
 import _thread
@@ -20,32 +20,34 @@ from .ticker import Ticker
 
 WRITE_EVERY = 0.5  # s
 THREAD_PERIOD = 0.04  # s between samples of other threads
-STUCK = 0.5  # s without a sample of the main thread, after which a thread of ours has a look at it
-LONG_CALL = 2.0  # s without one, after which a process without other threads gets that thread; imports take less
-POLL_EVERY = 0.5  # s between looks at variables
-KERNELS_FOR = 1.0  # s for which a GPU's kernels are counted
-MOST_COST = 0.015  # share of time that sampling may take; the period is doubled beyond that
+STUCK = 0.5  # s without a sample of the main thread, after which the background thread samples it
+LONG_CALL = (
+    2.0  # s without one, after which a process without other threads gets a background thread; imports take less
+)
+POLL_EVERY = 0.5  # s between readings of library state
+KERNELS_FOR = 1.0  # s for which GPU kernels are counted
+MOST_COST = 0.015  # largest share of time for sampling; above, the period is doubled
 LONGEST_PERIOD = 0.04  # s
-TICKS = 8  # of one phase
+TICKS = 8  # with one phase
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
 
 class Sampler:
-    """Samples one process, from start() until its end; a forked child goes on with a spool file of its own."""
+    """Samples one process from start() until its end; a forked child continues with its own spool file."""
 
     def __init__(self, folder, period, kernels):
         self._folder, self._shortest, self._kernels_after = folder, period, kernels
 
     def start(self):
-        """Begin a spool file, and sample. Called once in every process, in its main thread."""
+        """Begin a spool file and sampling. Called once in every process, in its main thread."""
         self._pid = os.getpid()
         self._began = time.monotonic()
         self._path = os.path.join(self._folder, f"{self._pid}-{int(self._began * 1e6)}.jsonl")
         self._stacks = Stacks()
-        self._samples = []  # (native id of thread, time, seconds that it stands for, number of stack)
+        self._samples = []  # (native id of thread, time, seconds that the sample covers, number of stack)
         self._records = []
         self._unwritten = b""
-        self._recorded = {}  # the last facts, so that each is told once
+        self._recorded = {}  # the last values, to record changes only
         self._sizes = {}
         self._kernels = KernelCounter(self._began, self._kernels_after, KERNELS_FOR)
         self._period = self._shortest
@@ -57,7 +59,7 @@ class Sampler:
         self._main = threading.get_ident()
         self._ticks = 0
         self._in_tick = False
-        self._background = None  # the thread of ours, by its ident
+        self._background = None  # the background thread's ident
         self._working = True
         self._writing = _thread.allocate_lock()
         self._ticker = self._make_ticker()
@@ -69,7 +71,7 @@ class Sampler:
             self._start_background_thread()
 
     def stop(self):
-        """Write the last samples; the process is about to end."""
+        """Write the last samples at the end of the process."""
         if not self._working:
             return
         self._stop_sampling()
@@ -78,7 +80,7 @@ class Sampler:
         self._write()
 
     def restart(self):
-        """Begin anew in a forked child, where the threads are gone."""
+        """Start again in a forked child, which has no other threads."""
         self._working = False
         self.start()
 
@@ -88,21 +90,21 @@ class Sampler:
     # --- the main thread
 
     def _tick(self, _, frame):
-        """Note where the main thread is, and for how long it may have been there: all ticks since the last note.
+        """Record the main thread's stack for the time since the last sample, and do what is due.
 
-        frame: None where no Python code runs, as while the interpreter reads the script's file: the next tick has it.
+        frame: None while no Python code runs, as when the interpreter reads the script: the next tick covers that time.
         """
         if not self._working or self._in_tick or frame is None:
             return
-        self._in_tick = True  # ticks that fall into this one are the next one's
+        self._in_tick = True  # ticks during this one are covered by the next
         began = time.thread_time()
         try:
             self._sample_main(frame)
             self._sample_threads(THREAD_PERIOD)
             self._write_if_due()
-        except Exception as error:  # never the script's business
+        except Exception as error:  # the script must not notice
             self._record_failure(error)
-        finally:  # Ctrl-C may have come meanwhile, and goes to the script
+        finally:  # KeyboardInterrupt goes to the script
             self._cost += time.thread_time() - began
             self._in_tick = False
 
@@ -128,17 +130,17 @@ class Sampler:
     def _poll_kernels(self, now):
         try:
             figures = self._kernels.poll(now)
-        except Exception as error:  # a profiler of the script's own may be at work
+        except Exception as error:  # the script may run a profiler itself
             self._kernels = KernelCounter(now, float("inf"), 0.0)
-            self._record("blind", f"The GPU's kernels were not seen: {type(error).__name__}: {error}")
+            self._record("limitation", f"GPU kernels were not counted: {type(error).__name__}: {error}")
             return
         if figures is not None:
-            self._last = time.monotonic()  # starting and stopping take time that is not the script's
+            self._last = time.monotonic()  # starting and stopping the profiler is not the script's time
         if figures:
             self._record("gpu", figures)
 
     def _record_changes(self, stack, counters):
-        """Note what has changed among counters; a batch goes with its stack, which tells what it was for."""
+        """Record changed counters; and the batch with its stack, which shows what it was used for."""
         batch = counters.pop("batch", None)
         if batch is not None:
             self._record("batch", stack, batch)
@@ -148,30 +150,30 @@ class Sampler:
             self._record("counters", changed)
 
     def _make_ticker(self):
-        """None where the system has no such timers, or a process was forked from another thread than the main one."""
+        """A Ticker; None without POSIX timers, or if the process was forked from another than the main thread."""
         try:
             return Ticker(_thread.get_native_id(), self._tick)
         except (OSError, AttributeError, ValueError):
             return None
 
     def _set_phase(self):
-        """Ticks at a new place within the period: a loop that takes as long as some periods is seen all around."""
+        """Shift the ticks within the period at random, so that loops as long as a few periods are fully sampled."""
         first = time.monotonic() + _random() * self._period
         self._schedule = first, self._period
         self._ticker.start(first, self._period)
 
     def _stop_sampling(self):
         self._working = False
-        if self._ticker:  # before Python ends: it takes its handlers back, and a tick would then kill the process
+        if self._ticker:  # Python removes signal handlers at its end, and a tick would then kill the process
             self._ticker.stop()
             self._ticker = None
 
     def _record_failure(self, error):
-        """Say that a look has failed, once; the next one may not, and stands for this one's time, too."""
+        """Record, once per type, that a sample has failed; the next sample covers its time."""
         key = f"failed {type(error).__name__}"
         if key not in self._recorded:
             self._recorded[key] = True
-            self._record("blind", f"A look into process {self._pid} failed: {type(error).__name__}: {error}")
+            self._record("limitation", f"A sample of process {self._pid} failed: {type(error).__name__}: {error}")
 
     # --- the other threads
 
@@ -189,14 +191,14 @@ class Sampler:
             try:
                 self._sample_threads()
                 self._write_if_due()
-            except Exception as error:  # the script goes on, measured or not
+            except Exception as error:  # the script goes on, sampled or not
                 self._record_failure(error)
             self._cost += time.thread_time() - began
         if self._pid == pid:
             self._write()
 
     def _sample_threads(self, period=0.0):
-        """Note where the other threads are, if `period` has passed; and the main one, where it has not for long."""
+        """Sample the other threads, if `period` has passed; and the main thread, if it is stuck in a native call."""
         now = time.monotonic()
         spent = now - self._threads_last
         if spent < period:
@@ -230,7 +232,7 @@ class Sampler:
         self._write()
 
     def _do_periodic_work(self):
-        """What is due from time to time: versions, another period, quiet at the end."""
+        """Record versions, adapt the period, and silence KeyboardInterrupt when the diagnosis is about to end."""
         versions = library_state.versions()
         if versions != self._recorded.get("versions"):
             self._recorded["versions"] = versions
@@ -241,7 +243,7 @@ class Sampler:
             sys.excepthook = _silent_excepthook
 
     def _adapt_period(self):
-        """Sample less often while that costs too much, as where stacks are deep and ever new: during imports."""
+        """Sample less often while sampling takes too much time, as during imports, where stacks are deep and new."""
         now, cost = time.monotonic(), self._cost
         rate = (cost - self._checked[1]) / (now - self._checked[0])
         self._checked = now, cost
@@ -251,54 +253,54 @@ class Sampler:
             self._period = max(self._period / 2, self._shortest)
 
     def _write(self):
-        """Append all that has gathered, and return when it is in the file: at the end, another thread may be at it."""
+        """Append everything that is not yet written to the spool file; wait if another thread is writing."""
         with self._writing:
             self._append()
 
     def _append(self):
-        # what describes stacks is taken last and written first: no sample comes before its stack
+        # stacks are taken last and written first, so that no sample comes before its stack
         samples, records = _take(self._samples), _take(self._records)
         records = _take(self._stacks.new) + records + [["samples", samples], ["cost", self._cost, self._period]]
         self._unwritten += "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
         try:
-            # the file is open no longer than for this: scripts may close what they like
+            # opened for this write alone: scripts may close file descriptors
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 while self._unwritten:
                     self._unwritten = self._unwritten[os.write(file, self._unwritten) :]
             finally:
                 os.close(file)
-        except FileNotFoundError:  # the diagnosis is over, and its folder gone; this process goes on
+        except FileNotFoundError:  # the diagnosis is over and has removed its folder
             self._stop_sampling()
-        except OSError:  # too many files are open, or the disk is full: the next time all of it goes on where this ends
+        except OSError:  # too many open files, or a full disk: the next write continues here
             pass
 
 
 def _take(gathered):
-    """Empty a list to which another thread may be appending, and give what was in it."""
+    """Empty a list to which another thread may append, and return its content."""
     taken = gathered[:]
     del gathered[: len(taken)]
     return taken
 
 
 def _threads():
-    """Thread objects by ident, without the lock that threading.enumerate() takes and the script may hold."""
+    """Thread objects by ident, without the lock of threading.enumerate(), which the script may hold."""
     return getattr(threading, "_active", {})
 
 
 def _random():
-    """A random number in [0, 1), from nobody's generator: the script's own must not move."""
+    """A random number in [0, 1) that leaves the script's random generators unchanged."""
     return int.from_bytes(os.urandom(4), "little") / 2**32
 
 
 def _silent_excepthook(kind, error, trace):
-    """An excepthook that says nothing about the interruption by which a diagnosis ends."""
+    """An excepthook without a traceback for the KeyboardInterrupt that ends a diagnosis."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
 
 
 def start():
-    """Sample this process and those it forks, as HEADRACE_DIAGNOSE says: a JSON object with Sampler's arguments."""
+    """Sample this process and those it forks. HEADRACE_DIAGNOSE holds Sampler's arguments as a JSON object."""
     settings = json.loads(os.environ["HEADRACE_DIAGNOSE"])
     sampler = Sampler(**settings)
     sampler.start()

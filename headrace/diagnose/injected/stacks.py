@@ -1,32 +1,32 @@
-"""Stacks as short numbers: each piece of code, place in it, and stack of places is described once."""
+"""Numbers for stacks: each code object, place in it, and stack of places is described once."""
 
 import itertools
 import opcode
 import sys
 
 _RESUME = opcode.opmap.get("RESUME", -1)  # Python 3.11 and later
-ENV_CLASS = "world"  # an ancestor of our own naming: of every class that has step() and reset()
-MOST_FRAMES = 200  # innermost first; what lies further out does not decide anything
+ENV_CLASS = "<environment>"  # listed as a base of every class that has step() and reset()
+MOST_FRAMES = 200  # innermost first; those further out do not affect roles
 
 
 class Stacks:
-    """Numbers for stacks; `new` holds the descriptions that nobody has collected yet, as records for the spool.
+    """Numbers for stacks; `new` holds the descriptions that are not yet written, as records of the spool file.
 
-    Several threads may ask at a time: each number is given once, and is known to others when its description is in
-    `new`.
+    Several threads may call number() at the same time: each number is used once, and other threads get it only after
+    its description is in `new`.
     """
 
     def __init__(self):
         self.new = []
         self._numbers = itertools.count()
-        self._codes = {}  # id -> (number, the code itself, which keeps the id its own)
+        self._codes = {}  # id -> (number, the code object, kept so that its id stays unique)
         self._places = {}  # (id of code, offset of instruction) -> (number, whether the function has just been entered)
         self._stacks = {}
 
     def number(self, frame):
-        """The number of the stack that ends in a frame.
+        """The number of the stack whose innermost frame is `frame`.
 
-        A function that was entered at this very moment is left out: the tick came before the call.
+        A function that has only just been entered is left out: the tick came before the call.
         """
         outer, frames = frame, []  # type: ignore[var-annotated]
         while outer is not None and len(frames) < MOST_FRAMES:
@@ -68,7 +68,7 @@ class Stacks:
 
 
 def ancestry(frame, module, name):
-    """Names of the class whose method a frame runs and of that class's bases; [] for a plain function."""
+    """Names of the class of the method that a frame runs, and of its bases; [] for a plain function."""
     owner: object = sys.modules.get(module)
     for part in name.split(".")[:-1]:
         owner = getattr(owner, "__dict__", {}).get(part)
@@ -77,10 +77,10 @@ def ancestry(frame, module, name):
         first = code.co_varnames[0] if code.co_argcount else ""
         if first not in ("self", "cls"):
             return []
-        # the object itself is looked at only where names do not lead to its class: a look leaves a copy of the
-        # function's variables with the frame, until the function returns
+        # f_locals is read only if names do not lead to the class: reading leaves a copy of the variables with the
+        # frame until the function returns
         variable = frame.f_locals.get(first)
         owner = variable if isinstance(variable, type) else type(variable)
     names = [f"{base.__module__}.{base.__qualname__}" for base in owner.__mro__ if base is not object]
-    # a world that inherits from nothing is told by what it can do
+    # an environment that inherits from nothing is recognised by its methods
     return [*names, ENV_CLASS] if callable(getattr(owner, "step", None)) and hasattr(owner, "reset") else names

@@ -1,18 +1,17 @@
 """A kernel timer by which the main thread samples itself.
 
-A sampling thread has to wait for the interpreter's lock, and gets it where the script lets go of it: inside torch's
-operations. It would find the script there far too often. A signal has Python run its handler in the main thread,
-between two of its instructions, as soon as the call that the tick fell into is over: the frame is still the one that
-made the call.
+A sampling thread would have to wait for the interpreter's lock, which the script releases inside torch's operations:
+samples there would be far too frequent. On a signal, Python runs the handler in the main thread between two
+instructions, as soon as the current native call is over, with the frame that made the call.
 
-The timer and the signal are ours alone: setitimer's, and SIGALRM or SIGPROF, may be the script's. Blocking calls go on
-after the signal: those of C by SA_RESTART where the system does that, those of Python by PEP 475.
+Timer and signal are separate from setitimer's, SIGALRM and SIGPROF, which the script may use. Blocking calls continue
+after the signal: those of C by SA_RESTART if the system supports it, those of Python by PEP 475.
 """
 
 import ctypes
 import signal
 
-SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # the first few are taken by the C library and by some schedulers
+SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # the C library and some schedulers use the first few
 _MONOTONIC, _THREAD_ID, _ABSOLUTE = 1, 4, 1  # Linux: CLOCK_MONOTONIC, SIGEV_THREAD_ID, TIMER_ABSTIME
 
 
@@ -35,11 +34,11 @@ class _Times(ctypes.Structure):
 
 
 class Ticker:
-    """Calls handler(signal number, frame) in the main thread. Raises OSError, AttributeError without such timers."""
+    """Calls handler(signal number, frame) in the main thread. Raises OSError or AttributeError without POSIX timers."""
 
     def __init__(self, thread, handler):
-        """thread: the main thread's native id. Only that thread may make this object."""
-        self._library = ctypes.CDLL(None, use_errno=True)  # since glibc 2.34; before it was in a library of its own
+        """thread: the main thread's native id. Only that thread may create a Ticker."""
+        self._library = ctypes.CDLL(None, use_errno=True)  # since glibc 2.34; before, in librt
         if not hasattr(self._library, "timer_create"):
             self._library = ctypes.CDLL("librt.so.1", use_errno=True)
         self._timer = ctypes.c_void_p()
@@ -50,7 +49,7 @@ class Ticker:
             raise OSError(ctypes.get_errno(), "timer_create failed")
 
     def start(self, first, period):
-        """Tick at first, first + period, ... s of time.monotonic(); where it ticks already, change when."""
+        """Tick at first, first + period, ... s of time.monotonic(), instead of any earlier schedule."""
         whole, part = divmod(int(period * 1e9), 10**9)
         first_whole, first_part = divmod(int(first * 1e9), 10**9)
         times = _Times(whole, part, first_whole, first_part)
@@ -58,5 +57,5 @@ class Ticker:
             raise OSError(ctypes.get_errno(), "timer_settime failed")
 
     def stop(self):
-        """Tick no more."""
+        """Stop ticking."""
         self._library.timer_delete(self._timer)

@@ -1,4 +1,4 @@
-"""What a thread is doing, told from its stack: by what its functions are, not by how a script names them."""
+"""The role of a stack, from what its functions are and not from how a script names them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.diagnose.profile.source_context import Purpose
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
 
 INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
-PART_OF = {  # a role of a part -> those around it that it is a part of
+PART_OF = {  # role -> roles of callers that it is counted as a part of
     Role.FORWARD: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER),
     Role.INFERENCE: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.DATA),
     Role.DATA: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER, Role.FORWARD),
@@ -23,7 +23,7 @@ PART_OF = {  # a role of a part -> those around it that it is a part of
     Role.BACKWARD: (Role.ENVIRONMENT,),
     Role.OPTIMIZER: (Role.ENVIRONMENT,),
 }
-C_FUNCTIONS: dict[str, Role] = {  # functions written in C have no frame: they are known by the name that calls them
+C_FUNCTIONS: dict[str, Role] = {  # C functions have no frame: they are known by the name in the calling line
     **dict.fromkeys(("sleep",), Role.IDLE),
     **dict.fromkeys(("print", "flush", "fsync", "writerow", "write"), Role.LOGGING),
     **dict.fromkeys(("backward", "run_backward", "_engine_run_backward"), Role.BACKWARD),
@@ -40,29 +40,29 @@ C_FUNCTIONS: dict[str, Role] = {  # functions written in C have no frame: they a
         Role.DATA,
     ),
 }  # fmt: skip
-COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # where CUDA is used
-INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # is part of these
-CONVERSIONS = {"as_tensor", "from_numpy", "tensor", *COPIES, "detach", "sample"}  # of an observation, and of its action
+COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
+INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # calls of these roles include the computation of their arguments
+CONVERSIONS = {"as_tensor", "from_numpy", "tensor", *COPIES, "detach", "sample"}  # of observations and actions
 DRAWS = {"multinomial", "argmax", "log_prob", "rsample"}
 
 
 class Classifier:
-    """Roles of stacks, each found once."""
+    """Finds the roles of stacks, and caches them."""
 
     def __init__(self, hints: Hints, cuda: bool) -> None:
-        """cuda: whether the process has used a GPU, so that .item() waits for one."""
+        """cuda: whether the process has used a GPU, so that .item() waits for it."""
         self._hints, self._cuda = hints, cuda
         self._known: dict[Stack, tuple[Role, str]] = {}
         self._codes: dict[Code, Role | None] = {}
 
     def classify(self, stack: Stack) -> tuple[Role, str]:
-        """The role of a stack, and shortly what it is at: "CartPoleEnv.step", "Linear.forward", "item"."""
+        """The role of a stack, and its function: "CartPoleEnv.step", "Linear.forward", "item"."""
         if stack not in self._known:
             self._known[stack] = self._classify(stack)
         return self._known[stack]
 
     def resolve_unknown(self, samples: Iterable[Sample]) -> None:
-        """Take all samples into account: a call that was caught before or after its work is what the work mostly is."""
+        """Give stacks of unknown role the role that other samples mostly have below the same place."""
         spent: defaultdict[Place, Counter[tuple[Role, str]]] = defaultdict(Counter)
         for sample in samples:
             result = self.classify(sample.stack)
@@ -80,7 +80,7 @@ class Classifier:
                 whole = Role.START_UP if roles[index] is Role.START_UP else Role.EVALUATION
                 return whole, title(stack[index].code)
         role, index = self._innermost(stack, roles)
-        for outer in range(index + 1, len(stack)):  # of a part, the whole
+        for outer in range(index + 1, len(stack)):  # the role that the part belongs to
             around = roles[outer]
             if role is not None and around in PART_OF.get(role, ()):
                 role, index = around, outer  # type: ignore[assignment]
@@ -93,7 +93,7 @@ class Classifier:
             if argument is not None:
                 return argument
         if role is None:
-            return self._of_glue(stack)
+            return self._of_other_code(stack)
         return role, self._detail(stack, index)
 
     def _of_code(self, code: Code) -> Role | None:
@@ -102,13 +102,13 @@ class Classifier:
         return self._codes[code]
 
     def _innermost(self, stack: Stack, roles: list[Role | None]) -> tuple[Role | None, int]:
-        """The role of what is called at the very end, index -1, or else of the innermost function that has one."""
+        """The role of the C function called last, with index -1, or of the innermost function that has a role."""
         call = source_context.call_at(stack[0])
         if self._cuda and call in COPIES:
             return Role.COPY, -1
         role = C_FUNCTIONS.get(call)
         if role is Role.LOGGING and roles[0] is not None:
-            role = None  # file.write inside a library is the library's affair
+            role = None  # file.write inside a library has the library's role
         if call in CONVERSIONS and roles[0] is None and _purpose(stack) is Purpose.ACT:
             return Role.INFERENCE, -1
         if role is not None and (roles[0] is None or role is Role.IDLE or (roles[0] is Role.WAIT and call == "loads")):
@@ -116,7 +116,7 @@ class Classifier:
         return next(((role, index) for index, role in enumerate(roles) if role is not None), (None, 0))
 
     def _of_argument(self, stack: Stack) -> tuple[Role, str] | None:
-        """What is made for a line that is printed or saved is part of that: json.dumps in `print(json.dumps(x))`."""
+        """The role of a call that prints or saves, for its arguments: json.dumps in `print(json.dumps(x))`."""
         for place in stack:
             if is_own(place.code.file):
                 around = (
@@ -126,8 +126,8 @@ class Classifier:
                 return (C_FUNCTIONS[call], call) if call else None
         return None
 
-    def _of_glue(self, stack: Stack) -> tuple[Role, str]:
-        """Arithmetic in the script's own functions: of a loss, or of nothing that is known."""
+    def _of_other_code(self, stack: Stack) -> tuple[Role, str]:
+        """The role of other code, such as the arithmetic of a loss, by the purpose of the loop around it."""
         doing, call = _purpose(stack), source_context.call_at(stack[0])
         if doing is Purpose.LEARN:
             return Role.FORWARD, call
@@ -142,25 +142,25 @@ class Classifier:
 
 
 def names(code: Code) -> tuple[str, ...]:
-    """Full names under which a function may be known: its own, and that of the method in each base of its class."""
+    """Full names to match with patterns: the function's own, and that of the method in each base of its class."""
     return (f"{code.module}.{code.name}", *(f"{base}.{code.method}" for base in code.ancestors))
 
 
 @cache
 def is_own(file: str) -> bool:
-    """Whether a file is the user's, rather than installed, or of Python."""
+    """Whether a file is the user's rather than an installed library's or Python's."""
     standard = sysconfig.get_paths()["stdlib"]
     plain = file.replace("\\", "/")
     return not plain.startswith((standard, "<")) and not any(part in plain for part in INSTALLED)
 
 
 def title(code: Code) -> str:
-    """A function's name as people say it, with its class: "CartPoleEnv.step"."""
+    """A function's name with its class: "CartPoleEnv.step"."""
     return ".".join(code.name.rpartition("<locals>.")[2].split(".")[-2:])
 
 
 def _purpose(stack: Stack) -> Purpose | None:
-    """What the innermost function that acts or learns is doing at its place."""
+    """The purpose of the innermost function that acts or learns, at its place."""
     for place in stack:
         scope = source_context.scope(place.code) if _has_markers(place.code) else None
         if scope is not None and scope.markers:
@@ -169,20 +169,20 @@ def _purpose(stack: Stack) -> Purpose | None:
 
 
 def _has_markers(code: Code) -> bool:
-    """Whether to look into a function's source: the script's own, and libraries for learning by reinforcement."""
+    """Whether to read a function's source: the script's own, and RL libraries'."""
     plumbing = ("torch", "numpy", "gymnasium", "importlib", "threading", "multiprocessing", "runpy", "typing")
     return code.module.partition(".")[0] not in plumbing and not code.file.startswith("<")
 
 
 def _is_evaluation(stack: Stack, index: int) -> bool:
-    """Whether a function plays episodes to see how good the policy is, called by one that does something else."""
+    """Whether a function of the user evaluates the policy, and is called by one that acts or learns."""
     code = stack[index].code
     if not is_own(code.file) or code.name == "<module>":
         return False
     scope = source_context.scope(code)
-    return scope is not None and scope.evaluates and any(_busy(outer) for outer in stack[index + 1 :])
+    return scope is not None and scope.evaluates and any(_acts_or_learns(outer) for outer in stack[index + 1 :])
 
 
-def _busy(place: Place) -> bool:
+def _acts_or_learns(place: Place) -> bool:
     scope = source_context.scope(place.code) if is_own(place.code.file) or _has_markers(place.code) else None
     return scope is not None and bool(scope.markers)

@@ -1,4 +1,4 @@
-"""Which lines the time goes to: the script's own, or those of the library that a line of it leaves the work to."""
+"""The lines that take the most time: the script's own, or those of a library that it leaves the training loop to."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from headrace.diagnose.profile.profile import Role, Site
 from headrace.diagnose.profile.roles import Classifier, is_own, title
 from headrace.diagnose.profile.spool import Place, Sample, Stack
 
-MOST = 40  # of a lane
+MOST = 40  # sites of a lane
 LEAST = 0.001  # share of the lane's time
 FOUNDATIONS = ("torch", "numpy", "importlib", "threading", "multiprocessing", "contextlib", "runpy", "abc", "typing")
 
 
 def find(samples: list[Sample], classifier: Classifier) -> list[Site]:
-    """The costliest lines, costliest first."""
+    """The lines that take the most time, the most first."""
     spent: defaultdict[tuple, float] = defaultdict(float)
     total = 0.0
     for sample in samples:
@@ -33,10 +33,7 @@ def find(samples: list[Sample], classifier: Classifier) -> list[Site]:
 
 
 def _place(stack: Stack, role: Role, detail: str) -> Place:
-    """The innermost place that says something to a reader: not inside torch, numpy or Python itself.
-
-    Of evaluation, the place where it is asked for.
-    """
+    """The innermost place outside torch, numpy and Python itself; of an evaluation, the place that calls it."""
     if role is Role.EVALUATION:
         inside = max((index for index, place in enumerate(stack) if title(place.code) == detail), default=-1)
         return stack[min(inside + 1, len(stack) - 1)]

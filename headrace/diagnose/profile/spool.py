@@ -1,6 +1,6 @@
-"""Reads what the samplers wrote: one file for each process, cut short wherever the process was killed.
+"""Reads the samplers' spool files: one for each process, truncated if the process was killed.
 
-A line that cannot be read is left out, and what rests on it; the lines after it count.
+A line that cannot be read is skipped, with the records that refer to it.
 """
 
 from __future__ import annotations
@@ -20,54 +20,55 @@ class Code:
     name: str  # qualified
     module: str
     line: int
-    ancestors: tuple[str, ...]  # full names of the class of a method, and of its bases; () for a function
+    ancestors: tuple[str, ...]  # full names of a method's class and its bases; () for a function
 
     @property
     def method(self) -> str:
-        """The name alone."""
+        """The unqualified name."""
         return self.name.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a code: the call or other expression that was being evaluated there."""
+    """A call or other expression in a code object, as it is being evaluated."""
 
     code: Code
     line: int
-    end_line: int | None = None  # these three from Python 3.11 on
+    end_line: int | None = None  # from Python 3.11 on, like the next two
     column: int | None = None  # in bytes of UTF-8
     end_column: int | None = None
 
 
 Stack = tuple[Place, ...]  # innermost first
+Record = list[Any]  # a line of a spool file, as JSON gives it
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Where a thread was."""
+    """The stack of a thread at a moment."""
 
     end: float  # s of time.monotonic()
-    seconds: float  # for which it stands: those before `end`
+    seconds: float  # that it covers: those before `end`
     stack: Stack
 
 
 @dataclass
 class Process:
-    """All that one process told."""
+    """The spool file of one process."""
 
     pid: int
     parent: int
     began: float  # s of time.monotonic(), as all times here
-    self_sampling: bool  # whether its main thread noted itself, without bias
+    self_sampling: bool  # whether the main thread sampled itself, without bias
     python: str
     samples: dict[int, list[Sample]] = field(default_factory=dict)  # by native id of thread; the main one's is the pid
     names: dict[int, str] = field(default_factory=dict)  # of threads
     counters: dict[str, float] = field(default_factory=dict)
     batches: list[tuple[Stack, int]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    gpu: dict[str, float] = field(default_factory=dict)  # see injected.kernels
-    ended: float | None = None  # None where it could not say that it ends
-    error: str = ""  # "ValueError: ..." where an exception ended it
+    gpu: dict[str, float] = field(default_factory=dict)  # see injected.cuda_kernels
+    ended: float | None = None  # None if the process was killed
+    error: str = ""  # "ValueError: ..." if an exception ended it
     cost: float = 0.0  # s that sampling took
     period: float = 0.0  # s
     limitations: list[str] = field(default_factory=list)
@@ -79,11 +80,11 @@ def read(folder: Path) -> list[Process]:
     return sorted(processes, key=lambda process: process.began)
 
 
-def _records(path: Path) -> Iterator[list[Any]]:
+def _records(path: Path) -> Iterator[Record]:
     for line in path.read_text(errors="replace").splitlines():
         try:
             yield json.loads(line)
-        except json.JSONDecodeError:  # the last line of a process that was killed while it wrote
+        except json.JSONDecodeError:  # the last line of a process that was killed while writing
             continue
 
 
@@ -103,29 +104,25 @@ def _process(path: Path) -> Process | None:
         elif kind == "stack" and places.keys() >= set(values[1]):
             stacks[values[0]] = own_frames(tuple(places[number] for number in values[1]))
         elif process is not None:
-            _tell(process, stacks, kind, values)
+            _add(process, stacks, kind, values)
     return process
 
 
 def own_frames(stack: Stack) -> Stack:
-    """A stack without what a forked process has inherited from its parent's."""
+    """A stack without the frames that a forked process has inherited from its parent."""
     for index, place in enumerate(stack):
         if place.code.module == "multiprocessing.process" and place.code.method == "_bootstrap":
             return stack[: index + 1]
     return stack
 
 
-def _tell(process: Process, stacks: dict[int, Stack], kind: str, values: list[Any]) -> None:
+def _add(process: Process, stacks: dict[int, Stack], kind: str, values: Record) -> None:
     if kind == "samples":
         for thread, end, seconds, stack in values[0]:
             if stack in stacks:
                 process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack]))
-    elif kind == "counters":
-        process.counters.update(values[0])
-    elif kind == "gpu":
-        process.gpu.update(values[0])
-    elif kind == "versions":
-        process.versions.update(values[0])
+    elif kind in ("counters", "gpu", "versions"):
+        getattr(process, kind).update(values[0])
     elif kind == "batch" and values[0] in stacks:
         process.batches.append((stacks[values[0]], values[1]))
     elif kind == "thread":
@@ -135,5 +132,5 @@ def _tell(process: Process, stacks: dict[int, Stack], kind: str, values: list[An
     elif kind == "end":
         process.ended = values[0]
         process.error = f"{values[1]}: {values[2]}" if values[1] else ""
-    elif kind == "blind":
+    elif kind == "limitation":
         process.limitations.append(values[0])

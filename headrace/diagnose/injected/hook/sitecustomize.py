@@ -1,6 +1,6 @@
-"""Starts the sampler in every Python process of a measured script; then runs the sitecustomize that this one hides.
+"""Starts the sampler in every Python process of a measured script; then runs the sitecustomize that this file hides.
 
-The folder of this file is put on PYTHONPATH, which children inherit, and so Python imports it before anything else.
+The folder of this file is on PYTHONPATH, which child processes inherit, so Python imports it at its start.
 """
 
 import importlib.machinery
@@ -12,7 +12,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _start_sampler():
-    """Load the package around this folder under a name of its own, and start it."""
+    """Load the package that contains this folder under another name, and start its sampler."""
     package = os.path.dirname(_HERE)
     name = "_headrace_injected"
     spec = importlib.util.spec_from_file_location(
@@ -28,7 +28,7 @@ def _load(name, spec):
 
 
 def _run_hidden():
-    """The sitecustomize of the interpreter or of the user, which Python would have found without this one."""
+    """Run the sitecustomize of the interpreter or the user, which Python would have found without this one."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None:
@@ -38,6 +38,6 @@ def _run_hidden():
 if os.environ.get("HEADRACE_DIAGNOSE"):
     try:
         _start_sampler()
-    except Exception as error:  # a script must run, measured or not
+    except Exception as error:  # the script must run, sampled or not
         sys.stderr.write(f"headrace diagnose: this process is not sampled ({type(error).__name__}: {error})\n")
 _run_hidden()
