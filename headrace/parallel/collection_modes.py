@@ -7,13 +7,13 @@ double-buffered they are the same from run to run, asynchronous they may differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import floor
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.wrappers.conditioning import InformedEnv
@@ -176,7 +176,7 @@ class AsyncCollector(InlineCollector):
             self.dropped_steps += (copy.num_steps - row) * (part.stop - part.start)
         return copy
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict(). Steps that late workers are in are forgotten."""
         env = self.env
         while env.get():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.core.timer import Timer
+from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.envs.base import Env
 from headrace.policies.base import Policy, PolicyOutput
@@ -35,10 +35,10 @@ class Collector(Protocol):
     def warm_up(self) -> None:
         """Compile whatever has to be compiled, and leave everything as it was."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """What load_state_dict() goes on from; "env" in it is empty where the environments cannot be saved."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict(), bit for bit where the environments can be saved."""
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class InlineCollector:
         if "value" in rollout.columns:
             rollout.value[-1] = self.policy.value(self._observation[-1], self.rnn_state)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Counters, the bootstrap row, the recurrent state and the environments."""
         row = {
             name: tree_map(lambda x: x[-1].clone(), getattr(self.rollout, name)) for name in ("observation", "valid")
@@ -161,7 +161,7 @@ class InlineCollector:
             "env": self.env.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict(), bit for bit where the environments can be saved."""
         self.steps, self.rnn_state = state["steps"], state["rnn_state"]
         for name, row in state["bootstrap_row"].items():

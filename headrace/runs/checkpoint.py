@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.types import Json, StateDict
 from headrace.data.rollout import Group
 
 FORMAT = 1
@@ -32,7 +33,7 @@ class DamagedCheckpoint(RuntimeError):
     """A file of a checkpoint is missing, or not what was written."""
 
 
-def save(folder: str | Path, states: Mapping[str, Any], **facts: Any) -> None:
+def save(folder: str | Path, states: StateDict, **facts: Any) -> None:
     """Write a checkpoint to `folder`, replacing one that is there, which stays as `folder`.previous.
 
     states: name -> nested dicts, lists and tuples of tensors, numbers, strings and None; NAME.safetensors each.
@@ -59,7 +60,7 @@ def save(folder: str | Path, states: Mapping[str, Any], **facts: Any) -> None:
         raise type(error)(error.errno, f"cannot write the checkpoint: {error.strerror}", str(folder)) from error
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
+def read_manifest(folder: str | Path) -> Json:
     """What a checkpoint tells of itself. Raises DamagedCheckpoint, FileNotFoundError."""
     path = Path(folder) / MANIFEST
     if not path.exists():
@@ -211,7 +212,7 @@ def _to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     return to_bytes({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
 
 
-def _digest(body: Mapping[str, Any]) -> str:
+def _digest(body: Json) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from headrace.core.types import Json
+
 # Names of Stable-Baselines3, so that dashboards people have go on working.
 TENSORBOARD = {
     "return": "rollout/ep_rew_mean",
@@ -60,7 +62,7 @@ class Logs:
         """Whether it is time for another row of metrics."""
         return seconds >= self._next_row
 
-    def row(self, row: Mapping[str, Any]) -> None:
+    def row(self, row: Json) -> None:
         """Note one row of metrics, and write what has gathered."""
         self._next_row = row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"])
         self._waiting[METRICS].append(json.dumps(row) + "\n")
@@ -98,7 +100,7 @@ class Logs:
                     sizes[name] = file.tell()
         return sizes
 
-    def rewind(self, positions: Mapping[str, int], steps: int) -> dict[str, Any]:
+    def rewind(self, positions: Mapping[str, int], steps: int) -> Json:
         """Forget what was written after a checkpoint, since the resumed run writes it again; give the last row left."""
         for name, size in positions.items():
             path = self.folder / name
@@ -122,7 +124,7 @@ class Logs:
         self._scalars.clear()
 
 
-def tensorboard_tags(row: Mapping[str, Any]) -> dict[str, float]:
+def tensorboard_tags(row: Json) -> dict[str, float]:
     """The TensorBoard scalars of one row of metrics, by tag."""
     tags = {}
     for name, value in row.items():

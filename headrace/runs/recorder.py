@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
+from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
 from headrace.evaluation.evaluator import evaluate, source_of
 from headrace.runs import checkpoint
@@ -36,7 +36,7 @@ class Recorder:
         self.logs = Logs(folder, trainer.short_name)
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
         self._best_score: float | None = None
-        self._best: tuple[dict[str, Any], dict[str, Any]] | None = None  # weights and facts not yet written
+        self._best: tuple[StateDict, Json] | None = None  # weights and facts not yet written
         self._evaluation: dict[str, float | None] = {}
         self._row: dict[str, float | None] = {}
         self._result = trainer.result()

@@ -6,12 +6,12 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
+from headrace.core.types import EnvArgument, Json, Settings, StateDict
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
@@ -28,13 +28,13 @@ class Run:
     path: Path
     policy: Policy  # as training left it; `best` is the one that did best
     algorithm: str
-    env: Any  # as it was given to train(): where evaluate() looks for the original
+    env: EnvArgument  # as it was given to train(): where evaluate() looks for the original
     steps: int  # valid environment steps
     seconds: float  # of training: set-up, evaluation and saving excluded
-    metrics: dict[str, Any] = field(default_factory=dict)  # the last row of metrics.jsonl
+    metrics: Json = field(default_factory=dict)  # the last row of metrics.jsonl
     reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"
     seed: int = 0
-    eval_env_kwargs: dict[str, Any] = field(default_factory=dict)  # settings with which worlds are made to evaluate in
+    eval_env_kwargs: Settings = field(default_factory=dict)  # settings with which worlds are made to evaluate in
 
     def evaluate(self, episodes: int = 100, seed: int | None = None, deterministic: bool = True) -> Evaluation:
         """Returns of the policy on the original environment; see headrace.evaluate. seed: None for the run's own."""
@@ -107,12 +107,12 @@ def describe(folder: Path, config: str) -> None:
         file.write(shlex.join(sys.argv) + "\n")
 
 
-def save_policy(folder: Path, policy: Policy, weights: Mapping[str, Any], **facts: Any) -> None:
+def save_policy(folder: Path, policy: Policy, weights: StateDict, **facts: Any) -> None:
     """Write a checkpoint that holds a policy and nothing else."""
     checkpoint.save(folder, {"policy": weights}, policy=identity(policy), **facts)
 
 
-def identity(policy: Policy) -> dict[str, Any]:
+def identity(policy: Policy) -> Json:
     """What a manifest tells of a policy, so that load() can build it."""
     kind = type(policy)
     return {"class": f"{kind.__module__}:{kind.__qualname__}", "config": policy.config()}
@@ -130,15 +130,16 @@ def load(path: str | Path, policy_class: type[Policy] | None = None, which: str 
         raise ValueError(f"which must be 'best' or 'last', got {which!r}")
     folder = checkpoint.find(path, *([which] if which else [BEST, LAST]))
     saved = checkpoint.read_manifest(folder)["policy"]
-    kind: Any = policy_class or _policy_class(saved["class"])
+    kind = policy_class or _policy_class(saved["class"])
     policy = kind.from_config(saved["config"])
     policy.load_state_dict(checkpoint.load(folder, "policy"))
     return policy.eval()
 
 
-def _policy_class(name: str) -> Any:
+def _policy_class(name: str) -> type[Policy]:
     module, _, qualname = name.partition(":")
     # a checkpoint is data: it may choose among Headrace's policies, but not have any module imported
     if module.partition(".")[0] != "headrace":
         raise ValueError(f"this policy is a {name}, not one of Headrace's own: give load(path, policy_class=...)")
-    return getattr(import_module(module), qualname)
+    kind: type[Policy] = getattr(import_module(module), qualname)
+    return kind

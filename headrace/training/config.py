@@ -8,12 +8,12 @@ from __future__ import annotations
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from headrace.core.text import did_you_mean
+from headrace.core.types import Json, Settings
 
 EVAL_ENV_SETTINGS = (
     "frame_stack",
@@ -74,16 +74,16 @@ class TrainConfig:
                 "nothing would stop this run: give total_steps, max_seconds, max_episodes or target_return"
             )
 
-    def eval_env_kwargs(self) -> dict[str, Any]:
+    def eval_env_kwargs(self) -> Settings:
         """The settings of worlds that hold for those to evaluate and to film in, too."""
         return {name: getattr(self, name) for name in EVAL_ENV_SETTINGS}
 
 
 def merge_settings(
     algorithm_config: type | None,
-    env_defaults: Mapping[str, Any],
-    file: Mapping[str, Any],
-    options: Mapping[str, Any],
+    env_defaults: Settings,
+    file: Settings,
+    options: Settings,
 ) -> tuple[TrainConfig, Any]:
     """TrainConfig and the algorithm's config; dataclass default < env_defaults < file < options.
 
@@ -103,7 +103,7 @@ def merge_settings(
     return train, _fill(algorithm_config, {name: value for name, value in values.items() if name in own})
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
+def read_toml(path: str | Path) -> Json:
     """The settings of a TOML file. Raises ValueError, naming the file, where it is not TOML."""
     try:
         return tomllib.loads(Path(path).read_text())
@@ -115,13 +115,13 @@ def to_toml(**settings: Any) -> str:
     """Settings as TOML that read_toml() and merge_settings() take back: "none" for None, dataclasses flattened in."""
     import tomli_w
 
-    flat: dict[str, Any] = {}
+    flat: Json = {}
     for name, value in settings.items():
         flat |= asdict(value) if hasattr(value, "__dataclass_fields__") else {name: value}
     return tomli_w.dumps({name: "none" if value is None else value for name, value in flat.items()})
 
 
-def _fill(config: type, values: Mapping[str, Any]) -> Any:
+def _fill(config: type, values: Settings) -> Any:
     hints = typing.get_type_hints(config)
     return config(**{name: _fit(name, value, hints[name]) for name, value in values.items()})
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
+from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
 
 
@@ -44,11 +43,11 @@ class Episodes:
         """Mean length of the window; None before an episode has ended."""
         return sum(self.lengths) / len(self.lengths) if self.lengths else None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Count and window."""
         return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict(); of a longer window, the latest episodes."""
         self.count = state["count"]
         self.returns.extend(state["returns"])

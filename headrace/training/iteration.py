@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -13,8 +13,8 @@ class IterationResult:
     steps: int  # valid environment steps so far
     iteration: int  # updates so far
     metrics: Mapping[str, float]  # of this iteration's update
-    returns: list[float]  # of the episodes that ended in this iteration
-    lengths: list[int]  # likewise, steps
+    returns: Sequence[float]  # of the episodes that ended in this iteration
+    lengths: Sequence[int]  # likewise, steps
     episodes: int  # ended so far
     window: int  # episodes in the window, of which the next two are means
     window_full: bool

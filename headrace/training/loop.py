@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import is_resolvable
+from headrace.core.types import EnvArgument, Settings
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, Run, new_folder
@@ -20,7 +21,7 @@ FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot 
 
 def train(
     algorithm: str | Algorithm | None = None,
-    env: Any = None,
+    env: EnvArgument = None,
     *,
     config: str | Path | None = None,
     resume: str | Path | None = None,
@@ -48,7 +49,7 @@ def train(
 
 
 def _resumed(
-    path: Path, algorithm: Any, env: Any, config: str | Path | None, options: dict[str, Any]
+    path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
 ) -> tuple[Trainer, Recorder]:
     """A trainer and a recorder that go on where a checkpoint was made."""
     folder = checkpoint.find(path, LAST)
@@ -57,7 +58,7 @@ def _resumed(
         raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
     saved = dict(manifest["settings"])
     name, source = saved.pop("algorithm"), saved.pop("env")
-    given = (read_toml(config) if config else {}) | options
+    given = {**(read_toml(config) if config else {}), **options}
     for field in FIXED:
         if field in given and field in saved and given[field] != saved[field]:
             raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")

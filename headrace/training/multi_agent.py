@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gymnasium.spaces import Space
 
+from headrace.algorithms.base import Algorithm
 from headrace.algorithms.group_algorithm import Grouped, seed_of
+from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, observation_column
 from headrace.envs.base import Env
+from headrace.policies.base import Policy
 from headrace.policies.group_policy import GroupedPolicy
 from headrace.training.episodes import Episodes
 
@@ -35,7 +38,7 @@ def columns_of_groups(env: Env) -> dict[str, slice]:
     return columns
 
 
-def build(kind: Any, config: Any, env: Env, seed: int) -> Any:
+def build(kind: type[Algorithm], config: Any, env: Env, seed: int) -> Algorithm:
     """An Algorithm with its usual policy for an env: one for all agents, or one for each group of them."""
     spaces = env.spaces
     if not columns_of_groups(env):
@@ -44,7 +47,7 @@ def build(kind: Any, config: Any, env: Env, seed: int) -> Any:
         group: kind.build(config, *pair, seed_of(seed, number), env.device)
         for number, (group, pair) in enumerate(spaces.items())
     }
-    return Grouped(algorithms, env.groups)
+    return Grouped(algorithms, env.groups)  # type: ignore[return-value]  # its iteration is that of its parts
 
 
 def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], others: Iterable[str], env: Env) -> None:
@@ -62,7 +65,7 @@ def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], ot
         )
 
 
-def check_spaces(policy: Any, env: Env) -> None:
+def check_spaces(policy: Policy, env: Env) -> None:
     """Raise ValueError where a policy was made for other observations or actions than an environment's."""
     slots = {slot.name: slot.policy for slot in policy.slots} if isinstance(policy, GroupedPolicy) else {"all": policy}
     spaces = env.spaces
@@ -93,11 +96,11 @@ class GroupEpisodes:
         """What metrics.jsonl says of them: the mean return of each group."""
         return {f"return/{group}": episodes.mean_return() for group, episodes in self.episodes.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Counts and windows by group."""
         return {group: episodes.state_dict() for group, episodes in self.episodes.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict()."""
         for group, episodes in self.episodes.items():
             episodes.load_state_dict(state[group])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import envs
 from headrace.algorithms.registry import absolute_reference, algorithm_classes
+from headrace.core.types import EnvArgument, Json, Settings
 from headrace.training.config import TrainConfig, merge_settings, read_toml
 from headrace.training.scaling import derived
 
@@ -27,7 +27,7 @@ class TrainPlan:
     ready_env: Env | None  # in its place: environments made by the user, who closes them
     config: TrainConfig
     algorithm_config: Any  # of the algorithm's own dataclass; None where the algorithm is made by the user
-    derived: Mapping[str, Any]  # settings that follow from num_envs
+    derived: Settings  # settings that follow from num_envs
     agent_info: Any = None
     workers: Workers | None = None  # borrowed worker processes
     num_envs: int | None = None  # where it was given by name
@@ -40,10 +40,10 @@ class TrainPlan:
 
 def settle(
     algorithm: str | Algorithm | None,
-    env: Any,
+    env: EnvArgument,
     config: str | Path | None,
     agent_info: Any,
-    options: dict[str, Any],
+    options: Settings,
 ) -> TrainPlan:
     """The plan for what Trainer() was given. Raises TypeError, ValueError for settings that are wrong."""
     file = read_toml(config) if config else {}
@@ -71,12 +71,12 @@ def settle(
     )
 
 
-def is_ready(source: Any) -> bool:
+def is_ready(source: EnvArgument) -> bool:
     """Whether this is an Env already, rather than what make() makes one of."""
     return not isinstance(source, str | type) and hasattr(source, "num_envs") and hasattr(source, "step")
 
 
-def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: str | None) -> dict[str, Any]:
+def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: str | None) -> Json:
     """What train(resume=...) needs to make a trainer again, in JSON's types. own: the algorithm's config."""
     algorithm = plan.algorithm
     return {

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
+from headrace.core.types import Settings
 from headrace.training.config import merge_settings
 
 
-def derived(algorithm_config: type | None, defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def derived(algorithm_config: type | None, defaults: Settings, given: Settings) -> Settings:
     """Settings to have in place of an environment's `defaults`, which name the num_envs they were made for.
 
     given: what was asked for by name; nothing of that is among them. Empty where num_envs is not among `given`, or is
@@ -33,11 +32,11 @@ def derived(algorithm_config: type | None, defaults: Mapping[str, Any], given: M
     return {name: value for name, value in values.items() if name not in given}
 
 
-def in_words(num_envs: int, settings: Mapping[str, Any]) -> str:
+def in_words(num_envs: int, settings: Settings) -> str:
     """What follows from a number of environments, for people."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
     return f"for {num_envs:,} envs: {', '.join(parts)} (--no-scale keeps the registered settings)"
 
 
-def _number(value: Any) -> str:
+def _number(value: float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +13,7 @@ import torch
 from headrace.algorithms.base import Algorithm
 from headrace.core.device import torch_threads, without_denormals
 from headrace.core.precision import computing
+from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
@@ -39,7 +40,7 @@ class Trainer:
     def __init__(
         self,
         algorithm: str | Algorithm | None = None,
-        env: Any = None,
+        env: EnvArgument = None,
         *,
         config: str | Path | None = None,
         agent_info: Any = None,
@@ -119,7 +120,7 @@ class Trainer:
         return self.limits.reached(self.steps, self.episodes, self.seconds)
 
     def result(
-        self, metrics: Mapping[str, float] | None = None, returns: Any = (), lengths: Any = ()
+        self, metrics: Mapping[str, float] | None = None, returns: Sequence[float] = (), lengths: Sequence[int] = ()
     ) -> IterationResult:
         """The state of the training now. metrics, returns, lengths: of the last iteration."""
         seconds = max(self.seconds - self._seconds_before, 1e-9)
@@ -154,7 +155,7 @@ class Trainer:
         now = {"restarts": self.env.restarts, "dropped_steps": self.collector.dropped_steps}
         return {name: self._workers_before[name] + number for name, number in now.items()}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """All from which load_state_dict() goes on, on the CPU bit for bit where the environment can be saved."""
         learner = {
             "algorithm": self.algorithm.state_dict(),
@@ -165,7 +166,7 @@ class Trainer:
         }
         return {"learner": learner, "collectors": [self.collector.state_dict()], "workers": self._workers()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict()."""
         learner, (collector,) = state["learner"], state["collectors"]
         self.algorithm.load_state_dict(learner["algorithm"])
@@ -182,7 +183,7 @@ class Trainer:
         place, _, name = self.env.name.rpartition(":")
         return place.rpartition(".")[2] if name == "parallel_env" else name
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """What train(resume=...) needs to make this trainer again, in JSON's types."""
         agent_info = GIVEN if isinstance(self.env, InformedEnv) else None
         return saved_settings(self.plan, self.config, self.algorithm.config, agent_info)
