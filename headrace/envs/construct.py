@@ -14,7 +14,7 @@ from headrace.core.device import resolve
 from headrace.core.text import did_you_mean
 from headrace.envs import sources
 from headrace.envs.base import Env
-from headrace.envs.builtin import settings, settings_partially_observed, settings_third_party  # noqa: F401  registers envs and settings
+from headrace.envs.builtin import settings  # noqa: F401  registers environments
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.agent_groups import Grouping, grouped
 from headrace.envs.gym.wrappers import limited, wrapped
