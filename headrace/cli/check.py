@@ -10,8 +10,11 @@ import tyro
 
 DESCRIPTION = """headrace check ENV: check the spaces, rewards, endings and seeding of an environment, run Gymnasium's
 checker on it, and measure the time of a step and the throughput of each backend.
+
 headrace check my_kernel.py:MyEnv --against LunarLander-v3: compare a port with its reference.
+
 headrace check --device cuda: compare the kernels, fused code and graphs of a device with plain torch on the CPU.
+
 Exit code: 0 if nothing is wrong, 1 if something is wrong, 2 for a usage error or a missing package."""
 
 

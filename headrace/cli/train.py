@@ -20,19 +20,22 @@ from headrace.training.loop import train
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
 
-ENV is a name that `headrace envs` lists, the id of any Gymnasium environment, or path/to/file.py:Class of your own.
-Defaults are the algorithm's, then those registered for ENV, then those of --config; a flag goes before all of them.
-Ctrl-C saves, and prints the command that goes on."""
+ENV is a name listed by `headrace envs`, the id of any Gymnasium environment, or path/to/file.py:Class of your own.
+
+Flags override settings of --config, which override settings registered for ENV, which override the algorithm's
+defaults.
+
+Ctrl-C saves a checkpoint, and prints the command that resumes the run."""
 FINAL_EPISODES = 100
 CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the flags, train, evaluate, and say what to do next."""
+    """Parse the flags, train, evaluate, and print the commands for the next steps."""
     if "--diagnose" in arguments:
         from headrace.cli import diagnose
 
-        diagnose.training([word for word in arguments if word != "--diagnose"])
+        diagnose.training([argument for argument in arguments if argument != "--diagnose"])
         return
     resume, config = _path_after("--resume", arguments), _path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else {}
@@ -42,29 +45,29 @@ def main(arguments: list[str]) -> None:
     saved = {name: value for name, value in saved.items() if name not in named}
     algorithm = named["algorithm"] or next(iter(ALGORITHMS))
     kind, config_class = algorithm_classes(algorithm)
-    # a run that is resumed has had its environment's defaults
+    # the saved settings of a resumed run include those registered for its environment
     registered = envs.spec(named["env"]).defaults.get(kind.name, {}) if named["env"] and not resume else {}
     parser = _parser(named, *merge_settings(config_class, registered, saved | file, {}))
     if {"-h", "--help"} & set(arguments):
-        arguments = ["--help"]  # help leaves out positional arguments that are given already
-    words = [_written_out(word) for word in arguments]
-    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=words)
+        arguments = ["--help"]  # the help omits positional arguments that are given
+    args = [_integer(argument) for argument in arguments]
+    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=args)
     settings = _flat(parsed.training, parsed.learning)
     if resume:
         before = _flat(*merge_settings(config_class, {}, saved, {}))
         changed = {name: value for name, value in settings.items() if value != before[name]}
         run = train(env=typed.get("env"), resume=resume, **changed)
     else:
-        asked = {name: value for name, value in settings.items() if name in file or name in _asked_for(words)}
-        run = train(parsed.algorithm, parsed.env, **asked)
-    _conclude(run, parsed.final_episodes)
+        given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
+        run = train(parsed.algorithm, parsed.env, **given)
+    _finish(run, parsed.final_episodes)
 
 
 def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) -> Any:
-    """A dataclass of all that can be said on the command line; what is known already is its default."""
+    """A dataclass of all arguments; those that are known already are the defaults."""
     group = (named["algorithm"] or next(iter(ALGORITHMS))).rpartition(":")[2]
     known = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own"
-    helps = {"algorithm": f"what to learn by: {known}", "env": "what to learn in"}
+    helps = {"algorithm": f"the algorithm: {known}", "env": "the environment"}
     return make_dataclass(
         "Train",
         [
@@ -81,17 +84,19 @@ def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) 
             ),
             (
                 "resume",
-                Annotated[Path | None, arg(metavar="RUN", help="go on with this run; flags may move its limits")],
+                Annotated[Path | None, arg(metavar="RUN", help="resume this run; flags may change its limits")],
                 None,
             ),
             (
                 "final_episodes",
-                Annotated[int, arg(help="episodes on the original environment after training; 0 for none")],
+                Annotated[int, arg(help="episodes in the reference environment after training; 0: none")],
                 FINAL_EPISODES,
             ),
             (
                 "diagnose",
-                Annotated[bool, FlagCreatePairsOff, arg(help="say where the wall time goes, as `headrace diagnose`")],
+                Annotated[
+                    bool, FlagCreatePairsOff, arg(help="measure where the wall time goes, as `headrace diagnose`")
+                ],
                 False,
             ),
             ("training", Annotated[OmitArgPrefixes[type(training)], arg(name="run")], field(default=training)),  # type: ignore[misc]
@@ -102,42 +107,42 @@ def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) 
 
 
 def _positionals(arguments: Sequence[str]) -> dict[str, str]:
-    """The algorithm and the environment among the arguments, wherever they stand: they decide which flags there are."""
+    """The algorithm and the environment, at any position in the arguments: the available flags depend on them."""
     places = range(len(arguments)) if arguments and arguments[0].startswith("-") else ()
     tests = (ALGORITHMS.__contains__, CLASS_REFERENCE.fullmatch)
     start = next((place for test in tests for place in places if test(arguments[place])), 0)
-    words = []
-    for word in arguments[start : start + 2]:
-        if word.startswith("-"):
+    args = []
+    for argument in arguments[start : start + 2]:
+        if argument.startswith("-"):
             break
-        words.append(word)
-    return dict(zip(("algorithm", "env"), words, strict=False))
+        args.append(argument)
+    return dict(zip(("algorithm", "env"), args, strict=False))
 
 
 def _path_after(flag: str, arguments: Sequence[str]) -> Path | None:
-    """The value of a flag that is needed before there can be a parser."""
-    for word, following in zip(arguments, [*arguments[1:], None], strict=False):
-        if word == flag and following is not None:
+    """The value of a flag that is needed to build the parser."""
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=False):
+        if argument == flag and following is not None:
             return Path(following)
-        if word.startswith(f"{flag}="):
-            return Path(word.removeprefix(f"{flag}="))
+        if argument.startswith(f"{flag}="):
+            return Path(argument.removeprefix(f"{flag}="))
     return None
 
 
-def _asked_for(words: Sequence[str]) -> set[str]:
-    """The names of the flags among the words: what is typed stays as it is, what is not may follow from that."""
-    flags = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+def _given_settings(args: Sequence[str]) -> set[str]:
+    """The settings of all flags in the arguments. Only other settings may be adapted to num_envs."""
+    flags = {argument.lstrip("-").partition("=")[0].replace("-", "_") for argument in args if argument.startswith("--")}
     return flags | {flag.removeprefix("no_") for flag in flags}
 
 
-def _written_out(word: str) -> str:
-    """ "1000000" for "1e6", so that people may type it for whole numbers too; any other word as it is."""
-    number = float(word) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", word) else 0.5
-    return str(int(number)) if number.is_integer() else word
+def _integer(argument: str) -> str:
+    """ "1000000" for "1e6", so that users may write it for integers; other arguments unchanged."""
+    number = float(argument) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", argument) else 0.5
+    return str(int(number)) if number.is_integer() else argument
 
 
 def _saved_settings(run: Path) -> dict[str, Any]:
-    """The settings with which a run was saved; none where a checkpoint holds a policy alone."""
+    """The settings of a saved run; none if a checkpoint holds only a policy."""
     return dict(checkpoint.read_manifest(checkpoint.find(run, LAST)).get("settings", {}))
 
 
@@ -145,8 +150,8 @@ def _flat(*configs: Any) -> dict[str, Any]:
     return {member.name: getattr(config, member.name) for config in configs for member in fields(config)}
 
 
-def _conclude(run: Run, episodes: int) -> None:
-    """How good the policy is, and the commands that look at the run. Nothing after Ctrl-C: people want to leave."""
+def _finish(run: Run, episodes: int) -> None:
+    """Evaluate and print the commands for the next steps; nothing after Ctrl-C."""
     if run.interrupted:
         return
     if episodes:

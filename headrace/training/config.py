@@ -15,46 +15,43 @@ from typing import Any, Literal
 from headrace.core.text import did_you_mean
 from headrace.core.types import Json, Settings
 
-EVAL_ENV_SETTINGS = (
-    "frame_stack",
-    "time_limit",
-)  # settings of make() that hold for worlds to evaluate and to film in, too
+EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What a run does beside learning. Steps are valid environment steps; the first limit met ends the training."""
+    """Settings that do not depend on the algorithm. Training stops at the first limit that is reached."""
 
-    num_envs: int = 64  # worlds that step together
-    scale: bool = True  # of settings registered for another num_envs, those that depend on it follow it
-    stagger: bool = False  # first episodes are cut off, each world's later, so that they do not stay in step
+    num_envs: int = 64  # environments that are stepped together
+    scale: bool = True  # adapt settings that are registered for another num_envs and depend on it
+    stagger: bool = False  # cut off first episodes at different steps, so that the environments are out of phase
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
     precision: Literal["float32", "tf32", "bfloat16", "auto"] = "float32"  # of hidden layers, see docs/gpu.md
-    graphs: bool = True  # on CUDA: whole iterations as one CUDA graph, where they can be captured
-    backend: str = "auto"  # how worlds are run: auto, or one that `headrace envs` lists
-    workers: int | Literal["auto"] | None = None  # processes for worlds, uncompiled; auto: tried out; None: none
+    graphs: bool = True  # on CUDA: run whole iterations as one CUDA graph, if they can be captured
+    backend: str = "auto"  # of the environments: auto, or one listed by `headrace envs`
+    workers: int | Literal["auto"] | None = None  # processes for uncompiled environments; auto: measure; None: none
     collection: Literal["sync", "double_buffered", "async"] = "sync"  # see docs/environments.md
-    drop_slowest: float = 0.0  # share of asynchronous workers whose last steps of a rollout nobody waits for
-    on_error: Literal["raise", "restart"] = "raise"  # of a world in a worker: stop, or make it anew and count it
-    step_timeout: float = 60.0  # seconds after which a worker that has not stepped counts as dead
-    group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents of a world with the same of these share a policy
-    frame_stack: int = 1  # observations that are seen together
-    time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own limit
-    reward_scale: float = 1.0  # rewards are multiplied by it; returns that are reported are not
-    total_steps: int | None = 1_000_000  # stop after this many steps; None for no such limit
-    max_seconds: float | None = None  # stop after this much training time, s (evaluation and saving excluded)
-    max_episodes: int | None = None  # stop after this many finished episodes
-    target_return: float | None = None  # stop when the mean return of the last `window` episodes reaches it
-    window: int = 100  # episodes that the reported return and length are a mean of
-    eval_freq: int = 0  # steps between evaluations on the original environment; 0 for none
-    eval_episodes: int = 20  # episodes of one such evaluation
-    save_freq: int = 0  # steps between kept checkpoints step_N/; 0 for none (last/ and best/ are always written)
-    log_folder: str = "runs"  # where the run's folder <algorithm>/<env>_<n>/ is made
-    progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich on a terminal, else plain lines
-    # CPU threads of torch while training: more pay on an idle machine where torch itself learns, from minibatches of
-    # some 2000 rows on, and cost dearly on a busy one; None leaves torch's own number. Kernels: see HEADRACE_THREADS
+    drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
+    on_error: Literal["raise", "restart"] = "raise"  # if an environment fails in a worker: stop, or make it again
+    step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s
+    group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents that have this in common share a policy
+    frame_stack: int = 1  # successive observations stacked into one
+    time_limit: int | None = None  # steps after which an episode is truncated; None: the environment's own limit
+    reward_scale: float = 1.0  # factor of rewards; reported returns are not scaled
+    total_steps: int | None = 1_000_000  # stop after this many environment steps; None: no limit
+    max_seconds: float | None = None  # stop after this training time without evaluation and saving, s; None: no limit
+    max_episodes: int | None = None  # stop after this many finished episodes; None: no limit
+    target_return: float | None = None  # stop when the mean return of the last `window` episodes reaches this
+    window: int = 100  # number of episodes for the mean return and length that are reported
+    eval_freq: int = 0  # environment steps between evaluations in the reference environment; 0: none
+    eval_episodes: int = 20  # episodes per evaluation
+    save_freq: int = 0  # environment steps between the checkpoints step_N/; 0: only last/ and best/
+    log_folder: str = "runs"  # the run's folder is LOG_FOLDER/<algorithm>/<env>_<n>/
+    progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich in a terminal, otherwise plain lines
+    # CPU threads of torch during training. More than 1 is faster for minibatches of about 2000 rows and more on an idle
+    # machine, and much slower on a busy one. None: torch's default. For the kernels' threads see HEADRACE_THREADS
     threads: int | None = 1
 
     def __post_init__(self) -> None:
@@ -75,7 +72,7 @@ class TrainConfig:
             )
 
     def eval_env_kwargs(self) -> Settings:
-        """The settings of worlds that hold for those to evaluate and to film in, too."""
+        """The settings of make() that evaluation and videos use too."""
         return {name: getattr(self, name) for name in EVAL_ENV_SETTINGS}
 
 

@@ -36,7 +36,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def trained(monkeypatch) -> list[tuple[tuple, dict]]:
-    """What the command line hands to train(), which does not run."""
+    """The arguments of train(), which does not run."""
     calls: list[tuple[tuple, dict]] = []
 
     def note(*args, **options):
@@ -74,7 +74,7 @@ def test_help_of_train_shows_the_environments_own_defaults(capsys):
     assert command("train ppo CartPole-v1 --help") == 0
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "(default: 475.0)" in text  # target_return, registered with CartPole
-    assert "worlds that step together" in text and "of Adam, at the start" in text
+    assert "environments that are stepped together" in text and "of Adam, at the start" in text
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_help_of_train_shows_the_environments_own_defaults(capsys):
         ("train ppo CartPole-v1 --gamma 2", "gamma must lie in [0, 1], got 2.0"),
         ("train ppo CartPole-v1 --seed x", "invalid literal for int"),
         ("train ppo CartPole-v1 --config nowhere.toml", "nowhere.toml"),
-        ("train ppo nowhere.py:World", "nowhere.py"),
+        ("train ppo nowhere.py:MyEnv", "nowhere.py"),
         ("train", "ALGORITHM"),
         ("train --resume nowhere", "there is no nowhere"),
         ("eval nowhere", "there is no nowhere"),
@@ -98,15 +98,15 @@ def test_help_of_train_shows_the_environments_own_defaults(capsys):
         ("plot", "at least one run"),
     ],
 )
-def test_mistakes_are_told_without_a_traceback(words, message, capsys, tmp_path, monkeypatch):
+def test_errors_are_printed_without_a_traceback(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command(words) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert "Traceback" not in told
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "Traceback" not in printed
 
 
-def test_traceback_is_there_for_those_who_ask(capsys, monkeypatch):
+def test_traceback_flag(capsys, monkeypatch):
     with pytest.raises(FileNotFoundError):
         command("plot nowhere --traceback")
     monkeypatch.setenv("HEADRACE_TRACEBACK", "1")
@@ -117,7 +117,7 @@ def test_traceback_is_there_for_those_who_ask(capsys, monkeypatch):
 def test_an_error_in_the_users_own_code_keeps_its_traceback(tmp_path):
     (tmp_path / "broken.py").write_text("import gymnasium\nraise ValueError('my own')\n")
     with pytest.raises(ValueError, match="my own"):
-        command("train ppo", f"{tmp_path}/broken.py:World")
+        command("train ppo", f"{tmp_path}/broken.py:MyEnv")
 
 
 def test_default_then_environment_then_file_then_flag(tmp_path, trained):
@@ -159,18 +159,18 @@ def test_resume_passes_on_only_what_a_flag_changes(run, trained):
 
 def test_train_evaluates_and_names_the_next_commands(tmp_path, capsys):
     assert command("train ppo Catch --total-steps 500 --final-episodes 3 --log-folder", tmp_path, *SMALL) == 0
-    told = capsys.readouterr().out
-    assert "trained in " in told
-    assert "over 3 episodes" in told
+    printed = capsys.readouterr().out
+    assert "trained in " in printed
+    assert "over 3 episodes" in printed
     for verb in ("eval", "play", "plot"):
-        assert f"headrace {verb} {tmp_path}/ppo/Catch_1" in told
+        assert f"headrace {verb} {tmp_path}/ppo/Catch_1" in printed
 
 
 def test_resume_goes_on(run, capsys):
     before = len((run / "monitor.csv").read_text().splitlines())
     assert command("train --total-steps 3000 --final-episodes 0 --resume", run) == 0
-    told = capsys.readouterr().out
-    assert "s: 3," in told and "evaluated" not in told
+    printed = capsys.readouterr().out
+    assert "s: 3," in printed and "evaluated" not in printed
     assert len((run / "monitor.csv").read_text().splitlines()) > before
 
 
@@ -194,7 +194,7 @@ def test_eval_prints_a_table_or_json(run, capsys):
     assert facts["return"]["min"] <= facts["return"]["mean"] <= facts["return"]["max"]
 
 
-def test_play_and_plot_write_pictures(run, tmp_path, capsys):
+def test_play_and_plot_write_images(run, tmp_path, capsys):
     assert command("play --output", tmp_path / "some" / "play.gif", run) == 0
     assert "episode 1: return" in capsys.readouterr().out
     assert (tmp_path / "some" / "play.gif").read_bytes().startswith(b"GIF89a")
@@ -221,9 +221,9 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_0(tmp_path):
             while not monitor.exists() and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
             os.kill(process.pid, signal.SIGINT)
-            told, _ = process.communicate(timeout=60)
+            printed, _ = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 0
-    assert f"headrace train --resume {monitor.parent}" in told
+    assert f"headrace train --resume {monitor.parent}" in printed
     assert (monitor.parent / "last" / "manifest.json").exists()
