@@ -36,6 +36,7 @@ class Env(Protocol):
     agents: tuple[str, ...] = ("agent_0",)  # of one copy of the environment, in the order of their columns
     groups: Mapping[str, tuple[str, ...]] = MappingProxyType({"all": ("agent_0",)})  # agents that share a policy
     nested: bool = False  # whether spaces differ between groups: then observation and action have a member for each
+    first_env: int = 0  # number of the first environment, where these are a part of a larger set
     factory: Callable[..., Any] | None = None  # makes one of the environments; None where that is not known
 
     @property
@@ -128,7 +129,7 @@ class EnvWrapper(Env):
         self.env = env
         self.name, self.backend, self.num_envs, self.device = env.name, env.backend, env.num_envs, env.device
         self.observation_space, self.action_space = env.observation_space, env.action_space
-        self.max_steps, self.factory = env.max_steps, env.factory
+        self.max_steps, self.factory, self.first_env = env.max_steps, env.factory, env.first_env
         self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
 
     @property

@@ -115,10 +115,8 @@ class InlineCollector:
 
     def _random(self, first_step: int | Tensor) -> Tensor:
         """Random draws for the actions of T steps, [T, N, num_draws]."""
-        env, draws = self.env, self.policy.num_draws
-        return rng.uniform(
-            self.seed, rng.Purpose.ACTION, first_step, self.rollout.num_steps, env.num_envs, draws, env.device
-        )
+        env, shape = self.env, (self.rollout.num_steps, self.env.num_envs, self.policy.num_draws)
+        return rng.uniform(self.seed, rng.Purpose.ACTION, first_step, *shape, env.device, first_env=env.first_env)
 
     def act(self, t: int, random: Tensor) -> None:
         """Fill row t with what the policy outputs; random [N, num_draws]."""

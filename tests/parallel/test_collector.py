@@ -7,6 +7,8 @@ from helpers.corridor import LIMIT, Corridor
 
 from headrace.core.timer import Timer
 from headrace.data.rollout import Column
+from headrace.envs.builtin.cartpole import CartPole
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
 
@@ -73,3 +75,16 @@ def test_time_is_booked_by_part():
     timer = Timer()
     collector(timer=timer).collect()
     assert set(timer.seconds) == {"inference", "env"} and min(timer.seconds.values()) > 0
+
+
+def test_collectors_of_parts_collect_what_one_of_the_whole_collects():
+    def collected(num_envs, first_env):
+        env = CompiledEnv(CartPole, num_envs, "cpu", first_env=first_env)
+        policy = ActorCritic(env.observation_space, env.action_space, (8,), seed=2)
+        source = InlineCollector(env, policy, 30, COLUMNS, seed=4)
+        source.collect()
+        return everything(source.collect())
+
+    whole, parts = collected(128, 0), [collected(64, 0), collected(64, 64)]
+    for name, column in whole.items():
+        assert torch.equal(column, torch.cat([part[name] for part in parts], 1)), name
