@@ -40,7 +40,7 @@ CHANGES = [  # what the row is called, and what is replaced by what
         {"n_steps=256": "n_steps=256, batch_size=256, policy_kwargs=dict(optimizer_kwargs=dict(fused=True))"},
     ),
 ]
-HEAD = "| Script | steps/s | gained | evaluation | inference | learning | environment | first remedy | promised |"
+HEAD = "| Script | steps/s | gained | evaluation | inference | learning | environment | first remedy | predicted |"
 
 
 def main() -> None:

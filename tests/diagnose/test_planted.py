@@ -1,4 +1,4 @@
-"""Shares against the truth: scripts that measure themselves, with clocks that the sampler knows nothing of."""
+"""Shares against those of scripts that measure themselves."""
 
 from __future__ import annotations
 

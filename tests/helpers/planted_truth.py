@@ -1,4 +1,4 @@
-"""What a planted script's own clock says of each part, beside what a diagnosis says."""
+"""Shares of a planted script's parts by its own clock and by a diagnosis."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def truth(path: Path, begin: float, end: float) -> dict[str, float]:
 
 
 def seen(profile: Profile, part: str) -> float:
-    """The share of a part in the driving thread's time without start-up, which on a busy machine outlasts `skip`."""
+    """The share of a part in the training thread's time without start-up, which on a busy machine outlasts `skip`."""
     return Facts(profile).share(*PARTS[part])
 
 

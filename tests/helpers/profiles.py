@@ -40,7 +40,7 @@ def worker(number: int, busy: float) -> Lane:
 def profile(
     *others: Lane, cores: int = 4, gpu: str = "", counters: dict[str, float] | None = None, **shares
 ) -> Profile:
-    """A profile whose driving thread has the shares given."""
+    """A profile whose training thread has the shares given."""
     shares = shares or {"ENVIRONMENT": 0.71, "INFERENCE": 0.09, "FORWARD": 0.06, "BACKWARD": 0.08, "OPTIMIZER": 0.06}
     machine = Machine("Test CPU", cores, gpu, "3.11.2", "Linux", {"torch": "2.13.0", "gymnasium": "1.4.0"})
     times = [0.1 * i for i in range(500)]

@@ -57,7 +57,7 @@ def _parts(facts: Facts) -> str:
         seconds = f"{facts.start_up:.1f} s"
         left_out = f'<p class="soft">Start-up, {seconds} of the window, is not counted.</p>'
     return (
-        f'<section id="parts"><h2>Where the wall time goes</h2>\n{charts.bar(shown)}\n'
+        f'<section id="parts"><h2>Wall time of the training thread</h2>\n{charts.bar(shown)}\n'
         f'<div class="table"><table><thead><tr>{head}</tr></thead>\n'
         f"<tbody>{''.join(_row(facts, row) for row in shown)}</tbody></table></div>{left_out}</section>"
     )
@@ -118,8 +118,9 @@ def _figure(lanes: list[Lane], start: float, end: float, caption: str) -> str:
 
 def _lane(lane: Lane, start: float, end: float) -> str:
     picture = charts.strip if lane.samples or lane.total else charts.effort
+    kind = "" if lane.name.startswith(lane.kind) else f"{lane.kind}, "
     return (
-        f'<div class="lane">{escape(lane.name)}<small>{lane.kind}, process {lane.pid}, '
+        f'<div class="lane">{escape(lane.name)}<small>{kind}process {lane.pid}, '
         f"{lane.cpu_seconds:.1f} s of CPU time</small></div>{picture(lane, start, end)}"
     )
 

@@ -87,7 +87,7 @@ def _headline_of_few_samples(facts: Facts) -> str:
     if facts.timed:  # timers need no samples
         part, share = max(facts.timed.items(), key=lambda item: item[1])
         return f"Most of the time goes into {PARTS.get(part, part)}: {percent(share)}, by Headrace's own timers."
-    start_up = " Start-up took nearly all of the window." if facts.start_up > facts.total else ""
+    start_up = " Start-up took most of the window." if facts.start_up > facts.total else ""
     stopped = facts.profile.exit.ending is Ending.TIME_LIMIT
     advice = "Try a longer --seconds." if stopped else "Let the script do more, such as more training steps."
     return f"There are too few samples for a verdict: {facts.samples}.{start_up} {advice}"

@@ -1,4 +1,4 @@
-"""The sampler: what ticks leave in its file, by a clock that is turned by hand; and its shares against real clocks."""
+"""The sampler: its spool file, with a clock set by the test; and its shares against real clocks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ json.dump(spent, open(sys.argv[1], "w"))
 
 
 class Clock:
-    """A clock that stands until it is told to go on."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -65,7 +65,7 @@ class Clock:
 
 
 class StillTicker:
-    """A ticker that leaves the ticking to the test."""
+    """A ticker that never ticks: the test calls the handler."""
 
     def __init__(self, thread: int, handler: object) -> None:
         pass
@@ -103,7 +103,7 @@ def there() -> FrameType | None:
     return sys._getframe()
 
 
-def told(folder: Path) -> spool.Process:
+def spooled(folder: Path) -> spool.Process:
     (process,) = spool.read(folder)
     return process
 
@@ -122,7 +122,7 @@ def test_each_tick_stands_for_the_time_since_the_last(started: sampler.Sampler, 
         clock.now += ticks * PERIOD  # those that fell into one native call are one note
         started._tick(None, where())
     started._write()
-    process = told(tmp_path)
+    process = spooled(tmp_path)
     assert len(process.samples[process.pid]) == 3
     assert seconds_in(process) == pytest.approx({"here": 8 * PERIOD, "there": PERIOD})
 
@@ -133,10 +133,10 @@ def test_ticks_of_another_phase_add_up_all_the_same(started: sampler.Sampler, cl
         clock.now += PERIOD * (1.4 if tick % 3 else 0.7)
         started._tick(None, (here if tick % 2 else there)())
     started._write()
-    assert sum(seconds_in(told(tmp_path)).values()) == pytest.approx(clock.now - began, abs=2 * PERIOD)
+    assert sum(seconds_in(spooled(tmp_path)).values()) == pytest.approx(clock.now - began, abs=2 * PERIOD)
 
 
-def test_a_tick_where_no_python_runs_is_made_up_for_by_the_next(
+def test_a_tick_without_a_python_frame_is_covered_by_the_next(
     started: sampler.Sampler, clock: Clock, tmp_path: Path
 ) -> None:
     """As while the interpreter reads the script's file, in one run of fifty."""
@@ -145,12 +145,12 @@ def test_a_tick_where_no_python_runs_is_made_up_for_by_the_next(
     clock.now += PERIOD
     started._tick(None, here())
     started._write()
-    process = told(tmp_path)
+    process = spooled(tmp_path)
     assert process.limitations == []
     assert seconds_in(process) == pytest.approx({"here": 2 * PERIOD})
 
 
-def test_a_look_that_fails_is_said_once_and_the_next_stands_for_it(
+def test_a_failing_sample_is_reported_once_and_covered_by_the_next(
     started: sampler.Sampler, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
@@ -161,7 +161,7 @@ def test_a_look_that_fails_is_said_once_and_the_next_stands_for_it(
     clock.now += PERIOD
     started._tick(None, here())
     started._write()
-    process = told(tmp_path)
+    process = spooled(tmp_path)
     assert len(process.limitations) == 1 and "ZeroDivisionError" in process.limitations[0]
     assert seconds_in(process)["here"] >= PERIOD
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_written_is_written_the_next_time(
         started._write()
     fill(clock, started, 5)
     started._write()
-    assert seconds_in(told(tmp_path)) == pytest.approx({"here": 10 * PERIOD})
+    assert seconds_in(spooled(tmp_path)) == pytest.approx({"here": 10 * PERIOD})
 
 
 def test_what_is_written_in_pieces_is_whole(
@@ -208,17 +208,17 @@ def test_what_is_written_in_pieces_is_whole(
     started._write()  # ends within a line
     fill(clock, started, 5)
     started._write()
-    assert seconds_in(told(tmp_path)) == pytest.approx({"here": 10 * PERIOD})
+    assert seconds_in(spooled(tmp_path)) == pytest.approx({"here": 10 * PERIOD})
 
 
-def test_it_is_quiet_once_the_folder_is_gone(started: sampler.Sampler, clock: Clock, tmp_path: Path) -> None:
+def test_it_stops_once_the_folder_is_removed(started: sampler.Sampler, clock: Clock, tmp_path: Path) -> None:
     Path(started._path).unlink()
     tmp_path.rmdir()
     started._write()
     assert not started._working and not tmp_path.exists()
 
 
-def test_a_broken_line_costs_no_more_than_itself(started: sampler.Sampler, clock: Clock, tmp_path: Path) -> None:
+def test_a_broken_line_loses_only_its_own_samples(started: sampler.Sampler, clock: Clock, tmp_path: Path) -> None:
     for where in (here, there, here):
         clock.now += PERIOD
         started._tick(None, where())
@@ -227,10 +227,10 @@ def test_a_broken_line_costs_no_more_than_itself(started: sampler.Sampler, clock
     lines = path.read_text().splitlines()
     lost = next(number for number, line in enumerate(lines) if line.startswith('["stack"'))
     path.write_text("\n".join([*lines[:lost], lines[lost][:-3], *lines[lost + 1 :]]))
-    assert seconds_in(told(tmp_path)) == {"there": PERIOD}  # what rests on the line is lost, what follows is not
+    assert seconds_in(spooled(tmp_path)) == {"there": PERIOD}  # what rests on the line is lost, what follows is not
 
 
-def test_other_threads_are_noted_with_their_names(started: sampler.Sampler, clock: Clock, tmp_path: Path) -> None:
+def test_other_threads_are_sampled_with_their_names(started: sampler.Sampler, clock: Clock, tmp_path: Path) -> None:
     empty: queue.Queue[int] = queue.Queue()
     thread = threading.Thread(target=empty.get, name="collector")
     thread.start()
@@ -241,12 +241,12 @@ def test_other_threads_are_noted_with_their_names(started: sampler.Sampler, cloc
     finally:
         empty.put(0)
         thread.join()
-    process = told(tmp_path)
+    process = spooled(tmp_path)
     assert thread.native_id is not None and process.names[thread.native_id] == "collector"
     assert sum(seconds_in(process, thread.native_id).values()) == pytest.approx(PERIOD)
 
 
-def test_a_tick_notes_the_other_threads_and_writes_what_is_due(
+def test_a_tick_samples_the_other_threads_and_writes_what_is_due(
     started: sampler.Sampler, clock: Clock, tmp_path: Path
 ) -> None:
     done = threading.Event()
@@ -254,7 +254,7 @@ def test_a_tick_notes_the_other_threads_and_writes_what_is_due(
     thread.start()
     try:
         fill(clock, started, round(sampler.WRITE_EVERY / PERIOD))
-        process = told(tmp_path)
+        process = spooled(tmp_path)
         assert thread.native_id is not None
         # noted at every third tick of 1/64 s, of which the last one is not due yet
         assert sum(seconds_in(process, thread.native_id).values()) == pytest.approx(30 * PERIOD)
@@ -264,7 +264,7 @@ def test_a_tick_notes_the_other_threads_and_writes_what_is_due(
         thread.join()
 
 
-def test_a_thread_of_ours_is_there_for_the_sake_of_others_and_of_long_calls_alone(
+def test_the_background_thread_runs_only_for_other_threads_or_long_calls(
     started: sampler.Sampler, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = {started._main: sys._getframe()}
@@ -340,7 +340,7 @@ def test_other_threads_have_lanes_with_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_loop_as_long_as_the_period_is_seen_all_around(tmp_path: Path) -> None:
+def test_a_loop_as_long_as_the_period_is_sampled_everywhere(tmp_path: Path) -> None:
     """Ticks at the same place of each turn would see one of its halves alone."""
     script = tmp_path / "run.py"
     script.write_text(
@@ -362,7 +362,7 @@ def test_a_loop_as_long_as_the_period_is_seen_all_around(tmp_path: Path) -> None
 
 
 def test_the_injected_part_is_light() -> None:
-    """Standard library alone, and nothing that a script might mind."""
+    """It imports the standard library alone, and no heavy modules of it."""
     code = (
         "import sys; sys.path.insert(0, 'headrace/diagnose'); before = set(sys.modules); import injected.sampler;"
         "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"

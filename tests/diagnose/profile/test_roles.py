@@ -1,4 +1,4 @@
-"""Roles of stacks: from what functions are, wherever a script puts them."""
+"""Roles of stacks."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def role(*stack: Place | Code, hints: Path | None = None, cuda: bool = False) ->
     return Classifier(Hints(hints), cuda).classify(places)[0]
 
 
-def test_a_network_acts_or_learns_as_its_place_says(script: Path) -> None:
+def test_a_network_acts_or_learns_by_its_place(script: Path) -> None:
     assert role(LINEAR, FORWARD, at(script, "net(x)", "go")) is Role.INFERENCE
     assert role(LINEAR, FORWARD, at(script, "net(y)", "go")) is Role.FORWARD
     assert role(LINEAR, FORWARD, at(script, "net(x)", "go", 1)) is Role.FORWARD
 
 
-def test_worlds_are_known_by_what_they_are(script: Path) -> None:
+def test_environments_are_known_by_their_classes(script: Path) -> None:
     step = at(script, "world.step(a)", "go")
     assert role(STEP, step) is Role.ENVIRONMENT
     assert role(DUCK, step) is Role.ENVIRONMENT
@@ -96,7 +96,7 @@ def test_worlds_are_known_by_what_they_are(script: Path) -> None:
     assert role(RECV, STEP, step) is Role.WAIT
 
 
-def test_calls_of_c_are_known_by_their_names(script: Path) -> None:
+def test_c_functions_are_known_by_their_names(script: Path) -> None:
     assert role(at(script, "loss.backward()", "go")) is Role.BACKWARD
     assert role(at(script, "time.sleep(1)", "go")) is Role.IDLE
     assert role(at(script, "rows.append((x, r))", "go")) is Role.DATA
@@ -106,7 +106,7 @@ def test_calls_of_c_are_known_by_their_names(script: Path) -> None:
     assert role(at(script, "(net(x) - target).square().mean()", "go")) is Role.FORWARD
 
 
-def test_evaluation_is_a_game_of_which_rewards_are_summed_alone(script: Path) -> None:
+def test_evaluation_only_sums_rewards(script: Path) -> None:
     outer = Place(Code(str(script), "go", "__main__", 2, ()), 5)
     assert role(STEP, at(script, "world.step(net(y))", "h"), outer) is Role.EVALUATION
     assert role(STEP, at(script, "world.step(net(y))", "collect"), outer) is Role.ENVIRONMENT
@@ -132,7 +132,7 @@ def test_no_pattern_is_hidden_by_a_wider_one_of_another_role() -> None:
     assert hints.role(("some_script.train_step",)) is None
 
 
-def test_what_is_made_to_be_printed_is_logging(tmp_path: Path) -> None:
+def test_the_arguments_of_print_are_logging(tmp_path: Path) -> None:
     line = "    print(json.dumps({'n': 1}), flush=True)\n    kept(json.dumps({'n': 2}))\n"
     path = tmp_path / "run.py"
     path.write_text("def go(kept):\n" + line)
@@ -147,7 +147,7 @@ def test_what_is_made_to_be_printed_is_logging(tmp_path: Path) -> None:
     assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.OTHER
 
 
-def test_evaluation_is_said_to_be_where_it_is_asked_for(script: Path) -> None:
+def test_the_site_of_an_evaluation_is_its_call(script: Path) -> None:
     outer = Place(Code(str(script), "go", "__main__", 2, ()), 5)
     stack = Place(STEP, 5), at(script, "world.step(net(y))", "h"), outer
     (found,) = sites.find([Sample(1.0, 0.01, stack)], Classifier(Hints(), False))

@@ -1,4 +1,4 @@
-"""Which remedies are offered, in which order, and that their arithmetic is Amdahl's."""
+"""Which remedies are proposed, in which order, and that their gains follow Amdahl's law."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def named(found, words):
     return remedy
 
 
-def test_sleeping_is_taken_out_with_the_line_it_is_on():
+def test_sleeping_is_removed_with_its_line():
     made = profile(ENVIRONMENT=0.2, IDLE=0.5, FORWARD=0.3)
     made.training_thread.sites = [site(Role.IDLE, 25.0, "time.sleep(0.01)")]
     first = remedies(Facts(made))[0]
@@ -48,14 +48,14 @@ def test_a_bound_has_the_error_of_sampling_on_the_safe_side_and_timers_have_none
     assert Facts(made).bound(SECONDS / 2) == pytest.approx(2.0)
 
 
-def test_what_comes_after_that_which_is_taken_out_may_be_faster_on_warm_caches():
+def test_bounds_allow_for_warmer_caches():
     made = profile(LOGGING=0.5, FORWARD=0.5)
     made.training_thread.samples = 0
     assert remedies(Facts(made))[0].bound == pytest.approx(1 / (0.5 * 0.9))
     assert remedies(Facts(made))[0].gain == pytest.approx(1 / (0.5 + 0.05))
 
 
-def test_costly_environments_go_into_processes_with_what_handing_over_costs():
+def test_processes_for_slow_environments_include_the_round_trips():
     made = profile(ENVIRONMENT=0.8, FORWARD=0.2, cores=2, counters={"num_envs": 8, "env_rate": 160})
     remedy = named(remedies(Facts(made, round_trip=100e-6)), "2 processes")
     assert remedy.gain == pytest.approx(SECONDS / (0.6 * SECONDS + 8000 * 100e-6))
@@ -68,7 +68,7 @@ def test_cheap_environments_do_not():
     assert not [title for title in titles(remedies(Facts(made, round_trip=100e-6))) if "processes" in title]
 
 
-def test_without_a_count_of_steps_no_gain_is_promised():
+def test_without_a_count_of_steps_no_gain_is_predicted():
     remedy = named(remedies(facts(ENVIRONMENT=0.8, FORWARD=0.2, counters={"num_envs": 8})), "4 processes")
     assert remedy.gain is None
     assert "Processes help where" in remedy.why
@@ -81,7 +81,7 @@ def test_environments_that_sleep_are_not_limited_by_cores():
     assert named(remedies(Facts(made)), "8 processes").bound > 1 / 0.35
 
 
-def test_a_straggler_is_named_and_costs_its_lead():
+def test_a_straggler_is_named_and_its_extra_time_is_the_gain():
     workers = [worker(1, 0.2), worker(2, 0.2), worker(3, 0.6)]
     found = remedies(facts(*workers, WAIT=0.62, FORWARD=0.38))
     assert found[0].title == "Find out why worker 3 is slower"
@@ -93,7 +93,7 @@ def test_workers_alike_are_no_stragglers():
     assert not [title for title in titles(remedies(facts(*workers, WAIT=0.62, FORWARD=0.38))) if "slower" in title]
 
 
-def test_processes_that_cost_more_than_they_give_are_given_up():
+def test_processes_that_take_longer_than_their_environments_are_removed():
     workers = [worker(n, 0.05) for n in range(4)]
     first = remedies(facts(*workers, WAIT=0.7, FORWARD=0.3))[0]
     assert first.title == "Step the environments in the script's own process"
@@ -115,7 +115,7 @@ def test_a_large_network_gets_a_gpu():
     assert not [title for title in titles(found) if "minibatches" in title]
 
 
-def test_a_gpu_with_next_to_nothing_to_do_is_left():
+def test_an_idle_gpu_is_not_used():
     counters = {"parameters": 9000, "learning_batch": 64, "cuda": 1}
     found = remedies(facts(ENVIRONMENT=0.3, COPY=0.3, LAUNCH=0.2, FORWARD=0.2, counters=counters, gpu="H200"))
     assert "Train on the CPU" in titles(found)
@@ -197,7 +197,7 @@ def test_a_thread_that_waits_for_its_pool_may_be_better_alone():
     assert "on a core 50 % of the time" in named(remedies(Facts(made)), "Let torch use one thread").why
 
 
-def test_sleeping_inside_an_environment_is_as_easily_taken_out():
+def test_sleeping_inside_an_environment_is_removed_too():
     made = profile(ENVIRONMENT=0.6, FORWARD=0.4)
     asleep = site(Role.ENVIRONMENT, 20.0, "time.sleep(0.002)")
     asleep.call = "sleep"
@@ -215,12 +215,12 @@ def of_headrace(detail: str, **shares: float) -> Facts:
     return Facts(made, round_trip=50e-6)
 
 
-def test_headraces_own_worlds_are_as_fast_as_they_get():
+def test_compiled_environments_of_headrace_have_no_remedy():
     made = of_headrace("KernelEnv.step", ENVIRONMENT=0.7, FORWARD=0.3)
     assert made.compiled_env and remedies(made) == []
 
 
-def test_other_worlds_in_headrace_go_into_its_workers_or_become_kernels():
+def test_other_environments_in_headrace_get_workers_or_are_compiled():
     found = remedies(of_headrace("InlineEnv.step", ENVIRONMENT=0.7, FORWARD=0.3))
     assert titles(found) == [
         "Step the environments in 4 processes",

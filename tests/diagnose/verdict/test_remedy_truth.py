@@ -1,7 +1,7 @@
-"""Remedies keep what they promise: the first is applied to a script, and the gain measured against the predicted.
+"""Predicted gains against measured ones: the first remedy is applied to a script.
 
-The scripts count their own turns in a given time; nothing here is measured by the sampler but the prediction. Both
-variants run several times, in turn, and the best of each counts: what else the machine does makes them slower alone.
+The scripts count their own iterations in a given time; only the prediction comes from the sampler. Both variants run
+several times alternately, and the best of each counts, because other programs can only slow them down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.diagnose.verdict.remedies import remedies
 PROFILED, MEASURED, WARM_UP = 10.0, 3.0, 2.0  # s
 ROUNDS = 3
 TOLERANCE = 0.25  # of the gain that was predicted
-NOISE = 1.03  # a bound is not broken by what a busy machine varies by
+NOISE = 1.03  # tolerance of bounds for the variation of a busy machine
 
 
 def rate(script: Path, variant: str) -> float:

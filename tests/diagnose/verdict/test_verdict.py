@@ -1,4 +1,4 @@
-"""What people are told, and that it is what the figures say."""
+"""The verdict's text, and that it agrees with the figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_slow_environment():
     assert verdict.notes[0].startswith("R = 3.5: 3.5 s of environment steps per second of learning.")
 
 
-def test_processes_are_advised_against_where_a_step_is_cheap():
+def test_processes_are_not_recommended_if_a_step_is_short():
     verdict = judge(Facts(profile(counters={"num_envs": 8, "env_rate": 18000}), round_trip=100e-6))
     assert (
         "Worker processes would be slower: a step takes 39 us, a round trip to another process 100 us."
@@ -49,21 +49,21 @@ def test_nothing_to_gain():
     assert "What would help" not in verdict.bounds
 
 
-def test_a_large_network_is_not_told_to_stay_on_the_cpu():
+def test_a_large_network_may_use_a_gpu():
     shares = {"FORWARD": 0.3, "BACKWARD": 0.4, "OPTIMIZER": 0.2, "ENVIRONMENT": 0.1}
     verdict = judge(facts(**shares, counters={"parameters": 10**7, "learning_batch": 256}))
     assert "Stay on the CPU" not in verdict.bounds
     assert "put the network on a GPU (at most" in verdict.bounds
 
 
-def test_a_small_network_is_however_much_of_the_time_it_takes():
+def test_a_small_network_stays_on_the_cpu_whatever_its_share():
     shares = {"FORWARD": 0.3, "BACKWARD": 0.4, "OPTIMIZER": 0.2, "ENVIRONMENT": 0.1}
     verdict = judge(facts(**shares, counters={"parameters": 9000, "learning_batch": 64}))
     assert "Stay on the CPU" in verdict.bounds
     assert "9,000 parameters and an update takes 3.5 million operations" in verdict.bounds
 
 
-def test_time_without_a_name_is_said_first_with_its_line():
+def test_time_of_unknown_role_is_the_headline_with_its_line():
     made = profile(OTHER=0.6, FORWARD=0.4)
     made.training_thread.sites = [site(Role.OTHER, 30.0, "mystery()", 77)]
     assert (
@@ -81,8 +81,8 @@ def test_few_samples_give_no_verdict():
     assert judge(Facts(made)).headline.endswith("Let the script do more, such as more training steps.")
 
 
-def test_a_script_that_learns_all_of_the_time_takes_no_turns():
-    # the fifth of the window that is start-up is no turn
+def test_a_script_that_always_learns_has_no_phases():
+    # start-up, a fifth of the window, is no phase
     assert not [
         line
         for line in judge(facts(turns=1, START_UP=0.2, FORWARD=0.78, OTHER=0.02)).limitations
@@ -99,7 +99,7 @@ def test_start_up_is_left_out():
     assert verdict.where.startswith("Shares of 25.0 s of training")
 
 
-def test_a_script_that_ended_before_anything_was_seen():
+def test_a_script_that_ended_before_the_first_sample():
     made = profile()
     made.lanes, made.exit = [], Exit(Ending.EXCEPTION, 1, "ValueError: no such environment")
     verdict = judge(Facts(made))
@@ -107,7 +107,7 @@ def test_a_script_that_ended_before_anything_was_seen():
     assert "ValueError: no such environment" in verdict.where
 
 
-def test_nvml_stands_beside_the_kernels():
+def test_nvml_and_kernels_are_both_reported():
     made = profile(LAUNCH=0.5, FORWARD=0.5, counters={"cuda": 1}, gpu="H200")
     made.gpu = {"nvml_busy": 38.0, "memory_mb": 600.0} | cuda_kernels.figures([], 1.0) | {"kernel_busy": 2.0}
     made.gpu["launches_per_second"] = 12_000.0
@@ -117,10 +117,10 @@ def test_nvml_stands_beside_the_kernels():
     assert first.title == "Train on the CPU" and "Kernels ran 2 % of the time" in first.why
 
 
-def test_what_could_not_be_seen_is_passed_on_with_the_error_of_sampling():
-    blind = judge(facts()).limitations
-    assert "10,000 samples" in blind[0] and "1.0 percentage points" in blind[0]
-    assert blind[-1] == "native code is seen as the Python line that called it"
+def test_limitations_are_those_of_the_profile_and_the_sampling_error():
+    limitations = judge(facts()).limitations
+    assert "10,000 samples" in limitations[0] and "1.0 percentage points" in limitations[0]
+    assert limitations[-1] == "native code is seen as the Python line that called it"
 
 
 def test_a_thread_that_rarely_got_a_core_is_noted():
@@ -137,13 +137,13 @@ def test_every_ending_has_its_sentence():
         assert "60.0 s" in ending(made)
 
 
-def test_a_verdict_survives_the_profile_s_way_to_disk_and_back(tmp_path):
+def test_a_saved_profile_has_the_same_verdict(tmp_path):
     made = profile()
     made.save(tmp_path)
     assert judge(Facts(Profile.load(tmp_path))).to_json() == judge(Facts(made)).to_json()
 
 
-def test_processes_that_were_not_seen_are_not_taken_for_one_core():
+def test_processes_that_were_not_sampled_are_not_taken_for_one_core():
     made = profile(ENVIRONMENT=0.5, FORWARD=0.5, counters={"num_envs": 4})
     for span in made.training_thread.spans:
         span.detail = span.detail.replace("CartPoleEnv.step", "SubprocVecEnv.step_async")
@@ -152,28 +152,28 @@ def test_processes_that_were_not_seen_are_not_taken_for_one_core():
     assert not [remedy for remedy in verdict.remedies if "processes" in remedy.title]
 
 
-def test_a_bound_that_bounds_nothing_is_not_given_as_a_number():
+def test_a_bound_without_meaning_is_not_given_as_a_number():
     verdict = judge(facts(FORWARD=0.995, LOGGING=0.005, counters={"parameters": 10**7, "learning_batch": 256}))
     assert "this profile does not bound what a GPU can gain" in verdict.bounds
     assert "put the network on a GPU (no bound, not predicted)" in verdict.bounds
 
 
-def test_handing_steps_over_is_no_part_of_what_a_step_takes():
+def test_communication_is_not_part_of_the_time_of_a_step():
     made = facts(worker(1, 0.1), worker(2, 0.1), ENVIRONMENT=0.3, WAIT=0.2, FORWARD=0.5, counters={"env_rate": 1000.0})
     assert abs(made.step_seconds - 10.0 / 50_000) < 1e-9
     assert abs(made.ratio - 10.0 / 25.0) < 1e-9
 
 
-def test_headraces_own_timers_stand_beside_the_samples():
+def test_headraces_own_timers_are_reported_too():
     made = profile(FORWARD=0.9, INFERENCE=0.1, counters={"timed": 10.0, "timed env": 0.5, "timed learning": 9.0})
     made.machine.versions["headrace"] = ""
     verdict = judge(Facts(made))
     assert "Headrace's own timers" in " ".join(verdict.notes)
     assert "environments 5 % and learning 90 %" in " ".join(verdict.notes)
-    assert "forward" not in verdict.where  # one call learns: it has no parts that a sampler could see
+    assert "forward" not in verdict.where  # learning is one fused call, without parts that a sampler could see
 
 
-def test_headraces_own_timers_judge_a_training_that_is_over_before_it_was_seen():
+def test_headraces_own_timers_give_the_headline_of_a_short_training():
     made = profile(FORWARD=0.9, INFERENCE=0.1, counters={"timed": 0.6, "timed env": 0.05, "timed learning": 0.45})
     made.training_thread.samples = 28
     assert judge(Facts(made)).headline == "Most of the time goes into learning: 75 %, by Headrace's own timers."
@@ -182,16 +182,16 @@ def test_headraces_own_timers_judge_a_training_that_is_over_before_it_was_seen()
 def test_start_up_that_fills_the_window_gives_no_verdict():
     made = profile(START_UP=0.999, FORWARD=0.001)
     verdict = judge(Facts(made))
-    assert "Start-up took nearly all of the window" in verdict.headline and verdict.remedies == []
+    assert "Start-up took most of the window" in verdict.headline and verdict.remedies == []
 
 
-def test_a_busy_machine_is_said_to_be_one():
+def test_a_busy_machine_is_noted():
     made = profile()
     made.training_thread.queued_seconds = 0.4 * made.training_thread.total
     assert "had no core 40 % of the time" in " ".join(judge(Facts(made)).notes)
 
 
-def test_processes_count_that_step_too_briefly_to_be_seen_at_it():
+def test_workers_with_steps_too_short_to_be_sampled_are_counted():
     workers = [worker(1, 0.1), worker(2, 0.0), worker(3, 0.0)]
     workers[1].sites = [site(Role.WAIT, 9.0)]
     workers[1].sites[0].file = "/x/stable_baselines3/common/vec_env/subproc_vec_env.py"
