@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import tyro
 
+import headrace
 from headrace.cli.main import VERBS, main
 
 ROOT = Path(__file__).parents[1]
@@ -231,3 +232,29 @@ def test_the_python_of_the_documents_runs(tmp_path, folder):
 def test_every_block_of_python_parses(document):
     for block in blocks(document):
         ast.parse(block)
+
+
+BOX = "Box(0.0, 1.0, (2 * SIZE * SIZE,))"
+MISTAKES = {  # what is written in examples/my_env.py -> what is written in its place
+    "    def observe(s, p, out):": "    def seen(s, p, out):",
+    "reward = 0.0\n": "reward = 'hungry'\n",
+    "reward = 1.0\n": "cells = []\n",
+    ", reward, False": ", reward",
+    "observe(s, p, out)": "observe(s, p, agent, out)",
+    "Collect.State(s.board, 0, 0)": "Collect.State(s.board, 0)",
+    BOX: "Box(0, 1, (72,), int)",
+}
+
+
+@pytest.mark.parametrize("right", MISTAKES)
+def test_a_mistake_gives_the_error_that_the_documents_show(right, tmp_path):
+    text = (ROOT / "docs" / "environments.md").read_text()
+    section = re.split(r"^## ", text.split("## Errors from the compiler")[1], flags=re.MULTILINE)[0]
+    rows = [row.split(" | ")[1] for row in section.splitlines() if " | " in row][1:]
+    shown = [re.sub(r"^`+|( ?`+)? \|$", "", row) for row in rows]
+    source = (ROOT / "examples" / "my_env.py").read_text()
+    assert right in source
+    (tmp_path / "my_env.py").write_text(source.replace(right, MISTAKES[right]))
+    with pytest.raises(headrace.EnvError) as error:
+        headrace.make(f"{tmp_path / 'my_env.py'}:Collect", 1)
+    assert any(message in str(error.value) for message in shown), str(error.value)
