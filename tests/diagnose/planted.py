@@ -105,30 +105,30 @@ while not over():
     with torch.no_grad():
         logits = one(torch.as_tensor(x)[None])
         a = torch.distributions.Categorical(logits=logits).sample().item()
-    mark("choose")
+    mark("inference")
     y, r, z, _, _ = thing.step(a)
     if z:
         y, _ = thing.reset()
-    mark("world")
+    mark("environment")
     rows.append((x, a, r))
     x, n = y, n + 1
     if NOTE:
         file.write(f"{n} {r}\\n" * 40)
         file.flush()
-        mark("note")
+        mark("logging")
     if KEEP and n % 32 == 0:
         torch.save(one.state_dict(), PATH + ".pt")
-        mark("keep")
+        mark("saving")
     if JUDGE and n % 100 == 0:
         for _ in range(JUDGE):
             f()
-        mark("judge")
+        mark("evaluation")
     if n % 32 == 0:
         xs = torch.as_tensor(numpy.stack([row[0] for row in rows]))
         acts = torch.tensor([row[1] for row in rows])
         rs = torch.tensor([row[2] for row in rows])
         rows.clear()
-        mark("store")
+        mark("data")
         for _ in range(EPOCHS):
             loss = -(torch.distributions.Categorical(logits=one(xs)).log_prob(acts) * rs).mean()
             two.zero_grad()
@@ -163,14 +163,14 @@ class B:
     def go(self, n):
         for _ in range(n):
             a = self.pick()
-            mark("choose")
+            mark("inference")
             y, r, z, _, _ = self.thing.step(a)
             if z:
                 y, _ = self.thing.reset()
-            mark("world")
+            mark("environment")
             self.rows.append((self.x, a, r, y))
             self.x = y
-        mark("store")
+        mark("data")
 
     def pick(self):
         with torch.no_grad():
@@ -180,7 +180,7 @@ class B:
         batch = self.rows[-64:]
         x, y = (torch.as_tensor(numpy.stack([row[i] for row in batch])) for i in (0, 3))
         a, r = torch.tensor([row[1] for row in batch]), torch.tensor([row[2] for row in batch])
-        mark("store")
+        mark("data")
         with torch.no_grad():
             target = r + 0.99 * self.old(y).max(1).values
         loss = nn.functional.mse_loss(self.k(x).gather(1, a[:, None])[:, 0], target)
@@ -236,7 +236,7 @@ def main():
     while not over():
         with torch.no_grad():
             a = net(torch.from_numpy(x)).argmax(1).tolist()
-        mark("choose")
+        mark("inference")
         for pipe, each in zip(pipes, a):
             pipe.send(each)
         mark("send")
@@ -244,7 +244,7 @@ def main():
         mark("wait")
         x, n = numpy.stack([each[0] for each in got]), n + 1
         rows.append(x)
-        mark("store")
+        mark("data")
         if n % 16 == 0:
             for _ in range(EPOCHS):
                 loss = net(torch.from_numpy(numpy.concatenate(rows))).square().mean()
@@ -293,12 +293,12 @@ class Until(BaseCallback):
 def main():
     worlds = MAKE
     model = MODEL
-    clocked(model.env, "step", WORLD_PART)
+    clocked(model.env, "step", ENV_PART)
     clocked(model, "train", "train")
     calls = [Until()]
     if JUDGE:
         calls.append(EvalCallback(MAKE_OTHER, eval_freq=100, n_eval_episodes=JUDGE, verbose=0))
-        clocked(calls[-1], "_on_step", "judge")
+        clocked(calls[-1], "_on_step", "evaluation")
     mark("start")
     model.learn(10**9, callback=calls)
     leave()
@@ -326,7 +326,7 @@ class Script:
 
 def _script(name: str, body: str, sb3: bool = False, **settings: object) -> Script:
     given = {"COST": 0, "WIDTH": 32, "NOTE": False, "KEEP": False, "JUDGE": 0, "EPOCHS": 1, "START": "'fork'"}
-    given |= {"MAKE_OTHER": "Monitor(Thing())" if sb3 else "Thing()", "MAKE": "Thing()", "WORLD_PART": "'world'"}
+    given |= {"MAKE_OTHER": "Monitor(Thing())" if sb3 else "Thing()", "MAKE": "Thing()", "ENV_PART": "'environment'"}
     text = CLOCK + ENV_CLASS + body
     for word, value in sorted((given | settings).items(), key=lambda item: -len(item[0])):
         text = text.replace(word, str(value)) if word in ("MAKE", "MAKE_OTHER", "MODEL") else _named(text, word, value)
@@ -368,7 +368,7 @@ SCRIPTS = [
         MODEL="SAC('MlpPolicy', worlds, learning_starts=100, device='cpu')",
     ),
     _script(
-        "SB3 A2C, workers", SB3, sb3=True, COST=5e-4, WORLD_PART="'world and wait'",
+        "SB3 A2C, workers", SB3, sb3=True, COST=5e-4, ENV_PART="'environment and wait'",
         MAKE="SubprocVecEnv([lambda: Monitor(Thing())] * 2)",
         MODEL="A2C('MlpPolicy', worlds, n_steps=16, device='cpu')",
     ),

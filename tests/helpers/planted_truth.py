@@ -11,17 +11,17 @@ from headrace.diagnose.verdict.profile_facts import Facts
 
 LEARN = (*LEARNING, Role.DATA)  # the clocks of SB3's scripts go around the whole of train()
 PARTS = {  # part, as the clocks name it -> the roles that it may be seen as
-    "world": (Role.ENVIRONMENT,),
-    "choose": (Role.INFERENCE,),
+    "environment": (Role.ENVIRONMENT,),
+    "inference": (Role.INFERENCE,),
     "learn": LEARNING,
     "train": LEARN,
-    "note": (Role.LOGGING,),
-    "keep": (Role.SAVING,),
-    "store": (Role.DATA,),
+    "logging": (Role.LOGGING,),
+    "saving": (Role.SAVING,),
+    "data": (Role.DATA,),
     "send": (Role.DATA,),
-    "judge": (Role.EVALUATION,),
+    "evaluation": (Role.EVALUATION,),
     "wait": (Role.WAIT,),
-    "world and wait": (Role.ENVIRONMENT, Role.WAIT),
+    "environment and wait": (Role.ENVIRONMENT, Role.WAIT),
 }
 
 

@@ -8,22 +8,16 @@ from headrace.diagnose.profile.formatting import capitalized, count, duration
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import snippets
 from headrace.diagnose.verdict.profile_facts import Facts
-from headrace.diagnose.verdict.remedy import (
-    COLD_CACHES,
-    COLD_CACHES_AT_MOST,
-    DAY,
-    HALF_AN_HOUR,
-    MINUTES,
-    MORE_ENVS_CHANGE_DATA,
-    Remedy,
-    remedy,
-    with_cold_caches,
-)
+from headrace.diagnose.verdict.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy, remedy, saved_waiting
 
 MORE_ENVS = 8  # number of environments that is proposed instead of a few
 FEW_ENVS = 4  # up to this many, batched inference is proposed
 WARM_CACHES = 0.5  # time of a short step in a loop, as a share of its time in a worker that wakes up with cold caches
 LAGGING = 1.4  # a straggler takes this many times as long as the other workers
+OTHER_DATA = (
+    "More environments change the data that the policy learns from: shorten each rollout by the same factor, and "
+    "compare returns as well as speed."
+)
 
 
 def processes(facts: Facts) -> Remedy | None:
@@ -61,7 +55,7 @@ def _more_envs_in_processes(facts: Facts) -> Remedy | None:
     why = (
         f"One core steps one environment, {facts.percent(facts.spent(Role.ENVIRONMENT))} of the time. {cores} "
         f"environments in {cores} processes take as many steps in 1/{cores} of that time at best. "
-    ) + MORE_ENVS_CHANGE_DATA
+    ) + OTHER_DATA
     most = facts.spent(Role.ENVIRONMENT, Role.INFERENCE) * (1 - 1 / cores)
     title = f"Step {cores} environments in {cores} processes"
     return remedy(facts, title, why, HALF_AN_HOUR, snippets.processes(facts, cores), most=most)
@@ -78,10 +72,9 @@ def one_process(facts: Facts) -> Remedy | None:
         f"{facts.percent(waiting)} of the time, but their environments together take {facts.percent(busy)}: the rest "
         "is pickling, pipes and waking up."
     )
-    most = with_cold_caches(facts, waiting, COLD_CACHES_AT_MOST)
-    likely = with_cold_caches(facts, waiting, COLD_CACHES) - alone
+    most, likely = saved_waiting(facts, waiting)
     title = "Step the environments in the script's own process"
-    return remedy(facts, title, why, MINUTES, snippets.one_process(facts), most=most, likely=likely)
+    return remedy(facts, title, why, MINUTES, snippets.one_process(facts), most=most, likely=likely - alone)
 
 
 def _computing_seconds(facts: Facts) -> list[float]:
@@ -129,7 +122,7 @@ def batched_inference(facts: Facts) -> Remedy | None:
     why = (
         f"{facts.percent(spent)} of the time the policy computes actions, for {count(envs, 'environment')} at a time. "
         f"A small network takes little longer for {MORE_ENVS}, and as many steps then need fewer calls. "
-    ) + MORE_ENVS_CHANGE_DATA
+    ) + OTHER_DATA
     title, change = f"Act in {MORE_ENVS} environments at a time", snippets.more_envs(facts, MORE_ENVS)
     return remedy(facts, title, why, HALF_AN_HOUR, change, most=per_call * (1 - envs / MORE_ENVS))
 

@@ -106,6 +106,11 @@ class Facts:
                 found.append(lane)
         return found
 
+    @property
+    def training_lanes(self) -> list[Lane]:
+        """The training thread and the processes that step environments for it."""
+        return [self.profile.training_thread, *self.env_workers]
+
     @cached_property
     def env_worker_seconds(self) -> list[float]:
         """Seconds that each of `env_workers` was busy with its environments."""
@@ -196,7 +201,7 @@ class Facts:
     @property
     def env_on_cpu(self) -> float:
         """Share of the environment's time that it computes; below 1 where it sleeps or waits for a device."""
-        lanes = [self.profile.training_thread, *self.env_workers]
+        lanes = self.training_lanes
         return min(_on_cpu(lanes, Role.ENVIRONMENT) + self.queued(lanes), 1.0)  # as if it had always had a core
 
     def queued(self, lanes: Sequence[Lane]) -> float:
@@ -227,12 +232,9 @@ class Facts:
     @property
     def built_in(self) -> str:
         """The id of Headrace's compiled version of the environment that the script steps; "" without one."""
-        for lane in [self.profile.training_thread, *self.env_workers]:
-            for span in lane.spans:
-                name = span.detail.partition(".")[0]
-                if span.role is Role.ENVIRONMENT and name in BUILT_IN:
-                    return BUILT_IN[name]
-        return ""
+        spans = (span for lane in self.training_lanes for span in lane.spans if span.role is Role.ENVIRONMENT)
+        names = (span.detail.partition(".")[0] for span in spans)
+        return next((BUILT_IN[name] for name in names if name in BUILT_IN), "")
 
     def site(self, *roles: Role) -> Site | None:
         """The line with one of these roles that takes the most time, the user's own first; None without one."""

@@ -15,13 +15,12 @@ from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import env_remedies, network_remedies, snippets
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import (
-    COLD_CACHES,
-    COLD_CACHES_AT_MOST,
     HALF_AN_HOUR,
     MINUTE,
     MINUTES,
     Remedy,
     remedy,
+    saved_waiting,
     with_cold_caches,
 )
 
@@ -60,7 +59,7 @@ def _sleep(facts: Facts) -> Remedy | None:
     site = max(sites, key=lambda site: site.seconds, default=None)
     why = f"The script sleeps {facts.percent(spent)} of the time{at(site)}."
     change = snippets.without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
-    most, likely = (with_cold_caches(facts, spent, share) for share in (COLD_CACHES_AT_MOST, COLD_CACHES))
+    most, likely = saved_waiting(facts, spent)
     return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely)
 
 
