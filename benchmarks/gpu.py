@@ -145,7 +145,7 @@ def _ways(name: str, num_envs: int, backend: str, seconds: float) -> list[Row]:
     rows = []
     for way, call in ways.items():
         rate = steps * num_envs / timed(call, seconds)
-        block = getattr(env.worlds, "_block", None)  # type: ignore[attr-defined]
+        block = getattr(env.target, "_block", None)  # type: ignore[attr-defined]
         facts = {"env": name, "backend": backend, "way": way, "num_envs": num_envs, "block": block}
         rows.append({**facts, "sps": rate * share, "gb_s": rate * moved / 1e9})
     return rows

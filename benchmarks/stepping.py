@@ -94,9 +94,9 @@ def rollout_step(way: Way, kernel: type, num_envs: int) -> tuple[Callable[[], An
 def make(way: Way, kernel: type, num_envs: int) -> tuple[Any, torch.device]:
     """The worlds, and where they are."""
     if way.block:
-        from headrace.kernels.targets.cuda.env import CudaWorlds
+        from headrace.kernels.targets.cuda.env import CudaEnvs
 
-        return CudaWorlds(read(kernel), num_envs, block=way.block), torch.device("cuda")
+        return CudaEnvs(read(kernel), num_envs, block=way.block), torch.device("cuda")
     if way.name.startswith("torch"):
         device = torch.device("cuda" if way.name == "torch-cuda" else "cpu")
         return CompiledEnv(kernel, num_envs, "torch", device=device), device

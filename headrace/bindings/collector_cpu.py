@@ -32,7 +32,7 @@ class _Filling:
 
     def __init__(self, env: CompiledEnv, policy: ActorCritic, rollout: Rollout) -> None:
         self.actor = actor = acting.actor_of(policy)
-        self.step: Call = env.worlds.bound(rollout)  # type: ignore[attr-defined]
+        self.step: Call = env.target.bound(rollout)  # type: ignore[attr-defined]
         steps, worlds = rollout.num_steps, rollout.num_envs
         column, stride, normalizer = encoded(policy, flatten(rollout.observation))
         self.told = actor.told(policy, normalizer)
@@ -73,7 +73,7 @@ _fillings: WeakKeyDictionary[Rollout, _Filling] = WeakKeyDictionary()
 def serves(collector: InlineCollector, random: Tensor) -> bool:
     """Whether kernels decide, step, and can do so in one call."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
-    if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.worlds.step or env.num_agents > 1:
+    if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.target.step or env.num_agents > 1:
         return False
     if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
         return False
@@ -100,4 +100,4 @@ def steps(collector: InlineCollector, random: Tensor) -> None:
 
 
 def _same(filling: _Filling, env: Any, policy: ActorCritic, rollout: Rollout) -> bool:
-    return filling.actor is acting.actor_of(policy) and filling.step is env.worlds.bound(rollout)
+    return filling.actor is acting.actor_of(policy) and filling.step is env.target.bound(rollout)

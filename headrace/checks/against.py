@@ -148,21 +148,21 @@ def _step(source: EnvIR, visited: list[Visited], backend: str) -> dict[str, np.n
     """The kernel's state and outcome after each visited step, by name as in `state.x` and `reward`."""
     env, rollout = _made(source, len(visited), backend, 0)
     fields = {f.name: np.stack([step.state[f.name] for step in visited]) for f in source.state}
-    env.worlds.set_state({name: torch.from_numpy(_signed(values)) for name, values in fields.items()})
+    env.target.set_state({name: torch.from_numpy(_signed(values)) for name, values in fields.items()})
     saved = env.state_dict()
     saved["integers"][-2] = torch.tensor([step.length for step in visited], dtype=torch.int32)
     env.load_state_dict(saved)
     actions = np.stack([step.action for step in visited])
     rollout.action[0] = torch.from_numpy(actions).to(rollout.action.dtype)
     env.step(rollout, 0)
-    found = {f"state.{name}": value.numpy() for name, value in env.worlds.state().items()}
+    found = {f"state.{name}": value.numpy() for name, value in env.target.state().items()}
     found["observation"] = rollout.observation[1].numpy()
     return found | {name: getattr(rollout, name)[0].numpy() for name in OUTCOME}
 
 
 def _compare_resets(source: EnvIR, env: gymnasium.Env, seed: int, backend: str) -> Finding:
     """Whether the initial values of each scalar field of the state have the same distribution."""
-    kernel = _made(source, RESETS, backend, seed)[0].worlds.state()
+    kernel = _made(source, RESETS, backend, seed)[0].target.state()
     reference = Reference(source, env)
     states = []
     for number in range(RESETS):

@@ -83,7 +83,7 @@ def trusted(env: Env, plain: Callable[[], Env]) -> Env:
     """A CompiledEnv, if its CUDA kernel agrees with plain torch on this machine; else plain(), with a message on
     stderr."""
     assert isinstance(env, CompiledEnv)
-    name = f"{env.name} {hashlib.sha256(env.source.code.encode()).hexdigest()[:12]}"
+    name = f"{env.name} {hashlib.sha256(env.ir.code.encode()).hexdigest()[:12]}"
     what = f"the CUDA kernel of {env.name} differs"
     return env if _agrees(env.device, name, partial(_env_steps, env), what, "it runs as torch instead") else plain()
 
@@ -202,12 +202,12 @@ def _steps(name: str, device: torch.device) -> Deviation:
 
 def _env_steps(env: CompiledEnv) -> Deviation:
     """An environment's kernel compared with plain torch on the CPU; with the CPU's kernel, where it branches."""
-    worlds = type(env.worlds)(env.source, NUM_ENVS, device=env.device)  # type: ignore[call-arg]
+    envs = type(env.target)(env.ir, NUM_ENVS, device=env.device)  # type: ignore[call-arg]
     try:
-        reference = CompiledEnv(env.source.cls, NUM_ENVS, "torch")
+        reference = CompiledEnv(env.ir.cls, NUM_ENVS, "torch")
     except EnvError:
-        reference = CompiledEnv(env.source.cls, NUM_ENVS, "cpu", threads=1)
-    return deviation(worlds, reference.worlds, NUM_STEPS, seed=1)
+        reference = CompiledEnv(env.ir.cls, NUM_ENVS, "cpu", threads=1)
+    return deviation(envs, reference.target, NUM_STEPS, seed=1)
 
 
 def _graphs(device: torch.device) -> Deviation:

@@ -23,7 +23,7 @@ from headrace.envs.builtin.grid_world import GridWorld
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.read import read
 from headrace.kernels.targets import compare
-from headrace.kernels.targets.torch.env import TorchWorlds
+from headrace.kernels.targets.torch.env import TorchEnvs
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
@@ -82,7 +82,7 @@ def test_without_a_gpu_it_says_what_to_do(capsys):
     assert "finds no CUDA device: install a CUDA build of torch and a driver, or check --device cpu" in said
 
 
-class Off(TorchWorlds):
+class Off(TorchEnvs):
     """CartPole with a wrong reward, observation or flag."""
 
     column, by = "reward", 1e-3
@@ -98,12 +98,12 @@ class Off(TorchWorlds):
     ("column", "by"), [("reward", 1e-3), ("observation", 1e-3), ("observation", torch.nan), ("truncated", 1)]
 )
 def test_every_column_is_compared(monkeypatch, column, by):
-    source = read(CartPole)
-    good = compare.deviation(TorchWorlds(source, 8), TorchWorlds(source, 8), 5, 0)
+    ir = read(CartPole)
+    good = compare.deviation(TorchEnvs(ir, 8), TorchEnvs(ir, 8), 5, 0)
     assert good.passed and good.worst == 0
-    worlds = Off(source, 8)
-    worlds.column, worlds.by = column, by
-    found = compare.deviation(worlds, TorchWorlds(source, 8), 5, 0)
+    envs = Off(ir, 8)
+    envs.column, envs.by = column, by
+    found = compare.deviation(envs, TorchEnvs(ir, 8), 5, 0)
     assert not found.passed and found.column == column
 
 
@@ -135,7 +135,7 @@ def test_simulated_wrong_kernel_falls_back(monkeypatch, capsys):
     monkeypatch.setattr(
         env_cuda,
         "cuda_module",
-        lambda *args: module(*args).replace("reward[now, i] = gain", "reward[now, i] = gain + F32(0.5)"),
+        lambda *args: module(*args).replace("reward[now, i] = step_reward", "reward[now, i] = step_reward + F32(0.5)"),
     )
     env, plain = CompiledEnv(CartPole, 4, "cuda"), SimpleNamespace(backend="torch")
     assert parity.trusted(env, lambda: plain) is plain

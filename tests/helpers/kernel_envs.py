@@ -1,4 +1,4 @@
-"""Worlds for tests of the backends, and what steps one beside another."""
+"""Environments for tests of the backends, and what steps one beside another."""
 
 from __future__ import annotations
 
@@ -103,48 +103,48 @@ class Medley(KernelEnv):
 BRANCH_FREE = [CartPole, Pendulum, Acrobot, MountainCar, MountainCarContinuous]
 
 
-def rollout(source: EnvIR, num_steps: int, num_envs: int, device: str = "cpu") -> Rollout:
+def rollout(ir: EnvIR, num_steps: int, num_envs: int, device: str = "cpu") -> Rollout:
     """A rollout with the columns an environment reads and writes, and random actions."""
-    columns = env_columns(source.observation_space) | {"action": action_column(source.action_space)}
+    columns = env_columns(ir.observation_space) | {"action": action_column(ir.action_space)}
     made = Rollout(num_steps, num_envs, columns, device)
     generator = torch.Generator().manual_seed(0)
     shape = made.action.shape
-    if isinstance(source.action_space, Discrete):
-        made.action.copy_(torch.randint(0, int(source.action_space.n), shape, generator=generator))
-    elif isinstance(source.action_space, MultiDiscrete):
-        for k, size in enumerate(source.action_space.nvec.tolist()):
+    if isinstance(ir.action_space, Discrete):
+        made.action.copy_(torch.randint(0, int(ir.action_space.n), shape, generator=generator))
+    elif isinstance(ir.action_space, MultiDiscrete):
+        for k, size in enumerate(ir.action_space.nvec.tolist()):
             made.action[..., k].copy_(torch.randint(0, size, shape[:2], generator=generator))
     else:
         made.action.copy_(3.0 * torch.randn(shape, generator=generator))
     return made
 
 
-def assert_steps_agree(worlds, reference, num_steps, seed, atol=1e-5, device="cpu"):
+def assert_steps_agree(envs, reference, num_steps, seed, atol=1e-5, device="cpu"):
     """Step both from the same state again and again; every column and the whole state agree within float32."""
-    ours = rollout(worlds.source, num_steps, worlds.num_envs, device)
-    theirs = rollout(worlds.source, num_steps, worlds.num_envs)
-    worlds.reset(ours, seed)
+    ours = rollout(envs.ir, num_steps, envs.num_envs, device)
+    theirs = rollout(envs.ir, num_steps, envs.num_envs)
+    envs.reset(ours, seed)
     reference.reset(theirs, seed)
-    _assert_rows_agree(worlds, reference, ours.observation[0], theirs.observation[0], atol)
+    _assert_rows_agree(envs, reference, ours.observation[0], theirs.observation[0], atol)
     ends = 0
     for t in range(num_steps):
-        worlds.load_state_dict(reference.state_dict())
+        envs.load_state_dict(reference.state_dict())
         ours.valid[t].copy_(theirs.valid[t])
-        worlds.step(ours, t)
+        envs.step(ours, t)
         reference.step(theirs, t)
         for name in ("terminated", "truncated", "episode_length"):
             assert torch.equal(getattr(ours, name)[t].cpu(), getattr(theirs, name)[t]), name
         assert torch.equal(ours.valid[t + 1].cpu(), theirs.valid[t + 1])
         _assert_close(ours.reward[t], theirs.reward[t], atol)
         _assert_close(ours.episode_return[t], theirs.episode_return[t], atol)
-        _assert_rows_agree(worlds, reference, ours.observation[t + 1], theirs.observation[t + 1], atol)
+        _assert_rows_agree(envs, reference, ours.observation[t + 1], theirs.observation[t + 1], atol)
         ends += int((~theirs.valid[t + 1]).sum())
     return ends
 
 
-def _assert_rows_agree(worlds, reference, observation, wanted, atol):
+def _assert_rows_agree(envs, reference, observation, wanted, atol):
     _assert_close(observation, wanted, atol)
-    for (name, ours), theirs in zip(worlds.state().items(), reference.state().values(), strict=True):
+    for (name, ours), theirs in zip(envs.state().items(), reference.state().values(), strict=True):
         assert ours.dtype == theirs.dtype or theirs.dtype == torch.uint16, name
         _assert_close(ours, theirs, atol)
 

@@ -14,8 +14,8 @@ from headrace.kernels.language.ops import array, boolean, f32, i8, i32, u32, ran
 from headrace.data.spaces import Box, Discrete, MultiDiscrete
 """
 
-WORLD = """\
-class World(KernelEnv):
+ENV = """\
+class MyEnv(KernelEnv):
     observation_space = Box(-1.0, 1.0, (2,))
     action_space = Discrete(2)
     max_steps = 10
@@ -28,17 +28,17 @@ class World(KernelEnv):
     def reset(s, p, key):
         for i in range(4):
             s.cells[i] = 0
-        return World.State(uniform(key, 0, -1.0, 1.0), 0, s.cells)
+        return MyEnv.State(uniform(key, 0, -1.0, 1.0), 0, s.cells)
 
     def step(s, p, action, key):
-        return World.State(s.x, s.n + 1, s.cells), 1.0, s.n > 3
+        return MyEnv.State(s.x, s.n + 1, s.cells), 1.0, s.n > 3
 
     def observe(s, p):
         return s.x, 0.0
 """
 
-PICTURE = """\
-class World(KernelEnv):
+PIXELS = """\
+class MyEnv(KernelEnv):
     observation_space = Box(0, 255, (2, 8, 8), np.uint8)
     action_space = Discrete(2)
     max_steps = 10
@@ -51,17 +51,17 @@ class World(KernelEnv):
     def reset(s, p, key):
         for i in range(4):
             s.cells[i] = 0
-        return World.State(uniform(key, 0, -1.0, 1.0), s.cells)
+        return MyEnv.State(uniform(key, 0, -1.0, 1.0), s.cells)
 
     def step(s, p, action, key):
-        return World.State(s.x, s.cells), 1.0, False
+        return MyEnv.State(s.x, s.cells), 1.0, False
 
     def pixel(s, p, row, column):
         return 255.0 if row > column else 0.0
 """
 
 DUEL = """\
-class World(KernelEnv):
+class MyEnv(KernelEnv):
     observation_space = Box(-1.0, 1.0, (2,))
     action_space = Discrete(2)
     num_agents = 2
@@ -71,10 +71,10 @@ class World(KernelEnv):
         x: f32
 
     def reset(s, p, key):
-        return World.State(uniform(key, 0, -1.0, 1.0))
+        return MyEnv.State(uniform(key, 0, -1.0, 1.0))
 
     def step(s, p, action, key):
-        return World.State(s.x + action[0] - action[1]), (1.0, -1.0), False
+        return MyEnv.State(s.x + action[0] - action[1]), (1.0, -1.0), False
 
     def observe(s, p, agent):
         return s.x, agent
@@ -83,9 +83,9 @@ class World(KernelEnv):
 _numbers = itertools.count()
 
 
-def load(folder: Path, text: str, name: str = "World", head: str = HEAD):
+def load(folder: Path, text: str, name: str = "MyEnv", head: str = HEAD):
     """The class of a file with this text after the usual imports, and the file's path."""
-    path = folder / f"world{next(_numbers)}.py"
+    path = folder / f"environment{next(_numbers)}.py"
     path.write_text(head + text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
@@ -93,7 +93,7 @@ def load(folder: Path, text: str, name: str = "World", head: str = HEAD):
     return getattr(module, name), path
 
 
-def changed(old: str, new: str, text: str = WORLD) -> str:
+def changed(old: str, new: str, text: str = ENV) -> str:
     """WORLD, or another text, with a part replaced."""
     assert old in text
     return text.replace(old, new)

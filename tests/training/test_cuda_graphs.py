@@ -67,6 +67,6 @@ def test_a_nan_stops_the_run_in_its_iteration():
     trainer = trained(graph=True)
     trainer.iterate()
     trainer.iterate()
-    trainer.env.worlds.floats[0, 3] = torch.nan
+    trainer.env.target.floats[0, 3] = torch.nan
     with pytest.raises(NotFinite, match=r"observation\[0\] is nan in env 3"):
         trainer.iterate()

@@ -12,7 +12,7 @@ from headrace.envs.base import Env, State
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
-from headrace.kernels.targets.base import Worlds
+from headrace.kernels.targets.base import CompiledTarget
 from headrace.kernels.targets.random_actions import random_actions
 
 BACKENDS = ("cpu", "cuda", "torch")
@@ -47,27 +47,27 @@ class CompiledEnv(Env):
             raise ValueError(f"backend {backend!r} is not known: give one of {', '.join(BACKENDS)}")
         if threads is not None and backend != "cpu":
             raise ValueError(f"threads={threads} is for the CPU; the backend is {backend!r}")
-        self.source = read(cls)
+        self.ir = read(cls)
         self.name = name or cls.gymnasium_id or cls.__name__
-        self.backend, self.max_steps = backend, self.source.max_steps
-        self.agents, self.groups, self.factory = self.source.agents, self.source.groups, cls
+        self.backend, self.max_steps = backend, self.ir.max_steps
+        self.agents, self.groups, self.factory = self.ir.agents, self.ir.groups, cls
         self.num_envs = num_envs * self.num_agents
-        self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
-        self.worlds = _worlds(self.source, num_envs, backend, threads, params or {}, device, first_env)
-        self.device, self.first_env = self.worlds.device, first_env
+        self.observation_space, self.action_space = self.ir.observation_space, self.ir.action_space
+        self.target = _target(self.ir, num_envs, backend, threads, params or {}, device, first_env)
+        self.device, self.first_env = self.target.device, first_env
         # bound once: a step of one environment costs about as much as one more Python call
-        self.step = self.worlds.step  # type: ignore[method-assign]
+        self.step = self.target.step  # type: ignore[method-assign]
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
-        self.worlds.reset(rollout, seed)
+        self.target.reset(rollout, seed)
 
     def step(self, rollout: Rollout, t: int) -> None:
-        self.worlds.step(rollout, t)
+        self.target.step(rollout, t)
 
     def run(self, rollout: Rollout) -> None:
         """All T steps, by the actions that stand in the rollout. On CUDA one launch: the state stays in registers."""
-        fast = getattr(self.worlds, "run", None)
+        fast = getattr(self.target, "run", None)
         if fast is not None:
             fast(rollout, 0, rollout.num_steps)
             return
@@ -79,44 +79,44 @@ class CompiledEnv(Env):
 
         first_step: steps taken before, the counter behind the randomness.
         """
-        fast = getattr(self.worlds, "run_random", None)
+        fast = getattr(self.target, "run_random", None)
         if fast is not None:
             fast(rollout, 0, rollout.num_steps, first_step)
             return
-        seed = int(self.worlds.seed)
+        seed = int(self.target.seed)
         shape = (rollout.num_steps, self.num_envs)
         rollout.action.copy_(random_actions(self.action_space, seed, first_step, *shape, self.device, self.first_env))
         self.run(rollout)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers from which load_state_dict() goes on bit for bit."""
-        return self.worlds.state_dict()
+        return self.target.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
-        self.worlds.load_state_dict(state)
+        self.target.load_state_dict(state)
 
     def close(self) -> None:
         """Nothing is held beyond memory."""
 
 
-def _worlds(
-    source: EnvIR,
+def _target(
+    ir: EnvIR,
     num_envs: int,
     backend: str,
     threads: int | None,
     params: Mapping[str, Any],
     device: torch.device | str | None,
     first_env: int,
-) -> Worlds:
+) -> CompiledTarget:
     if backend == "cpu":
-        from headrace.kernels.targets.cpu.env import CpuWorlds
+        from headrace.kernels.targets.cpu.env import CpuEnvs
 
-        return CpuWorlds(source, num_envs, params, "cpu", threads, first_env)
+        return CpuEnvs(ir, num_envs, params, "cpu", threads, first_env)
     if backend == "cuda":
-        from headrace.kernels.targets.cuda.env import CudaWorlds
+        from headrace.kernels.targets.cuda.env import CudaEnvs
 
-        return CudaWorlds(source, num_envs, params, device or "cuda", first_env=first_env)
-    from headrace.kernels.targets.torch.env import TorchWorlds
+        return CudaEnvs(ir, num_envs, params, device or "cuda", first_env=first_env)
+    from headrace.kernels.targets.torch.env import TorchEnvs
 
-    return TorchWorlds(source, num_envs, params, device or "cpu", first_env=first_env)
+    return TorchEnvs(ir, num_envs, params, device or "cpu", first_env=first_env)

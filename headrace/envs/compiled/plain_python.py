@@ -12,7 +12,7 @@ from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.params import pack_params
-from headrace.kernels.targets.torch.pixels_plain import PlainPictures
+from headrace.kernels.targets.torch.pixels_plain import PlainPixels
 
 
 class PlainWorld:
@@ -22,26 +22,26 @@ class PlainWorld:
     """
 
     def __init__(self, cls: Any, params: dict[str, Any] | None, render_mode: str | None) -> None:
-        self.source: EnvIR = read(cls)
+        self.ir: EnvIR = read(cls)
         self.cls = cls
-        draws = hasattr(cls, "render") or self.source.frames > 0
+        draws = hasattr(cls, "render") or self.ir.frames > 0
         self.metadata = {"render_modes": ["rgb_array"] if draws else [], "render_fps": self.cls.render_fps}
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             has = "rgb_array alone" if draws else "none: give it a render(s, p), an RGB array uint8 [H, W, 3]"
             raise ValueError(f"there is no render_mode {render_mode!r}; {cls.__name__} has {has}")
         self.render_mode = render_mode
-        self.p = _params(self.source, params or {})
-        self.state = _empty(self.source)
+        self.p = _params(self.ir, params or {})
+        self.state = _empty(self.ir)
         self.seed, self.episode, self.length = 0, -1, 0
-        self._pictures = PlainPictures(self.source, params or {}) if self.source.frames else None
-        self._seen = np.zeros(self.source.observation_space.shape, np.uint8)
+        self._pixels = PlainPixels(self.ir, params or {}) if self.ir.frames else None
+        self._seen = np.zeros(self.ir.observation_space.shape, np.uint8)
 
     def begin(self) -> None:
         """Begin the next episode."""
         self.episode, self.length = self.episode + 1, 0
         self.state = self._typed(self.cls.reset(self.state, self.p, self._key(Purpose.RESET)))
-        if self._pictures is not None:
-            self._seen = self._pictures.stacked(self.state, None)
+        if self._pixels is not None:
+            self._seen = self._pixels.stacked(self.state, None)
 
     def advance(self, action: Any) -> tuple[Any, bool, bool]:
         """One step: reward (a tuple of the agents' rewards, where there are several), terminated, truncated.
@@ -52,19 +52,18 @@ class PlainWorld:
             raise RuntimeError("step() before reset(): call reset() first")
         state, reward, terminated = self.cls.step(self.state, self.p, action, self._key(Purpose.STEP))
         self.state, self.length = self._typed(state), self.length + 1
-        if self._pictures is not None:
-            self._seen = self._pictures.stacked(self.state, self._seen)
-        late = self.source.max_steps is not None and self.length >= self.source.max_steps
+        if self._pixels is not None:
+            self._seen = self._pixels.stacked(self.state, self._seen)
+        late = self.ir.max_steps is not None and self.length >= self.ir.max_steps
         return reward, bool(terminated), late
 
     def observation(self, agent: int = 0) -> np.ndarray:
-        """What an agent sees in the present state, as the observation space says. Pictures are drawn by steps and
-        resets."""
-        if self._pictures is not None:
+        """An agent's observation of the present state. Pixel observations are drawn by steps and resets."""
+        if self._pixels is not None:
             return self._seen.copy()
-        out = np.zeros(self.source.observation_space.shape, np.float32)
-        who = () if self.source.num_agents == 1 else (np.int32(agent),)
-        if self.source.observes_into:
+        out = np.zeros(self.ir.observation_space.shape, np.float32)
+        who = () if self.ir.num_agents == 1 else (np.int32(agent),)
+        if self.ir.observes_into:
             self.cls.observe(self.state, self.p, *who, out)
         else:
             out[...] = self.cls.observe(self.state, self.p, *who)
@@ -76,12 +75,12 @@ class PlainWorld:
             return None
         if hasattr(self.cls, "render"):
             return self.cls.render(self.state, self.p)
-        newest = self._seen.reshape(-1, *self._seen.shape[-2:])[-self.source.channels :]
+        newest = self._seen.reshape(-1, *self._seen.shape[-2:])[-self.ir.channels :]
         return np.repeat(newest[-1:], 3, 0).transpose(1, 2, 0) if len(newest) != 3 else newest.transpose(1, 2, 0)
 
     def typed_action(self, action: Any) -> Any:
         """One agent's action as the kernels give it to step()."""
-        space: Any = self.source.action_space
+        space: Any = self.ir.action_space
         if isinstance(space, Discrete):
             return np.int32(action)
         if isinstance(space, Box):
@@ -96,10 +95,7 @@ class PlainWorld:
     def _typed(self, state: Any) -> Any:
         """The state with each field in the type that it is declared with."""
         return self.cls.State(
-            *(
-                _as(f.dtype, value) if f.shape is None else value
-                for f, value in zip(self.source.state, state, strict=True)
-            )
+            *(_as(f.dtype, value) if f.shape is None else value for f, value in zip(self.ir.state, state, strict=True))
         )
 
 
@@ -117,16 +113,15 @@ class _Cells(np.ndarray):
         return found if isinstance(found, np.ndarray) else _as(kinds.NAMES[self.dtype.name], found)
 
 
-def _empty(source: EnvIR) -> Any:
+def _empty(ir: EnvIR) -> Any:
     fields = [
-        _as(f.dtype, 0) if f.shape is None else np.zeros(f.shape, kinds.STORAGE[f.dtype]).view(_Cells)
-        for f in source.state
+        _as(f.dtype, 0) if f.shape is None else np.zeros(f.shape, kinds.STORAGE[f.dtype]).view(_Cells) for f in ir.state
     ]
-    return source.cls.State(*fields)  # type: ignore[attr-defined]
+    return ir.cls.State(*fields)  # type: ignore[attr-defined]
 
 
-def _params(source: EnvIR, params: dict[str, Any]) -> Any:
-    floats, integers, _ = pack_params(source, params, 1)
+def _params(ir: EnvIR, params: dict[str, Any]) -> Any:
+    floats, integers, _ = pack_params(ir, params, 1)
     packs = {True: iter(floats), False: iter(integers)}
-    values = [_as(p.dtype, next(packs[p.dtype == kinds.F32])) for p in source.params]
-    return source.cls.Params(*values)  # type: ignore[attr-defined]
+    values = [_as(p.dtype, next(packs[p.dtype == kinds.F32])) for p in ir.params]
+    return ir.cls.Params(*values)  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ class Single(PlainWorld, gymnasium.Env):
 
     def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
         super().__init__(cls, params, render_mode)
-        self.observation_space, self.action_space = self.source.observation_space, self.source.action_space
+        self.observation_space, self.action_space = self.ir.observation_space, self.ir.action_space
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -22,11 +22,11 @@ class SingleAgents(PlainWorld, ParallelEnv):
     def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
         super().__init__(cls, params, render_mode)
         self.metadata |= {"name": cls.__name__}
-        self.possible_agents = list(self.source.agents)
+        self.possible_agents = list(self.ir.agents)
         self.agents: list[str] = []
         # one for each: a space draws its samples itself
-        self.observation_spaces = {name: deepcopy(self.source.observation_space) for name in self.possible_agents}
-        self.action_spaces = {name: deepcopy(self.source.action_space) for name in self.possible_agents}
+        self.observation_spaces = {name: deepcopy(self.ir.observation_space) for name in self.possible_agents}
+        self.action_spaces = {name: deepcopy(self.ir.action_space) for name in self.possible_agents}
 
     def observation_space(self, agent: str) -> Space:
         """Of every agent the same."""

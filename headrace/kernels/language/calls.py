@@ -10,7 +10,7 @@ from typing import Any, NoReturn, get_type_hints
 from headrace.kernels.language import kinds, ops_scalar
 from headrace.kernels.language.expressions import DEBUG, Expressions
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, STATE, Array, describe
-from headrace.kernels.language.scope import MISSING, word_of
+from headrace.kernels.language.scope import MISSING, op_of
 from headrace.kernels.language.typed import Typed, call
 
 
@@ -28,11 +28,11 @@ class Calls:
             return self._method(node)
         if getattr(function, "_fields", None) == tuple(f.name for f in self.of.program.state):
             return self._new_state(node)
-        word = word_of(function)
-        if word in ("abs", "min", "max"):
-            return self._builtin(node, word)
-        if word:
-            return self._word(node, word)
+        op = op_of(function)
+        if op in ("abs", "min", "max"):
+            return self._builtin(node, op)
+        if op:
+            return self._op(node, op)
         if function is len:
             return self._length(node)
         conversion = {float: F32, int: I32, bool: BOOL}.get(function) if isinstance(function, type) else None
@@ -105,24 +105,24 @@ class Calls:
             elements.append(self.of.cast(typed, field.kind, node))
         return Typed(ast.Tuple(elements, ast.Load()), STATE)
 
-    def _builtin(self, node: ast.Call, word: str) -> Typed:
+    def _builtin(self, node: ast.Call, op: str) -> Typed:
         for argument in node.args:
             if isinstance(argument, ast.Starred):
                 self.of.expression(argument)
-        if node.keywords or len(node.args) != 1 if word == "abs" else node.keywords or len(node.args) < 2:
+        if node.keywords or len(node.args) != 1 if op == "abs" else node.keywords or len(node.args) < 2:
             self._fail(node, f"`{ast.unparse(node)}`", "Write abs(x), min(a, b), max(a, b)")
         terms = [self.of.number(n) for n in node.args]
         kind = self.of.joined(node, *terms)
         kind = I32 if kind == BOOL else kind
         result = Typed(self.of.cast(terms[0], kind), kind)
-        if word == "abs":
+        if op == "abs":
             return self.of.arithmetic(call("abs", result.node), kind)
         for other in terms[1:]:
-            result = self.of.arithmetic(call(word, result.node, self.of.cast(other, kind)), kind)
+            result = self.of.arithmetic(call(op, result.node, self.of.cast(other, kind)), kind)
         return result
 
-    def _word(self, node: ast.Call, word: str) -> Typed:
-        names, parameters, result = signature(word)
+    def _op(self, node: ast.Call, op: str) -> Typed:
+        names, parameters, result = signature(op)
         given = self._plain_args(node, list(names), len(names))
         typed = {name: self.of.expression(given[name]) for name in names}
         free = [typed[name] for name in names if parameters[name] is None and name != "key"]
@@ -131,7 +131,7 @@ class Calls:
         for name in names:
             kind = KEY if name == "key" else parameters[name] or shared
             args.append(self.of.cast(typed[name], kind, given[name]))  # type: ignore[arg-type]
-        return Typed(call(word, *args), result or shared)  # type: ignore[arg-type]
+        return Typed(call(op, *args), result or shared)  # type: ignore[arg-type]
 
     def _length(self, node: ast.Call) -> Typed:
         entries = self.of.items(self.of.expression(node.args[0]).kind) if len(node.args) == 1 else ()
@@ -150,9 +150,9 @@ class Calls:
 
 
 @cache
-def signature(word: str) -> tuple[tuple[str, ...], dict[str, str | None], str | None]:
+def signature(op: str) -> tuple[tuple[str, ...], dict[str, str | None], str | None]:
     """A word's parameter names, their kinds, and the kind of its result; None where kinds are shared."""
-    function = getattr(ops_scalar, word)
+    function = getattr(ops_scalar, op)
     hints = {name: kinds.of_annotation(hint) for name, hint in get_type_hints(function).items()}
     named = {name: kinds.value_kind(found[0]) for name, found in hints.items() if found}
     names = tuple(inspect.signature(function).parameters)

@@ -11,11 +11,11 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from headrace.kernels.language.errors import EnvError
 
-PICTURE = "Box(0, 255, (2, 42, 42), np.uint8)"
+PIXELS = "Box(0, 255, (2, 42, 42), np.uint8)"
 
 
 @dataclass(frozen=True)
-class Declared:
+class Declarations:
     """The checked attributes of a class.
 
     frames: pictures stacked in an observation; 0 where observations are not pictures. groups: name -> the agents that
@@ -41,7 +41,7 @@ class _Class:
         raise EnvError(self.file, self.line, wrong, instead)
 
 
-def declared(cls: type, file: str, line: int) -> Declared:
+def read_declarations(cls: type, file: str, line: int) -> Declarations:
     """What a class declares. Raises EnvError, at file and line, where that cannot be compiled."""
     of = _Class(cls, file, line)
     observation, drawn = _observation_space(of)
@@ -52,7 +52,7 @@ def declared(cls: type, file: str, line: int) -> Declared:
             "Give them a float32 Box and observe(s, p, agent)",
         )
     frames = _frames(of, observation) if drawn else 0
-    return Declared(observation, _action_space(of), _max_steps(of), frames, agents, _groups(of, agents))
+    return Declarations(observation, _action_space(of), _max_steps(of), frames, agents, _groups(of, agents))
 
 
 def _observation_space(of: _Class) -> tuple[Box, bool]:
@@ -64,12 +64,12 @@ def _observation_space(of: _Class) -> tuple[Box, bool]:
         if space.low.any() or not (space.high == 255).all():
             of.fail(
                 f"{of.cls.__name__}.observation_space is {space}",
-                f"Greys reach from 0 to 255: give such as {PICTURE}",
+                f"Greys reach from 0 to 255: give such as {PIXELS}",
             )
         return space, True
     of.fail(
         f"{of.cls.__name__}.observation_space is {space}",
-        f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pictures {PICTURE}",
+        f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pictures {PIXELS}",
     )
 
 

@@ -77,7 +77,7 @@ class Function:
 class Statement:
     """The first `if`, `while` or `for` statement reached: what batched tensors cannot run."""
 
-    word: str
+    keyword: str
     file: str
     line: int
 
@@ -98,7 +98,7 @@ class EnvIR:
     groups: Mapping[str, tuple[str, ...]] = field(hash=False)  # name -> agents that share a policy
     observes_into: bool  # observe(s, p, out) fills `out`
     functions: tuple[Function, ...]  # helpers first; env_reset, env_step, env_observe last
-    picture: tuple[Function, ...]  # helpers first, env_pixel last; none where there is an env_observe
+    pixel_functions: tuple[Function, ...]  # helpers first, env_pixel last; none where there is an env_observe
     constants: Mapping[str, np.ndarray] = field(hash=False)  # arrays that the functions name
     statement: Statement | None
 
@@ -114,12 +114,12 @@ class EnvIR:
 
     @cached_property
     def arrays(self) -> tuple[Field, ...]:
-        """Array fields, each kept in an array of its own, one view per world."""
+        """Array fields, each kept in an array of its own, one view per environment."""
         return tuple(f for f in self.state if f.shape is not None)
 
     @property
     def num_agents(self) -> int:
-        """How many agents share a world."""
+        """How many agents share a environment."""
         return len(self.agents)
 
     @property
@@ -139,14 +139,14 @@ class EnvIR:
         return _text(self.functions)
 
     @cached_property
-    def picture_code(self) -> str:
+    def pixel_code(self) -> str:
         """The lowered functions that draw, as Python text."""
-        return _text(self.picture)
+        return _text(self.pixel_functions)
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything reachable: functions, constants, fields, defaults, spaces."""
-        parts = [self.name, self.code, self.picture_code, repr(self.state), repr(self.params), repr(self.max_steps)]
+        parts = [self.name, self.code, self.pixel_code, repr(self.state), repr(self.params), repr(self.max_steps)]
         parts += [repr(self.observation_space), repr(self.action_space), repr(self.frames), repr(self.agents)]
         parts += [f"{name} {array.dtype} {array.tolist()}" for name, array in self.constants.items()]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -12,11 +12,11 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
 from headrace.kernels.language.calls import Calls
-from headrace.kernels.language.declarations import Declared
+from headrace.kernels.language.declarations import Declarations
 from headrace.kernels.language.expressions import Expressions
 from headrace.kernels.language.ir import Field, Function, Param, Statement
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, NONE, PARAMS, STATE, Array, Kind, Tuple
-from headrace.kernels.language.program import Made, Program
+from headrace.kernels.language.program import LoweredHelper, Program
 from headrace.kernels.language.scope import Scope
 from headrace.kernels.language.statements import Statements
 from headrace.kernels.language.typed import Typed, call, pure
@@ -27,7 +27,7 @@ BRANCHES = (ast.If, ast.While, ast.For)
 def entry(program: Program, role: str, arguments: tuple[Kind, ...], returns: Kind) -> Function:
     """reset, step, observe or pixel of the class, lowered."""
     scope = Scope(getattr(program.cls, role), program.cls)
-    _check_arguments(scope, role, len(arguments), program.declared)
+    _check_arguments(scope, role, len(arguments), program.declarations)
     return _lower(program, scope, f"env_{role}", arguments, returns, role).function
 
 
@@ -61,7 +61,7 @@ def helper(program: Program, function: Callable[..., Any], caller: Expressions, 
 
 def _lower(
     program: Program, scope: Scope, name: str, arguments: tuple[Kind, ...], returns: Kind | None, role: str
-) -> Made:
+) -> LoweredHelper:
     expressions = Expressions(program, scope, Calls)
     names = [a.arg for a in scope.node.args.args]
     if scope.node.args.vararg or scope.node.args.kwarg or len(names) != len(arguments):
@@ -76,7 +76,7 @@ def _lower(
     node = ast.FunctionDef(name, args, body or [ast.Pass()], [])
     ast.copy_location(node, scope.node)
     result = statements.returned if statements.returned is not None else NONE
-    return Made(Function(name, ast.fix_missing_locations(node), scope.file, scope.line), result)
+    return LoweredHelper(Function(name, ast.fix_missing_locations(node), scope.file, scope.line), result)
 
 
 ROLES = {"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p", "pixel": "s, p, row, column"}
@@ -87,16 +87,16 @@ class Lowered:
     """The functions of an environment, helpers first; see EnvIR for what each field holds."""
 
     functions: tuple[Function, ...]
-    picture: tuple[Function, ...]
+    pixel_functions: tuple[Function, ...]
     constants: dict[str, np.ndarray]
     statement: Statement | None
 
 
-def lower(cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declared: Declared) -> Lowered:
+def lower(cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declarations: Declarations) -> Lowered:
     """The functions of an environment, the arrays they name, and their first statement that branches."""
-    program = Program(cls, state, params, declared, helper)
-    agents = len(declared.agents)
-    action: Kind = action_kind(declared.action_space)
+    program = Program(cls, state, params, declarations, helper)
+    agents = len(declarations.agents)
+    action: Kind = action_kind(declarations.action_space)
     reward: Kind = F32
     if agents > 1:
         action, reward = Tuple((action,) * agents), Tuple((F32,) * agents)
@@ -104,22 +104,22 @@ def lower(cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declar
         entry(program, "reset", (STATE, PARAMS, KEY), STATE),
         entry(program, "step", (STATE, PARAMS, action, KEY), Tuple((STATE, reward, BOOL))),
     ]
-    picture: tuple[Function, ...] = ()
-    if declared.frames:
-        pixel = _pixel(program, declared)
-        picture = _reached([made.function for made in program.made.values()], [pixel])
+    pixel_functions: tuple[Function, ...] = ()
+    if declarations.frames:
+        pixel = _pixel(program, declarations)
+        pixel_functions = _reached([made.function for made in program.made.values()], [pixel])
     else:
-        entries.append(_observe(program, declared))
+        entries.append(_observe(program, declarations))
     functions = _reached([made.function for made in program.made.values()], entries)
-    return Lowered(functions, picture, program.constants, _first_statement(functions, len(entries)))
+    return Lowered(functions, pixel_functions, program.constants, _first_statement(functions, len(entries)))
 
 
-def _observe(program: Program, declared: Declared) -> Function:
-    shape, cls = declared.observation_space.shape, program.cls
-    seen: tuple[Kind, ...] = (STATE, PARAMS) if len(declared.agents) == 1 else (STATE, PARAMS, I32)
+def _observe(program: Program, declarations: Declarations) -> Function:
+    shape, cls = declarations.observation_space.shape, program.cls
+    seen: tuple[Kind, ...] = (STATE, PARAMS) if len(declarations.agents) == 1 else (STATE, PARAMS, I32)
     scope = Scope(cls.observe, cls)  # type: ignore[attr-defined]
     names = [a.arg for a in scope.node.args.args]
-    if len(declared.agents) == 1 and names[2:3] == ["agent"]:
+    if len(declarations.agents) == 1 and names[2:3] == ["agent"]:
         wrong = f"observe takes ({', '.join(names)}), and {cls.__name__} has no num_agents"
         scope.fail(scope.node, wrong, "Write `num_agents = 2` in the class, or leave agent out")
     if len(names) == len(seen) + 1:
@@ -129,11 +129,11 @@ def _observe(program: Program, declared: Declared) -> Function:
     return entry(program, "observe", seen, Tuple((F32,) * shape[0]))
 
 
-def _pixel(program: Program, declared: Declared) -> Function:
-    shape = declared.observation_space.shape
-    channels = shape[0] // declared.frames if len(shape) == 3 else 1
-    grey: Kind = F32 if channels == 1 else Tuple((F32,) * channels)
-    return entry(program, "pixel", (STATE, PARAMS, I32, I32), grey)
+def _pixel(program: Program, declarations: Declarations) -> Function:
+    shape = declarations.observation_space.shape
+    channels = shape[0] // declarations.frames if len(shape) == 3 else 1
+    gray: Kind = F32 if channels == 1 else Tuple((F32,) * channels)
+    return entry(program, "pixel", (STATE, PARAMS, I32, I32), gray)
 
 
 def action_kind(space: Space) -> Kind:
@@ -143,12 +143,12 @@ def action_kind(space: Space) -> Kind:
     return Tuple((F32 if isinstance(space, Box) else I32,) * space.shape[0])  # type: ignore[index]
 
 
-def _check_arguments(scope: Scope, role: str, count: int, declared: Declared) -> None:
+def _check_arguments(scope: Scope, role: str, count: int, declarations: Declarations) -> None:
     names = [a.arg for a in scope.node.args.args]
-    taken = ROLES[role] + (", agent" if role == "observe" and len(declared.agents) > 1 else "")
+    taken = ROLES[role] + (", agent" if role == "observe" and len(declarations.agents) > 1 else "")
     form = f"def {role}({taken})" + (f" or def observe({taken}, out)" if role == "observe" else "")
     if names[:1] == ["self"]:
-        scope.fail(scope.node, f"{role} has `self`", f"Worlds are plain functions: write `{form}`")
+        scope.fail(scope.node, f"{role} has `self`", f"Environments are plain functions: write `{form}`")
     if len(names) != count:
         scope.fail(scope.node, f"{role} takes ({', '.join(names)})", f"Write `{form}`")
 

@@ -14,32 +14,32 @@ from headrace.kernels.language.ir import EnvIR, Function
 
 
 @contextlib.contextmanager
-def explained(source: EnvIR, module: ModuleType) -> Iterator[None]:
+def explained(ir: EnvIR, module: ModuleType) -> Iterator[None]:
     """Turn what Numba raises in here into an EnvError."""
     from numba.core.errors import NumbaError
 
     try:
         yield
     except NumbaError as error:
-        file, line = _whereabouts(source, module, error)
+        file, line = _user_location(ir, module, error)
         lines = [text for text in str(error).splitlines() if text and not text.startswith("Failed in nopython mode")]
-        wrong = f"{source.name} cannot be compiled here"
+        wrong = f"{ir.name} cannot be compiled here"
         instead = "Write it in plain scalar arithmetic and the words of headrace.kernels.language.ops"
         raise EnvError(file, line, wrong, f"{instead}. Numba says: {' '.join(lines)[:300]}") from error
 
 
-def _whereabouts(source: EnvIR, module: ModuleType, error: Exception) -> tuple[str, int]:
+def _user_location(ir: EnvIR, module: ModuleType, error: Exception) -> tuple[str, int]:
     """The user's file and line behind the first generated line that Numba names; else the function it names."""
     text = str(error)
     generated = [int(number) for number in re.findall(r"(?:line |\.py \()(\d+)", text)]
     made = {n.name: n for n in ast.parse(inspect.getsource(module)).body if isinstance(n, ast.FunctionDef)}
     for line in generated:
-        for function in source.functions:
+        for function in ir.functions:
             lines = dict(_pairs(function, made[function.name]))
             if line in lines:
                 return function.file, lines[line]
-    named = [f for f in source.functions if f"function {f.name} " in text]
-    function = (named or source.functions[-2:])[0]
+    named = [f for f in ir.functions if f"function {f.name} " in text]
+    function = (named or ir.functions[-2:])[0]
     return function.file, function.line
 
 

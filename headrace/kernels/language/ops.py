@@ -51,7 +51,7 @@ boolean = np.bool_
 
 @dataclass(frozen=True)
 class Array:
-    """An array field of a State: changed in place, one view per world."""
+    """An array field of a State: changed in place, one view per environment."""
 
     dtype: type[np.generic]
     shape: tuple[int, ...]

@@ -210,10 +210,10 @@ def log(x: f32) -> f32:
     return select(x > F32(0.0), y, select(x == F32(0.0), F32(-np.inf), F32(np.nan)))
 
 
-def _byte(grey):
+def _byte(gray):
     """A grey as the byte that stands for it, int32: rounded, half up; 0 below 0 and for NaN, 255 above 255."""
-    grey = F32(grey)
-    inside = select(grey > F32(0.0), select(grey < F32(255.0), grey, F32(255.0)), F32(0.0))
+    gray = F32(gray)
+    inside = select(gray > F32(0.0), select(gray < F32(255.0), gray, F32(255.0)), F32(0.0))
     return I32(inside + F32(0.5))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.kernels.language import kinds, ops_scalar
-from headrace.kernels.language.declarations import Declared
+from headrace.kernels.language.declarations import Declarations
 from headrace.kernels.language.ir import Field, Function, Param
 from headrace.kernels.language.kinds import Array, Kind
 from headrace.kernels.language.scope import Scope
@@ -41,7 +41,7 @@ TAKEN |= {
 
 
 @dataclass
-class Made:
+class LoweredHelper:
     """A helper lowered for certain kinds of arguments."""
 
     function: Function
@@ -52,10 +52,10 @@ class Program:
     """What lowering knows of one environment, and the functions made so far."""
 
     def __init__(
-        self, cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declared: Declared, helper: Helper
+        self, cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declarations: Declarations, helper: Helper
     ) -> None:
-        self.cls, self.state, self.params, self.declared, self.helper = cls, state, params, declared, helper
-        self.made: dict[Any, Made] = {}
+        self.cls, self.state, self.params, self.declarations, self.helper = cls, state, params, declarations, helper
+        self.made: dict[Any, LoweredHelper] = {}
         self.open: list[Any] = []  # being lowered now, to see recursion
         self.constants: dict[str, np.ndarray] = {}
 

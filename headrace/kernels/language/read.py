@@ -14,7 +14,7 @@ import sys
 from typing import Any, get_type_hints
 
 from headrace.kernels.language import kinds
-from headrace.kernels.language.declarations import declared
+from headrace.kernels.language.declarations import read_declarations
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR, Field, Param
 from headrace.kernels.language.lower import lower
@@ -22,35 +22,35 @@ from headrace.kernels.language.lower import lower
 
 def read(cls: type) -> EnvIR:
     """The EnvIR of an environment class. Raises EnvError where it cannot be compiled."""
-    file, line = whereabouts(cls)
+    file, line = location(cls)
     for name in ("State", "reset", "step"):
-        _owed(cls, name, file, line)
-    told = declared(cls, file, line)
-    _owed(cls, "pixel" if told.frames else "observe", file, line)
+        _require(cls, name, file, line)
+    found = read_declarations(cls, file, line)
+    _require(cls, "pixel" if found.frames else "observe", file, line)
     state = _state(cls, file, line)
     params = _params(cls, file, line)
-    lowered = lower(cls, state, params, told)
+    lowered = lower(cls, state, params, found)
     arguments = len(lowered.functions[-1].node.args.args)
     return EnvIR(
         cls=cls,
         name=cls.__name__,
         state=state,
         params=params,
-        observation_space=told.observation_space,
-        action_space=told.action_space,
-        max_steps=told.max_steps,
-        frames=told.frames,
-        agents=told.agents,
-        groups=told.groups,
-        observes_into=not told.frames and arguments == (3 if len(told.agents) == 1 else 4),
+        observation_space=found.observation_space,
+        action_space=found.action_space,
+        max_steps=found.max_steps,
+        frames=found.frames,
+        agents=found.agents,
+        groups=found.groups,
+        observes_into=not found.frames and arguments == (3 if len(found.agents) == 1 else 4),
         functions=lowered.functions,
-        picture=lowered.picture,
+        pixel_functions=lowered.pixel_functions,
         constants=lowered.constants,
         statement=lowered.statement,
     )
 
 
-_OWED = {
+_EXAMPLES = {
     "State": "class State(NamedTuple): x: f32",
     "reset": "def reset(s, p, key): return State(...)",
     "step": "def step(s, p, action, key): return State(...), reward, terminated",
@@ -59,12 +59,12 @@ _OWED = {
 }
 
 
-def _owed(cls: type, name: str, file: str, line: int) -> None:
+def _require(cls: type, name: str, file: str, line: int) -> None:
     if not callable(getattr(cls, name, None)):
-        raise EnvError(file, line, f"{cls.__name__} has no {name}", f"Write `{_OWED[name]}`")
+        raise EnvError(file, line, f"{cls.__name__} has no {name}", f"Write `{_EXAMPLES[name]}`")
 
 
-def whereabouts(cls: type) -> tuple[str, int]:
+def location(cls: type) -> tuple[str, int]:
     """File and line of a class; ("<name>", 0) where there is no source to find."""
     file, node = _definition(cls)
     return (file, node.lineno) if node else (f"<{cls.__name__}>", 0)
@@ -94,7 +94,9 @@ def _hints(cls: type, owner: type, name: str, file: str, line: int) -> dict[str,
 def _state(cls: type, file: str, line: int) -> tuple[Field, ...]:
     owner = cls.State  # type: ignore[attr-defined]
     if not hasattr(owner, "_fields") or not owner._fields:
-        raise EnvError(file, line, f"{cls.__name__}.State is not a NamedTuple with fields", f"Write `{_OWED['State']}`")
+        raise EnvError(
+            file, line, f"{cls.__name__}.State is not a NamedTuple with fields", f"Write `{_EXAMPLES['State']}`"
+        )
     hints = _hints(cls, owner, "State", file, line)
     fields = []
     for name in owner._fields:

@@ -80,7 +80,7 @@ class Scope:
             self.fail(node, f"the name {node.id!r} has no value yet", "Define it before the class")
 
 
-def word_of(function: Any) -> str | None:
+def op_of(function: Any) -> str | None:
     """The word that a callable stands for: a word itself, or math's, NumPy's or Python's function of that meaning."""
     name = getattr(function, "__name__", "")
     if getattr(function, "__module__", None) == ops_scalar.__name__:

@@ -249,14 +249,14 @@ class Statements:
 
     def _form(self) -> str:
         """What reset, step, observe or pixel is to return."""
-        agents = len(self.of.program.declared.agents)
+        agents = len(self.of.program.declarations.agents)
         if self.role == "step" and agents > 1:
             return f"State(...), ({', '.join(['reward'] * agents)}), terminated"
         return _FORMS[self.role]
 
     def _wrong_result(self, node: ast.Return, found: str, wanted: str, count: int) -> NoReturn:
-        declared = self.of.program.declared
-        shape = declared.observation_space.shape
+        declarations = self.of.program.declarations
+        shape = declarations.observation_space.shape
         if self.role == "observe":
             self.scope.fail(
                 node,
@@ -309,7 +309,7 @@ class Statements:
     def _unrolls(self, index: str, body: list[ast.stmt]) -> bool:
         """Is this a mere repetition: the index is read nowhere, and no statement leaves or branches?
 
-        Such sub-steps are written out, because LLVM vectorises over worlds only where no loop is left inside.
+        Such sub-steps are written out, because LLVM vectorises over environments only where no loop is left inside.
         """
         everywhere = ast.walk(self.scope.node)
         if any(isinstance(n, ast.Name) and n.id == index and isinstance(n.ctx, ast.Load) for n in everywhere):

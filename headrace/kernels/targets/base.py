@@ -1,10 +1,11 @@
-"""What a target owes: N worlds of one EnvIR on one device. CompiledEnv (headrace.envs.compiled.env) is their shell."""
+"""What every target implements: N environments of one EnvIR on one device, used by headrace.envs.compiled.env."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,39 +13,39 @@ from headrace.data.rollout import Rollout
 from headrace.kernels.language.ir import EnvIR
 
 
-class Worlds(Protocol):
-    """N worlds on one device: CpuWorlds, CudaWorlds, TorchWorlds(source, num_envs, params, device, **options).
+class CompiledTarget(Protocol):
+    """N environments on one device: CpuEnvs, CudaEnvs, TorchEnvs, made with (ir, num_envs, params, device, **options).
 
-    first_env: number of world 0, where these are a part of a larger set: world i draws what first_env + i of it draws.
-    params: name -> one number for all worlds, or N of them; those not named have their default.
+    first_env: number of environment 0, where these are a part of a larger set: i draws what first_env + i of it draws.
+    params: name -> one number for all environments, or N of them; those not named have their default.
     The state is kept packed: float32 [S, N], int32 [S, N] (EnvIR.floats, EnvIR.integers), one array per array field,
-    and per world the episode (uint32 bits), its length (int32) and its return (float32).
+    and per environment the number of the episode (uint32 bits), its length (int32) and its return (float32).
     """
 
-    source: EnvIR
+    ir: EnvIR
     num_envs: int
     first_env: int
     device: torch.device
-    seed: Any  # of the last reset, 32 bits
+
+    @property
+    def seed(self) -> int | np.uint32:
+        """Of the last reset, 32 bits."""
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """As Env.reset: episode 0 of every world, drawn with key (seed, RESET, world, 0, 0)."""
+        """As Env.reset: episode 0 of every environment, drawn with key (seed, RESET, environment, 0, 0)."""
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """As Env.step: draws of step() have key (seed, STEP, world, episode, length before the step); a dead row adds
-        one to the episode and resets with key (seed, RESET, world, episode, 0)."""
+        """As Env.step. Draws have key (seed, STEP, environment, episode, length before the step). A masked step
+        adds one to the episode and resets with key (seed, RESET, environment, episode, 0)."""
 
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields in the user's order, [N] or [N, *shape], in their own dtype (u32 as int64)."""
 
     def set_state(self, fields: Mapping[str, Tensor]) -> None:
-        """Put worlds into given states, for tests and tools. Episode, length and return stay."""
+        """Set the fields of State. The episode's number, length and return stay."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers to go on from bit for bit: seed, packs, arrays, episode, length, running return."""
+        """Tensors and numbers that resume bit for bit: seed, packs, arrays, episode, length, running return."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict()."""
-
-
-__all__ = ["EnvIR", "Worlds"]
+        """Resume from state_dict()."""

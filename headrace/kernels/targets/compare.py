@@ -1,6 +1,6 @@
 """Two backends of one environment side by side: single steps from the same states, never trajectories.
 
-An unstable world in float32 drifts apart from itself; a single step agrees to rounding.
+An unstable environment in float32 drifts apart from itself; a single step agrees to rounding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
-from headrace.kernels.targets.base import Worlds
+from headrace.kernels.targets.base import CompiledTarget
 from headrace.kernels.targets.random_actions import random_actions
 
 EXACT = ("terminated", "truncated", "episode_length")
@@ -33,27 +33,29 @@ class Deviation(NamedTuple):
         return self.worst <= self.allowed
 
 
-def deviation(worlds: Worlds, reference: Worlds, num_steps: int, seed: int, allowed: float = 1e-5) -> Deviation:
+def deviation(
+    envs: CompiledTarget, reference: CompiledTarget, num_steps: int, seed: int, allowed: float = 1e-5
+) -> Deviation:
     """Step both from the reference's states by random actions; give the column that is furthest apart.
 
-    worlds may be on any device; the reference is on the CPU, and has as many worlds of the same source.
+    environments may be on any device; the reference is on the CPU, and has as many environments of the same source.
     """
-    source = reference.source
-    num_envs = reference.num_envs * source.num_agents
-    columns = env_columns(source.observation_space) | {"action": action_column(source.action_space)}
-    ours, theirs = (Rollout(num_steps, num_envs, columns, x.device) for x in (worlds, reference))
-    theirs.action.copy_(random_actions(source.action_space, seed, 0, num_steps, num_envs, "cpu"))
+    ir = reference.ir
+    num_envs = reference.num_envs * ir.num_agents
+    columns = env_columns(ir.observation_space) | {"action": action_column(ir.action_space)}
+    ours, theirs = (Rollout(num_steps, num_envs, columns, x.device) for x in (envs, reference))
+    theirs.action.copy_(random_actions(ir.action_space, seed, 0, num_steps, num_envs, "cpu"))
     ours.action.copy_(theirs.action)
-    for each, rollout in ((worlds, ours), (reference, theirs)):
+    for each, rollout in ((envs, ours), (reference, theirs)):
         each.reset(rollout, seed)
     for t in range(num_steps):
-        worlds.load_state_dict(reference.state_dict())
+        envs.load_state_dict(reference.state_dict())
         ours.valid[t].copy_(theirs.valid[t])
-        worlds.step(ours, t)
+        envs.step(ours, t)
         reference.step(theirs, t)
     found = [Deviation(name, _share(getattr(ours, name), getattr(theirs, name)), MISJUDGED) for name in EXACT]
     found += [Deviation(name, _apart(getattr(ours, name), getattr(theirs, name)), allowed) for name in CLOSE]
-    if source.frames:  # of states that differ by rounding, a few bytes lie on either side of a half
+    if ir.frames:  # of states that differ by rounding, a few bytes lie on either side of a half
         found.append(Deviation("observation", _share(ours.observation, theirs.observation), MISJUDGED))
     else:
         found.append(Deviation("observation", _apart(ours.observation, theirs.observation), allowed))

@@ -11,18 +11,18 @@ from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 
 
-def pack_params(source: EnvIR, params: Mapping[str, Any], num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Parameters as arrays [P], or [P, N] where one has a value per world: floats, integers, and which it is.
+def pack_params(ir: EnvIR, params: Mapping[str, Any], num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Parameters as arrays [P], or [P, N] where one has a value per environment: floats, integers, and which it is.
 
     Raises ValueError for a name that Params does not have, or a wrong number of values.
     """
-    known = {p.name for p in source.params}
+    known = {p.name for p in ir.params}
     for name in params:
         if name not in known:
-            raise ValueError(f"{source.name} has no parameter {name!r}: it has {', '.join(sorted(known)) or 'none'}")
+            raise ValueError(f"{ir.name} has no parameter {name!r}: it has {', '.join(sorted(known)) or 'none'}")
     per_env = any(np.ndim(value) for value in params.values())
     packs: dict[bool, list[np.ndarray]] = {True: [], False: []}
-    for param in source.params:
+    for param in ir.params:
         value = np.asarray(params.get(param.name, param.default))
         if value.ndim and value.shape != (num_envs,):
             raise ValueError(

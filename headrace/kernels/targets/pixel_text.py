@@ -1,10 +1,10 @@
-"""What the modules that draw pixel observations have in common on all targets.
+"""What the generated modules that draw pixel observations have in common.
 
-A pixel has the same grey on every target, byte for byte, where the state is the same. So here, unlike in steps, no
-product is fused with a sum: on the CPU by saying so, on CUDA by `_product`.
+A pixel has the same gray level on every target, byte for byte, where the state is the same. So here, unlike in steps,
+no product is fused with a sum: on the CPU no flag allows it, on CUDA products are calls of `_product`.
 
-The newest frame stands last among an observation's channels, and those before it move up by one; after a reset all are
-the first frame. What was drawn before is read from row t of the rollout, so that nothing is kept beside it.
+The newest frame is last among an observation's channels, and older frames move up by one; after a reset all frames are
+the first one. Older frames are read from row t of the rollout, so that no other copy is kept.
 """
 
 from __future__ import annotations
@@ -12,11 +12,6 @@ from __future__ import annotations
 from headrace.kernels.language.ir import EnvIR
 
 
-def greys(source: EnvIR) -> list[str]:
-    """What env_pixel gave, channel by channel."""
-    return ["grey"] if source.channels == 1 else [f"grey[{c}]" for c in range(source.channels)]
-
-
-def tables(source: EnvIR) -> list[str]:
-    """Lines that define the arrays that the functions name."""
-    return [f"{name} = np.array({a.tolist()!r}, np.{a.dtype})" for name, a in source.constants.items()]
+def gray_levels(ir: EnvIR) -> list[str]:
+    """The result `gray` of env_pixel, channel by channel."""
+    return ["gray"] if ir.channels == 1 else [f"gray[{c}]" for c in range(ir.channels)]

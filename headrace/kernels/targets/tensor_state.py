@@ -1,4 +1,4 @@
-"""The state of N worlds as tensors on one device: kept, read, set, saved."""
+"""The state of N environments as tensors on one device: kept, read, set, saved."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": to
 DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch cannot count with uint16 and uint32
 
 
-class TensorWorlds:
-    """What TorchWorlds and CudaWorlds share: see headrace.kernels.targets.base for what each method owes."""
+class TensorEnvs:
+    """What TorchEnvs and CudaEnvs share: see headrace.kernels.targets.base for what each method owes."""
 
-    def __init__(self, source: EnvIR, floats: Tensor, integers: Tensor, arrays: Mapping[str, Tensor]) -> None:
+    def __init__(self, ir: EnvIR, floats: Tensor, integers: Tensor, arrays: Mapping[str, Tensor]) -> None:
         """floats [S + A, N]: fields, the return of each of A agents; integers [S + 2, N]: fields, length, episode;
-        arrays [N, *shape]. N: worlds."""
-        self.source, self.floats, self.integers, self.arrays = source, floats, integers, arrays
+        arrays [N, *shape]. N: environments."""
+        self.ir, self.floats, self.integers, self.arrays = ir, floats, integers, arrays
         self.device, self.num_envs, self.seed = floats.device, floats.shape[1], 0
 
     def fields(self, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
         """Fields of State in the user's order, as values: u32 in int64, booleans in bool; array fields as given."""
         found = dict(arrays)
-        found |= {f.name: self.floats[k] for k, f in enumerate(self.source.floats)}
-        found |= {f.name: read(self.integers[k], f.dtype) for k, f in enumerate(self.source.integers)}
-        return tuple(found[f.name] for f in self.source.state)
+        found |= {f.name: self.floats[k] for k, f in enumerate(self.ir.floats)}
+        found |= {f.name: read(self.integers[k], f.dtype) for k, f in enumerate(self.ir.integers)}
+        return tuple(found[f.name] for f in self.ir.state)
 
     def keep(self, values: tuple[Any, ...]) -> None:
         """Store the scalar fields, by way of a copy: values may be views of other fields."""
         floats, integers = self.floats.clone(), self.integers.clone()
-        rows = {f.name: floats[k] for k, f in enumerate(self.source.floats)}
-        rows |= {f.name: integers[k] for k, f in enumerate(self.source.integers)}
-        for field, value in zip(self.source.state, values, strict=True):
+        rows = {f.name: floats[k] for k, f in enumerate(self.ir.floats)}
+        rows |= {f.name: integers[k] for k, f in enumerate(self.ir.integers)}
+        for field, value in zip(self.ir.state, values, strict=True):
             if field.shape is None:
                 put(rows[field.name], value)
         self.floats.copy_(floats)
         self.integers.copy_(integers)
 
     def check(self, rollout: Rollout) -> None:
-        """Raises ValueError where a rollout is not of these worlds."""
-        expected = self.num_envs * self.source.num_agents
+        """Raises ValueError where a rollout is not of these environments."""
+        expected = self.num_envs * self.ir.num_agents
         if rollout.num_envs != expected:
             raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {expected}")
         if rollout.device.type != self.device.type:
@@ -54,14 +54,14 @@ class TensorWorlds:
 
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields, [N] or [N, *shape], in their own dtype (u32 as int64, u16 as int32)."""
-        found = dict(zip((f.name for f in self.source.state), self.fields(self.arrays), strict=True))
-        return {f.name: found[f.name].to(DTYPES[f.dtype], copy=True) for f in self.source.state}
+        found = dict(zip((f.name for f in self.ir.state), self.fields(self.arrays), strict=True))
+        return {f.name: found[f.name].to(DTYPES[f.dtype], copy=True) for f in self.ir.state}
 
     def set_state(self, fields: Mapping[str, Tensor]) -> None:
-        """Put worlds into given states; episode, length and return stay."""
+        """Put environments into given states; episode, length and return stay."""
         for name, array in self.arrays.items():
             array.copy_(fields[name])
-        self.keep(tuple(fields[f.name].to(self.device) for f in self.source.state))
+        self.keep(tuple(fields[f.name].to(self.device) for f in self.ir.state))
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and numbers to go on from, bit for bit. Other backends can load them too."""
@@ -69,14 +69,14 @@ class TensorWorlds:
         return {"seed": self.seed} | {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict(). Raises ValueError where it is of other worlds."""
+        """Go on from state_dict(). Raises ValueError where it is of other environments."""
         targets = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
         for name, target in targets.items():
             if name not in state or state[name].shape != target.shape:
                 found = list(state[name].shape) if name in state else "nothing"
                 raise ValueError(
-                    f"the saved state is of other worlds: {name} is {found}, not {list(target.shape)} "
-                    f"({self.num_envs} of {self.source.name})"
+                    f"the saved state is of other environments: {name} is {found}, not {list(target.shape)} "
+                    f"({self.num_envs} of {self.ir.name})"
                 )
         for name, target in targets.items():
             target.copy_(state[name])

@@ -115,7 +115,7 @@ def stepped(name: str, given: Steps, backend: str) -> Steps:
     rollout = rollout_of(env, 1)
     env.reset(rollout, seed=0)
     fields = world_class(name).State._fields
-    env.worlds.set_state({field: torch.from_numpy(given.state[:, k].copy()) for k, field in enumerate(fields)})
+    env.target.set_state({field: torch.from_numpy(given.state[:, k].copy()) for k, field in enumerate(fields)})
     saved = env.state_dict()
     saved["integers"][-2] = torch.from_numpy(given.length)
     env.load_state_dict(saved)
@@ -158,7 +158,7 @@ def test_resets_agree_in_distribution(name):
     count = 4000
     env = envs.make(name, count, threads=1)
     env.reset(rollout_of(env, 1), seed=0)
-    ours = env.worlds.state()
+    ours = env.target.state()
     original = gymnasium.make(name).unwrapped
     original.reset(seed=0)
     theirs = np.stack([normalised(name, (original.reset(), original.state)[1]) for _ in range(count)])
@@ -180,18 +180,18 @@ def test_angles_stay_in_one_turn():
     env = envs.make("Pendulum-v1", 64, threads=1)
     rollout = rollout_of(env, 200)
     env.reset(rollout, seed=0)
-    env.worlds.set_state({"angle": torch.linspace(-3, 3, 64), "spin": torch.full((64,), 8.0)})
+    env.target.set_state({"angle": torch.linspace(-3, 3, 64), "spin": torch.full((64,), 8.0)})
     rollout.action.fill_(2.0)
     for t in range(200):
         env.step(rollout, t)
-        assert env.worlds.state()["angle"].abs().max() <= np.pi + 1e-6
+        assert env.target.state()["angle"].abs().max() <= np.pi + 1e-6
 
 
 def test_parameters_change_the_physics():
     env = envs.make("CartPole-v1", 2, threads=1, params={"force": [10.0, 20.0], "gravity": 0.0})
     rollout = rollout_of(env, 1)
     env.reset(rollout, seed=0)
-    env.worlds.set_state({field: torch.zeros(2) for field in ("x", "velocity", "angle", "spin")})
+    env.target.set_state({field: torch.zeros(2) for field in ("x", "velocity", "angle", "spin")})
     rollout.action[0] = 1
     env.step(rollout, 0)
     slow, fast = rollout.observation[1, :, 1].tolist()
@@ -258,7 +258,7 @@ def grid(board: list[str], row: int, column: int) -> tuple[CompiledEnv, Rollout]
         for c, sign in enumerate(line):
             cells[0, r, c] = {"#": WALL, "o": PILL, ".": FREE}[sign]
     place = {"row": torch.tensor([row]), "column": torch.tensor([column])}
-    env.worlds.set_state({"board": torch.from_numpy(cells), "pills": torch.tensor([(cells == PILL).sum()]), **place})
+    env.target.set_state({"board": torch.from_numpy(cells), "pills": torch.tensor([(cells == PILL).sum()]), **place})
     return env, rollout
 
 
@@ -269,12 +269,12 @@ def test_grid_world_walks_collects_and_ends():
     for t, action in enumerate([up, left, right, right, down, left]):
         rollout.action[t] = action
         env.step(rollout, t)
-        state = env.worlds.state()
+        state = env.target.state()
         places.append((state["row"].item(), state["column"].item()))
     assert places == [(0, 0), (0, 0), (0, 1), (0, 1), (1, 1), (1, 0)]  # edge, edge, pill, wall, down, last pill
     assert rollout.reward[:6, 0].tolist() == [0, 0, 1, 0, 0, 1]
     assert rollout.terminated[:6, 0].tolist() == [False] * 5 + [True]
-    assert env.worlds.state()["board"].count_nonzero() == 1  # the wall is left
+    assert env.target.state()["board"].count_nonzero() == 1  # the wall is left
 
 
 def test_grid_world_shows_the_board_as_seen_from_the_agent():
@@ -294,7 +294,7 @@ def test_grid_world_boards_are_new_each_episode_and_as_promised():
     env = envs.make("GridWorld", 2000, threads=1)
     rollout = rollout_of(env, 101)
     env.reset(rollout, seed=0)
-    first = env.worlds.state()
+    first = env.target.state()
     board = first["board"]
     assert set(board.unique().tolist()) == {FREE, WALL, PILL}
     assert (board[:, 0, 0] == FREE).all() and (board[:, 7, 7] == PILL).all()
@@ -307,7 +307,7 @@ def test_grid_world_boards_are_new_each_episode_and_as_promised():
         rollout.action[t] = 0  # up, from the top row: stays
         env.step(rollout, t)
     assert rollout.truncated[99].all() and not rollout.valid[100].any() and rollout.valid[101].all()
-    assert (env.worlds.state()["board"] != board).flatten(1).any(1).all()
+    assert (env.target.state()["board"] != board).flatten(1).any(1).all()
 
 
 # ---- pictures

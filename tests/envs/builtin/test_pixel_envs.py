@@ -15,7 +15,7 @@ from headrace.envs.builtin.pixel_catch import PixelCatch
 from headrace.envs.builtin.pixel_pendulum import PixelPendulum
 from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.read import read
-from headrace.kernels.targets.cpu.env import CpuWorlds
+from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.training.trainer import Trainer
 
 
@@ -23,17 +23,17 @@ def shown(cls, **fields):
     """The newest frames [N, H, W] of worlds in these states."""
     source = read(cls)
     count = len(next(iter(fields.values())))
-    worlds, columns = CpuWorlds(source, count, threads=1), rollout(source, 1, count)
+    worlds, columns = CpuEnvs(source, count, threads=1), rollout(source, 1, count)
     worlds.reset(columns, 0)
     worlds.set_state({name: torch.tensor(values) for name, values in fields.items()})
-    worlds._pictures.draw(0)
+    worlds._pixels.draw(0)
     return columns.observation[1, :, -1].numpy().astype(int)
 
 
 @pytest.mark.parametrize(("pixels", "numbers"), [(PixelPendulum, Pendulum), (PixelCatch, Catch)])
 def test_the_world_behind_is_the_same(pixels, numbers):
-    ours, theirs = CpuWorlds(read(pixels), 20, threads=1), CpuWorlds(read(numbers), 20, threads=1)
-    mine, wanted = rollout(ours.source, 210, 20), rollout(theirs.source, 210, 20)
+    ours, theirs = CpuEnvs(read(pixels), 20, threads=1), CpuEnvs(read(numbers), 20, threads=1)
+    mine, wanted = rollout(ours.ir, 210, 20), rollout(theirs.ir, 210, 20)
     ours.reset(mine, 3)
     theirs.reset(wanted, 3)
     for t in range(210):

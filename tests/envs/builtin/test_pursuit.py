@@ -20,11 +20,11 @@ SMALL = {"num_envs": 8, "num_steps": 16, "minibatch_size": 64, "epochs": 1, "tot
 def played(pursuer, evader, moves, steps=1, **params):
     """A rollout of one world that begins with the players at these places, at rest. moves: (pursuer's, evader's)."""
     env = envs.make("Pursuit", 1, threads=1, params=params)
-    columns = rollout(env.source, steps, 2)
+    columns = rollout(env.ir, steps, 2)
     env.reset(columns, 0)
-    state = dict.fromkeys(env.worlds.state(), torch.zeros(1))
+    state = dict.fromkeys(env.target.state(), torch.zeros(1))
     names = ("pursuer_x", "pursuer_y", "evader_x", "evader_y")
-    env.worlds.set_state(state | {n: torch.tensor([x]) for n, x in zip(names, (*pursuer, *evader), strict=True)})
+    env.target.set_state(state | {n: torch.tensor([x]) for n, x in zip(names, (*pursuer, *evader), strict=True)})
     columns.action[:] = torch.tensor(moves, dtype=torch.int32)
     for t in range(steps):
         env.step(columns, t)
@@ -66,7 +66,7 @@ def test_parameters():
 
 def test_worlds_begin_apart():
     env = envs.make("Pursuit", 2000, threads=1)
-    columns = rollout(env.source, 1, 4000)
+    columns = rollout(env.ir, 1, 4000)
     env.reset(columns, 0)
     way = columns.observation[0, :2000, :2].numpy() / 2
     assert np.abs(way).min() >= 0.2 - 1e-6 and np.abs(way).max() <= 0.5 + 1e-6

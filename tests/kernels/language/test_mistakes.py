@@ -1,12 +1,12 @@
 """Mistakes a user makes: each message names the file and line, what is wrong, and what to write instead."""
 
 import pytest
-from helpers.user_file import DUEL, PICTURE, WORLD, changed, line_of, load
+from helpers.user_file import DUEL, ENV, PIXELS, changed, line_of, load
 
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.read import read
 
-RETURN = "return World.State(s.x, s.n + 1, s.cells), 1.0, s.n > 3"
+RETURN = "return MyEnv.State(s.x, s.n + 1, s.cells), 1.0, s.n > 3"
 
 
 def before_step_returns(line: str) -> str:
@@ -16,8 +16,8 @@ def before_step_returns(line: str) -> str:
 
 MISTAKES = {
     # name: (text, the line complained of, what is wrong, what to do)
-    "missing observe": (WORLD.split("    def observe")[0], "class World", "World has no observe", "def observe(s, p)"),
-    "missing state": (changed("class State(", "class Stat("), "class World", "World has no State", "State(NamedTuple)"),
+    "missing observe": (ENV.split("    def observe")[0], "class MyEnv", "MyEnv has no observe", "def observe(s, p)"),
+    "missing state": (changed("class State(", "class Stat("), "class MyEnv", "MyEnv has no State", "State(NamedTuple)"),
     "string": (before_step_returns('mood = "happy"'), "happy", "string `'happy'`", "Use a number"),
     "f-string": (before_step_returns('mood = f"{s.x}"'), "mood", "a string cannot", "debugger"),
     "growing list": (before_step_returns("seen = []"), "seen", "a list cannot", "array field of State"),
@@ -42,7 +42,7 @@ MISTAKES = {
         "State(...), reward, terminated",
     ),
     "state's length": (
-        changed("World.State(s.x, s.n + 1, ", "World.State(s.n + 1, "),
+        changed("MyEnv.State(s.x, s.n + 1, ", "MyEnv.State(s.n + 1, "),
         "+ 1",
         "got 2 arguments",
         "x, n, cells",
@@ -54,9 +54,9 @@ MISTAKES = {
     "self": (changed("step(s, p, action, key)", "step(self, s, p, action)"), "def step", "has `self`", "def step(s, p"),
     "float annotation": (changed("x: f32", "x: float"), "x: float", "State.x is annotated float", "f32"),
     "float64 annotation": (changed("x: f32", "x: np.float64"), "np.float64", "State.x is annotated float64", "f32"),
-    "float64 observation": (changed("(2,))", "(2,), np.float64)"), "class World", "float64", "float32 Box"),
-    "action space": (changed("Discrete(2)", "Box(0, 1, (2, 2))"), "class World", "action_space", "Discrete(n)"),
-    "steps": (changed("max_steps = 10", "max_steps = 0"), "class World", "max_steps is 0", "at least 1"),
+    "float64 observation": (changed("(2,))", "(2,), np.float64)"), "class MyEnv", "float64", "float32 Box"),
+    "action space": (changed("Discrete(2)", "Box(0, 1, (2, 2))"), "class MyEnv", "action_space", "Discrete(n)"),
+    "steps": (changed("max_steps = 10", "max_steps = 0"), "class MyEnv", "max_steps is 0", "at least 1"),
     "no return": (changed(RETURN, f"if s.n > 2:\n            {RETURN}"), "def step", "without `return`", "at its end"),
     "float index": (before_step_returns("y = s.cells[s.x]"), "y =", "float as index", "int(x)"),
     "index": (before_step_returns("y = s.cells[4]"), "y =", "index 4 into 4 entries", "0 .. 3"),
@@ -95,78 +95,78 @@ MISTAKES = {
 GREY = "return 255.0 if row > column else 0.0"
 MISTAKES |= {
     # pictures
-    "missing pixel": (PICTURE.split("    def pixel")[0], "class World", "World has no pixel", "def pixel(s, p, row"),
+    "missing pixel": (PIXELS.split("    def pixel")[0], "class MyEnv", "MyEnv has no pixel", "def pixel(s, p, row"),
     "picture of floats": (
-        changed("(2, 8, 8), np.uint8", "(2, 8, 8)", PICTURE),
-        "class World",
-        "World has no observe",
+        changed("(2, 8, 8), np.uint8", "(2, 8, 8)", PIXELS),
+        "class MyEnv",
+        "MyEnv has no observe",
         "def observe(s, p)",
     ),
     "grey bounds": (
-        changed("Box(0, 255", "Box(0, 1", PICTURE),
-        "class World",
+        changed("Box(0, 255", "Box(0, 1", PIXELS),
+        "class MyEnv",
         "observation_space is Box(0, 1",
         "from 0 to 255",
     ),
-    "flat picture": (changed("(2, 8, 8)", "(64,)", PICTURE), "class World", "(64,)", "for pictures Box(0, 255"),
-    "frames": (changed("frames = 2", "frames = 0", PICTURE), "class World", "frames is 0", "at least 1"),
+    "flat picture": (changed("(2, 8, 8)", "(64,)", PIXELS), "class MyEnv", "(64,)", "for pictures Box(0, 255"),
+    "frames": (changed("frames = 2", "frames = 0", PIXELS), "class MyEnv", "frames is 0", "at least 1"),
     "frames without channels": (
-        changed("(2, 8, 8)", "(8, 8)", PICTURE),
-        "class World",
+        changed("(2, 8, 8)", "(8, 8)", PIXELS),
+        "class MyEnv",
         "frames is 2, and observation_space has shape (8, 8)",
         "shape (2, 8, 8)",
     ),
     "channels last": (
-        changed("(2, 8, 8)", "(8, 8, 2)", PICTURE),
+        changed("(2, 8, 8)", "(8, 8, 2)", PIXELS),
         GREY,
         "pixel returns a float, but observation_space has shape (8, 8, 2), 4 channels",
         "[channels, height, width]",
     ),
     "array of greys": (
-        changed(GREY, "return s.cells", PICTURE),
+        changed(GREY, "return s.cells", PIXELS),
         "return s.cells",
         "pixel returns an array",
         "one number",
     ),
-    "too many greys": (changed(GREY, "return s.x, s.x", PICTURE), "return s.x, s.x", "a tuple of 2", "one number"),
+    "too many greys": (changed(GREY, "return s.x, s.x", PIXELS), "return s.x, s.x", "a tuple of 2", "one number"),
     "picture with a key": (
-        changed("row, column):", "row, column, key):", PICTURE),
+        changed("row, column):", "row, column, key):", PIXELS),
         "def pixel",
         "pixel takes (s, p, row, column, key)",
         "def pixel(s, p, row, column)",
     ),
     "changing pixel": (
-        changed(GREY, f"s.cells[0] = 1\n        {GREY}", PICTURE),
+        changed(GREY, f"s.cells[0] = 1\n        {GREY}", PIXELS),
         "[0] = 1",
         "pixel changes s.cells",
         "Change it in step",
     ),
-    "no grey": (changed(GREY, "y = 1", PICTURE), "def pixel", "without `return`", "at its end"),
+    "no grey": (changed(GREY, "y = 1", PIXELS), "def pixel", "without `return`", "at its end"),
     # several agents
     "missing num_agents": (
         changed("    num_agents = 2\n", "", DUEL)
         .replace("action[0] - action[1]", "action")
         .replace("(1.0, -1.0)", "1.0"),
         "def observe",
-        "observe takes (s, p, agent), and World has no num_agents",
+        "observe takes (s, p, agent), and MyEnv has no num_agents",
         "num_agents = 2",
     ),
-    "no agents": (changed("num_agents = 2", "num_agents = 0", DUEL), "class World", "num_agents is 0", "at least 1"),
+    "no agents": (changed("num_agents = 2", "num_agents = 0", DUEL), "class MyEnv", "num_agents is 0", "at least 1"),
     "agents' names": (
         changed("num_agents = 2", 'num_agents = 2\n    agents = ("cat", "cat")', DUEL),
-        "class World",
+        "class MyEnv",
         "agents is ('cat', 'cat'), and num_agents is 2",
         "2 different names",
     ),
     "groups": (
         changed("num_agents = 2", 'num_agents = 2\n    groups = {"cats": ("agent_0",)}', DUEL),
-        "class World",
+        "class MyEnv",
         "groups is",
         "each agent in exactly one group",
     ),
     "order of groups": (
         changed("num_agents = 2", 'num_agents = 2\n    groups = {"b": ["agent_1"], "a": ["agent_0"]}', DUEL),
-        "class World",
+        "class MyEnv",
         "the agents are agent_0, agent_1",
         "agents = ('agent_1', 'agent_0')",
     ),
@@ -197,7 +197,7 @@ MISTAKES |= {
     ),
     "pictures of several": (
         changed("Box(-1.0, 1.0, (2,))", "Box(0, 255, (8, 8), np.uint8)", DUEL),
-        "class World",
+        "class MyEnv",
         "2 agents and observations that are pictures",
         "float32 Box",
     ),
@@ -218,6 +218,6 @@ def test_mistake(tmp_path, name):
 
 
 def test_without_mistakes(tmp_path):
-    cls, _ = load(tmp_path, WORLD)
-    source = read(cls)
-    assert [f.name for f in source.functions] == ["env_reset", "env_step", "env_observe"]
+    cls, _ = load(tmp_path, ENV)
+    ir = read(cls)
+    assert [f.name for f in ir.functions] == ["env_reset", "env_step", "env_observe"]

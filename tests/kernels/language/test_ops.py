@@ -136,9 +136,9 @@ def test_philox_known_answers(compiled, key, counter, wanted):
     plain = ops_scalar._philox(*(np.uint32(x) for x in key + counter))
     assert plain == wanted
     numbers = "".join(f", U32({x})" for x in counter)
-    for lane, word in enumerate(wanted):
+    for lane, op in enumerate(wanted):
         got = compiled(f"_philox(x, y{numbers})[{lane}]", np.uint32([key[0]]), np.uint32([key[1]]), out=np.uint32)
-        assert got[0] == word
+        assert got[0] == op
     tensors = rng.philox(tuple(torch.tensor(x) for x in key), tuple(torch.tensor(x) for x in counter))
     assert tuple(int(x) for x in tensors) == wanted
 

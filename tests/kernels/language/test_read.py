@@ -3,7 +3,7 @@
 import ast
 
 import numpy as np
-from helpers.user_file import WORLD, changed, line_of, load
+from helpers.user_file import ENV, changed, line_of, load
 
 from headrace.envs.builtin.acrobot import Acrobot
 from headrace.envs.builtin.cartpole import CartPole
@@ -12,26 +12,26 @@ from headrace.kernels.language.kinds import Array
 from headrace.kernels.language.read import read
 
 
-def function(source, name):
+def function(ir, name):
     """A lowered function as text."""
-    node = next(f.node for f in source.functions if f.name == name)
+    node = next(f.node for f in ir.functions if f.name == name)
     return ast.unparse(node)
 
 
 def step_with(tmp_path, lines, more=""):
     """The lowered step() of WORLD with these lines before its `return`."""
-    body = "\n        ".join([*lines, "return World.State"])
-    cls, _ = load(tmp_path, changed("return World.State(s.x, s.n + 1", body + "(s.x, s.n + 1") + more)
+    body = "\n        ".join([*lines, "return MyEnv.State"])
+    cls, _ = load(tmp_path, changed("return MyEnv.State(s.x, s.n + 1", body + "(s.x, s.n + 1") + more)
     return function(read(cls), "env_step")
 
 
 def test_cartpole():
-    source = read(CartPole)
-    assert source.state[0] == Field("x", "f32") and len(source.floats) == 4 and not source.integers
-    assert source.params[0] == Param("gravity", "f32", 9.8)
-    assert source.statement is None and not source.observes_into and source.max_steps == 500
-    assert "force = select(action == I32(1), p[4], -p[4])" in function(source, "env_step")
-    assert function(source, "env_observe").endswith("return (s[0], s[1], s[2], s[3])")
+    ir = read(CartPole)
+    assert ir.state[0] == Field("x", "f32") and len(ir.floats) == 4 and not ir.integers
+    assert ir.params[0] == Param("gravity", "f32", 9.8)
+    assert ir.statement is None and not ir.observes_into and ir.max_steps == 500
+    assert "force = select(action == I32(1), p[4], -p[4])" in function(ir, "env_step")
+    assert function(ir, "env_observe").endswith("return (s[0], s[1], s[2], s[3])")
 
 
 def test_helpers_come_first_and_only_once():
@@ -41,10 +41,10 @@ def test_helpers_come_first_and_only_once():
 
 
 def test_array_fields_and_statement(tmp_path):
-    cls, path = load(tmp_path, WORLD)
-    source = read(cls)
-    assert source.arrays == (Field("cells", "i32", (4,)),) and source.arrays[0].kind == Array("i32", (4,), "cells")
-    assert (source.statement.word, source.statement.line) == ("for", line_of(path, "for i in range"))
+    cls, path = load(tmp_path, ENV)
+    ir = read(cls)
+    assert ir.arrays == (Field("cells", "i32", (4,)),) and ir.arrays[0].kind == Array("i32", (4,), "cells")
+    assert (ir.statement.keyword, ir.statement.line) == ("for", line_of(path, "for i in range"))
 
 
 def test_literals_and_operators_stay_within_32_bits(tmp_path):
@@ -101,11 +101,11 @@ def test_a_constant_condition_is_settled_now(tmp_path):
 def test_helpers_closures_and_defaults(tmp_path):
     more = "SCALE = 3.0\ndef scaled(x, by=SCALE):\n    if x > 1.0:\n        return 1\n    return x * by\n"
     cls, _ = load(tmp_path, changed("return s.x, 0.0", "return scaled(s.x), scaled(x=s.x, by=2)") + more)
-    source = read(cls)
-    helpers = [f.name for f in source.functions[:-3]]
+    ir = read(cls)
+    helpers = [f.name for f in ir.functions[:-3]]
     assert helpers == ["env_scaled", "env_scaled_2"]  # one for each set of kinds
-    assert "env_scaled(s[0], F32(3.0))" in function(source, "env_observe")
-    assert "return F32(1.0)" in function(source, "env_scaled")
+    assert "env_scaled(s[0], F32(3.0))" in function(ir, "env_observe")
+    assert "return F32(1.0)" in function(ir, "env_scaled")
 
 
 def test_subclass_with_other_parameters(tmp_path):
@@ -117,9 +117,9 @@ def test_subclass_with_other_parameters(tmp_path):
         f"        {p.name}: {p.dtype} = {5.0 if p.name == 'cart_mass' else p.default}\n" for p in read(CartPole).params
     ]
     cls, _ = load(tmp_path, text + "".join(fields), "Heavy")
-    source = read(cls)
-    assert source.max_steps == 7 and source.params[1] == Param("cart_mass", "f32", 5.0)
-    assert source.code == read(CartPole).code and source.digest != read(CartPole).digest
+    ir = read(cls)
+    assert ir.max_steps == 7 and ir.params[1] == Param("cart_mass", "f32", 5.0)
+    assert ir.code == read(CartPole).code and ir.digest != read(CartPole).digest
 
 
 def test_digest_covers_helpers_and_constants(tmp_path):

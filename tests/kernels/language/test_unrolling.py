@@ -1,4 +1,4 @@
-"""Mere repetitions are written out, so that LLVM vectorises over worlds; other loops stay loops."""
+"""Mere repetitions are written out, so that LLVM vectorises over environments; other loops stay loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.kernels.language.read import read
 
 
 def decay(times):
-    """A world that is multiplied down `times` times a step."""
+    """A environment that is multiplied down `times` times a step."""
 
     class Decay(KernelEnv):
         observation_space = Box(-np.inf, np.inf, (1,))

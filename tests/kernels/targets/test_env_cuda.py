@@ -22,10 +22,10 @@ from headrace.envs.builtin.pixel_pendulum import PixelPendulum
 from headrace.envs.builtin.pursuit import Pursuit
 from headrace.kernels.language.read import read
 from headrace.kernels.runtime import cache
-from headrace.kernels.targets.cpu.env import CpuWorlds
+from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.kernels.targets.cuda.codegen_cuda import cuda_module
-from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pictures
-from headrace.kernels.targets.cuda.env import NUMBERS, CudaWorlds
+from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pixel_module
+from headrace.kernels.targets.cuda.env import NUMBERS, CudaEnvs
 from headrace.kernels.targets.random_actions import random_actions
 from tests.kernels.targets.test_multi_agent_kernels import Duel, Herd, assert_agents_agree
 from tests.kernels.targets.test_pixels import Chequered, Colours
@@ -55,90 +55,90 @@ def test_simulator():
 @in_simulator
 @pytest.mark.parametrize("cls", [CartPole, Pendulum, Medley, GridWorld])
 def test_simulated_steps_agree_with_the_cpu_kernel(cls):
-    source, num_envs = read(cls), 5
-    ends = assert_steps_agree(CudaWorlds(source, num_envs, block=4), CpuWorlds(source, num_envs, threads=1), 11, seed=3)
+    ir, num_envs = read(cls), 5
+    ends = assert_steps_agree(CudaEnvs(ir, num_envs, block=4), CpuEnvs(ir, num_envs, threads=1), 11, seed=3)
     assert ends > 0 or cls is not Medley
 
 
 @in_simulator
 @pytest.mark.parametrize("cls", [CartPole, Medley, GridWorld])
 def test_simulated_resets_are_bit_equal(cls):
-    source = read(cls)
-    worlds, reference = CudaWorlds(source, 7, first_env=2), CpuWorlds(source, 7, threads=1, first_env=2)
-    worlds.reset(rollout(source, 1, 7), 2**32 - 5)
-    reference.reset(rollout(source, 1, 7), 2**32 - 5)
-    for ours, theirs in zip(worlds.state().values(), reference.state().values(), strict=True):
+    ir = read(cls)
+    envs, reference = CudaEnvs(ir, 7, first_env=2), CpuEnvs(ir, 7, threads=1, first_env=2)
+    envs.reset(rollout(ir, 1, 7), 2**32 - 5)
+    reference.reset(rollout(ir, 1, 7), 2**32 - 5)
+    for ours, theirs in zip(envs.state().values(), reference.state().values(), strict=True):
         assert torch.equal(ours.double(), theirs.double())
 
 
 @in_simulator
 @pytest.mark.parametrize("drift", [0.5, np.linspace(0.0, 1.0, 5)])
 def test_simulated_parameters_of_all_or_of_each_world(drift):
-    source, params = read(Medley), {"drift": drift, "lanes": 5, "mirrored": True}
-    assert_steps_agree(CudaWorlds(source, 5, params), CpuWorlds(source, 5, params, threads=1), 6, seed=1)
+    ir, params = read(Medley), {"drift": drift, "lanes": 5, "mirrored": True}
+    assert_steps_agree(CudaEnvs(ir, 5, params), CpuEnvs(ir, 5, params, threads=1), 6, seed=1)
 
 
 @in_simulator
 def test_simulated_worlds_go_on_from_a_saved_state():
-    source = read(Medley)
-    worlds, columns = CudaWorlds(source, 4), rollout(source, 6, 4)
-    worlds.reset(columns, 3)
+    ir = read(Medley)
+    envs, columns = CudaEnvs(ir, 4), rollout(ir, 6, 4)
+    envs.reset(columns, 3)
     for t in range(3):
-        worlds.step(columns, t)
-    saved = worlds.state_dict()
+        envs.step(columns, t)
+    saved = envs.state_dict()
     for t in range(3, 6):
-        worlds.step(columns, t)
+        envs.step(columns, t)
     wanted = columns.observation.clone()
-    other = CudaWorlds(source, 4)
+    other = CudaEnvs(ir, 4)
     other.load_state_dict(saved)
     for t in range(3, 6):
         other.step(columns, t)
     assert torch.equal(columns.observation, wanted)
-    other.set_state(worlds.state())
-    for ours, theirs in zip(worlds.state().values(), other.state().values(), strict=True):
+    other.set_state(envs.state())
+    for ours, theirs in zip(envs.state().values(), other.state().values(), strict=True):
         assert torch.equal(ours, theirs)
 
 
 def assert_same(ours, theirs):
-    """All columns and the whole state of two worlds, bit for bit."""
-    (worlds, columns), (others, wanted) = ours, theirs
+    """All columns and the whole state of two environments, bit for bit."""
+    (envs, columns), (others, wanted) = ours, theirs
     for name in columns.columns:
         assert torch.equal(getattr(columns, name), getattr(wanted, name)), name
-    for mine, its in zip(worlds.state_dict().values(), others.state_dict().values(), strict=True):
+    for mine, its in zip(envs.state_dict().values(), others.state_dict().values(), strict=True):
         assert torch.equal(torch.as_tensor(mine), torch.as_tensor(its))
 
 
 def stepped_and_run(cls, num_copies, num_steps, device="cpu"):
-    """The same worlds twice: stepped one by one, and run in two launches."""
-    source = read(cls)
+    """The same environments twice: stepped one by one, and run in two launches."""
+    ir = read(cls)
     both = []
     for one_by_one in (True, False):
-        columns = rollout(source, num_steps, num_copies * source.num_agents, device)
-        worlds = CudaWorlds(source, num_copies, device=device)
-        worlds.reset(columns, 5)
+        columns = rollout(ir, num_steps, num_copies * ir.num_agents, device)
+        envs = CudaEnvs(ir, num_copies, device=device)
+        envs.reset(columns, 5)
         if one_by_one:
             for t in range(num_steps):
-                worlds.step(columns, t)
+                envs.step(columns, t)
         else:
-            worlds.run(columns, 0, 3)
-            worlds.run(columns, 3, num_steps)
-        both.append((worlds, columns))
+            envs.run(columns, 0, 3)
+            envs.run(columns, 3, num_steps)
+        both.append((envs, columns))
     return both
 
 
 def randomly_run(cls, num_copies, num_steps, device="cpu"):
-    """Worlds that draw their own actions, and worlds that are given the same."""
-    source, counter = read(cls), 2**32 - 3
-    num_envs = num_copies * source.num_agents
-    columns = rollout(source, num_steps, num_envs, device)
-    worlds = CudaWorlds(source, num_copies, device=device)
-    worlds.reset(columns, 9)
-    worlds.run_random(columns, 0, num_steps, counter)
-    others, given = CudaWorlds(source, num_copies, device=device), rollout(source, num_steps, num_envs, device)
+    """Environments that draw their own actions, and environments that are given the same."""
+    ir, counter = read(cls), 2**32 - 3
+    num_envs = num_copies * ir.num_agents
+    columns = rollout(ir, num_steps, num_envs, device)
+    envs = CudaEnvs(ir, num_copies, device=device)
+    envs.reset(columns, 9)
+    envs.run_random(columns, 0, num_steps, counter)
+    others, given = CudaEnvs(ir, num_copies, device=device), rollout(ir, num_steps, num_envs, device)
     others.reset(given, 9)
-    given.action.copy_(random_actions(source.action_space, 9, counter, num_steps, num_envs, device))
+    given.action.copy_(random_actions(ir.action_space, 9, counter, num_steps, num_envs, device))
     others.run(given, 0, num_steps)
-    return (worlds, columns), (others, given)
+    return (envs, columns), (others, given)
 
 
 @in_simulator
@@ -158,9 +158,9 @@ def test_simulated_random_runs_take_the_actions_of_random_actions(cls):
 
 def assert_draws_the_same(cls, num_envs, num_steps, device="cpu"):
     """The bytes of the CPU kernel, of its states."""
-    source = read(cls)
-    ours, theirs = CudaWorlds(source, num_envs, device=device), CpuWorlds(source, num_envs, threads=1)
-    mine, wanted = rollout(source, num_steps, num_envs, device), rollout(source, num_steps, num_envs)
+    ir = read(cls)
+    ours, theirs = CudaEnvs(ir, num_envs, device=device), CpuEnvs(ir, num_envs, threads=1)
+    mine, wanted = rollout(ir, num_steps, num_envs, device), rollout(ir, num_steps, num_envs)
     ours.reset(mine, 5)
     theirs.reset(wanted, 5)
     assert torch.equal(mine.observation[0].cpu(), wanted.observation[0])
@@ -184,8 +184,8 @@ def test_simulated_pictures_have_the_bytes_of_the_cpu_kernel(cls):
 def test_simulated_agents_agree_with_the_cpu_kernel(cls):
     num_steps = 10 if cls is not Pursuit else 101
     num_copies = 2 if cls is not Pursuit else 1
-    worlds = CudaWorlds(read(cls), num_copies)
-    assert_agents_agree(worlds, CpuWorlds(worlds.source, num_copies, threads=1), num_steps)
+    envs = CudaEnvs(read(cls), num_copies)
+    assert_agents_agree(envs, CpuEnvs(envs.ir, num_copies, threads=1), num_steps)
 
 
 @in_simulator
@@ -223,14 +223,14 @@ def compile_ptx(monkeypatch):
     for module in (compiler, dispatcher):
         monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=capability))
 
-    def compile_kernel(source, kernel):
-        write = cuda_pictures if kernel == "draw" else cuda_module
-        module = cache.load(f"{source.name}_{kernel}", write(source, per_env=False, simulated=False))
-        columns = rollout(source, 1, 2)
+    def compile_kernel(ir, kernel):
+        write = cuda_pixel_module if kernel == "draw" else cuda_module
+        module = cache.load(f"{ir.name}_{kernel}", write(ir, per_env=False, simulated=False))
+        columns = rollout(ir, 1, 2)
         packs = [types.float32[::1], types.int32[::1]]
         arrays = [
             types.Array(getattr(types, {"i8": "int8", "f32": "float32"}[f.dtype]), len(f.shape) + 1, "C")
-            for f in source.arrays
+            for f in ir.arrays
         ]
         names = (
             "observation",
@@ -276,11 +276,13 @@ def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kerne
         return
     file = tmp_path / "kernel.ptx"
     file.write_text(ptx)
-    told = subprocess.run([ptxas, "-v", "-arch=sm_90", file, "-o", tmp_path / "cubin"], capture_output=True, text=True)
-    if "Unsupported .version" in told.stderr:
+    declarations = subprocess.run(
+        [ptxas, "-v", "-arch=sm_90", file, "-o", tmp_path / "cubin"], capture_output=True, text=True
+    )
+    if "Unsupported .version" in declarations.stderr:
         pytest.skip("this ptxas is older than NVVM")
-    assert told.returncode == 0, told.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in told.stderr
+    assert declarations.returncode == 0, declarations.stderr
+    assert "0 bytes spill stores, 0 bytes spill loads" in declarations.stderr
 
 
 def test_draws_are_never_contracted(compile_ptx):
@@ -300,21 +302,21 @@ def test_pictures_are_never_contracted(compile_ptx, cls):
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba_cuda", None)
     with pytest.raises(ImportError, match=r'pip install "headrace\[cuda\]"'):
-        CudaWorlds(read(CartPole), 4)
+        CudaEnvs(read(CartPole), 4)
 
 
 @pytest.mark.skipif(SIMULATED or torch.cuda.is_available(), reason="there is a GPU")
 def test_missing_gpu_is_named():
     pytest.importorskip("numba_cuda")
     with pytest.raises(RuntimeError, match='needs an NVIDIA GPU that torch can use: use backend="cpu"'):
-        CudaWorlds(read(CartPole), 4)
+        CudaEnvs(read(CartPole), 4)
 
 
 @on_gpu
 @pytest.mark.parametrize("cls", [*BRANCH_FREE, Medley, GridWorld, Catch])
 def test_gpu_steps_agree_with_the_cpu_kernel(cls):
-    source = read(cls)
-    assert_steps_agree(CudaWorlds(source, 300), CpuWorlds(source, 300, threads=1), 50, seed=3, device="cuda")
+    ir = read(cls)
+    assert_steps_agree(CudaEnvs(ir, 300), CpuEnvs(ir, 300, threads=1), 50, seed=3, device="cuda")
 
 
 @on_gpu
@@ -338,8 +340,8 @@ def test_gpu_pictures_have_the_bytes_of_the_cpu_kernel(cls):
 @on_gpu
 @pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
 def test_gpu_agents_agree_with_the_cpu_kernel(cls):
-    worlds = CudaWorlds(read(cls), 200)
-    assert_agents_agree(worlds, CpuWorlds(worlds.source, 200, threads=1), 110, "cuda")
+    envs = CudaEnvs(read(cls), 200)
+    assert_agents_agree(envs, CpuEnvs(envs.ir, 200, threads=1), 110, "cuda")
     assert_same(*stepped_and_run(cls, 200, 40, "cuda"))
     assert_same(*randomly_run(cls, 200, 40, "cuda"))
 
@@ -348,18 +350,18 @@ def test_gpu_agents_agree_with_the_cpu_kernel(cls):
 @pytest.mark.parametrize("cls", [CartPole, GridWorld, PixelPendulum])
 def test_gpu_steps_are_captured_in_a_graph(cls):
     """All steps of a rollout in one graph, replayed, give the bits of steps launched one by one."""
-    source = read(cls)
-    worlds, columns = CudaWorlds(source, 200), rollout(source, 16, 200, "cuda")
-    worlds.reset(columns, 3)
-    start = worlds.state_dict()
+    ir = read(cls)
+    envs, columns = CudaEnvs(ir, 200), rollout(ir, 16, 200, "cuda")
+    envs.reset(columns, 3)
+    start = envs.state_dict()
     for t in range(16):
-        worlds.step(columns, t)
+        envs.step(columns, t)
     wanted = [columns.observation.clone(), columns.reward.clone(), columns.valid.clone()]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for t in range(16):
-            worlds.step(columns, t)
-    worlds.load_state_dict(start)
+            envs.step(columns, t)
+    envs.load_state_dict(start)
     columns.reward.zero_()
     graph.replay()
     for ours, theirs in zip([columns.observation, columns.reward, columns.valid], wanted, strict=True):

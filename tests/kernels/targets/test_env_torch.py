@@ -20,8 +20,8 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ops import array, f32, i32, uniform
 from headrace.kernels.language.read import read
-from headrace.kernels.targets.cpu.env import CpuWorlds
-from headrace.kernels.targets.torch.env import TorchWorlds
+from headrace.kernels.targets.cpu.env import CpuEnvs
+from headrace.kernels.targets.torch.env import TorchEnvs
 
 WAITS = {  # operators that wait for the device, or copy to it from memory of the host
     torch.ops.aten._local_scalar_dense.default,
@@ -44,79 +44,79 @@ class NoWaiting(TorchDispatchMode):
 
 @pytest.mark.parametrize("cls", [*BRANCH_FREE, Catch, Medley])
 def test_steps_agree_with_the_cpu_kernel(cls):
-    source = read(cls)
-    ends = assert_steps_agree(TorchWorlds(source, 32), CpuWorlds(source, 32, threads=1), 60, seed=7)
+    ir = read(cls)
+    ends = assert_steps_agree(TorchEnvs(ir, 32), CpuEnvs(ir, 32, threads=1), 60, seed=7)
     assert ends > 0 or cls not in (CartPole, Catch, Medley)
 
 
 def test_resets_are_bit_equal_where_states_are_draws():
-    source = read(CartPole)
-    worlds, reference = TorchWorlds(source, 300), CpuWorlds(source, 300, threads=1)
-    ours, theirs = rollout(source, 1, 300), rollout(source, 1, 300)
-    worlds.reset(ours, 2**35 + 3)
+    ir = read(CartPole)
+    envs, reference = TorchEnvs(ir, 300), CpuEnvs(ir, 300, threads=1)
+    ours, theirs = rollout(ir, 1, 300), rollout(ir, 1, 300)
+    envs.reset(ours, 2**35 + 3)
     reference.reset(theirs, 2**35 + 3)
     assert torch.equal(ours.observation[0], theirs.observation[0])
-    source = read(Medley)
-    worlds, reference = TorchWorlds(source, 300), CpuWorlds(source, 300, threads=1)
-    worlds.reset(rollout(source, 1, 300), 3)
-    reference.reset(rollout(source, 1, 300), 3)
-    for ours, theirs in zip(worlds.state().values(), reference.state().values(), strict=True):
+    ir = read(Medley)
+    envs, reference = TorchEnvs(ir, 300), CpuEnvs(ir, 300, threads=1)
+    envs.reset(rollout(ir, 1, 300), 3)
+    reference.reset(rollout(ir, 1, 300), 3)
+    for ours, theirs in zip(envs.state().values(), reference.state().values(), strict=True):
         assert torch.equal(ours.double(), theirs.double())
 
 
 def test_part_of_a_larger_set_draws_as_its_worlds():
-    source = read(CartPole)
-    whole, part = rollout(source, 1, 8), rollout(source, 1, 3)
-    TorchWorlds(source, 8).reset(whole, 1)
-    TorchWorlds(source, 3, first_env=5).reset(part, 1)
+    ir = read(CartPole)
+    whole, part = rollout(ir, 1, 8), rollout(ir, 1, 3)
+    TorchEnvs(ir, 8).reset(whole, 1)
+    TorchEnvs(ir, 3, first_env=5).reset(part, 1)
     assert torch.equal(whole.observation[0, 5:], part.observation[0])
 
 
 @pytest.mark.parametrize("cls", [CartPole, Medley])
 def test_never_waits_for_the_device(cls):
-    source = read(cls)
-    worlds, columns = TorchWorlds(source, 16), rollout(source, 3, 16)
+    ir = read(cls)
+    envs, columns = TorchEnvs(ir, 16), rollout(ir, 3, 16)
     with NoWaiting():
-        worlds.reset(columns, 3)
+        envs.reset(columns, 3)
         for t in range(3):
-            worlds.step(columns, t)
+            envs.step(columns, t)
     with pytest.raises(AssertionError, match="waits"), NoWaiting():
         columns.reward[0, 0].item()
 
 
 @pytest.mark.parametrize("drift", [0.5, np.linspace(0.0, 1.0, 16)])
 def test_parameters_of_all_or_of_each_world(drift):
-    source, params = read(Medley), {"drift": drift, "lanes": 5, "mirrored": True}
-    worlds = TorchWorlds(source, 16, params)
-    assert_steps_agree(worlds, CpuWorlds(source, 16, params, threads=1), 20, seed=1)
-    assert (worlds.state()["cells"][:, 0, 0] == 0).all()
+    ir, params = read(Medley), {"drift": drift, "lanes": 5, "mirrored": True}
+    envs = TorchEnvs(ir, 16, params)
+    assert_steps_agree(envs, CpuEnvs(ir, 16, params, threads=1), 20, seed=1)
+    assert (envs.state()["cells"][:, 0, 0] == 0).all()
 
 
 def test_goes_on_from_a_saved_state():
-    source = read(Medley)
-    worlds, columns = TorchWorlds(source, 8), rollout(source, 20, 8)
-    worlds.reset(columns, 3)
+    ir = read(Medley)
+    envs, columns = TorchEnvs(ir, 8), rollout(ir, 20, 8)
+    envs.reset(columns, 3)
     for t in range(10):
-        worlds.step(columns, t)
-    saved = worlds.state_dict()
+        envs.step(columns, t)
+    saved = envs.state_dict()
     for t in range(10, 20):
-        worlds.step(columns, t)
+        envs.step(columns, t)
     wanted = columns.observation.clone()
-    other = TorchWorlds(source, 8)
+    other = TorchEnvs(ir, 8)
     other.load_state_dict(saved)
     for t in range(10, 20):
         other.step(columns, t)
     assert torch.equal(columns.observation, wanted)
-    with pytest.raises(ValueError, match=r"other worlds: floats is \[3, 8\], not \[3, 9\]"):
-        TorchWorlds(source, 9).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"other environments: floats is \[3, 8\], not \[3, 9\]"):
+        TorchEnvs(ir, 9).load_state_dict(saved)
 
 
 def test_states_can_be_set():
-    source = read(Medley)
-    worlds, other = TorchWorlds(source, 8), TorchWorlds(source, 8)
-    worlds.reset(rollout(source, 1, 8), 3)
-    other.set_state(worlds.state())
-    for ours, theirs in zip(worlds.state().values(), other.state().values(), strict=True):
+    ir = read(Medley)
+    envs, other = TorchEnvs(ir, 8), TorchEnvs(ir, 8)
+    envs.reset(rollout(ir, 1, 8), 3)
+    other.set_state(envs.state())
+    for ours, theirs in zip(envs.state().values(), other.state().values(), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -151,13 +151,13 @@ class Indexed(KernelEnv):
 )
 def test_branches_are_refused_with_their_line(cls, wrong, text):
     with pytest.raises(EnvError, match=wrong) as refused:
-        TorchWorlds(read(cls), 4)
+        TorchEnvs(read(cls), 4)
     file, line = refused.value.file, refused.value.line
     assert file == inspect.getsourcefile(cls) and text in Path(file).read_text().splitlines()[line - 1]
     assert 'backend="cpu"' in str(refused.value)
 
 
 def test_a_rollout_of_another_size_is_refused():
-    source = read(CartPole)
+    ir = read(CartPole)
     with pytest.raises(ValueError, match="the rollout has 5 envs, the environment 4"):
-        TorchWorlds(source, 4).reset(rollout(source, 1, 5), 0)
+        TorchEnvs(ir, 4).reset(rollout(ir, 1, 5), 0)

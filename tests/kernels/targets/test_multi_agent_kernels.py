@@ -17,8 +17,8 @@ from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.ops import array, f32, i32, uniform
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.compare import deviation
-from headrace.kernels.targets.cpu.env import CpuWorlds
-from headrace.kernels.targets.torch.env import TorchWorlds
+from headrace.kernels.targets.cpu.env import CpuEnvs
+from headrace.kernels.targets.torch.env import TorchEnvs
 
 
 class Herd(KernelEnv):
@@ -81,24 +81,24 @@ class Duel(KernelEnv):
         return s.lead if agent == 0 else -s.lead, agent
 
 
-def columns_of(source, num_steps, num_copies, device="cpu"):
-    """A rollout of these worlds with random actions."""
-    return rollout(source, num_steps, num_copies * source.num_agents, device)
+def columns_of(ir, num_steps, num_copies, device="cpu"):
+    """A rollout of these environments with random actions."""
+    return rollout(ir, num_steps, num_copies * ir.num_agents, device)
 
 
-def stepped(worlds, num_steps, seed=3):
+def stepped(envs, num_steps, seed=3):
     """A rollout from the first step on."""
-    columns = columns_of(worlds.source, num_steps, worlds.num_envs)
-    worlds.reset(columns, seed)
+    columns = columns_of(envs.ir, num_steps, envs.num_envs)
+    envs.reset(columns, seed)
     for t in range(num_steps):
-        worlds.step(columns, t)
+        envs.step(columns, t)
     return columns
 
 
 def assert_agents_agree(ours, theirs, num_steps, device="cpu"):
     """Step both from the same state again and again: every column agrees within float32."""
-    mine = columns_of(ours.source, num_steps, ours.num_envs, device)
-    wanted = columns_of(ours.source, num_steps, ours.num_envs)
+    mine = columns_of(ours.ir, num_steps, ours.num_envs, device)
+    wanted = columns_of(ours.ir, num_steps, ours.num_envs)
     ours.reset(mine, 5)
     theirs.reset(wanted, 5)
     for t in range(num_steps):
@@ -120,15 +120,15 @@ def assert_agents_agree(ours, theirs, num_steps, device="cpu"):
 
 @pytest.mark.parametrize("cls", [Pursuit, Herd])
 def test_torch_agrees_with_the_cpu_kernel(cls):
-    source = read(cls)
-    assert_agents_agree(TorchWorlds(source, 8), CpuWorlds(source, 8, threads=1), 110 if cls is Pursuit else 30)
+    ir = read(cls)
+    assert_agents_agree(TorchEnvs(ir, 8), CpuEnvs(ir, 8, threads=1), 110 if cls is Pursuit else 30)
 
 
 @pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
 def test_agents_of_a_world_end_together_and_have_their_own_returns(cls):
-    worlds = CpuWorlds(read(cls), 20, threads=1)
-    columns = stepped(worlds, 120)
-    agents = worlds.source.num_agents
+    envs = CpuEnvs(read(cls), 20, threads=1)
+    columns = stepped(envs, 120)
+    agents = envs.ir.num_agents
     for name in ("valid", "terminated", "truncated", "episode_length"):
         column = getattr(columns, name).view(-1, agents, 20)
         assert (column == column[:, :1]).all(), name
@@ -146,7 +146,7 @@ def test_agents_of_a_world_end_together_and_have_their_own_returns(cls):
 
 
 def test_what_one_gains_the_other_loses():
-    columns = stepped(CpuWorlds(read(Pursuit), 50, threads=1), 150)
+    columns = stepped(CpuEnvs(read(Pursuit), 50, threads=1), 150)
     pursuer, evader = columns.reward.view(-1, 2, 50).unbind(1)
     assert torch.equal(pursuer, -evader) and pursuer.abs().max() > 0
     seen = columns.observation.view(-1, 2, 50, 7)
@@ -156,47 +156,47 @@ def test_what_one_gains_the_other_loses():
 
 
 def test_actions_reach_their_agents():
-    source = read(Duel)
-    worlds = CpuWorlds(source, 3, threads=1)
-    columns = columns_of(source, 1, 3)
+    ir = read(Duel)
+    envs = CpuEnvs(ir, 3, threads=1)
+    columns = columns_of(ir, 1, 3)
     columns.action[0] = torch.tensor(
         [[1, 1], [2, 1], [2, 0], [0, 1], [2, 1], [1, 1]]
-    )  # agent 0 in worlds 0 1 2, agent 1
-    worlds.reset(columns, 0)
-    worlds.step(columns, 0)
+    )  # agent 0 in environments 0 1 2, agent 1
+    envs.reset(columns, 0)
+    envs.step(columns, 0)
     assert columns.reward[0].tolist() == [1, 0, -1, -1, 0, 1]
     assert columns.observation[1, :, 0].tolist() == [1, 0, -1, -1, 0, 1]
 
 
 @pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
 def test_bits_do_not_depend_on_the_number_of_worlds_nor_of_threads(cls):
-    source = read(cls)
-    many = stepped(CpuWorlds(source, 2500, threads=1), 12)
-    assert torch.equal(stepped(CpuWorlds(source, 2500, threads=2), 12).observation, many.observation)
-    part, columns = CpuWorlds(source, 3, threads=1, first_env=1023), columns_of(source, 12, 3)
-    shape = (12, source.num_agents, 2500, *many.action.shape[2:])
+    ir = read(cls)
+    many = stepped(CpuEnvs(ir, 2500, threads=1), 12)
+    assert torch.equal(stepped(CpuEnvs(ir, 2500, threads=2), 12).observation, many.observation)
+    part, columns = CpuEnvs(ir, 3, threads=1, first_env=1023), columns_of(ir, 12, 3)
+    shape = (12, ir.num_agents, 2500, *many.action.shape[2:])
     columns.action.copy_(many.action.reshape(shape)[:, :, 1023:1026].reshape(columns.action.shape))
     part.reset(columns, 3)
     for t in range(12):
         part.step(columns, t)
     for name in ("observation", "reward", "valid", "episode_return"):
         whole = getattr(many, name)
-        chosen = whole.reshape(len(whole), source.num_agents, 2500, *whole.shape[2:])[:, :, 1023:1026]
+        chosen = whole.reshape(len(whole), ir.num_agents, 2500, *whole.shape[2:])[:, :, 1023:1026]
         assert torch.equal(getattr(columns, name).reshape(chosen.shape), chosen), name
 
 
 def test_saved_worlds_go_on_bit_for_bit():
-    source = read(Pursuit)
-    worlds, columns = CpuWorlds(source, 5), columns_of(source, 40, 5)
-    worlds.reset(columns, 3)
+    ir = read(Pursuit)
+    envs, columns = CpuEnvs(ir, 5), columns_of(ir, 40, 5)
+    envs.reset(columns, 3)
     for t in range(20):
-        worlds.step(columns, t)
-    saved = worlds.state_dict()
-    other, again = CpuWorlds(source, 5), columns_of(source, 40, 5)
+        envs.step(columns, t)
+    saved = envs.state_dict()
+    other, again = CpuEnvs(ir, 5), columns_of(ir, 40, 5)
     other.load_state_dict(saved)
     again.valid[20].copy_(columns.valid[20])
     for t in range(20, 40):
-        worlds.step(columns, t)
+        envs.step(columns, t)
         other.step(again, t)
     assert torch.equal(columns.observation[21:], again.observation[21:])
     assert torch.equal(columns.episode_return[20:], again.episode_return[20:])
@@ -209,18 +209,18 @@ def test_an_env_says_who_its_agents_are():
     assert env.groups == {"leaders": ("agent_0",), "others": ("agent_1", "agent_2")}
     assert CompiledEnv(Pursuit, 2).groups == {"all": ("pursuer", "evader")}
     with pytest.raises(ValueError, match="the rollout has 4 envs, the environment 12"):
-        env.reset(rollout(env.source, 1, 4), 0)
+        env.reset(rollout(env.ir, 1, 4), 0)
 
 
 def test_targets_can_be_compared():
-    source = read(Pursuit)
-    assert deviation(CpuWorlds(source, 32), TorchWorlds(source, 32), 20, seed=1).passed
-    assert not deviation(CpuWorlds(source, 32), TorchWorlds(source, 32, {"pursuer_speed": 0.051}), 20, seed=1).passed
+    ir = read(Pursuit)
+    assert deviation(CpuEnvs(ir, 32), TorchEnvs(ir, 32), 20, seed=1).passed
+    assert not deviation(CpuEnvs(ir, 32), TorchEnvs(ir, 32, {"pursuer_speed": 0.051}), 20, seed=1).passed
 
 
 def test_random_actions_are_those_of_single_steps():
     env = CompiledEnv(Pursuit, 4)
-    columns = columns_of(env.source, 6, 4)
+    columns = columns_of(env.ir, 6, 4)
     env.reset(columns, 3)
     env.run_random(columns, 0)
     assert len(columns.action.unique()) == 5
@@ -231,22 +231,22 @@ def test_random_actions_are_those_of_single_steps():
 @pytest.mark.parametrize("cls", [Pursuit, Herd, Duel])
 def test_plain_python_is_what_the_kernel_does(cls):
     pytest.importorskip("pettingzoo")
-    source = read(cls)
-    worlds, columns = CpuWorlds(source, 1, threads=1), columns_of(source, 40, 1)
+    ir = read(cls)
+    envs, columns = CpuEnvs(ir, 1, threads=1), columns_of(ir, 40, 1)
     plain = single(cls)
-    worlds.reset(columns, 5)
+    envs.reset(columns, 5)
     seen, _ = plain.reset(seed=5)
     for t in range(40):
-        for agent, name in enumerate(source.agents):
+        for agent, name in enumerate(ir.agents):
             np.testing.assert_allclose(seen[name], columns.observation[t, agent], rtol=1e-5, atol=1e-5)
-        worlds.step(columns, t)
+        envs.step(columns, t)
         if not columns.valid[t, 0]:
             assert not plain.agents
             seen, _ = plain.reset()
             continue
-        actions = {name: columns.action[t, agent].numpy() for agent, name in enumerate(source.agents)}
+        actions = {name: columns.action[t, agent].numpy() for agent, name in enumerate(ir.agents)}
         seen, rewards, terminated, truncated, _ = plain.step(actions)
-        for agent, name in enumerate(source.agents):
+        for agent, name in enumerate(ir.agents):
             assert rewards[name] == pytest.approx(float(columns.reward[t, agent]), rel=1e-5, abs=1e-5)
             assert terminated[name] == bool(columns.terminated[t, agent])
             assert truncated[name] == bool(columns.truncated[t, agent])

@@ -18,8 +18,8 @@ from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ops import array, boolean, cos, exp, f32, floor, i8, i32, sqrt, tan, uniform
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.compare import deviation
-from headrace.kernels.targets.cpu.env import CpuWorlds
-from headrace.kernels.targets.torch.env import TorchWorlds
+from headrace.kernels.targets.cpu.env import CpuEnvs
+from headrace.kernels.targets.torch.env import TorchEnvs
 
 SHADES = np.array([3.0, 40.5, 250.0], np.float32)
 
@@ -98,12 +98,12 @@ class Chequered(KernelEnv):
 WORLDS = [PixelPendulum, PixelCatch, Colours, Chequered]
 
 
-def drawn(worlds, num_steps, seed=3):
+def drawn(envs, num_steps, seed=3):
     """A rollout from the first step on, with random actions."""
-    columns = rollout(worlds.source, num_steps, worlds.num_envs)
-    worlds.reset(columns, seed)
+    columns = rollout(envs.ir, num_steps, envs.num_envs)
+    envs.reset(columns, seed)
     for t in range(num_steps):
-        worlds.step(columns, t)
+        envs.step(columns, t)
     return columns
 
 
@@ -111,10 +111,10 @@ def drawn(worlds, num_steps, seed=3):
 @pytest.mark.parametrize("each", [False, True])
 def test_torch_draws_the_same_bytes_of_the_same_states(cls, each):
     """State for state: steps differ by a float32's last bit between targets, and what is drawn of a state does not."""
-    source, params = read(cls), {"contrast": np.linspace(100.0, 500.0, 6), "inverted": True} if each else {}
+    ir, params = read(cls), {"contrast": np.linspace(100.0, 500.0, 6), "inverted": True} if each else {}
     params = params if cls is Colours else {}
-    ours, theirs = TorchWorlds(source, 6, params), CpuWorlds(source, 6, params, threads=1)
-    mine, wanted = rollout(source, 12, 6), rollout(source, 12, 6)
+    ours, theirs = TorchEnvs(ir, 6, params), CpuEnvs(ir, 6, params, threads=1)
+    mine, wanted = rollout(ir, 12, 6), rollout(ir, 12, 6)
     ours.reset(mine, 5)
     theirs.reset(wanted, 5)
     assert torch.equal(mine.observation[0], wanted.observation[0])
@@ -131,31 +131,31 @@ def test_torch_draws_the_same_bytes_of_the_same_states(cls, each):
 @pytest.mark.parametrize("cls", WORLDS)
 def test_plain_python_draws_the_same_bytes(cls):
     """Of the kernel's own states, reset and step for step."""
-    source = read(cls)
-    worlds, columns = CpuWorlds(source, 1, threads=1), rollout(source, 12, 1)
-    worlds.reset(columns, 5)
+    ir = read(cls)
+    envs, columns = CpuEnvs(ir, 1, threads=1), rollout(ir, 12, 1)
+    envs.reset(columns, 5)
     plain = single(cls)
     seen, _ = plain.reset(seed=5)
     for t in range(12):
         assert seen.dtype == np.uint8 and np.array_equal(seen, columns.observation[t, 0].numpy())
-        worlds.step(columns, t)
+        envs.step(columns, t)
         if columns.valid[t, 0]:
             plain.step(columns.action[t, 0].numpy())
-            state = {name: value[0].numpy() for name, value in worlds.state().items()}
+            state = {name: value[0].numpy() for name, value in envs.state().items()}
             kept = {n: type(getattr(plain.state, n))(v) if v.ndim == 0 else v for n, v in state.items()}
             plain.state = plain.state._replace(**kept)
-            seen = plain._pictures.stacked(plain.state, columns.observation[t, 0].numpy())
+            seen = plain._pixels.stacked(plain.state, columns.observation[t, 0].numpy())
         else:
             seen, _ = plain.reset()
 
 
 def test_bytes_are_rounded_and_kept_within_bounds():
-    source = read(Chequered)
-    worlds, columns = CpuWorlds(source, 2, threads=1), rollout(source, 1, 2)
-    worlds.reset(columns, 0)
+    ir = read(Chequered)
+    envs, columns = CpuEnvs(ir, 2, threads=1), rollout(ir, 1, 2)
+    envs.reset(columns, 0)
     board = torch.arange(24).view(4, 6).repeat(2, 1, 1) * 5
-    worlds.set_state({"board": board.to(torch.int8)})
-    worlds.step(columns, 0)
+    envs.set_state({"board": board.to(torch.int8)})
+    envs.step(columns, 0)
     action = columns.action[0].long()
     board[torch.arange(2), action, 1] += 1
     wanted = (board * 2.5 + 0.5).floor().clamp(0, 255)
@@ -164,7 +164,7 @@ def test_bytes_are_rounded_and_kept_within_bounds():
 
 
 def test_frames_are_stacked_and_begin_alike():
-    columns = drawn(CpuWorlds(read(Colours), 5, threads=1), 11)
+    columns = drawn(CpuEnvs(read(Colours), 5, threads=1), 11)
     seen, begins = columns.observation, ~columns.valid
     for t in range(11):
         fresh = begins[t]
@@ -176,10 +176,10 @@ def test_frames_are_stacked_and_begin_alike():
 
 @pytest.mark.parametrize("cls", [PixelPendulum, Colours, Chequered])
 def test_bits_do_not_depend_on_threads_nor_on_the_number_of_worlds(cls):
-    source = read(cls)
-    alone = drawn(CpuWorlds(source, 30, threads=1), 6)
-    assert torch.equal(drawn(CpuWorlds(source, 30, threads=2), 6).observation, alone.observation)
-    part = CpuWorlds(source, 4, threads=1, first_env=7)
+    ir = read(cls)
+    alone = drawn(CpuEnvs(ir, 30, threads=1), 6)
+    assert torch.equal(drawn(CpuEnvs(ir, 30, threads=2), 6).observation, alone.observation)
+    part = CpuEnvs(ir, 4, threads=1, first_env=7)
     some = alone[:, 7:11]
     wanted = some.observation.clone()
     some.observation.zero_()
@@ -189,20 +189,20 @@ def test_bits_do_not_depend_on_threads_nor_on_the_number_of_worlds(cls):
     assert torch.equal(some.observation, wanted)
 
 
-@pytest.mark.parametrize("make", [CpuWorlds, TorchWorlds])
+@pytest.mark.parametrize("make", [CpuEnvs, TorchEnvs])
 def test_saved_worlds_go_on_with_their_frames(make):
     """The older frames are in the rollout's edge row, which the caller restores."""
-    source = read(PixelPendulum)
-    worlds = make(source, 3)
-    first, second = rollout(source, 4, 3), rollout(source, 4, 3)
-    worlds.reset(first, 3)
+    ir = read(PixelPendulum)
+    envs = make(ir, 3)
+    first, second = rollout(ir, 4, 3), rollout(ir, 4, 3)
+    envs.reset(first, 3)
     for t in range(4):
-        worlds.step(first, t)
-    saved, edge = worlds.state_dict(), first.observation[-1].clone()
+        envs.step(first, t)
+    saved, edge = envs.state_dict(), first.observation[-1].clone()
     first.continue_from(first)
     for t in range(4):
-        worlds.step(first, t)
-    other = make(source, 3)
+        envs.step(first, t)
+    other = make(ir, 3)
     other.load_state_dict(saved)
     second.observation[0].copy_(edge)
     second.valid[0].fill_(True)
@@ -213,19 +213,19 @@ def test_saved_worlds_go_on_with_their_frames(make):
 
 
 def test_targets_are_told_apart_by_their_bytes():
-    source = read(Colours)
-    assert deviation(CpuWorlds(source, 32), TorchWorlds(source, 32), 10, seed=1).passed
-    wrong = deviation(CpuWorlds(source, 32), TorchWorlds(source, 32, {"contrast": 332.0}), 10, seed=1)
+    ir = read(Colours)
+    assert deviation(CpuEnvs(ir, 32), TorchEnvs(ir, 32), 10, seed=1).passed
+    wrong = deviation(CpuEnvs(ir, 32), TorchEnvs(ir, 32, {"contrast": 332.0}), 10, seed=1)
     assert wrong.column == "observation" and not wrong.passed
 
 
 def test_a_branch_is_refused_on_torch_alone():
     with pytest.raises(EnvError, match="has an `if` statement"):
-        TorchWorlds(read(Chequered), 2)
+        TorchEnvs(read(Chequered), 2)
 
 
 def test_plain_python_shows_what_is_seen():
-    world = single(PixelPendulum, render_mode="rgb_array")
-    seen, _ = world.reset(seed=1)
-    picture = world.render()
-    assert picture.shape == (42, 42, 3) and np.array_equal(picture[..., 0], seen[1])
+    env = single(PixelPendulum, render_mode="rgb_array")
+    seen, _ = env.reset(seed=1)
+    pixel_functions = env.render()
+    assert pixel_functions.shape == (42, 42, 3) and np.array_equal(pixel_functions[..., 0], seen[1])

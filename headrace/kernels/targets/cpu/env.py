@@ -1,4 +1,4 @@
-"""N worlds on the CPU: a generated Numba module, its arrays, and the rollout's columns it writes."""
+"""N environments on the CPU: a generated Numba module, its arrays, and the rollout's columns it writes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
-from headrace.kernels.targets.cpu.pixels import CpuPictures
-from headrace.kernels.targets.cpu.state_layout import CHUNK, rows
+from headrace.kernels.targets.cpu.pixels import CpuPixels
+from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, from_blocks, to_blocks
+from headrace.kernels.targets.episode_text import pack_rows
 from headrace.kernels.targets.params import pack_params
 
-WORTH_A_THREAD = 30e-6  # s a call below which a second thread cannot pay
-TRIALS = 8  # calls measured for each choice
+WORTH_A_THREAD = 30e-6  # s; shorter calls gain nothing from a second thread
+TRIALS = 8  # calls measured for each number of threads
 
 
-class CpuWorlds:
-    """N worlds on the CPU. See headrace.kernels.targets.base for what each method owes.
+class CpuEnvs:
+    """N environments on the CPU; implements headrace.kernels.targets.base.CompiledTarget.
 
-    threads: how many; None measures during the first calls whether they pay. The results are the same bits.
-    first_env: number of world 0, where these are a part of a larger set: world i draws as world first_env + i of it.
-    num_envs: of worlds; several agents have a column each.
+    num_envs: environments; with several agents each agent has a column per environment.
+    threads: how many; None measures during the first calls whether they help. Results are the same bits.
+    first_env: number of environment 0, where these are a part of a larger set: i draws as environment first_env + i.
     """
 
     def __init__(
         self,
-        source: EnvIR,
+        ir: EnvIR,
         num_envs: int,
         params: Mapping[str, Any] | None = None,
         device: torch.device | str = "cpu",
@@ -47,36 +48,36 @@ class CpuWorlds:
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
-        self.source, self.num_envs, self.device = source, num_envs, torch.device("cpu")
+        self.ir, self.num_envs, self.device = ir, num_envs, torch.device("cpu")
         self.threads, self.first_env, self.seed = threads, first_env, np.uint32(0)
-        floats, integers = rows(source)
-        self.floats = blocks(np.zeros((floats, num_envs), np.float32))  # fields, running returns
-        self.integers = blocks(np.zeros((integers, num_envs), np.int32))  # fields, length, episode
-        self.arrays = {f.name: np.zeros((num_envs, *f.shape), kinds.STORAGE[f.dtype]) for f in source.arrays}  # type: ignore[misc]
-        float_params, integer_params, per_env = pack_params(source, params or {}, num_envs)
+        floats, integers = pack_rows(ir)
+        self.floats = to_blocks(np.zeros((floats, num_envs), np.float32))  # fields, running returns
+        self.integers = to_blocks(np.zeros((integers, num_envs), np.int32))  # fields, length, episode
+        self.arrays = {f.name: np.zeros((num_envs, *f.shape), kinds.STORAGE[f.dtype]) for f in ir.arrays}  # type: ignore[misc]
+        float_params, integer_params, per_env = pack_params(ir, params or {}, num_envs)
         if per_env:
-            float_params, integer_params = blocks(float_params), blocks(integer_params)
+            float_params, integer_params = to_blocks(float_params), to_blocks(integer_params)
         self._params = (float_params.ravel(), integer_params.ravel())
-        self._dead = np.zeros(num_envs, np.int32)
-        self._text = cpu_module(source, per_env)
-        self._pictures = CpuPictures(source, per_env) if source.frames else None
+        self._masked = np.zeros(num_envs, np.int32)
+        self._text = cpu_module(ir, per_env)
+        self._pixels = CpuPixels(ir, per_env) if ir.frames else None
         self._rollout: Rollout | None = None
         self._parts = threads or 1
-        worth = num_envs > (1 if source.frames else CHUNK)
+        worth = num_envs > (1 if ir.frames else ENVS_PER_BLOCK)
         self._trial = Trial() if threads is None and worth else None
         self._step: Callable[[int], None]
         self._call: Call
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """Episode 0 of every world; writes observation[0] and valid[0]."""
+        """Episode 0 of every environment; writes observation[0] and valid[0]."""
         self.seed = np.uint32(seed & 0xFFFFFFFF)
         self._bind(rollout)
         self._entry("reset", (*self._shared, self.num_envs))(*self._shared, self.num_envs)
-        if self._pictures is not None:
-            self._pictures.draw(-1)
+        if self._pixels is not None:
+            self._pixels.draw(-1)
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """Every world from row t to row t + 1."""
+        """Every environment from row t to row t + 1."""
         if rollout is not self._rollout:
             self._bind(rollout)
         if self._trial is not None:
@@ -85,8 +86,8 @@ class CpuWorlds:
             self._step(t)
 
     def bound(self, rollout: Rollout) -> Call:
-        """step() of this rollout as machine code. Its last three words are the first world, the last + 1, and t; worlds
-        first ... last are of one chunk, or whole chunks."""
+        """step() of this rollout as machine code. Its last three argument slots are the first environment, the
+        last + 1, and t. The environments must be of one block of ENVS_PER_BLOCK, or whole blocks."""
         if rollout is not self._rollout:
             self._bind(rollout)
         return self._call
@@ -100,17 +101,17 @@ class CpuWorlds:
         draw(t)
 
     def _bind(self, rollout: Rollout) -> None:
-        """Keep the columns of a rollout as flat arrays: making them costs more than a step of few worlds."""
-        expected = self.num_envs * self.source.num_agents
+        """Keep the columns of a rollout as flat arrays: making them takes longer than a step of few environments."""
+        expected = self.num_envs * self.ir.num_agents
         if rollout.num_envs != expected:
             raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {expected}")
-        columns, strides = flat_columns(self.source, rollout)
-        state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._dead, *self.arrays.values())
+        columns, strides = flat_columns(self.ir, rollout)
+        state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._masked, *self.arrays.values())
         self._shared = (*state, *columns, self.seed, self.first_env, *strides)
         arguments = (*self._shared, 0, self.num_envs, 0)
         self._call = Call(self._entry("step", arguments), arguments)
-        if self._pictures is not None:
-            self._pictures.bind(state, rollout)
+        if self._pixels is not None:
+            self._pixels.bind(state, rollout)
         self._choose(self._parts)
         self._rollout = rollout
 
@@ -119,18 +120,20 @@ class CpuWorlds:
         self._parts = parts
         if parts == 1:
             self._step = self._serial
-            if self._pictures is not None:
-                self._step = partial(self._drawn, self._serial, self._pictures.draw)
+            if self._pixels is not None:
+                self._step = partial(self._drawn, self._serial, self._pixels.draw)
             return
         gentle_threads()
-        chunks = -(-self.num_envs // CHUNK)
-        cut = np.minimum([chunks * part // parts * CHUNK for part in range(parts + 1)], self.num_envs).astype(np.int64)
+        blocks = -(-self.num_envs // ENVS_PER_BLOCK)
+        cut = np.minimum([blocks * part // parts * ENVS_PER_BLOCK for part in range(parts + 1)], self.num_envs).astype(
+            np.int64
+        )
         self._step = partial(self._parallel((*self._shared, cut, 0)), *self._shared, cut)
-        if self._pictures is not None:
-            self._step = partial(self._drawn, self._step, self._pictures.on_threads(parts))
+        if self._pixels is not None:
+            self._step = partial(self._drawn, self._step, self._pixels.on_threads(parts))
 
     def _try(self, t: int) -> None:
-        """A step that also measures: one thread first, then all of them if that can pay, then the faster."""
+        """A timed step: first with one thread, then with all where that may help; the faster choice stays."""
         trial = self._trial
         assert trial is not None
         start = time.perf_counter()
@@ -152,58 +155,58 @@ class CpuWorlds:
 
     def _entry(self, function: str, arguments: tuple[Any, ...]) -> Native:
         """A function of the module, compiled for these arguments or loaded."""
-        announcement, name = f"compiling {self.source.name} for the CPU (once, about 5 s) ...", self.source.name
-        return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.source))
+        announcement, name = f"compiling {self.ir.name} for the CPU (once, about 5 s) ...", self.ir.name
+        return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
 
     def _parallel(self, arguments: tuple[Any, ...]) -> Callable[..., None]:
-        """step on Numba's own threads, which are woken faster than others."""
+        """step on Numba's threads, which wake up faster than others."""
         import numba
 
-        module = cache.load(self.source.name, self._text)
+        module = cache.load(self.ir.name, self._text)
         wanted = {"step_parallel": tuple(numba.typeof(argument) for argument in arguments)}
-        announcement = f"compiling {self.source.name} for the CPU, on threads (once, about 5 s) ..."
-        with explained(self.source, module):
+        announcement = f"compiling {self.ir.name} for the CPU, on threads (once, about 5 s) ..."
+        with explained(self.ir, module):
             cache.compile_once(module, wanted, announcement)
         return module.step_parallel
 
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields, [N] or [N, *shape]."""
-        floats, integers = unblocked(self.floats, self.num_envs), unblocked(self.integers, self.num_envs)
-        found = {f.name: floats[k].copy() for k, f in enumerate(self.source.floats)}
-        found |= {f.name: unpack(integers[k], f.dtype) for k, f in enumerate(self.source.integers)}
+        floats, integers = from_blocks(self.floats, self.num_envs), from_blocks(self.integers, self.num_envs)
+        found = {f.name: floats[k].copy() for k, f in enumerate(self.ir.floats)}
+        found |= {f.name: unpack(integers[k], f.dtype) for k, f in enumerate(self.ir.integers)}
         found |= {name: array.copy() for name, array in self.arrays.items()}
-        return {f.name: torch.from_numpy(found[f.name]) for f in self.source.state}
+        return {f.name: torch.from_numpy(found[f.name]) for f in self.ir.state}
 
     def set_state(self, fields: Mapping[str, Tensor]) -> None:
-        """Put worlds into given states; episode, length and return stay."""
-        floats, integers = unblocked(self.floats, self.num_envs), unblocked(self.integers, self.num_envs)
-        for k, f in enumerate(self.source.floats):
+        """Set the fields of State; the episode's number, length and return stay."""
+        floats, integers = from_blocks(self.floats, self.num_envs), from_blocks(self.integers, self.num_envs)
+        for k, f in enumerate(self.ir.floats):
             floats[k] = np.asarray(fields[f.name])
-        for k, f in enumerate(self.source.integers):
+        for k, f in enumerate(self.ir.integers):
             integers[k] = np.asarray(fields[f.name]).astype(np.int64).astype(np.int32)
         self._put(floats, integers)
         for name, array in self.arrays.items():
             array[...] = np.asarray(fields[name])
 
     def _put(self, floats: np.ndarray, integers: np.ndarray) -> None:
-        self.floats[...], self.integers[...] = blocks(floats), blocks(integers)
+        self.floats[...], self.integers[...] = to_blocks(floats), to_blocks(integers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers to go on from, bit for bit."""
+        """Tensors and numbers that resume bit for bit."""
         packs = {"floats": self.floats, "integers": self.integers}
-        arrays = {name: unblocked(pack, self.num_envs) for name, pack in packs.items()}
+        arrays = {name: from_blocks(pack, self.num_envs) for name, pack in packs.items()}
         arrays |= {f"array.{name}": array.copy() for name, array in self.arrays.items()}
         return {"seed": int(self.seed)} | {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict(). Raises ValueError where it is of other worlds."""
+        """Go on from state_dict(). Raises ValueError where it is of other environments."""
         own = self.state_dict()
         for name, value in own.items():
             if name not in state or np.shape(state[name]) != np.shape(value):
                 found = list(np.shape(state[name])) if name in state else "nothing"
                 raise ValueError(
-                    f"the saved state is of other worlds: {name} is {found}, not {list(np.shape(value))} "
-                    f"({self.num_envs} of {self.source.name})"
+                    f"the saved state is of other environments: {name} is {found}, not {list(np.shape(value))} "
+                    f"({self.num_envs} of {self.ir.name})"
                 )
         self.seed = np.uint32(state["seed"])
         self._put(state["floats"].numpy(), state["integers"].numpy())
@@ -212,23 +215,8 @@ class CpuWorlds:
         self._rollout = None  # the bound arguments hold the old seed
 
 
-def blocks(pack: np.ndarray) -> np.ndarray:
-    """[S, N] -> [chunks, S, CHUNK], padded with zeros: distances between rows that LLVM knows."""
-    size, worlds = pack.shape
-    chunks = -(-worlds // CHUNK)
-    padded = np.zeros((size, chunks * CHUNK), pack.dtype)
-    padded[:, :worlds] = pack
-    return np.ascontiguousarray(padded.reshape(size, chunks, CHUNK).transpose(1, 0, 2))
-
-
-def unblocked(pack: np.ndarray, worlds: int) -> np.ndarray:
-    """[chunks, S, CHUNK] -> a copy [S, N]."""
-    chunks, size, _ = pack.shape
-    return np.ascontiguousarray(pack.transpose(1, 0, 2).reshape(size, chunks * CHUNK)[:, :worlds])
-
-
 class Trial:
-    """Seconds of the calls measured so far, serial and parallel."""
+    """Seconds that calls took, serial and parallel."""
 
     def __init__(self) -> None:
         self.parallel = False
@@ -242,12 +230,12 @@ def unpack(words: np.ndarray, dtype: str) -> np.ndarray:
     return words.astype(kinds.STORAGE[dtype])
 
 
-def flat_columns(source: EnvIR, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:
+def flat_columns(ir: EnvIR, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:
     """The columns a kernel takes, flat, and its strides in entries: row, plane, action_plane, of several agents also
     agent_plane.
 
     Entry (t, n) of a column is at t * row + n, entry f of a vector a plane further. Observations of more dimensions
-    stay [T + 1, N, ...]. Raises ValueError where a column's worlds do not lie side by side.
+    stay [T + 1, N, ...]. Raises ValueError where a column's environments do not lie side by side.
     """
     scalars = [getattr(rollout, name) for name in COLUMNS]
     row = scalars[0].stride(0)
@@ -257,7 +245,7 @@ def flat_columns(source: EnvIR, rollout: Rollout) -> tuple[tuple[np.ndarray, ...
                 f"column {name} has rows {column.stride(0)} entries apart, valid {row}: make one Rollout of all"
             )
     action, action_plane = rollout.action, 0
-    if source.action_size is not None:
+    if ir.action_size is not None:
         action_plane = action.stride(2)
     observation, plane = rollout.observation, 0
     seen = observation.numpy()
@@ -266,7 +254,7 @@ def flat_columns(source: EnvIR, rollout: Rollout) -> tuple[tuple[np.ndarray, ...
     flats = {name: _flat(column, name, row) for name, column in zip(COLUMNS, scalars, strict=True)}
     columns = (seen, flats["valid"], _flat(action, "action", row), *(flats[name] for name in COLUMNS[1:]))
     strides = (row, plane, action_plane)
-    return columns, strides if source.num_agents == 1 else (*strides, rollout.num_envs // source.num_agents)
+    return columns, strides if ir.num_agents == 1 else (*strides, rollout.num_envs // ir.num_agents)
 
 
 COLUMNS = ("valid", "reward", "terminated", "truncated", "episode_return", "episode_length")
@@ -274,7 +262,9 @@ COLUMNS = ("valid", "reward", "terminated", "truncated", "episode_return", "epis
 
 def _flat(column: Tensor, name: str, row: int) -> np.ndarray:
     if (column.shape[1] > 1 and column.stride(1) != 1) or column.stride(0) != row:
-        raise ValueError(f"column {name} has strides {column.stride()}: worlds must lie side by side (feature-major)")
+        raise ValueError(
+            f"column {name} has strides {column.stride()}: environments must lie side by side (feature-major)"
+        )
     array = column.numpy()
     size = 1 + sum((n - 1) * stride for n, stride in zip(column.shape, column.stride(), strict=True))
     return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))

@@ -1,95 +1,106 @@
-"""Text that finds, reads and keeps the worlds' numbers on the CPU.
+"""Where the numbers of the environments are kept on the CPU, as text and as arrays.
 
-Scalar fields lie in one pack of float32 and one of int32, blocks of CHUNK worlds behind one another, and in a block one
-row behind the other: fields of State, then each agent's running return; fields, length, episode. Within a block, which
-begins at world lo, world lo + i is called i.
+Scalar fields are kept in a pack of float32 and one of int32, in blocks of ENVS_PER_BLOCK environments. A block is
+feature-major: each row has one number per environment. Rows are the fields of State and each agent's running return;
+of the integer pack the other fields, the length and the number of the episode. Within a block that begins at
+environment lo, environment lo + i is called i.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from headrace.kernels.language.ir import EnvIR, Field
-from headrace.kernels.language.kinds import BOOL, F32, U32
+from headrace.kernels.language.kinds import F32
+from headrace.kernels.targets.episode_text import EpisodeText, of_agent, pack_rows
 
-CHUNK = 1024  # worlds whose columns fit the first-level cache together
-
-
-def state_arguments(source: EnvIR) -> str:
-    """Names of the arrays that hold the worlds, in the order the kernels take them."""
-    return ", ".join(
-        ["floats, integers, float_params, integer_params, dead", *(f"array_{f.name}" for f in source.arrays)]
-    )
+ENVS_PER_BLOCK = 1024  # environments whose columns fit the first-level cache together
 
 
-def params(source: EnvIR, per_env: bool) -> str:
-    """p: loaded once, or of world i."""
-    counts = {True: 0, False: 0}
-    items = []
-    for param in source.params:
-        real = param.dtype == F32
-        k = counts[real]
-        counts[real] += 1
-        shared = f"{'float' if real else 'integer'}_params[{k}]"
-        place = in_block("fp" if real else "ip", k) if per_env else shared
-        items.append(read(place, param.dtype))
-    return f"p = {tuple_of(items)}"
+class CpuText(EpisodeText):
+    """Lines about environment i of a block. Columns are named COLUMN_now and COLUMN_after, agent 1's with _of1 behind:
+    they begin at the block's first environment."""
 
+    env_number = "U32(np.uint64(first + lo) + i)"
 
-def in_block(block: str, row: int) -> str:
-    """World i's entry of a row of a block."""
-    return f"{block}[np.uint64({row * CHUNK}) + i]"
+    def __init__(self, ir: EnvIR, per_env: bool) -> None:
+        super().__init__(ir, per_env)
+        self.load = [self.params(), self.state()] if per_env else [self.state()]
 
+    def scalar(self, is_float: bool, row: int) -> str:
+        """An entry of the block's pack."""
+        return _in_block("fs" if is_float else "ns", row)
 
-def read(place: str, dtype: str) -> str:
-    """A stored number as its value: u32 by its bits, a boolean from 0 and 1."""
-    return {U32: f"U32({place})", BOOL: f"{place} != I32(0)"}.get(dtype, place)
-
-
-def tuple_of(items: list[str]) -> str:
-    """A tuple's text."""
-    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-
-
-def _place(source: EnvIR, field: Field) -> str:
-    """Where a field of world i is kept."""
-    if field.shape is not None:
+    def array(self, field: Field) -> str:
+        """A view of the field."""
         return f"array_{field.name}[np.uint64(lo) + i]"
-    if field.dtype == F32:
-        return in_block("fs", source.floats.index(field))
-    return in_block("ns", source.integers.index(field))
+
+    def param(self, is_float: bool, row: int) -> str:
+        """An entry of the parameters' pack."""
+        if self.per_env:
+            return _in_block("fp" if is_float else "ip", row)
+        return f"{'float' if is_float else 'integer'}_params[{row}]"
+
+    def column(self, name: str, agent: int) -> str:
+        """An entry of a column's part."""
+        return of_agent("valid_after" if name == "valid" else f"{name}_now", agent) + "[i]"
+
+    def action_entry(self, agent: int, entry: int | None) -> str:
+        """An entry of the action's part."""
+        return of_agent(f"action{'' if entry is None else entry}_now", agent) + "[i]"
+
+    def observation(self, agent: int, entry: int | None) -> str:
+        """An entry of an observation's part, or a view of the observation."""
+        if entry is not None:
+            return of_agent(f"observed{entry}", agent) + "[i]"
+        vector, image = f"np.uint64(after{plane(agent)}) + i::plane", f"t + 1, np.uint64(lo{plane(agent)}) + i"
+        return f"observation[{vector if len(self.ir.observation_space.shape) == 1 else image}]"
+
+    def keep(self, state: str) -> list[str]:
+        """Stored at once."""
+        return self.store(state)
+
+    def packs(self) -> list[str]:
+        """Lines that find the block in each pack, and define p where all environments share it."""
+        floats, integers = pack_rows(self.ir)
+        lines = [f"fs = floats[{_block_start(floats)}:]", f"ns = integers[{_block_start(integers)}:]"]
+        if not self.per_env:
+            return [*lines, self.params()]
+        size = sum(param.dtype == F32 for param in self.ir.params)
+        rest = len(self.ir.params) - size
+        return [*lines, f"fp = float_params[{_block_start(size)}:]", f"ip = integer_params[{_block_start(rest)}:]"]
+
+    def arguments(self) -> str:
+        """Names of the arrays that hold the environments, in the order in which the kernels take them."""
+        arrays = [f"array_{f.name}" for f in self.ir.arrays]
+        return ", ".join(["floats, integers, float_params, integer_params, masked", *arrays])
 
 
-def state(source: EnvIR) -> str:
-    """s: of world i."""
-    return "s = " + tuple_of([read(_place(source, f), f.dtype) for f in source.state])
+def plane(agent: int) -> str:
+    """How far behind the first agent's columns those of an agent begin."""
+    return f" + {agent} * agent_plane" if agent else ""
 
 
-def store(source: EnvIR, name: str) -> list[str]:
-    """Lines that keep a new state; array fields have been changed in place."""
-    lines = []
-    for k, field in enumerate(source.state):
-        if field.shape is None:
-            value = f"{name}[{k}]" if field.dtype == F32 else f"I32({name}[{k}])"
-            lines.append(f"{_place(source, field)} = {value}")
-    return lines
+def _in_block(pack: str, row: int) -> str:
+    """Environment i's entry of a row of a block."""
+    return f"{pack}[np.uint64({row * ENVS_PER_BLOCK}) + i]"
 
 
-def blocks(source: EnvIR, per_env: bool) -> list[str]:
-    """The chunk's block of each pack: rows of CHUNK worlds, one behind the other, from world lo on. Parameters shared
-    by all: p."""
-    floats, integers = rows(source)
-    lines = [f"fs = floats[{_chunk(floats)}:]", f"ns = integers[{_chunk(integers)}:]"]
-    if not per_env:
-        return [*lines, params(source, False)]
-    real = sum(param.dtype == F32 for param in source.params)
-    whole = len(source.params) - real
-    return [*lines, f"fp = float_params[{_chunk(real)}:]", f"ip = integer_params[{_chunk(whole)}:]"]
+def _block_start(rows: int) -> str:
+    """Where environment lo's entries begin in a pack of so many rows."""
+    return f"lo // {ENVS_PER_BLOCK} * {ENVS_PER_BLOCK * rows} + lo % {ENVS_PER_BLOCK}"
 
 
-def _chunk(rows: int) -> str:
-    """Where world lo's entries begin in a pack of so many rows."""
-    return f"lo // {CHUNK} * {CHUNK * rows} + lo % {CHUNK}"
+def to_blocks(pack: np.ndarray) -> np.ndarray:
+    """[S, N] -> [blocks, S, ENVS_PER_BLOCK], padded with zeros: LLVM knows the distance between rows."""
+    size, num_envs = pack.shape
+    count = -(-num_envs // ENVS_PER_BLOCK)
+    padded = np.zeros((size, count * ENVS_PER_BLOCK), pack.dtype)
+    padded[:, :num_envs] = pack
+    return np.ascontiguousarray(padded.reshape(size, count, ENVS_PER_BLOCK).transpose(1, 0, 2))
 
 
-def rows(source: EnvIR) -> tuple[int, int]:
-    """Rows in a block of the float and of the integer pack: fields, and the running returns; length and episode."""
-    return len(source.floats) + source.num_agents, len(source.integers) + 2
+def from_blocks(pack: np.ndarray, num_envs: int) -> np.ndarray:
+    """[blocks, S, ENVS_PER_BLOCK] -> a copy [S, N]."""
+    count, size, _ = pack.shape
+    return np.ascontiguousarray(pack.transpose(1, 0, 2).reshape(size, count * ENVS_PER_BLOCK)[:, :num_envs])

@@ -1,4 +1,4 @@
-"""N worlds on a GPU: a generated Numba module, a thread for each world, launched on torch's stream without waiting."""
+"""N environments on a GPU: a generated Numba module, one thread per environment, on torch's stream without waiting."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.cuda import block_size
-from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, cuda_module, rows
-from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pictures
+from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, cuda_module
+from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pixel_module
 from headrace.kernels.targets.cuda.launch import array, launch, numba_cuda, on_device, simulated
+from headrace.kernels.targets.episode_text import pack_rows
 from headrace.kernels.targets.params import pack_params
 from headrace.kernels.targets.random_actions import random_actions
-from headrace.kernels.targets.tensor_state import TensorWorlds
+from headrace.kernels.targets.tensor_state import TensorEnvs
 
-NUMBERS = {"reset": 0, "step": 1, "run": 2, "run_random": 3}  # kernel -> whole numbers behind its arrays
-WARM_UP, TIMED = 3, 30  # launches, when threads a block are chosen
+NUMBERS = {"reset": 0, "step": 1, "run": 2, "run_random": 3}  # kernel -> integer arguments after its arrays
+WARM_UP, TIMED = 3, 30  # launches that choose the threads per block
 DEFAULT_BLOCK = 128
 
 
-class CudaWorlds(TensorWorlds):
-    """N worlds on a GPU. See headrace.kernels.targets.base for what each method owes.
+class CudaEnvs(TensorEnvs):
+    """N environments on a GPU; implements headrace.kernels.targets.base.CompiledTarget.
 
-    Where observations are pictures, a second launch draws them, a thread for each pixel.
-    block: threads a block; None measures which number is fastest, once per GPU, environment and number of worlds.
-    first_env: number of world 0, where these are a part of a larger set.
+    Pixel observations are drawn by a second launch, with a thread per pixel.
+    block: threads per block; None measures the fastest number, once per GPU, environment and number of environments.
+    first_env: number of environment 0, where these are a part of a larger set.
     A step is one launch, and may be captured in a CUDA graph, with its t in it: reset() compiles it before. Under
     NUMBA_ENABLE_CUDASIM=1 the same kernels run, slowly, on tensors of the CPU.
     Raises ImportError without numba-cuda, RuntimeError without a GPU.
@@ -41,7 +42,7 @@ class CudaWorlds(TensorWorlds):
 
     def __init__(
         self,
-        source: EnvIR,
+        ir: EnvIR,
         num_envs: int,
         params: Mapping[str, Any] | None = None,
         device: torch.device | str = "cuda",
@@ -53,37 +54,37 @@ class CudaWorlds(TensorWorlds):
         if not self._simulated and not torch.cuda.is_available():
             raise RuntimeError('backend="cuda" needs an NVIDIA GPU that torch can use: use backend="cpu"')
         device = torch.device("cpu" if self._simulated else device)
-        float_params, integer_params, per_env = pack_params(source, params or {}, num_envs)
-        float_rows, integer_rows = (count * num_envs for count in rows(source))
+        float_params, integer_params, per_env = pack_params(ir, params or {}, num_envs)
+        float_rows, integer_rows = (count * num_envs for count in pack_rows(ir))
         self.first_env = first_env
-        tail = torch.tensor([0, first_env], dtype=torch.int32)  # the seed, the first world
+        tail = torch.tensor([0, first_env], dtype=torch.int32)  # the seed, the first environment
         floats = torch.cat([torch.zeros(float_rows), torch.from_numpy(float_params).flatten()]).to(device)
         zeros = torch.zeros(integer_rows, dtype=torch.int32)
         integers = torch.cat([zeros, torch.from_numpy(integer_params).flatten(), tail]).to(device)
         self._own_arrays = {
             f.name: torch.zeros(*f.shape, num_envs, dtype=_dtype(f.dtype), device=device)  # type: ignore[misc]
-            for f in source.arrays
+            for f in ir.arrays
         }
         super().__init__(
-            source,
+            ir,
             floats[:float_rows].view(-1, num_envs),
             integers[:integer_rows].view(-1, num_envs),
             {name: array.movedim(-1, 0) for name, array in self._own_arrays.items()},
         )
         self._packs, self._seed = (floats, integers), integers[-2]
-        self._module = cache.load(f"{source.name}_cuda", cuda_module(source, per_env, self._simulated))
-        self._pictures: ModuleType | None = None
-        if source.frames:
-            text = cuda_pictures(source, per_env, self._simulated)
-            self._pictures = cache.load(f"{source.name}Pictures_cuda", text)
-            self._pixels = num_envs * int(np.prod(source.observation_space.shape[-2:]))
+        self._module = cache.load(f"{ir.name}_cuda", cuda_module(ir, per_env, self._simulated))
+        self._pixel_module: ModuleType | None = None
+        if ir.frames:
+            text = cuda_pixel_module(ir, per_env, self._simulated)
+            self._pixel_module = cache.load(f"{ir.name}Pixels_cuda", text)
+            self._pixel_threads = num_envs * int(np.prod(ir.observation_space.shape[-2:]))
         self._block = DEFAULT_BLOCK if block is None and self._simulated else block
         self._rollout: Rollout | None = None
         self._arguments: tuple[Any, ...] = ()
-        self._drawing: tuple[Any, ...] = ()
+        self._pixel_arguments: tuple[Any, ...] = ()
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """Episode 0 of every world; writes observation[0] and valid[0]."""
+        """Episode 0 of every environment; writes observation[0] and valid[0]."""
         self._bind(rollout)
         self._take_seed(seed)
         self._launch("reset", block=self._block or DEFAULT_BLOCK)
@@ -93,18 +94,18 @@ class CudaWorlds(TensorWorlds):
         self._draw(-1)
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """Every world from row t to row t + 1."""
+        """Every environment from row t to row t + 1."""
         if rollout is not self._rollout:
             self._bind(rollout)
         self._launch("step", t)
         self._draw(t)
 
     def run(self, rollout: Rollout, first: int, last: int) -> None:
-        """Rows `first` .. `last` by the actions that stand in the rollout, in one launch (two a row, where pictures are
-        drawn); the first call compiles."""
+        """Rows `first` .. `last` by the actions in the rollout, in one launch (two per row for pixel
+        observations); the first call compiles."""
         if rollout is not self._rollout:
             self._bind(rollout)
-        if self._pictures is not None:
+        if self._pixel_module is not None:
             for t in range(first, last):
                 self.step(rollout, t)
             return
@@ -116,8 +117,8 @@ class CudaWorlds(TensorWorlds):
         compiles. counter: steps taken before."""
         if rollout is not self._rollout:
             self._bind(rollout)
-        if self._pictures is not None:
-            space, steps = self.source.action_space, last - first
+        if self._pixel_module is not None:
+            space, steps = self.ir.action_space, last - first
             drawn = random_actions(space, self.seed, counter, steps, self.num_envs, self.device, self.first_env)
             rollout.action[first:last].copy_(drawn)
             self.run(rollout, first, last)
@@ -126,7 +127,7 @@ class CudaWorlds(TensorWorlds):
         self._launch("run_random", first, last, counter)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict(). Raises ValueError where it is of other worlds."""
+        """Resume from state_dict(). Raises ValueError where it belongs to other environments."""
         super().load_state_dict(state)
         self._take_seed(self.seed)
 
@@ -135,37 +136,37 @@ class CudaWorlds(TensorWorlds):
         self._seed.fill_(self.seed - (1 << 32) if self.seed >> 31 else self.seed)  # the same bits as an int32
 
     def _bind(self, rollout: Rollout) -> None:
-        """Keep the columns of a rollout as Numba's arrays, and compile for them: a step then only launches."""
+        """Keep the columns of a rollout as Numba arrays, and compile for them: a step then only launches."""
         self.check(rollout)
         columns = [getattr(rollout, name) for name in COLUMNS]
         with on_device(self.device):
             self._arguments = tuple(array(x) for x in (*self._packs, *self._own_arrays.values(), *columns))
-        # a picture knows no more of the rollout than what was seen and what is live
-        self._drawing = self._arguments[: len(self._arguments) - len(columns) + 2]
+        # drawing needs only the columns observation and valid
+        self._pixel_arguments = self._arguments[: len(self._arguments) - len(columns) + 2]
         self._rollout = rollout
         self._compile("reset", "step")
 
     def _compile(self, *kernels: str) -> None:
-        """Compile kernels for the columns bound, where that is still to be done."""
+        """Compile kernels for the bound columns, unless that is done."""
         if self._simulated:
             return
         import numba
 
         types = tuple(argument._numba_type_ for argument in self._arguments)
         wanted = {kernel: (*types, *(numba.types.int64,) * NUMBERS[kernel]) for kernel in kernels}
-        announcement = f"compiling {self.source.name} for the GPU (once, about 5 s) ..."
-        with on_device(self.device), explained(self.source, self._module):
+        announcement = f"compiling {self.ir.name} for the GPU (once, about 5 s) ..."
+        with on_device(self.device), explained(self.ir, self._module):
             cache.compile_once(self._module, wanted, announcement)
-            if self._pictures is not None:
-                drawing = tuple(argument._numba_type_ for argument in self._drawing)
-                cache.compile_once(self._pictures, {"draw": (*drawing, numba.types.int64)}, announcement)
+            if self._pixel_module is not None:
+                types = tuple(argument._numba_type_ for argument in self._pixel_arguments)
+                cache.compile_once(self._pixel_module, {"draw": (*types, numba.types.int64)}, announcement)
 
     def _key(self) -> str:
-        """What the best number of threads depends on."""
-        return f"{torch.cuda.get_device_name(self.device)}, {self._module.__name__}, {self.num_envs} worlds"
+        """What the fastest number of threads depends on."""
+        return f"{torch.cuda.get_device_name(self.device)}, {self._module.__name__}, {self.num_envs} environments"
 
     def _seconds(self, rollout: Rollout, block: int) -> float:
-        """Time of a step, measured on the GPU. The worlds go on from where they are, over row 0."""
+        """Time of a step, measured on the GPU. The environments step on, into row 0."""
         for _ in range(WARM_UP):
             self._launch("step", 0, block=block)
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -177,9 +178,9 @@ class CudaWorlds(TensorWorlds):
         return began.elapsed_time(ended) / 1000 / TIMED
 
     def _draw(self, t: int) -> None:
-        """Draw row t + 1, where observations are pictures."""
-        if self._pictures is not None:
-            launch(self._pictures.draw, self._pixels, DEFAULT_BLOCK, self.device, *self._drawing, t)
+        """Draw pixel observations of row t + 1."""
+        if self._pixel_module is not None:
+            launch(self._pixel_module.draw, self._pixel_threads, DEFAULT_BLOCK, self.device, *self._pixel_arguments, t)
 
     def _launch(self, kernel: str, *rest: int, block: int | None = None) -> None:
         threads = block or self._block or DEFAULT_BLOCK

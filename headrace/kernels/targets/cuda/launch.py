@@ -18,7 +18,7 @@ def numba_cuda() -> ModuleType:
         from numba import cuda
     except ImportError as error:
         raise ImportError('backend="cuda" needs numba-cuda: pip install "headrace[cuda]"') from error
-    cuda.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # few worlds are the user's choice
+    cuda.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # type: ignore[attr-defined]  # few environments are the user's choice
     return cuda
 
 

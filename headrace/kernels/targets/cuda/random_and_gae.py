@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace.core.rng import MASK
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.runtime import cache
-from headrace.kernels.targets.cuda.codegen_cuda import DEVICE, OWN, PRODUCT, SIMULATED_PRODUCT
+from headrace.kernels.targets.cuda.codegen_cuda import DEVICE, cuda_ops
 from headrace.kernels.targets.cuda.launch import array, launch, simulated
 
 BLOCK = 128
@@ -98,5 +98,4 @@ def gae(
 
 @functools.cache
 def _module() -> ModuleType:
-    own = OWN.format(product=SIMULATED_PRODUCT if simulated() else PRODUCT)
-    return cache.load("numbers_cuda", prelude(DEVICE, own) + KERNELS)
+    return cache.load("numbers_cuda", prelude(DEVICE, cuda_ops(simulated())) + KERNELS)

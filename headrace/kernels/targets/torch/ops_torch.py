@@ -1,9 +1,9 @@
-"""The words on batched tensors: one entry per world.
+"""The ops on batched tensors: one entry per environment.
 
-Numbers known beforehand (literals, parameters that all worlds share) stay Python numbers, float32 in value; a word of
-numbers alone is computed in plain Python. Tensors are float32, int32, bool, and int64 for uint32, which torch cannot
-count with. Draws run the code of words_scalar on tensors, so they have the same bits as on every other target; for
-sin, exp and the like torch's own kernels take the place of some twenty small ones each.
+Numbers that are known before a step (literals, shared parameters) stay Python numbers, float32 in value; an op of
+numbers alone is computed in plain Python. Tensors are float32, int32, bool, and int64 for uint32, because torch has no
+arithmetic of uint32. Draws run the code of ops_scalar on tensors, so that they have the same bits as on every other
+target; sin, exp and the like are torch's own, because their ops_scalar code would take some twenty small kernels each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Key(tuple):
     def __init__(self, _: Any) -> None:
         self._blocks: dict[int, tuple[Tensor, ...]] = {}
 
-    def word(self, draw: int) -> Tensor:
+    def random_bits(self, draw: int) -> Tensor:
         """The random word of a draw number, int64 [N]."""
         block = draw >> 2
         if block not in self._blocks:
@@ -37,7 +37,7 @@ class Key(tuple):
 
 
 class Table:
-    """A constant array: a number at a constant index, a tensor at one that differs between worlds."""
+    """A constant array: a number at a constant index, a tensor at one that differs between environments."""
 
     def __init__(self, array: np.ndarray, device: torch.device) -> None:
         self.array, self.tensor = array, torch.from_numpy(array).to(device)
@@ -89,7 +89,7 @@ def select(condition: Any, a: Any, b: Any) -> Any:
 
 def bits(key: Key, draw: Any) -> Tensor:
     """32 random bits of a draw number, int64 [N]."""
-    return _scalar["bits"](key, draw) if isinstance(draw, Tensor) else key.word(draw)
+    return _scalar["bits"](key, draw) if isinstance(draw, Tensor) else key.random_bits(draw)
 
 
 def clip(x: Any, low: Any, high: Any) -> Any:
@@ -119,16 +119,16 @@ def _as_float(n: Tensor) -> Tensor:
     return n.view(torch.float32)
 
 
-def _word(name: str, batched: Callable[..., Tensor]) -> Callable[..., Any]:
+def _op(name: str, batched: Callable[..., Tensor]) -> Callable[..., Any]:
     """A word that is `batched` on tensors, and plain Python on numbers alone."""
     plain = getattr(ops, name)
 
-    def word(*args: Any) -> Any:
+    def op(*args: Any) -> Any:
         if not any(isinstance(x, Tensor) for x in args):
             return float(plain(*args))
         return batched(*args)
 
-    return word
+    return op
 
 
 def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
@@ -180,12 +180,12 @@ _scalar = dict(_shared)
 # ... but for what tensors have of their own
 _shared |= {f.__name__: f for f in (F32, I32, U32, U64, BOOL, select, bits, clip, _philox, _as_int, _as_float)}
 _shared |= {
-    name: _word(name, getattr(torch, name)) for name in ("sin", "cos", "tan", "exp", "tanh", "sqrt", "floor", "ceil")
+    name: _op(name, getattr(torch, name)) for name in ("sin", "cos", "tan", "exp", "tanh", "sqrt", "floor", "ceil")
 }
 _shared |= {
-    "absolute": _word("absolute", torch.abs),
-    "sign": _word("sign", torch.sign),
-    "log": _word("log", _scalar["log"]),
-    "atan2": _word("atan2", _pair(torch.atan2)),
-    "power": _word("power", _pair(torch.pow)),
+    "absolute": _op("absolute", torch.abs),
+    "sign": _op("sign", torch.sign),
+    "log": _op("log", _scalar["log"]),
+    "atan2": _op("atan2", _pair(torch.atan2)),
+    "power": _op("power", _pair(torch.pow)),
 }
