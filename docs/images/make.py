@@ -1,6 +1,6 @@
-"""Make the pictures of the documents from real runs: .venv/bin/python docs/images/make.py
+"""Make the images of the documents from real runs: .venv/bin/python docs/images/make.py
 
-Of a diagnosis that benchmarks/diagnose_guide.py made: .venv/bin/python docs/images/make.py --report diagnoses/1
+From a diagnosis that benchmarks/diagnose_guide.py made: .venv/bin/python docs/images/make.py --report diagnoses/1
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTH = 100  # characters
 
 
 def headrace(folder: str, *arguments: str) -> str:
-    """Run the command in a folder, and give what it prints."""
+    """Run the command in a folder; return what it prints."""
     command = [sys.executable, "-m", "headrace", *arguments]
     return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
 
@@ -32,11 +32,11 @@ def picture(lines: list[str], path: Path) -> None:
     for line in lines:
         console.print(line, markup=False, style="bold" if line.startswith("$") else None)
     svg = console.export_svg(title="headrace")
-    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))  # the reader's own monospace will do
+    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))  # use the reader's own monospace font
 
 
 def report(folder: Path) -> None:
-    """The upper part of a diagnosis's report, as a browser shows it."""
+    """Write a screenshot of the upper part of a diagnosis's report."""
     browser = next(path for name in ("chromium", "google-chrome") if (path := shutil.which(name)))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"]
     with tempfile.TemporaryDirectory() as profile:
@@ -50,11 +50,11 @@ def main() -> None:
         report(Path(sys.argv[2]))
         return
     with tempfile.TemporaryDirectory() as folder:
-        headrace(folder, "train", "ppo", "CartPole-v1", "--log-folder", "warm")  # compiles what is not compiled yet
-        told = [headrace(folder, "train", "ppo", "CartPole-v1", "--seed", str(seed)) for seed in SEEDS]
+        headrace(folder, "train", "ppo", "CartPole-v1", "--log-folder", "warm")  # fills the kernel cache
+        printed = [headrace(folder, "train", "ppo", "CartPole-v1", "--seed", str(seed)) for seed in SEEDS]
         runs = [str(run) for run in sorted(Path(folder, "runs", "ppo").iterdir())]
         headrace(folder, "plot", *runs, "--output", str(HERE / "curves.png"))
-    picture(["$ headrace train ppo CartPole-v1", *told[0].splitlines()], HERE / "terminal.svg")
+    picture(["$ headrace train ppo CartPole-v1", *printed[0].splitlines()], HERE / "terminal.svg")
 
 
 if __name__ == "__main__":
