@@ -1,7 +1,7 @@
-"""Training scripts whose time is known: each carries its own clock around every part, and writes down what it read.
+"""Training scripts that time each of their parts by a clock of their own.
 
-A script's words: PATH SECONDS; it runs for that long and leaves PATH: [[Unix time, {part: seconds so far}], ...]. The
-names in it say nothing: a diagnosis has to see what the functions are.
+Arguments: PATH SECONDS. A script runs for that long and writes PATH: [[Unix time, {part: seconds so far}], ...]. Its
+names are meaningless on purpose: a diagnosis has to recognise what the functions are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scripts that can be mended: given "mended", each does what the first remedy for it says.
+"""Scripts with a variant "mended" that follows the first remedy for the original.
 
 A script's words: VARIANT SECONDS PATH; it counts its own turns for that long and leaves turns a second in PATH.
 """

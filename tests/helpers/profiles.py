@@ -1,4 +1,4 @@
-"""Profiles made by hand, with every number known; and what scripts that are diagnosed need."""
+"""Profiles with known figures, and a helper for diagnosed scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def seen(pid=None):  # whether a process that is diagnosed, this one or another,
 
 
 def lane(pid: int = 100, kind: Kind = Kind.MAIN, name: str = "main", turns: int = 20, **shares: float) -> Lane:
-    """A thread with the given shares of SECONDS by role (ENVIRONMENT=0.7, ...), in `turns` rounds of all of them."""
+    """A thread with the given shares of SECONDS by role (ENVIRONMENT=0.7, ...), repeated `turns` times."""
     spans, now = [], 0.0
     for _ in range(turns):
         for role, share in shares.items():
@@ -40,7 +40,7 @@ def worker(number: int, busy: float) -> Lane:
 def profile(
     *others: Lane, cores: int = 4, gpu: str = "", counters: dict[str, float] | None = None, **shares
 ) -> Profile:
-    """A profile whose training thread has the shares given."""
+    """A profile whose training thread has these shares."""
     shares = shares or {"ENVIRONMENT": 0.71, "INFERENCE": 0.09, "FORWARD": 0.06, "BACKWARD": 0.08, "OPTIMIZER": 0.06}
     machine = Machine("Test CPU", cores, gpu, "3.11.2", "Linux", {"torch": "2.13.0", "gymnasium": "1.4.0"})
     times = [0.1 * i for i in range(500)]

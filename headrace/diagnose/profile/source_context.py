@@ -142,7 +142,7 @@ def _function_purposes(functions: list[Function], scopes: dict[str, Scope]) -> d
 
 
 def _first_lines(function: Function) -> set[int]:
-    """Lines at which a function may be said to begin: those of its decorators, and of its `def`."""
+    """Lines that may be recorded as a function's first: those of its decorators, and of its `def`."""
     return {function.lineno, *(decorator.lineno for decorator in function.decorator_list)}
 
 

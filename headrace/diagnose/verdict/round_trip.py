@@ -1,4 +1,4 @@
-"""How long this machine takes to hand one environment's step to another process and get the result."""
+"""Measures the round trip of an environment step to another process and back, on this machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import multiprocessing
 import time
 from multiprocessing.connection import Connection
 
-TYPICAL = 100e-6  # s, where it cannot be measured
+TYPICAL = 100e-6  # s, assumed if it cannot be measured
 TRIPS = 300
 WARM_UP = 50
-PATIENCE = 20.0  # s for a process to start, or to answer
+TIMEOUT = 20.0  # s for the process to start, or to answer
 
 
 def measure() -> float:
-    """Median seconds of one round trip as vector environments make it; TYPICAL where no process can be started."""
+    """Median seconds of one round trip, as vector environments make it; TYPICAL if no process can be started."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     worker = context.Process(target=_answer, args=(there,), daemon=True)
@@ -32,7 +32,7 @@ def _median(connection: Connection) -> float:
     for _ in range(WARM_UP + TRIPS):
         started = time.perf_counter()
         connection.send(("step", 1))
-        if not connection.poll(PATIENCE):
+        if not connection.poll(TIMEOUT):
             raise TimeoutError("the process does not answer")
         connection.recv()
         seconds.append(time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""What is made of what the samplers wrote: here of files that were written by hand."""
+"""Profiles built from spool files that the tests write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCRIPT = [
 
 
 def profile(folder: Path, sampled: float, *more: list) -> Profile:
-    """Of a script of SECONDS, whose samples end after `sampled` seconds, ten a second."""
+    """The profile of a script of SECONDS, with ten samples per second for the first `sampled` seconds."""
     samples = [[PID, round(0.1 * (tick + 1), 6), 0.1, 2] for tick in range(round(10 * sampled))]
     records = [["process", PID, os.getpid(), 0.0, True, "3.11.2"], *SCRIPT, ["samples", samples], *more]
     (folder / f"{PID}-0.jsonl").write_text("\n".join(map(json.dumps, records)))
@@ -49,12 +49,12 @@ def test_the_last_samples_of_a_process_that_was_killed_are_not_missed(sampled: f
     assert about_samples(made) == [] and made.training_thread.total == pytest.approx(sampled)
 
 
-def test_what_python_does_after_the_script_is_not_missed(tmp_path: Path) -> None:
+def test_the_end_of_the_interpreter_is_not_part_of_the_script(tmp_path: Path) -> None:
     assert about_samples(profile(tmp_path, 3.0, ["end", 3.1, "", ""])) == []
     assert len(about_samples(profile(tmp_path, 3.0, ["end", 5.9, "", ""]))) == 1
 
 
-def test_a_call_that_takes_long_counts_as_the_looks_that_fell_into_it(tmp_path: Path) -> None:
+def test_a_long_call_counts_as_all_ticks_during_it(tmp_path: Path) -> None:
     waiting = ["samples", [[PID, SECONDS, 3.0, 2]]]
     assert profile(tmp_path, 3.0, ["cost", 0.0, 0.1]).training_thread.samples == 30
     assert profile(tmp_path, 3.0, waiting, ["cost", 0.0, 0.1]).training_thread.samples == 60

@@ -1,4 +1,4 @@
-"""The GPU's part, with stand-ins for NVML and for torch's profiler: what they say arrives in the profile."""
+"""GPU figures in the profile, with stand-ins for NVML and for torch's profiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.diagnose.record.gpu import GpuMonitor
 from headrace.diagnose.record.run_script import measure
 
 PRETENDER = """
-def told():  # whether the sampler has left word of the GPU
+def recorded():  # whether the spool file has a record about the GPU
     import json, pathlib
     folder = pathlib.Path(json.loads(os.environ["HEADRACE_DIAGNOSE"])["folder"])
     text = "".join(file.read_text() for file in folder.glob(f"{os.getpid()}-*.jsonl"))
@@ -50,7 +50,7 @@ torch.autograd = made(_prepare_profiler=lambda *words: None, _enable_profiler=en
 cuda = types.ModuleType("torch.cuda")
 cuda._initialized, cuda.is_current_stream_capturing = True, lambda: False
 sys.modules.update({"torch": torch, "torch.cuda": cuda})
-while "forever" in sys.argv or not told():
+while "forever" in sys.argv or not recorded():
     sum(range(100))
 """
 
@@ -90,7 +90,7 @@ def test_what_the_profiler_saw_is_in_the_profile(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_what_the_profiler_saw_is_of_the_time_that_it_looked(tmp_path: Path) -> None:
+def test_the_profilers_figures_are_of_the_time_that_it_ran(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(PRETENDER)
     profile = measure([str(script), "forever"], seconds=6.0, skip=0.5)
@@ -98,7 +98,7 @@ def test_what_the_profiler_saw_is_of_the_time_that_it_looked(tmp_path: Path) -> 
     assert profile.gpu["launches_per_second"] == pytest.approx(500.0, rel=0.6)
 
 
-def test_a_profiler_that_is_not_to_be_had_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_profiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_script, "KERNELS_AFTER", 0.005)
     script = tmp_path / "run.py"
     script.write_text(PRETENDER.replace("    began = time.monotonic()", "    raise RuntimeError('already profiling')"))

@@ -1,4 +1,4 @@
-"""Processes that the sampler cannot enter are seen from outside; where they cannot be, the report says what to do."""
+"""Processes that the sampler cannot enter are recorded from outside, or the report says what to do."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def told(script: Path) -> Process:
+def recorded(script: Path) -> Process:
     """What the recorded trace tells."""
     events = json.loads(TRACE.read_text().replace('"SCRIPT"', json.dumps(str(script))))
     main = next(int(event["name"].split("(")[1].split(")")[0]) for event in events if "MainThread" in event["name"])
     return py_spy.process(events, pid=main, parent=1, began=100.0, python="3.11")
 
 
-def test_a_record_has_the_threads_and_all_of_their_time(told: Process) -> None:
-    assert sorted(told.names.values()) == ["MainThread", "prefetch"]
-    assert told.names[told.pid] == "MainThread"
-    for samples in told.samples.values():
+def test_a_recording_has_the_threads_and_all_of_their_time(recorded: Process) -> None:
+    assert sorted(recorded.names.values()) == ["MainThread", "prefetch"]
+    assert recorded.names[recorded.pid] == "MainThread"
+    for samples in recorded.samples.values():
         assert samples[0].end > 100.0
         assert sum(sample.seconds for sample in samples) == pytest.approx(1.0, abs=0.2)
         for before, after in pairwise(samples):
@@ -80,25 +80,25 @@ def test_a_record_has_the_threads_and_all_of_their_time(told: Process) -> None:
             assert after.seconds < 2 * py_spy.PERIOD
 
 
-def test_a_record_has_the_roles_that_names_and_source_tell(told: Process) -> None:
+def test_a_recording_has_roles_from_names_and_source(recorded: Process) -> None:
     classifier = Classifier(Hints(), cuda=False)
     spent: dict[tuple[int, Role], float] = {}
-    for thread, samples in told.samples.items():
+    for thread, samples in recorded.samples.items():
         for sample in samples:
             key = thread, classifier.classify(sample.stack)[0]
             spent[key] = spent.get(key, 0.0) + sample.seconds
-    total = sum(sample.seconds for sample in told.samples[told.pid])
-    assert spent[told.pid, Role.ENVIRONMENT] / total == pytest.approx(0.77, abs=0.02)
-    assert spent[told.pid, Role.IDLE] / total == pytest.approx(0.23, abs=0.02)
-    (other,) = set(told.samples) - {told.pid}
+    total = sum(sample.seconds for sample in recorded.samples[recorded.pid])
+    assert spent[recorded.pid, Role.ENVIRONMENT] / total == pytest.approx(0.77, abs=0.02)
+    assert spent[recorded.pid, Role.IDLE] / total == pytest.approx(0.23, abs=0.02)
+    (other,) = set(recorded.samples) - {recorded.pid}
     assert {role for thread, role in spent if thread == other} == {Role.IDLE}
 
 
-def test_a_record_has_functions_as_the_sampler_describes_them(told: Process) -> None:
-    codes = {place.code for sample in told.samples[told.pid] for place in sample.stack}
+def test_a_recording_has_functions_as_the_sampler_describes_them(recorded: Process) -> None:
+    codes = {place.code for sample in recorded.samples[recorded.pid] for place in sample.stack}
     step = next(code for code in codes if code.method == "step")
     assert (step.name, step.module, step.line) == ("World.step", "alone", 8)
-    waiting = {place.code for samples in told.samples.values() for sample in samples for place in sample.stack}
+    waiting = {place.code for samples in recorded.samples.values() for sample in samples for place in sample.stack}
     assert "threading.Thread.run" in {f"{code.module}.{code.name}" for code in waiting}
 
 

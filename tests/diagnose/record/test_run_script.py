@@ -83,7 +83,7 @@ def test_the_time_limit_stops_the_script_and_its_children(tmp_path: Path, monkey
 
 
 def ends(pid: int) -> bool:
-    """Whether a process that was told to ends; an orphan may wait for its new parent to notice: Z."""
+    """Whether a process ends within 30 s; a zombie (Z) has ended."""
     for _ in range(300):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             raise KeyboardInterrupt
 
     monkeypatch.setattr(run_script.ProcessMonitor, "poll", poll_or_interrupt)
-    monkeypatch.setitem(run_script.GRACE, signal.SIGINT, 0.5)  # the terminal would have told the script, too
+    monkeypatch.setitem(run_script.GRACE, signal.SIGINT, 0.5)  # a terminal would have interrupted the script, too
     lines = f"until_seen()\nos.unlink({str(tmp_path / 'wait')!r})\nspin(60)"
     profile = profile_of(lines, tmp_path)
     assert profile.exit.ending is Ending.INTERRUPT
