@@ -6,8 +6,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.algorithms.a2c import A2C as A2C
+    from headrace.algorithms.a2c import A2CConfig as A2CConfig
+    from headrace.algorithms.ddpg import DDPG as DDPG
+    from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
+    from headrace.algorithms.dqn import DQN as DQN
+    from headrace.algorithms.dqn import DQNConfig as DQNConfig
     from headrace.algorithms.ppo import PPO as PPO
     from headrace.algorithms.ppo import PPOConfig as PPOConfig
+    from headrace.algorithms.pqn import PQN as PQN
+    from headrace.algorithms.pqn import PQNConfig as PQNConfig
+    from headrace.algorithms.reinforce import Reinforce as Reinforce
+    from headrace.algorithms.reinforce import ReinforceConfig as ReinforceConfig
+    from headrace.algorithms.sac import SAC as SAC
+    from headrace.algorithms.sac import SACConfig as SACConfig
+    from headrace.algorithms.td3 import TD3 as TD3
+    from headrace.algorithms.td3 import TD3Config as TD3Config
+    from headrace.algorithms.trpo import TRPO as TRPO
+    from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
     from headrace.checks.tensor_devices import CheckDevice as CheckDevice
     from headrace.data.rollout import Rollout as Rollout
     from headrace.data.spaces import Box as Box
@@ -39,8 +55,11 @@ if TYPE_CHECKING:
     from headrace.training.trainer import Trainer as Trainer
 
 _HOMES = {  # name -> the module it lives in
-    "PPO": "algorithms.ppo",
-    "PPOConfig": "algorithms.ppo",
+    **{
+        name: f"algorithms.{algorithm.lower()}"
+        for algorithm in ("PPO", "A2C", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TD3", "DDPG")
+        for name in (algorithm, f"{algorithm}Config")
+    },
     "TrainConfig": "training.config",
     "CheckDevice": "checks.tensor_devices",
     "DeviceEnv": "envs.wrappers.device_env",

@@ -3,83 +3,62 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
-from headrace.core.returns import explained_variance, gae
+from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
+from headrace.algorithms.on_policy import OnPolicy, Reduce, Targets, mean_weights, normalized, one_learner
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 
 
-@dataclass(frozen=True)
-class A2CConfig:
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig(ActorCriticConfig, OnPolicyConfig):
     """A2C's settings. Raises ValueError for one out of range."""
 
-    num_steps: int = 8  # steps of each env in a rollout
-    learning_rate: float = 1e-3  # of Adam, at the start
-    schedule: Literal["constant", "linear"] = "constant"  # of the learning rate: linear falls to 0 by the end
-    gamma: float = 0.99  # discount of the reward one step later
-    gae_lambda: float = 1.0  # share of longer returns in the advantage: 1 is the paper's, to the rollout's end
+    num_steps: int = 8  # steps of each environment in a rollout
+    learning_rate: float = 1e-3  # of Adam, at the start of training
+    gae_lambda: float = 1.0  # of generalised advantage estimation; 1 is the paper's: returns to the rollout's end
     entropy_coef: float = 0.01  # weight of the entropy bonus in the loss
     value_coef: float = 0.5  # weight of the value loss in the loss
-    max_grad_norm: float = 0.5  # the gradient's norm is scaled down to this
     normalize_advantage: bool = False  # advantages to mean 0 and variance 1 over each rollout
-    hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
-    activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
     shared: bool = False  # actor and critic share their hidden layers
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
-    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
-    normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
-    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    rnn_size: int = 64  # size of that memory
-    sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
-    normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
-
-    def __post_init__(self) -> None:
-        check_ranges(self, least_one=("num_steps",), above_zero=("learning_rate", "max_grad_norm"))
 
 
-class A2C(OnPolicy):
-    """One gradient step on each rollout."""
+class A2C(OnPolicy[A2CConfig]):
+    """One gradient step on each rollout. Metrics: policy_loss, value_loss, entropy_loss."""
 
     name = "a2c"
-    config: A2CConfig
+    config = A2CConfig()
+    reduce: Reduce = staticmethod(one_learner)
 
-    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Learn from a rollout of this policy. progress: share of the training done, 0 .. 1.
+    def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
+        return self.apply(self.gradient(rollout, targets))
 
-        Gives metrics under SB3's names: policy_loss, value_loss, entropy_loss, explained_variance, learning_rate.
-        """
-        config, value = self.config, rollout.value[:-1]
-        self.set_learning_rate(progress)
-        ends = (rollout.terminated, rollout.truncated)
-        advantage = gae(rollout.reward, value, rollout.value[1:], *ends, config.gamma, config.gae_lambda)
-        returns = advantage + value
-        metrics = learn(self.policy, rollout, advantage, returns, config)
-        self.optimizer.step(config.max_grad_norm)
-        metrics["explained_variance"] = explained_variance(value, returns, rollout.valid[:-1])
-        metrics["learning_rate"] = self.optimizer.learning_rate.clone()
-        self.policy.update_statistics(rollout, returns)
-        self.iteration += 1
+    def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
+        """Add this learner's part of the gradient to the optimizer's. Returns its part of the metrics."""
+        return gradient(self.policy, rollout, targets, self.config, self.reduce)
+
+    def apply(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum the gradient and the metrics over all learners, and take the step."""
+        self.reduce(self.optimizer.gradient, *metrics.values())
+        self.optimizer.step(self.config.max_grad_norm)
         return metrics
 
 
-def learn(policy: Policy, rollout: Rollout, advantage: Tensor, returns: Tensor, config: A2CConfig) -> dict[str, Tensor]:
-    """Add the gradient of the loss over all rows to the parameters' .grad. Gives metrics (see A2C.update).
-
-    Section 4.3 of the paper; advantage, returns: [T, N].
-    """
+def gradient(
+    policy: Policy, rollout: Rollout, targets: Targets, config: A2CConfig, reduce: Reduce = one_learner
+) -> dict[str, Tensor]:
+    """Add the gradient of the loss over all rows to the parameters' .grad; section 4.3 of the paper."""
     rows = policy.rows
-    valid = rows(rollout.valid[: rollout.num_steps])
-    weight = valid / valid.sum().clamp(min=1)  # x @ weight is the mean over valid rows
-    advantage = rows(advantage)
+    valid = rows(targets.valid)
+    weight = mean_weights(valid, reduce)
+    advantage = rows(targets.advantage)
     if config.normalize_advantage:
-        advantage = normalized(advantage, valid)
+        advantage = normalized(advantage, valid, reduce)
     log_prob, entropy, value = policy.log_prob_entropy_value(policy.inputs(rollout), rows(rollout.action))
     policy_loss = -(log_prob * advantage) @ weight
-    value_loss = (value - rows(returns)).square() @ weight / policy.value_scale() ** 2
+    value_loss = (value - rows(targets.returns)).square() @ weight / policy.value_scale() ** 2
     entropy_loss = -entropy @ weight
     loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss
     loss.backward()

@@ -1,4 +1,4 @@
-"""DQN: deep Q-learning from a replay, with what has been added since by switch. Mnih et al. 2015, Nature 518.
+"""DQN: deep Q-learning from a replay buffer, and its later additions as settings. Mnih et al. 2015, Nature 518.
 
 double: van Hasselt et al. 2016, arXiv:1509.06461. dueling: Wang et al. 2016, arXiv:1511.06581. n_steps: Sutton 1988,
 as in Hessel et al. 2018, arXiv:1710.02298. prioritized: Schaul et al. 2016, arXiv:1511.05952.
@@ -7,15 +7,15 @@ as in Hessel et al. 2018, arXiv:1710.02298. prioritized: Schaul et al. 2016, arX
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.exploration import check_exploration, random_share
-from headrace.algorithms.off_policy import OffPolicy, check_ranges, following, parts, policy_settings, shares
+from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
+from headrace.algorithms.off_policy import OffPolicy, make_target, mean_weights, policy_settings, split_batches
 from headrace.core.fused import fused
 from headrace.data.priorities import BYTES, PrioritizedReplay
 from headrace.data.replay import Batch, Replay
@@ -25,87 +25,59 @@ from headrace.policies.flat_parameters import flatten, polyak
 from headrace.policies.q_network import QNetwork
 
 
-@dataclass(frozen=True)
-class DQNConfig:
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig(EpsilonGreedyConfig, OffPolicyConfig):
     """DQN's settings. Raises ValueError for one out of range."""
 
-    num_steps: int = 4  # steps of each env in an iteration
-    buffer_size: int = 100_000  # steps kept in the replay, of all envs together
-    learning_starts: int = 1_000  # steps of all envs together before learning begins
+    num_steps: int = 4  # steps of each environment in an iteration
+    buffer_size: int = 100_000  # steps in the replay buffer, of all environments together
     batch_size: int = 64  # rows in a gradient step
-    utd_ratio: float = 0.25  # gradient steps for each step of an env
-    gradient_steps: int = 0  # gradient steps of an iteration; 0: by utd_ratio
-    learning_rate: float = 5e-4  # of Adam, at the start
-    schedule: Literal["constant", "linear"] = "linear"  # of the learning rate: linear falls to 0 by the end
-    gamma: float = 0.99  # discount of the reward one step later
-    n_steps: int = 1  # steps whose rewards are summed before a value is looked up
-    target_interval: int = 250  # gradient steps between two moves of the target network
-    tau: float = 1.0  # share of the way to the network that its target goes in a move
-    double: bool = True  # the network chooses the next action, its target says what it is worth
-    dueling: bool = False  # values of states and advantages of actions have a last hidden layer each
-    prioritized: bool = False  # rows are drawn by how wrong they were
-    priority_alpha: float = 0.6  # how much that counts: 0 not at all, 1 in proportion
-    priority_beta: float = 0.4  # how much is made up for it in the loss, at the start; all of it at the end
-    exploration_initial: float = 1.0  # share of random actions at the start
-    exploration_final: float = 0.05  # share of random actions from exploration_fraction on
-    exploration_fraction: float = 0.2  # share of the training over which it falls
-    exploration_spread: float = 0.0  # env i of N explores share^(1 + this i / (N - 1)); 0: all alike
-    max_grad_norm: float = 10.0  # the gradient's norm is scaled down to this
+    utd_ratio: float = 0.25  # gradient steps for each environment step (update-to-data ratio)
+    learning_rate: float = 5e-4  # of Adam, at the start of training
+    schedule: Literal["constant", "linear"] = "linear"  # of the learning rate; linear: falls to 0 at the end
+    target_interval: int = 250  # gradient steps between updates of the target network
+    tau: float = 1.0  # fraction by which the target network moves to the network in an update
+    double: bool = True  # double DQN: the network selects the next action, the target network evaluates it
+    dueling: bool = False  # dueling network: separate last hidden layers for state values and advantages
+    prioritized: bool = False  # prioritised replay: rows are drawn by their TD error
+    priority_alpha: float = 0.6  # exponent of priorities: 0 uniform, 1 proportional
+    priority_beta: float = 0.4  # exponent of importance sampling weights at the start; 1 at the end
+    exploration_spread: float = 0.0  # environment i of N explores rate^(1 + this i / (N - 1)); 0: all alike
+    max_grad_norm: float = 10.0  # gradients are clipped to this norm
     hidden: tuple[int, ...] = (128, 128)  # sizes of the hidden layers
-    activation: str = "relu"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
-    layer_norm: bool = False  # what goes into each activation is normalised
-    normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
-    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
-    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    rnn_size: int = 64  # size of that memory
-    sequence_length: int = 16  # rows of one env that are learned from together where there is memory
-    burn_in: int = 8  # rows before them that bring the memory up to date
+    layer_norm: bool = False  # layer normalisation before each activation
 
     def __post_init__(self) -> None:
-        check_ranges(self)
-        check_exploration(self)
-        if self.schedule not in ("constant", "linear"):
-            raise ValueError(f"schedule must be 'constant' or 'linear', got {self.schedule!r}")
-        if self.target_interval < 1:
-            raise ValueError(f"target_interval must be 1 or more, got {self.target_interval}")
-        for name in ("priority_alpha", "priority_beta"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.exploration_spread < 0:
-            raise ValueError(f"exploration_spread must be 0 (all alike) or above, got {self.exploration_spread}")
+        super().__post_init__()
         if self.prioritized and self.recurrent != "none":
-            raise ValueError("prioritized draws single rows, and memory learns from sequences: choose one of the two")
-        if not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be above 0, got {self.max_grad_norm}")
+            raise ValueError("prioritized draws single rows, recurrent policies learn from sequences: choose one")
 
 
-class DQN(OffPolicy):
-    """Learns the value of each action from a replay, and acts by it."""
+class DQN(OffPolicy[DQNConfig]):
+    """Learns the value of each action from a replay buffer, and acts epsilon-greedily."""
 
     name = "dqn"
-    actions: ClassVar[tuple[type[Space], ...]] = (Discrete,)  # kinds of spaces it acts in
+    actions: ClassVar[tuple[type[Space], ...]] = (Discrete,)
     policy: QNetwork
+    config = DQNConfig()
 
-    def __init__(self, policy: QNetwork, config: DQNConfig = DQNConfig(), seed: int = 0) -> None:
+    def __init__(self, policy: QNetwork, config: DQNConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.optimizer = Adam(policy.parameters(), config.learning_rate, 1e-8)
+        self.optimizer = Adam(policy.parameters(), self.config.learning_rate, 1e-8)
         self.optimizers = {"policy": self.optimizer}
-        self.target = following(policy)
-        self.slow = flatten(self.target.parameters())
-        self.progress: Any = 0.0  # share of the training done; in a graph a tensor
-        self._spread_over(1)
+        self.target = make_target(policy)
+        self.target_flat = flatten(self.target.parameters())
+        self.progress: float | Tensor = 0.0  # fraction of the training done; in a CUDA graph a tensor
+        self._set_spread(1)
 
     @classmethod
-    def build(
-        cls, config: DQNConfig, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
-    ) -> DQN:
-        """DQN with a QNetwork on a device. Raises TypeError for spaces it cannot learn on."""
+    def make_policy(cls, config: DQNConfig, observation_space: Space, action_space: Space, seed: int) -> QNetwork:
         network = policy_settings(config) | {"layer_norm": config.layer_norm, "dueling": config.dueling}
-        return cls(QNetwork(observation_space, action_space, seed=seed, **network).to(device), config, seed)
+        return QNetwork(observation_space, action_space, seed=seed, **network)
 
     def prepare(self, rollout: Rollout) -> str:
         if self.config.exploration_spread:
-            self._spread_over(rollout.num_envs)
+            self._set_spread(rollout.num_envs)
         return super().prepare(rollout)
 
     def bytes_beside(self) -> int:
@@ -117,8 +89,10 @@ class DQN(OffPolicy):
         return PrioritizedReplay(rollout, capacity, self.config.n_steps, alpha=self.config.priority_alpha)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Append a rollout, and learn from the replay. Gives metrics under SB3's names: loss and q_value, means over
-        all gradient steps and not before learning_starts; learning_rate, n_updates; exploration_rate of the rollout.
+        """Append a rollout, and learn from the replay buffer. Returns metrics under SB3's names.
+
+        loss and q_value are means over all gradient steps, once learning has started; exploration_rate is the
+        rollout's.
         """
         self.progress = progress
         if self.config.schedule == "linear":
@@ -132,20 +106,20 @@ class DQN(OffPolicy):
         return super().update(rollout, progress) | rates
 
     def explore(self) -> None:
-        """Over the envs as Horgan et al. 2018, arXiv:1803.00933, section 4.1."""
-        self.policy.exploration.copy_(torch.pow(random_share(self.config, self.progress), self.powers))
+        """A rate for each environment, as Horgan et al. 2018, arXiv:1803.00933, section 4.1."""
+        self.policy.exploration.copy_(torch.pow(self.config.exploration_rate(self.progress), self.powers))
 
-    def _spread_over(self, envs: int) -> None:
-        device = self.slow.device
+    def _set_spread(self, envs: int) -> None:
+        device = self.target_flat.device
         self.powers = 1 + self.config.exploration_spread * torch.linspace(0, 1, envs, device=device)
         self.policy.exploration = torch.empty(envs, device=device)
-        self.buffers = {"target": self.slow, "exploration": self.policy.exploration}
+        self.buffers = {"target": self.target_flat, "exploration": self.policy.exploration}
         self.explore()
 
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         steps = self.updates + torch.arange(1, len(random) + 1, device=random.device)
         follow = self.config.tau * (steps % self.config.target_interval == 0)
-        networks = (self.policy, self.target, self.slow, self.optimizer)
+        networks = (self.policy, self.target, self.target_flat, self.optimizer)
         metrics, error = learn(*networks, batches, follow, self.config)
         if isinstance(self.replay, PrioritizedReplay):
             self.replay.update(batches.rows, error)
@@ -156,37 +130,36 @@ class DQN(OffPolicy):
 def learn(
     policy: QNetwork,
     target: QNetwork,
-    slow: Tensor,
+    target_flat: Tensor,
     optimizer: Adam,
     batches: Batch,
     follow: Tensor,
     config: DQNConfig,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """One gradient step on each of G batches [G, B]. Gives metrics (see DQN.update) and errors [G, B].
+    """One gradient step on each of G batches [G, B]. Returns metrics (see DQN.update) and TD errors [G, B].
 
-    slow: the target's parameters, in one buffer. follow: float32 [G], the share of the way to the policy that they go
-    after each step.
+    target_flat: the target network's parameters, in one buffer. follow: float32 [G], the fraction by which they move to
+    the policy's after each step.
     """
     losses, values, errors = [], [], []
-    for batch, share in zip(parts(batches), follow, strict=True):
-        aim = bellman_target(policy, target, batch, config.double)
-        value = policy.chosen(batch.observation, batch.action)
-        weight = shares(batch.weight)
-        loss = smooth_l1_loss(value, aim, reduction="none") @ weight
+    for batch, tau in zip(split_batches(batches), follow, strict=True):
+        td_target = td_targets(policy, target, batch, config.double)
+        value = policy.action_value(batch.observation, batch.action)
+        weight = mean_weights(batch.weight)
+        loss = smooth_l1_loss(value, td_target, reduction="none") @ weight
         loss.backward()
         optimizer.step(config.max_grad_norm)
-        polyak(slow, optimizer.flat, share)
+        polyak(target_flat, optimizer.flat, tau)
         losses.append(loss.detach())
         values.append(value.detach() @ weight)
-        errors.append((aim - value).detach())
+        errors.append((td_target - value).detach())
     return {"loss": torch.stack(losses).mean(), "q_value": torch.stack(values).mean()}, torch.stack(errors)
 
 
 @torch.no_grad()
-def bellman_target(policy: QNetwork, target: QNetwork, batch: Batch, double: bool) -> Tensor:
-    """What the values of the actions taken are to become, [B]: the rewards, and the discounted value of the best next
-    action in the target's eyes (Mnih et al. 2015), or (double) of the policy's choice (van Hasselt et al. 2016, eq. 4).
-    """
+def td_targets(policy: QNetwork, target: QNetwork, batch: Batch, double: bool) -> Tensor:
+    """TD targets [B]: the rewards, plus the discounted value, by the target network, of the next action that it values
+    most (Mnih et al. 2015), or (double) of the one that the policy values most (van Hasselt et al. 2016, eq. 4)."""
     values = target(batch.next_observation)
     if double:
         best = policy(batch.next_observation).argmax(0, keepdim=True)

@@ -1,62 +1,84 @@
-"""What algorithms share that learn an ActorCritic from rollouts it has collected itself, each rollout once."""
+"""What algorithms share that learn from each rollout of their own policy once."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.config_bases import OnPolicyConfig
 from headrace.core import rng
-from headrace.data.rollout import Column, Columns, Rollout, masked_mean
+from headrace.core.returns import explained_variance, gae
+from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
 from headrace.policies.heads import GaussianHead
 from headrace.policies.recurrent import RecurrentActorCritic
 
+C = TypeVar("C", bound=OnPolicyConfig)
+Reduce = Callable[..., None]  # adds tensors, in place, to those of the other learners
 POLICY_SETTINGS = (
-    "hidden",
-    "activation",
-    "shared",
-    "distribution",
-    "normalize_observation",
-    "normalize_return",
-    "layer_norm",
+    *("hidden", "activation", "shared", "distribution", "normalize_observation", "normalize_return", "layer_norm"),
     "images",
 )  # fields of a config that go to the ActorCritic under the same name
 
 
-class OnPolicy:
-    """A policy, one optimizer for all of it, and a learning rate that may fall. Subclasses bring update()."""
+class Targets(NamedTuple):
+    """What a rollout is learned towards, [T, N] each."""
+
+    advantage: Tensor
+    returns: Tensor
+    valid: Tensor  # bool: which rows count
+
+
+def one_learner(*tensors: Tensor) -> None:
+    """The Reduce of a single learner: the tensors stay as they are."""
+
+
+class OnPolicy(Generic[C]):
+    """A policy, one optimizer for all its parameters, and a learning rate schedule.
+
+    Subclasses have a class attribute `config`, their default settings, and define learn(); process() gives advantages
+    by generalised advantage estimation where the config has `gae_lambda`.
+    """
 
     name: ClassVar[str]
-    # kinds of spaces it acts in
-    actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box)
+    actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box)  # spaces it acts in
+    config: C
 
-    def __init__(self, policy: Policy, config: Any, seed: int = 0) -> None:
-        self.policy, self.config, self.seed = policy, config, seed
-        self.num_steps: int = config.num_steps
-        self.optimizer = Adam(policy.parameters(), config.learning_rate)
+    def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
+        if config is not None:
+            self.config = config
+        self.policy, self.seed = policy, seed
+        self.num_steps: int = self.config.num_steps
+        self.optimizer = Adam(policy.parameters(), self.config.learning_rate)
         self.iteration = 0
 
     @classmethod
     def build(
-        cls, config: Any, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
+        cls, config: C, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> Self:
-        """This algorithm with an ActorCritic on a device. Raises TypeError for spaces it cannot learn on."""
-        return cls(actor_critic(config, observation_space, action_space, seed).to(device), config, seed)
+        """This algorithm with its usual policy on a device. Raises TypeError for spaces it cannot learn on."""
+        return cls(cls.make_policy(config, observation_space, action_space, seed).to(device), config, seed)
+
+    @classmethod
+    def make_policy(cls, config: C, observation_space: Space, action_space: Space, seed: int) -> Policy:
+        """The usual policy: an actor and a critic, recurrent where the config says so."""
+        return actor_critic(config, observation_space, action_space, seed)
 
     def columns(self) -> dict[str, Column | Columns]:
-        """log_prob and value of what was decided; value also of what is seen last; and what the policy needs."""
+        """log_prob and value of the actions taken, a bootstrap row of values, and what the policy needs."""
         return {"log_prob": Column(), "value": Column(bootstrap=True)} | self.policy.columns()
 
     def warm_up(self, rollout: Rollout) -> None:
-        """Learn once from a made-up rollout and forget it."""
+        """Learn once from a random rollout, then restore all state: kernels are compiled before training starts."""
         before = self.state_dict()
         self.update(rollout, 0.0)
         self.load_state_dict(before)
@@ -65,19 +87,37 @@ class OnPolicy:
         """Nothing depends on the number of environments."""
         return ""
 
-    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Learn from a rollout of this policy. progress: share of the training done, 0 .. 1."""
+    def process(self, rollout: Rollout) -> Targets:
+        """Advantages and returns of a rollout, by GAE(gamma, gae_lambda)."""
+        return gae_targets(rollout, self.config.gamma, getattr(self.config, "gae_lambda", 1.0))
+
+    def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
+        """Change the policy. Returns metrics as scalars on the device."""
         raise NotImplementedError
 
+    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
+        """Process a rollout of this policy and learn from it. progress: fraction of the training done, 0 .. 1.
+
+        Returns learn()'s metrics, the explained_variance of the collected values, and the learning_rate.
+        """
+        self.set_learning_rate(progress)
+        targets = self.process(rollout)
+        metrics = self.learn(rollout, targets)
+        metrics["explained_variance"] = explained_variance(rollout.value[:-1], targets.returns, targets.valid)
+        metrics["learning_rate"] = self.optimizer.learning_rate.clone()
+        self.policy.update_statistics(rollout, targets.returns)
+        self.iteration += 1
+        return metrics
+
     def set_learning_rate(self, progress: float) -> None:
-        """Constant, or falling linearly to 0 by the end of the training, as the config says."""
+        """Constant, or falling linearly to 0 at the end of training, by the config's schedule."""
         if self.config.schedule == "linear":
             self.optimizer.learning_rate.fill_(self.config.learning_rate * (1 - progress))
 
     def permutation(self, rollout: Rollout, epochs: int) -> Tensor:
         """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed and iteration.
 
-        Rows that belong together, as the policy has them, stay so.
+        Rows of one sequence stay together.
         """
         unit, shuffle = self.policy.sequence_length, rng.Purpose.SHUFFLE
         units = rollout.num_steps * rollout.num_envs // unit
@@ -88,63 +128,59 @@ class OnPolicy:
         return (order.unsqueeze(-1) * unit + within).flatten(1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the policy's tensors and the optimizer's, and the number of updates done."""
+        """Copies of the policy's and the optimizer's tensors, and the number of updates done."""
         policy = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
         return {"policy": policy, "optimizer": self.optimizer.state_dict(), "iteration": self.iteration}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(), bit for bit."""
+        """Continue from state_dict(), bit for bit."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.iteration = int(state["iteration"])
 
 
-def actor_critic(config: Any, observation_space: Space, action_space: Space, seed: int) -> Any:
-    """The actor and critic that a config asks for: with memory where its `recurrent` is not "none"; actions of a Box
-    spread by its `initial_std`."""
-    policy = _networks(config, observation_space, action_space, seed)
+def gae_targets(rollout: Rollout, gamma: float, gae_lambda: float) -> Targets:
+    """Generalised advantage estimates, and returns = advantages + values."""
+    value, ends = rollout.value, (rollout.terminated, rollout.truncated)
+    advantage = gae(rollout.reward, value[:-1], value[1:], *ends, gamma, gae_lambda)
+    return Targets(advantage, advantage + value[:-1], rollout.valid[:-1])
+
+
+def actor_critic(
+    config: OnPolicyConfig, observation_space: Space, action_space: Space, seed: int
+) -> ActorCritic | RecurrentActorCritic:
+    """The actor and critic of a config: recurrent where its `recurrent` is not "none"; the standard deviation of Box
+    actions starts at its `initial_std`. Raises ValueError for layer_norm with a recurrent policy."""
+    named = {field.name: getattr(config, field.name) for field in fields(config)}
+    settings = {name: named[name] for name in POLICY_SETTINGS if name in named}
+    recurrent = named.get("recurrent", "none")
+    policy: ActorCritic | RecurrentActorCritic
+    if recurrent == "none":
+        policy = ActorCritic(observation_space, action_space, seed=seed, **settings)
+    elif settings.pop("layer_norm", False):
+        raise ValueError("layer_norm is for policies that are not recurrent: leave out recurrent, or layer_norm")
+    else:
+        sizes = (named["rnn_size"], named["sequence_length"] or config.num_steps)
+        policy = RecurrentActorCritic(observation_space, action_space, recurrent, *sizes, seed=seed, **settings)
     if isinstance(policy.head, GaussianHead):
-        nn.init.constant_(policy.head.log_std, math.log(getattr(config, "initial_std", 1.0)))
+        nn.init.constant_(policy.head.log_std, math.log(named.get("initial_std", 1.0)))
     return policy
 
 
-def _networks(config: Any, observation_space: Space, action_space: Space, seed: int) -> Any:
-    names = {field.name for field in fields(config)}
-    settings = {name: getattr(config, name) for name in POLICY_SETTINGS if name in names}
-    recurrent = getattr(config, "recurrent", "none")
-    if recurrent == "none":
-        return ActorCritic(observation_space, action_space, seed=seed, **settings)
-    if settings.pop("layer_norm", False):
-        raise ValueError("layer_norm is for policies without memory: leave out recurrent, or layer_norm")
-    return RecurrentActorCritic(
-        observation_space,
-        action_space,
-        recurrent,
-        config.rnn_size,
-        config.sequence_length or config.num_steps,
-        seed=seed,
-        **settings,
-    )
+def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
+    """Mean 0 and variance 1 over the valid rows of all learners."""
+    mask = valid.to(x.dtype)
+    count = mask.sum()
+    total = (x * mask).sum()
+    reduce(count, total)
+    centred = x - total / count.clamp(min=1)
+    squares = (centred.square() * mask).sum()
+    reduce(squares)
+    return centred / ((squares / count.clamp(min=1)).sqrt() + 1e-8)
 
 
-def normalized(x: Tensor, valid: Tensor) -> Tensor:
-    """Mean 0 and variance 1 over valid rows."""
-    centred = x - masked_mean(x, valid)
-    return centred / (masked_mean(centred.square(), valid).sqrt() + 1e-8)
-
-
-def check_ranges(config: Any, *, least_one: tuple[str, ...] = (), above_zero: tuple[str, ...] = ()) -> None:
-    """Raise ValueError for a setting out of range: counts of 1 or more, numbers above 0, shares in [0, 1]."""
-    for name in least_one:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be 1 or more, got {getattr(config, name)}")
-    for name in above_zero:
-        if not getattr(config, name) > 0:
-            raise ValueError(f"{name} must be above 0, got {getattr(config, name)}")
-    for name in ("gamma", "gae_lambda"):
-        if not 0 <= getattr(config, name, 0) <= 1:
-            raise ValueError(f"{name} must lie in [0, 1], got {getattr(config, name)}")
-    if getattr(config, "sequence_length", 0) and config.num_steps % config.sequence_length:
-        raise ValueError(f"sequence_length is {config.sequence_length}: let it divide num_steps, {config.num_steps}")
-    if config.schedule not in ("constant", "linear"):
-        raise ValueError(f"schedule must be 'constant' or 'linear', got {config.schedule!r}")
+def mean_weights(valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
+    """1 / number of valid rows of all learners, 0 at others: `x @ mean_weights(valid)` is the mean over valid rows."""
+    count = valid.sum()
+    reduce(count)
+    return valid / count.clamp(min=1)

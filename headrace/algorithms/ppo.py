@@ -4,118 +4,82 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
 from headrace.algorithms.minibatches import count, minibatches
-from headrace.algorithms.on_policy import OnPolicy, check_ranges, normalized
+from headrace.algorithms.on_policy import OnPolicy, Targets, normalized
 from headrace.core.device import known
 from headrace.core.fused import fused
-from headrace.core.returns import explained_variance, gae
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 
 METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
-FEWEST_ROWS = 1024  # of a rollout, below which gradients are too noisy: see docs/scaling.md
+MIN_ROWS = 1024  # of a rollout: with fewer, gradients are too noisy, see docs/scaling.md
 
 
-@dataclass(frozen=True)
-class PPOConfig:
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(ActorCriticConfig, OnPolicyConfig):
     """PPO's settings. Raises ValueError for one out of range."""
 
-    num_steps: int = 128  # steps of each env in a rollout
     epochs: int = 4  # passes over each rollout
-    minibatch_size: int = 256  # rows in a minibatch; taken so that all are of one size, the nearest to this
-    learning_rate: float = 3e-4  # of Adam, at the start
-    schedule: Literal["constant", "linear"] = "constant"  # of the learning rate: linear falls to 0 by the end
-    gamma: float = 0.99  # discount of the reward one step later
-    gae_lambda: float = 0.95  # share of longer returns in the advantage: 0 one step only, 1 all to the episode's end
-    clip: float = 0.2  # how far from 1 the probability ratio is rewarded to move
-    value_clip: float = 0.0  # how far a value may move from the one collected, in units of value_scale; 0 for off
+    minibatch_size: int = 256  # rows of a minibatch; minibatches have one size, the nearest to this that fits
+    gae_lambda: float = 0.95  # of generalised advantage estimation: 0 one-step, 1 returns to the rollout's end
+    clip: float = 0.2  # range around 1 in which the probability ratio is not clipped
+    value_clip: float = 0.0  # largest change of a value that counts, in standard deviations of returns; 0: off
     entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
     value_coef: float = 0.5  # weight of the value loss in the loss
-    max_grad_norm: float = 0.5  # the gradient's norm is scaled down to this
-    target_kl: float = 0.0  # a rollout is left once the KL divergence passes 1.5 times this, in nats; 0 for off
-    normalize_advantage: bool = True  # advantages to mean 0 and variance 1 over each rollout
-    hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
-    activation: str = "tanh"  # between them: tanh, relu, elu, silu, gelu, leaky_relu
+    target_kl: float = 0.0  # stop learning from a rollout at a KL divergence of 1.5 times this, in nats; 0: off
     layer_norm: bool = False  # layer normalisation before each activation
     shared: bool = False  # actor and critic share their hidden layers
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
     initial_std: float = 1.0  # standard deviation of Box actions at the start, in half their range
-    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
-    normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
-    recurrent: Literal["none", "gru", "lstm"] = "none"  # what remembers earlier observations, if anything
-    rnn_size: int = 64  # size of that memory
-    sequence_length: int = 0  # steps through which gradients go back in memory, a divisor of num_steps; 0 for all
-    normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
-
-    def __post_init__(self) -> None:
-        counts = ("num_steps", "epochs", "minibatch_size")
-        check_ranges(self, least_one=counts, above_zero=("learning_rate", "clip", "max_grad_norm", "initial_std"))
-        for name in ("value_clip", "target_kl"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 (off) or above, got {getattr(self, name)}")
 
     def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> PPOConfig:
-        """These settings, which are right for base_envs environments, made right for num_envs: docs/scaling.md.
+        """These settings, tuned for base_envs environments, adapted to num_envs: see docs/scaling.md.
 
-        fixed: settings to have as given; the others follow from them too.
+        fixed: settings that are given; the others follow from them too.
         """
         growth = num_envs / base_envs
-        foresight = self.gamma * self.gae_lambda
-        reach = ceil(1 / (1 - foresight)) if foresight < 1 else inf  # steps that an advantage sums over
+        decay = self.gamma * self.gae_lambda
+        horizon = ceil(1 / (1 - decay)) if decay < 1 else inf  # steps that an advantage sums over
         rows: float = self.num_steps * base_envs  # of a rollout
         if growth < 1:
-            rows = max(rows * sqrt(growth), min(rows, FEWEST_ROWS))
-        num_steps = max(round(rows / num_envs), min(self.num_steps, reach))
+            rows = max(rows * sqrt(growth), min(rows, MIN_ROWS))
+        num_steps = max(round(rows / num_envs), min(self.num_steps, horizon))
         if self.sequence_length:
             num_steps = ceil(num_steps / self.sequence_length) * self.sequence_length
         num_steps = fixed.get("num_steps", num_steps)
-        larger = growth * num_steps / self.num_steps  # rollouts
-        fresh = max(1.0, larger * sqrt(growth))  # how much less each row need be looked at
-        epochs = fixed.get("epochs", max(1, int(self.epochs / fresh)))
-        wider = 1 if "minibatch_size" in fixed else max(1, round(larger * epochs / self.epochs))  # minibatches
+        rollout_growth = growth * num_steps / self.num_steps
+        fewer_epochs = max(1.0, rollout_growth * sqrt(growth))
+        epochs = fixed.get("epochs", max(1, int(self.epochs / fewer_epochs)))
+        minibatch_growth = 1 if "minibatch_size" in fixed else max(1, round(rollout_growth * epochs / self.epochs))
         settings = {
             "num_steps": num_steps,
             "epochs": epochs,
-            "minibatch_size": self.minibatch_size * wider,
-            "learning_rate": self.learning_rate * sqrt(wider),
-            "target_kl": self.target_kl or (self.clip**2 / 2 if wider > 1 else 0.0),
+            "minibatch_size": self.minibatch_size * minibatch_growth,
+            "learning_rate": self.learning_rate * sqrt(minibatch_growth),
+            "target_kl": self.target_kl or (self.clip**2 / 2 if minibatch_growth > 1 else 0.0),
         }
         return replace(self, **settings | fixed)
 
 
-class PPO(OnPolicy):
-    """Learns a policy from rollouts that it collected itself."""
+class PPO(OnPolicy[PPOConfig]):
+    """Epochs of minibatch steps on each rollout.
+
+    Metrics: policy_gradient_loss, value_loss, entropy_loss, loss and clip_fraction are means over all minibatches;
+    approx_kl over those of the last epoch.
+    """
 
     name = "ppo"
-    config: PPOConfig
+    config = PPOConfig()
 
-    def __init__(self, policy: Policy, config: PPOConfig = PPOConfig(), seed: int = 0) -> None:
-        super().__init__(policy, config, seed)
-
-    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Learn from a rollout of this policy. progress: share of the training done, 0 .. 1.
-
-        Gives metrics under SB3's names. policy_gradient_loss, value_loss, entropy_loss, loss and clip_fraction are
-        means over all minibatches; approx_kl over the last epoch's; explained_variance is of the values collected.
-        """
-        config, value = self.config, rollout.value[:-1]
-        self.set_learning_rate(progress)
-        ends = (rollout.terminated, rollout.truncated)
-        advantage = gae(rollout.reward, value, rollout.value[1:], *ends, config.gamma, config.gae_lambda)
-        returns = advantage + value
-        order = self.permutation(rollout, config.epochs)
-        metrics = learn(self.policy, self.optimizer, rollout, advantage, returns, order, config)
-        metrics["explained_variance"] = explained_variance(value, returns, rollout.valid[:-1])
-        metrics["learning_rate"] = self.optimizer.learning_rate.clone()
-        self.policy.update_statistics(rollout, returns)
-        self.iteration += 1
-        return metrics
+    def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
+        order = self.permutation(rollout, self.config.epochs)
+        return learn(self.policy, self.optimizer, rollout, targets.advantage, targets.returns, order, self.config)
 
 
 @fused("ppo.learn", "headrace.bindings.ppo")
@@ -131,7 +95,7 @@ def learn(
     """Epochs of minibatch steps on the clipped objective; eq. 7 and 9 of the paper. Gives metrics (see PPO.update).
 
     advantage, returns: [T, N]; permutation: int64 [epochs, T * N], the order of rows in each epoch. Every minibatch has
-    the same shape; dead rows in it weigh nothing.
+    the same shape; masked rows in it have weight 0.
     """
     rows, unit = policy.rows, policy.sequence_length
     valid = rows(rollout.valid[: rollout.num_steps])
@@ -161,7 +125,7 @@ def learn(
             log_ratios.append(log_ratio)
             weights.append(weight)
         if skip is not None and known(skip):
-            break  # nothing moves any more
+            break  # all further steps would be skipped
     return _metrics(losses, torch.stack(log_ratios), torch.stack(weights), number, config.clip)
 
 
@@ -170,7 +134,7 @@ def ppo_loss(
 ) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
     """The loss of a minibatch, its parts in METRICS' order, and the log of the probability ratio [B], without gradient.
 
-    weight [B]: 1 / number of valid rows, 0 at dead ones: `x @ weight` is the mean over valid rows.
+    weight [B]: 1 / number of valid rows, 0 at masked ones: `x @ weight` is the mean over valid rows.
     """
     log_prob, entropy, value = policy.log_prob_entropy_value(batch["inputs"], batch["action"])
     log_ratio = log_prob - batch["log_prob"]
@@ -180,9 +144,9 @@ def ppo_loss(
     scale = policy.value_scale()
     error = (value - batch["returns"]).square()
     if config.value_clip:
-        reach = config.value_clip * scale
-        moved = (value - batch["value"]).clamp(-reach, reach)
-        error = torch.maximum(error, (batch["value"] + moved - batch["returns"]).square())
+        limit = config.value_clip * scale
+        clipped = batch["value"] + (value - batch["value"]).clamp(-limit, limit)
+        error = torch.maximum(error, (clipped - batch["returns"]).square())
     value_loss = (error @ weight) / scale**2
 
     entropy_loss = -(entropy @ weight)

@@ -143,7 +143,7 @@ def inputs(policy: ActorQ, batches: Batch) -> list[Inputs]:
         for part in (batches.next_observation, batches.observation)
     )
     seen = torch.cat((following, now), 1)
-    taken = torch.cat((now, policy.normalized(batches.action)), 2)
+    taken = torch.cat((now, policy.normalize_action(batches.action)), 2)
     chosen = torch.cat((seen, seen.new_empty(steps, 2 * rows, policy.action_size)), 2)
     reward, discount, weight = (x.unsqueeze(2) for x in (batches.reward, batches.discount, batches.weight))
     share = weight / weight.count_nonzero(1).clamp(min=1).unsqueeze(1)

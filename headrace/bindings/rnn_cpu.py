@@ -1,4 +1,4 @@
-"""Core.sequence with its steps compiled, forward and backward, for the CPU."""
+"""RNNCell.sequence with its steps compiled, forward and backward, for the CPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.kernels.nn.rnn_arguments import CHUNK, Job, Slopes
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import Team, state
-from headrace.policies.rnn import GATES, Core
+from headrace.policies.rnn import GATES, RNNCell
 
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "f4e60ef965a321a4"
-SOURCES = ((Core, "_step"), (Core, "_stacked"))
-ANNOUNCEMENT = "compiling recurrent cores (once, about 4 s) ..."
+DIGEST = "48793c6c61543d06"
+SOURCES = ((RNNCell, "_step"), (RNNCell, "_stacked"))
+ANNOUNCEMENT = "compiling recurrent networks (once, about 4 s) ..."
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
 _teams = {"forward": Team(), "backward": Team()}
 _NONE = np.empty(0, np.float32)
@@ -39,7 +39,7 @@ def _run(name: str, job: Job, *more: Any) -> None:
 
 
 class _Recurrence(torch.autograd.Function):
-    """Outputs [K, T, N, size] from projected features [K, T, N, gates * size]; see Core.recur."""
+    """Outputs [K, T, N, size] from projected features [K, T, N, gates * size]; see RNNCell.recur."""
 
     @staticmethod
     def forward(
@@ -47,25 +47,25 @@ class _Recurrence(torch.autograd.Function):
         projected: Tensor,
         weight: Tensor,
         bias: Tensor,
-        core: Core,
+        rnn: RNNCell,
         memory: Tensor,
         valid: Tensor,
         burn_in: int,
     ) -> Tensor:
         copies, steps, envs, _ = projected.shape
-        size, lstm = core.size, core.kind == "lstm"
+        size, lstm = rnn.size, rnn.kind == "lstm"
         gate, output = torch.empty(projected.shape), torch.empty(copies, steps, envs, size)
         extra, before = torch.empty_like(output), torch.empty_like(output)
         cell = torch.empty_like(output) if lstm else torch.empty(0)
-        start = core._stacked(memory)
+        start = rnn._stacked(memory)
         before[:, 0] = start[..., :size]
         if lstm:
             cell[:, 0] = start[..., size:]
         given = (_flat(projected), _flat(weight), _flat(bias), _flat(valid.float()))
-        shape = (np.uint64(number) for number in (copies, steps, envs, size, GATES[core.kind]))
+        shape = (np.uint64(number) for number in (copies, steps, envs, size, GATES[rnn.kind]))
         parts: Any = (*shape, *given, *map(_flat, (gate, before, cell, extra, output)))
         ctx.job = Job(*parts)
-        ctx.before, ctx.core, ctx.plain = before, core, (memory, valid, burn_in)
+        ctx.before, ctx.rnn, ctx.plain = before, rnn, (memory, valid, burn_in)
         ctx.save_for_backward(projected, weight, bias)
         _run("forward", ctx.job)
         return output
@@ -75,12 +75,12 @@ class _Recurrence(torch.autograd.Function):
         projected, weight, bias = ctx.saved_tensors
         nothing = (None,) * 4
         if torch.is_grad_enabled():  # slopes are to be differentiated in turn: by torch, through the plain steps
-            outputs = Core.recur.plain(ctx.core, projected, *ctx.plain)  # type: ignore[attr-defined]
+            outputs = RNNCell.recur.plain(ctx.rnn, projected, *ctx.plain)  # type: ignore[attr-defined]
             return *torch.autograd.grad(outputs, (projected, weight, bias), slope, create_graph=True), *nothing
-        job, lstm = ctx.job, ctx.core.kind == "lstm"
+        job, lstm = ctx.job, ctx.rnn.kind == "lstm"
         gate = torch.empty_like(projected)
         remembered = gate if lstm else torch.empty_like(projected)
-        carried = torch.zeros(2, *projected.shape[:1], projected.shape[2], ctx.core.size)
+        carried = torch.zeros(2, *projected.shape[:1], projected.shape[2], ctx.rnn.size)
         slopes = Slopes(
             np.uint64(ctx.plain[2]),
             _flat(weight.transpose(1, 2)),
@@ -93,17 +93,17 @@ class _Recurrence(torch.autograd.Function):
         return gate, of_weight, of_memory.sum(1, True), *nothing
 
 
-def serves(core: Core, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> bool | str:
+def serves(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> bool | str:
     """Whether these sequences are such as the kernel knows; else the reason."""
     if projected.device.type != "cpu" or projected.dtype != torch.float32 or memory.requires_grad:
         return False
-    if core.size % int(WIDTH):
-        return f"a memory of {core.size} is not a multiple of {WIDTH}"
+    if rnn.size % int(WIDTH):
+        return f"a memory of {rnn.size} is not a multiple of {WIDTH}"
     return True
 
 
-@register("core.recur", serves, DIGEST, SOURCES)
-def recur(core: Core, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
-    """headrace.policies.rnn.Core.recur, with the same outputs and gradients within rounding."""
-    weights = (core.weight_memory, core.bias_memory)
-    return _Recurrence.apply(projected, *weights, core, memory, valid, burn_in)  # type: ignore[no-any-return]
+@register("rnn.recur", serves, DIGEST, SOURCES)
+def recur(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
+    """headrace.policies.rnn.RNNCell.recur, with the same outputs and gradients within rounding."""
+    weights = (rnn.weight_hidden, rnn.bias_hidden)
+    return _Recurrence.apply(projected, *weights, rnn, memory, valid, burn_in)  # type: ignore[no-any-return]

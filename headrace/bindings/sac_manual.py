@@ -22,9 +22,9 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "a0d7bd176dfe2220"
+DIGEST = "6d3f8517bcadb520"
 SOURCES: Any = (
-    *((ActorQ, name) for name in ("sample", "_normal", "propose", "normalized")),
+    *((ActorQ, name) for name in ("sample", "_normal", "actor_output", "normalize_action")),
     *(
         (squashed_gaussian, "sample"),
         (squashed_gaussian, "split"),

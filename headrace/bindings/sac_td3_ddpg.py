@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.ddpg import DDPGConfig
-from headrace.algorithms.deterministic import Networks
 from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
 from headrace.algorithms.td3 import TD3Config
 from headrace.bindings import sac_manual, td3_manual
@@ -101,7 +101,7 @@ class _Learner:
         for target, part in ((now, batches.observation), (later, batches.next_observation)):
             encoded = policy.encoder(tree_map(lambda x: x.flatten(0, 1), part))
             lay(target, encoded.view(self.steps, self.rows, -1))
-        lay(action, policy.normalized(batches.action))
+        lay(action, policy.normalize_action(batches.action))
         share = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
         for target, column in zip(columns, (batches.reward, batches.discount, share), strict=True):
             lay(target, column.unsqueeze(2))
@@ -196,7 +196,7 @@ def _follow(
 
 def td3_serves(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> bool:
     """Whether the kernel is the best there is."""
-    return random.device.type == "cpu" and _knows(networks.policy, networks.actor, networks.critics)
+    return random.device.type == "cpu" and _knows(networks.policy, networks.actor_optimizer, networks.critic_optimizer)
 
 
 @register("td3.learn", td3_serves, td3_manual.TD3_DIGEST, td3_manual.SOURCES)
@@ -211,7 +211,9 @@ def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, co
 
 def ddpg_serves(networks: Networks, batches: Batch, config: DDPGConfig) -> bool:
     """Whether the kernel is the best there is."""
-    return batches.reward.device.type == "cpu" and _knows(networks.policy, networks.actor, networks.critics)
+    return batches.reward.device.type == "cpu" and _knows(
+        networks.policy, networks.actor_optimizer, networks.critic_optimizer
+    )
 
 
 @register("ddpg.learn", ddpg_serves, td3_manual.DDPG_DIGEST, td3_manual.SOURCES)

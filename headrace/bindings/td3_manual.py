@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.ddpg import DDPGConfig
-from headrace.algorithms.deterministic import Networks
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.td3 import METRICS, TD3Config
 from headrace.bindings.manual_backward import Inputs, actor_tower, critic_tower, inputs, why_not
@@ -22,9 +22,9 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-TD3_DIGEST, DDPG_DIGEST = "5899ee07cc3a2fa3", "8f191abdd9793e3f"
+TD3_DIGEST, DDPG_DIGEST = "869db42d7951d1ae", "6b9c15aad5d42444"
 SOURCES = (
-    *((ActorQ, name) for name in ("best", "propose", "normalized")),
+    *((ActorQ, name) for name in ("best_action", "actor_output", "normalize_action")),
     *((Critics, "forward"), (Adam, "step"), (Adam, "_move")),
 )
 
@@ -34,7 +34,7 @@ class _Learner:
 
     def __init__(self, networks: Networks, rows: int) -> None:
         policy, target = networks.policy, networks.target
-        self.rows, self.address = rows, networks.critics.flat.data_ptr()
+        self.rows, self.address = rows, networks.critic_optimizer.flat.data_ptr()
         self.size, self.encoded = policy.action_size, policy.encoder.size
         self.actor, self.next_actor = actor_tower(policy, rows), actor_tower(target, rows)
         self.critics = critic_tower(policy.critics, rows, policy.activation)
@@ -68,7 +68,7 @@ _learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
 
 def _learner(networks: Networks, rows: int) -> _Learner:
     learner = _learners.get(networks.policy)
-    if learner is None or (learner.rows, learner.address) != (rows, networks.critics.flat.data_ptr()):
+    if learner is None or (learner.rows, learner.address) != (rows, networks.critic_optimizer.flat.data_ptr()):
         learner = _learners[networks.policy] = _Learner(networks, rows)
     return learner
 
@@ -115,7 +115,7 @@ def ddpg_serves(networks: Networks, batches: Batch, config: DDPGConfig | TD3Conf
     """Whether it was written for this policy; else the reason why not."""
     if batches.reward.device.type != "cpu":
         return False
-    return why_not(networks.policy, networks.actor, networks.critics) or True
+    return why_not(networks.policy, networks.actor_optimizer, networks.critic_optimizer) or True
 
 
 @register("ddpg.learn", ddpg_serves, DDPG_DIGEST, SOURCES)

@@ -11,7 +11,7 @@ from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Space, is_image, leaves, to_json
-from headrace.policies.base import Evaluation, Policy, PolicyOutput
+from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
@@ -95,9 +95,9 @@ class ActorCritic(Policy):
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, rnn_state)
 
-    def log_prob_entropy_value(self, observation: Any, action: Tensor) -> Evaluation:
+    def log_prob_entropy_value(self, observation: Any, action: Tensor) -> LogProbEntropyValue:
         distribution, value = self(observation)
-        return Evaluation(distribution.log_prob(action), distribution.entropy(), value)
+        return LogProbEntropyValue(distribution.log_prob(action), distribution.entropy(), value)
 
     @fused("actor_critic.value", "headrace.bindings.acting")
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
@@ -110,12 +110,12 @@ class ActorCritic(Policy):
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
 
-    def evaluate_rollout(self, rollout: Rollout) -> Evaluation:
+    def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
         shape = (rollout.num_steps, rollout.num_envs)
         evaluation = self.log_prob_entropy_value(
             flatten(rollout.observation[: rollout.num_steps]), flatten(rollout.action)
         )
-        return Evaluation(*(x.view(shape) for x in evaluation))
+        return LogProbEntropyValue(*(x.view(shape) for x in evaluation))
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         valid = rollout.valid[: rollout.num_steps].flatten()

@@ -91,7 +91,7 @@ class ActorQ(Policy):
         """What the critics learn: the encoder's too."""
         return [*self.encoder.parameters(), *self.critics.parameters()]
 
-    def propose(self, encoded: Tensor) -> Tensor:
+    def actor_output(self, encoded: Tensor) -> Tensor:
         """What the actor puts out for encoded observations [B, F]: [K, B], and 2 K of a stochastic one."""
         output: Tensor = self.actor_out(self.actor(encoded))
         return output
@@ -99,18 +99,18 @@ class ActorQ(Policy):
     def sample(self, encoded: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised actions [B, K] of a stochastic actor, drawn with uniform `noise` [B, num_draws], and their
         log-density [B]. Differentiable in the actor: the reparameterisation of Haarnoja et al. 2018, appendix C."""
-        action, log_prob = sample(self.propose(encoded), self._normal(random))
+        action, log_prob = sample(self.actor_output(encoded), self._normal(random))
         return action.t(), log_prob
 
     def _normal(self, random: Tensor) -> Tensor:
         """Standard normals [K, B] from uniform draws [B, num_draws]."""
         return box_muller(random.t(), self.action_size)
 
-    def best(self, encoded: Tensor) -> Tensor:
+    def best_action(self, encoded: Tensor) -> Tensor:
         """Normalised actions [B, K] without noise. Differentiable in the actor."""
-        return self.propose(encoded)[: self.action_size].tanh().t()
+        return self.actor_output(encoded)[: self.action_size].tanh().t()
 
-    def normalized(self, action: Tensor) -> Tensor:
+    def normalize_action(self, action: Tensor) -> Tensor:
         """Actions [B, K] of the space's units as the critics see them: clipped to the bounds, which are -1 and 1."""
         return ((action - self.center) / self.half_range).clamp(-1, 1)
 
@@ -123,7 +123,7 @@ class ActorQ(Policy):
             return PolicyOutput(padded.action[:rows], None, None, tree_map(lambda x: x[:rows], padded.rnn_state))
         encoded, remembered = step(self.encoder, observation, rnn_state)
         if random is None:
-            action = self.best(encoded)
+            action = self.best_action(encoded)
         else:
             action, rnn_state = self._explore(encoded, rnn_state, random)
         action = torch.addcmul(self.center, action, self.half_range)
@@ -141,9 +141,9 @@ class ActorQ(Policy):
             rnn_state = torch.cat((before, normal.t()), 1)
             uniform = torch.erf(normal.t() * math.sqrt(0.5))  # uniform, where memory is normal
         if self.deterministic:
-            action = torch.addcmul(self.best(encoded), normal.t(), self.exploration).clamp(-1, 1)
+            action = torch.addcmul(self.best_action(encoded), normal.t(), self.exploration).clamp(-1, 1)
         else:
-            action = sample(self.propose(encoded), normal)[0].t()
+            action = sample(self.actor_output(encoded), normal)[0].t()
         return torch.where(self.random > 0, uniform, action), rnn_state
 
     def columns(self) -> dict[str, Column | Columns]:
@@ -161,7 +161,7 @@ class ActorQ(Policy):
         if rnn_state is None:
             rnn_state = self.initial_state(batch_size(observation))
         encoded, _ = step(self.encoder, observation, rnn_state)
-        values: Tensor = self.critics(encoded, self.best(encoded))
+        values: Tensor = self.critics(encoded, self.best_action(encoded))
         return values.amin(0)
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:

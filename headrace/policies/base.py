@@ -21,7 +21,7 @@ class PolicyOutput(NamedTuple):
     rnn_state: Any  # what the policy wants back at the next step; None for one without memory
 
 
-class Evaluation(NamedTuple):
+class LogProbEntropyValue(NamedTuple):
     """How likely given actions are, with gradients."""
 
     log_prob: Tensor  # [B]
@@ -49,7 +49,7 @@ class Policy(nn.Module):
         """Decide for N environments: sampled with `noise` [N, num_draws], or the most likely action without."""
         raise NotImplementedError
 
-    def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> Evaluation:
+    def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> LogProbEntropyValue:
         """log_prob, entropy and value of B rows as inputs() gives them (of a policy without memory: observations) and
         B actions, differentiable."""
         raise NotImplementedError
@@ -74,7 +74,7 @@ class Policy(nn.Module):
         """Units of return in one unit of the critic's output: losses of values are counted in these."""
         return 1.0
 
-    def evaluate_rollout(self, rollout: Rollout) -> Evaluation:
+    def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
         """evaluate() of a whole rollout, [T, N] each: log_prob equals what was collected."""
         raise NotImplementedError
 

@@ -87,7 +87,7 @@ class QNetwork(Policy):
         advantage = self.out(self.branch(features))
         return self.value_out(self.value_branch(features)) + advantage - advantage.mean(0)
 
-    def chosen(self, observation: Any, action: Tensor) -> Tensor:
+    def action_value(self, observation: Any, action: Tensor) -> Tensor:
         """The value of the actions that were taken, [N]."""
         return self(observation).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 

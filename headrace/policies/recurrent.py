@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.data.rollout import Column, Columns, Group, Rollout, flatten, sequences
 from headrace.data.spaces import Space, to_json
-from headrace.policies.base import Evaluation, Policy, PolicyOutput
+from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
 from headrace.policies.numpy_io import batch_size
-from headrace.policies.rnn import Core
+from headrace.policies.rnn import RNNCell
 
 
 class RecurrentActorCritic(Policy):
@@ -57,21 +57,21 @@ class RecurrentActorCritic(Policy):
         self.num_draws = self.head.num_draws
         trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
         self.trunks: Any = nn.ModuleList(trunks)
-        self.core = Core(recurrent, copies, trunks[0].outputs, rnn_size, generator)
+        self.rnn = RNNCell(recurrent, copies, trunks[0].outputs, rnn_size, generator)
         self.actor_out = Readout(rnn_size, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(rnn_size, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rnn_state = self.initial_state(batch_size(observation)) if rnn_state is None else rnn_state
-        features, after = self.core(self._features(observation), rnn_state)
+        features, after = self.rnn(self._features(observation), rnn_state)
         distribution, value = self._outcome(features)
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, after)
 
-    def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> Evaluation:
+    def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> LogProbEntropyValue:
         distribution, value = self(inputs)
-        return Evaluation(distribution.log_prob(action), distribution.entropy(), value)
+        return LogProbEntropyValue(distribution.log_prob(action), distribution.entropy(), value)
 
     def forward(self, inputs: Any) -> tuple[Any, Tensor]:
         """The distribution over actions, and the value [R] in units of return, of rows as inputs() gives them."""
@@ -83,16 +83,16 @@ class RecurrentActorCritic(Policy):
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """What distribution() is made of. The core's are among them whole; those of a critic apart do not matter."""
-        parts = (self.encoder, self.head, self.trunks[0], self.core, self.actor_out)
+        parts = (self.encoder, self.head, self.trunks[0], self.rnn, self.actor_out)
         return [p for part in parts for p in part.parameters()]
 
     def shared_parameters(self) -> list[nn.Parameter]:
         """What both distribution() and value() are made of."""
-        parts = (self.encoder, self.trunks[0], self.core) if self.shared else (self.encoder,)
+        parts = (self.encoder, self.trunks[0], self.rnn) if self.shared else (self.encoder,)
         return [p for part in parts for p in part.parameters()]
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
-        return self._outcome(self.core(self._features(observation), rnn_state)[0])[1]
+        return self._outcome(self.rnn(self._features(observation), rnn_state)[0])[1]
 
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
@@ -108,7 +108,7 @@ class RecurrentActorCritic(Policy):
         features = self._features(inputs.observation).unflatten(1, (-1, length)).transpose(1, 2)
         rnn_state = inputs.rnn_state.unflatten(0, (-1, length))[:, 0]
         valid = inputs.valid.unflatten(0, (-1, length)).t()
-        return self.core.sequence(features, rnn_state, valid).transpose(1, 2).flatten(1, 2)
+        return self.rnn.sequence(features, rnn_state, valid).transpose(1, 2).flatten(1, 2)
 
     def _outcome(self, features: Tensor) -> tuple[Any, Tensor]:
         """Distribution and value from the cores' outputs [K, R, size]."""
@@ -117,7 +117,7 @@ class RecurrentActorCritic(Policy):
         return self.head(self.actor_out(features[0])), value
 
     def columns(self) -> dict[str, Column | Columns]:
-        return {"rnn_state": Column((self.core.copies * self.core.width,))}
+        return {"rnn_state": Column((self.rnn.copies * self.rnn.width,))}
 
     def rows(self, column: Any) -> Any:
         return sequences(column, self.sequence_length)
@@ -131,13 +131,13 @@ class RecurrentActorCritic(Policy):
         }
         return self.rows(Group(named))
 
-    def evaluate_rollout(self, rollout: Rollout) -> Evaluation:
+    def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
         evaluation = self.log_prob_entropy_value(self.inputs(rollout), self.rows(rollout.action))
         blocks = (-1, rollout.num_envs, self.sequence_length)
-        return Evaluation(*(x.view(blocks).transpose(1, 2).flatten(0, 1) for x in evaluation))
+        return LogProbEntropyValue(*(x.view(blocks).transpose(1, 2).flatten(0, 1) for x in evaluation))
 
     def initial_state(self, num_envs: int) -> Tensor:
-        return self.critic_out.weight.new_zeros(num_envs, self.core.copies * self.core.width)
+        return self.critic_out.weight.new_zeros(num_envs, self.rnn.copies * self.rnn.width)
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         valid = rollout.valid[: rollout.num_steps].flatten()
@@ -150,8 +150,8 @@ class RecurrentActorCritic(Policy):
             "policy": "RecurrentActorCritic",
             "observation_space": to_json(self.observation_space),
             "action_space": to_json(self.action_space),
-            "recurrent": self.core.kind,
-            "rnn_size": self.core.size,
+            "recurrent": self.rnn.kind,
+            "rnn_size": self.rnn.size,
             "sequence_length": self.sequence_length,
             "hidden": list(self.hidden),
             "activation": self.activation,

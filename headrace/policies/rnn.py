@@ -14,7 +14,7 @@ GATES = {"gru": 3, "lstm": 4}
 STATES = {"gru": 1, "lstm": 2}  # vectors of the core's size in its memory: the output, and an LSTM's cell
 
 
-class Core(nn.Module):
+class RNNCell(nn.Module):
     """K cores of one kind and size side by side, each with weights of its own: [K, N, inputs] -> [K, N, size].
 
     kind: "gru" (Cho et al. 2014, arXiv:1406.1078) or "lstm" (Hochreiter & Schmidhuber 1997; forget gates begin open,
@@ -36,9 +36,9 @@ class Core(nn.Module):
             return torch.stack([torch.cat(parts[k * gates : (k + 1) * gates], 1) for k in range(copies)])
 
         self.weight_input = nn.Parameter(orthogonal(inputs))  # [K, inputs, gates * size]
-        self.weight_memory = nn.Parameter(orthogonal(size))  # [K, size, gates * size]
+        self.weight_hidden = nn.Parameter(orthogonal(size))  # [K, size, gates * size]
         self.bias_input = nn.Parameter(torch.zeros(copies, 1, gates * size))
-        self.bias_memory = nn.Parameter(torch.zeros(copies, 1, gates * size))
+        self.bias_hidden = nn.Parameter(torch.zeros(copies, 1, gates * size))
         if kind == "lstm":
             with torch.no_grad():
                 self.bias_input[..., size : 2 * size] = 1.0
@@ -58,7 +58,7 @@ class Core(nn.Module):
         projected = self._project(features.flatten(1, 2)).view(copies, steps, envs, -1)
         return self.recur(projected, rnn_state, valid, burn_in)
 
-    @fused("core.recur", "headrace.bindings.rnn_cpu")
+    @fused("rnn.recur", "headrace.bindings.rnn_cpu")
     def recur(self, projected: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int) -> Tensor:
         """sequence(), from what features say to the gates, [K, T, N, gates * size]."""
         keep = valid.to(projected.dtype).unsqueeze(-1)
@@ -76,7 +76,7 @@ class Core(nn.Module):
         """projected [K, N, gates * size], state [K, N, width] -> the next state."""
         size = self.size
         before = state[..., :size]
-        remembered = torch.baddbmm(self.bias_memory, before, self.weight_memory)
+        remembered = torch.baddbmm(self.bias_hidden, before, self.weight_hidden)
         if self.kind == "gru":
             opened = torch.sigmoid(projected[..., : 2 * size] + remembered[..., : 2 * size])
             reset, keep = opened.split(size, -1)
@@ -105,22 +105,22 @@ class RecurrentEncoder(nn.Module):
     def __init__(self, encoder: Any, kind: str, size: int, burn_in: int, generator: torch.Generator) -> None:
         super().__init__()
         self.encoder, self.burn_in = encoder, burn_in
-        self.core = Core(kind, 1, encoder.size, size, generator)
-        self.size, self.width = encoder.size + size, self.core.width
+        self.rnn = RNNCell(kind, 1, encoder.size, size, generator)
+        self.size, self.width = encoder.size + size, self.rnn.width
 
     def forward(self, history: Any) -> Tensor:
         """Features [S * L, size] of the L rows that are meant in each of S histories; see headrace.data.sequences."""
         valid, at = history.valid, history.at
         encoded = self.encoder(flatten(history.observation)).unflatten(0, valid.shape)
         rnn_state = history.rnn_state[:, : self.width]
-        outputs = self.core.sequence(encoded.transpose(0, 1).unsqueeze(0), rnn_state, valid.t(), self.burn_in)
+        outputs = self.rnn.sequence(encoded.transpose(0, 1).unsqueeze(0), rnn_state, valid.t(), self.burn_in)
         features = torch.cat((encoded, outputs[0].transpose(0, 1)), 2)
         return features.take_along_dim(at.unsqueeze(2), 1).flatten(0, 1)
 
     def step(self, observation: Any, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
         """Features [N, size] of N observations, and the memory [N, width] after them. memory: [N, width or more]."""
         encoded = self.encoder(observation)
-        outputs, rnn_state = self.core(encoded.unsqueeze(0), rnn_state[:, : self.width])
+        outputs, rnn_state = self.rnn(encoded.unsqueeze(0), rnn_state[:, : self.width])
         return torch.cat((encoded, outputs[0]), 1), rnn_state
 
     def update_statistics(self, observation: Any, valid: Tensor) -> None:

@@ -40,8 +40,8 @@ def build(seed=0):
     ddpg = DDPG.build(SMALL, OBSERVATIONS, ACTIONS, seed, "cpu")
     with torch.no_grad():  # an actor whose outputs vary, and a target that is not the policy
         ddpg.policy.actor_out.weight.mul_(50)
-        ddpg.networks.slow_actor.copy_(ddpg.networks.actor.flat + 0.02)
-        ddpg.networks.slow_critics.add_(0.02)
+        ddpg.networks.target_actor.copy_(ddpg.networks.actor_optimizer.flat + 0.02)
+        ddpg.networks.target_critics.add_(0.02)
     return ddpg
 
 

@@ -16,7 +16,7 @@ from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.base import Evaluation, Policy
+from headrace.policies.base import LogProbEntropyValue, Policy
 
 RAW = {"normalize_observation": False, "normalize_return": False}
 SMALL = PPOConfig(num_steps=8, epochs=2, minibatch_size=40, hidden=(8,), **RAW)
@@ -64,8 +64,8 @@ class Table(Policy):
         super().__init__()
         self.table = torch.nn.ParameterList([torch.tensor(x) for x in (log_prob, entropy, value)])
 
-    def evaluate(self, observation, action):
-        return Evaluation(*self.table)
+    def log_prob_entropy_value(self, observation, action):
+        return LogProbEntropyValue(*self.table)
 
 
 def test_loss_and_gradient_by_hand():

@@ -76,9 +76,9 @@ def cell_of(core):
     cell = kind(core.weight_input.shape[1], core.size).double()
     with torch.no_grad():
         cell.weight_ih.copy_(core.weight_input[0].t())
-        cell.weight_hh.copy_(core.weight_memory[0].t())
+        cell.weight_hh.copy_(core.weight_hidden[0].t())
         cell.bias_ih.copy_(core.bias_input[0, 0])
-        cell.bias_hh.copy_(core.bias_memory[0, 0])
+        cell.bias_hh.copy_(core.bias_hidden[0, 0])
     return cell
 
 
@@ -121,7 +121,7 @@ def test_dqns_gradient_steps_equal_an_independent_calculation(recurrent):
              (dqn.policy.trunk.layers[0], dqn.policy.out)]  # fmt: skip
     layers = [pair for group in dense for pair in group]
     slow_layers = [tuple(x.detach().clone() for x in pair) for pair in layers]
-    cell, slow_cell = cell_of(dqn.policy.encoder.core), cell_of(dqn.policy.encoder.core)
+    cell, slow_cell = cell_of(dqn.policy.encoder.rnn), cell_of(dqn.policy.encoder.rnn)
     optimizer = adam(layers, [tuple(cell.parameters())], rate=1e-2)
     losses = []
     for g in range(2):
@@ -140,10 +140,10 @@ def test_dqns_gradient_steps_equal_an_independent_calculation(recurrent):
         follow(slow_layers, layers, 0.3)
         follow_cell(slow_cell, cell, 0.3)
     share = torch.full((2,), 0.3)
-    metrics, _ = dqn_module.learn.plain(dqn.policy, dqn.target, dqn.slow, dqn.optimizer, batches, share, config)
+    metrics, _ = dqn_module.learn.plain(dqn.policy, dqn.target, dqn.target_flat, dqn.optimizer, batches, share, config)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
-    same_cells(cell_of(dqn.policy.encoder.core), cell, 2e-5)
-    same_cells(cell_of(dqn.target.encoder.core), slow_cell, 2e-5)
+    same_cells(cell_of(dqn.policy.encoder.rnn), cell, 2e-5)
+    same_cells(cell_of(dqn.target.encoder.rnn), slow_cell, 2e-5)
     mine = [(x.weight.double(), x.bias.double()) for x in (dqn.policy.trunk.layers[0], dqn.policy.out)]
     same_layers(mine, layers, 2e-5)
     with pytest.raises(AssertionError):  # the tolerance can tell
@@ -161,7 +161,7 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
         critic_layers(sac.policy.critics),
         critic_layers(sac.policy.critics),
     )
-    cell, slow_cell = cell_of(sac.policy.encoder.core), cell_of(sac.policy.encoder.core)
+    cell, slow_cell = cell_of(sac.policy.encoder.rnn), cell_of(sac.policy.encoder.rnn)
     log_alpha = torch.tensor(float(sac.log_temperature.detach()), dtype=torch.float64, requires_grad=True)
     of_actor, of_alpha = adam(actor, rate=1e-2), torch.optim.Adam([log_alpha], 1e-2)
     of_critics = adam(*critics, [tuple(cell.parameters())], rate=1e-2)
@@ -191,12 +191,12 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
         for slow, fast in zip(targets, critics, strict=True):
             follow(slow, fast, 0.2)
         follow_cell(slow_cell, cell, 0.2)
-    sac_module.learn.plain(sac.policy, sac.target, sac.target_flat, sac.tools, batches, random, config)
+    sac_module.learn.plain(sac.policy, sac.target, sac.target_flat, sac.adam, batches, random, config)
     same_layers(actor_layers(sac.policy), actor, 2e-5)
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs, 2e-5)
-    same_cells(cell_of(sac.policy.encoder.core), cell, 2e-5)
-    same_cells(cell_of(sac.target.encoder.core), slow_cell, 2e-5)
+    same_cells(cell_of(sac.policy.encoder.rnn), cell, 2e-5)
+    same_cells(cell_of(sac.target.encoder.rnn), slow_cell, 2e-5)
     with pytest.raises(AssertionError):
         same_cells(cell, slow_cell, 2e-5)
 
@@ -237,8 +237,8 @@ def test_a_sequence_of_the_replay_gives_the_actions_that_were_collected(name, re
         if name == "sac":
             action, _ = policy.sample(encoded, torch.cat(random).flatten(0, 1)[rows])
         else:
-            action = policy.best(encoded)
-    torch.testing.assert_close(action, policy.normalized(batch.action), rtol=1e-4, atol=1e-5)
+            action = policy.best_action(encoded)
+    torch.testing.assert_close(action, policy.normalize_action(batch.action), rtol=1e-4, atol=1e-5)
 
 
 def test_noise_that_lasts_is_remembered_beside_what_was_seen():

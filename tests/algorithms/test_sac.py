@@ -51,7 +51,7 @@ def build(config=SMALL, seed=0):
 
 
 def steps(sac, batches, random):
-    return learn.plain(sac.policy, sac.target, sac.target_flat, sac.tools, batches, random, sac.config)
+    return learn.plain(sac.policy, sac.target, sac.target_flat, sac.adam, batches, random, sac.config)
 
 
 def drawn(layers, observation, random):
@@ -167,7 +167,7 @@ def test_rehearsing_leaves_no_trace_and_a_saved_state_goes_on_bit_for_bit():
     other.load_state_dict(sac.state_dict())
     ends = [algorithm.update(collected(sac, seed=2), 0.0) for algorithm in (sac, other)]
     assert ends[0] == ends[1]
-    assert torch.equal(sac.tools.critics.flat, other.tools.critics.flat) and torch.equal(
+    assert torch.equal(sac.adam.critics.flat, other.adam.critics.flat) and torch.equal(
         sac.target_flat, other.target_flat
     )
 

@@ -41,8 +41,8 @@ def build(config=SMALL, seed=0):
     td3 = TD3.build(config, OBSERVATIONS, ACTIONS, seed, "cpu")
     with torch.no_grad():  # an actor whose outputs vary, and a target that is not the policy
         td3.policy.actor_out.weight.mul_(50)
-        td3.networks.slow_actor.copy_(td3.networks.actor.flat + 0.02)
-        td3.networks.slow_critics.add_(0.02)
+        td3.networks.target_actor.copy_(td3.networks.actor_optimizer.flat + 0.02)
+        td3.networks.target_critics.add_(0.02)
     return td3
 
 
@@ -95,8 +95,8 @@ def test_the_actor_waits_for_the_critics_across_calls():
     for g in range(7):
         part = type(batches)(*(x[g : g + 1] for x in batches))
         learn.plain(parts.networks, part, random[g : g + 1], g % 2, SMALL)
-    assert torch.equal(whole.networks.actor.flat, parts.networks.actor.flat)
-    assert whole.networks.actor.steps == 3 and whole.networks.critics.steps == 7
+    assert torch.equal(whole.networks.actor_optimizer.flat, parts.networks.actor_optimizer.flat)
+    assert whole.networks.actor_optimizer.steps == 3 and whole.networks.critic_optimizer.steps == 7
 
 
 def test_dead_rows_weigh_nothing():
@@ -131,7 +131,7 @@ def test_a_saved_state_goes_on_bit_for_bit():
     other.load_state_dict(td3.state_dict())
     assert other.policy.random == td3.policy.random == 0
     ends = [algorithm.update(collected(td3, seed=2), 0.0) for algorithm in (td3, other)]
-    assert ends[0] == ends[1] and torch.equal(td3.networks.slow_critics, other.networks.slow_critics)
+    assert ends[0] == ends[1] and torch.equal(td3.networks.target_critics, other.networks.target_critics)
 
 
 @pytest.mark.parametrize("wrong", [{"policy_delay": 0}, {"target_noise": -0.1}, {"gamma": 1.1}, {"buffer_size": 0}])

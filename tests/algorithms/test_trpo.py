@@ -113,7 +113,7 @@ def test_conjugate_gradient_solves():
     ("changes", "message"),
     [
         ({"max_kl": 0.0}, "max_kl must be above 0, got 0.0"),
-        ({"backtrack_coef": 1.0}, "shrink must lie between 0 and 1, got 1.0"),
+        ({"backtrack_coef": 1.0}, r"backtrack_coef must lie in \(0, 1\), got 1.0"),
         ({"cg_steps": 0}, "cg_steps must be 1 or more, got 0"),
     ],
 )

@@ -9,15 +9,15 @@ from headrace.bindings import rnn_cpu
 from headrace.core import fused
 from headrace.core.fused import kernel_of, plain_only
 from headrace.kernels.runtime.thread_pool import Team
-from headrace.policies.rnn import Core
+from headrace.policies.rnn import RNNCell
 
 
 def made(kind: str, size: int = 32, envs: int = 3, copies: int = 2, steps: int = 7):
     """A core, features, the memory before the first step, and which rows are valid."""
     generator = torch.Generator().manual_seed(0)
-    core = Core(kind, copies, 5, size, generator)
+    core = RNNCell(kind, copies, 5, size, generator)
     with torch.no_grad():
-        core.bias_memory.normal_(generator=generator)
+        core.bias_hidden.normal_(generator=generator)
     features = torch.randn(copies, steps, envs, 5, generator=generator, requires_grad=True)
     memory = torch.randn(envs, copies * core.width, generator=generator)
     valid = torch.rand(steps, envs, generator=generator) > 0.3
@@ -35,7 +35,7 @@ def learned(core, features, memory, valid, burn_in):
 @pytest.mark.parametrize(("size", "envs", "burn_in"), [(32, 3, 0), (16, 1, 3), (48, 50, 2)])
 def test_outputs_and_gradients_are_those_of_autograd(kind, size, envs, burn_in):
     given = made(kind, size, envs)
-    assert kernel_of(Core.recur, given[0], torch.empty(2, 7, envs, 1), given[2], given[3], burn_in) is rnn_cpu.recur
+    assert kernel_of(RNNCell.recur, given[0], torch.empty(2, 7, envs, 1), given[2], given[3], burn_in) is rnn_cpu.recur
     outputs, gradients = learned(*given, burn_in)
     with plain_only():
         expected, slopes = learned(*given, burn_in)
@@ -50,7 +50,7 @@ def test_gradients_can_be_differentiated_in_turn(kind):
 
     def curvature():
         slopes = torch.autograd.grad(core.sequence(features, memory, valid).sin().sum(), features, create_graph=True)
-        return torch.autograd.grad(slopes[0].square().sum(), core.weight_memory)[0]
+        return torch.autograd.grad(slopes[0].square().sum(), core.weight_hidden)[0]
 
     fused = curvature()
     with plain_only():
@@ -82,10 +82,10 @@ def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys, monkeypatch):
     monkeypatch.setattr(fused, "_said", set())  # others may have asked
     core, features, memory, valid = made("gru", 12)
     core.sequence(features, memory, valid)
-    assert "core.recur not fused: a memory of 12 is not a multiple of 16" in capsys.readouterr().err
+    assert "rnn.recur not fused: a memory of 12 is not a multiple of 16" in capsys.readouterr().err
 
 
 def test_the_kernel_was_written_after_the_source_that_is_there():
     from headrace.core.fused import source_digest
 
-    assert source_digest(Core.recur.plain, rnn_cpu.SOURCES) == rnn_cpu.DIGEST
+    assert source_digest(RNNCell.recur.plain, rnn_cpu.SOURCES) == rnn_cpu.DIGEST

@@ -88,7 +88,7 @@ def test_its_config_makes_it_again():
 
 def test_the_value_is_that_of_the_lowest_critic():
     policy, seen = made(), torch.randn(5, 3)
-    values = policy.critics(seen, policy.best(seen))
+    values = policy.critics(seen, policy.best_action(seen))
     assert values.shape == (2, 5) and torch.equal(policy.value(seen), torch.minimum(values[0], values[1]))
 
 

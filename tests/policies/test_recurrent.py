@@ -17,7 +17,7 @@ from headrace.data.rollout import sequences
 from headrace.evaluation.evaluator import evaluate
 from headrace.parallel.collector import InlineCollector
 from headrace.policies.recurrent import RecurrentActorCritic
-from headrace.policies.rnn import Core
+from headrace.policies.rnn import RNNCell
 from headrace.training.trainer import Trainer
 
 SOURCE = torch.Generator().manual_seed(0)
@@ -33,18 +33,18 @@ def torchs(core, copy):
     cell = {"gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}[core.kind](inputs, core.size)
     with torch.no_grad():
         cell.weight_ih.copy_(core.weight_input[copy].t())
-        cell.weight_hh.copy_(core.weight_memory[copy].t())
+        cell.weight_hh.copy_(core.weight_hidden[copy].t())
         cell.bias_ih.copy_(core.bias_input[copy, 0])
-        cell.bias_hh.copy_(core.bias_memory[copy, 0])
+        cell.bias_hh.copy_(core.bias_hidden[copy, 0])
     return cell
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_core_is_torchs_cell(kind, copies):
-    core = Core(kind, copies, 5, 7, SOURCE)
+    core = RNNCell(kind, copies, 5, 7, SOURCE)
     with torch.no_grad():
-        core.bias_memory.copy_(randoms(*core.bias_memory.shape))
+        core.bias_hidden.copy_(randoms(*core.bias_hidden.shape))
     features, rnn_state = randoms(copies, 4, 5), randoms(4, copies * core.width)
     outputs, after = core(features, rnn_state)
     for k in range(copies):
@@ -59,7 +59,7 @@ def test_a_core_is_torchs_cell(kind, copies):
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_a_sequence_is_its_steps_and_begins_anew_after_dead_rows(kind):
-    core = Core(kind, 2, 3, 4, SOURCE)
+    core = RNNCell(kind, 2, 3, 4, SOURCE)
     features, rnn_state = randoms(2, 6, 5, 3), randoms(5, 2 * core.width)
     valid = torch.ones(6, 5, dtype=torch.bool)
     valid[2, 0] = valid[4, 3] = False
@@ -75,9 +75,9 @@ def test_a_sequence_is_its_steps_and_begins_anew_after_dead_rows(kind):
 
 def test_unknown_memories_are_refused():
     with pytest.raises(ValueError, match="unknown memory 'rnn': use one of gru, lstm"):
-        Core("rnn", 1, 3, 4, SOURCE)
+        RNNCell("rnn", 1, 3, 4, SOURCE)
     with pytest.raises(ValueError, match="rnn_size must be 1 or more, got 0"):
-        Core("gru", 1, 3, 0, SOURCE)
+        RNNCell("gru", 1, 3, 0, SOURCE)
 
 
 def test_rows_of_a_sequence_follow_each_other():

@@ -1,0 +1,129 @@
+"""Settings that several algorithms have, and the ranges that settings must lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig:
+    """Settings of algorithms that learn from each rollout once. Raises ValueError for one out of range."""
+
+    num_steps: int = 128  # steps of each environment in a rollout
+    learning_rate: float = 3e-4  # of Adam, at the start of training
+    schedule: Literal["constant", "linear"] = "constant"  # of the learning rate; linear: falls to 0 at the end
+    gamma: float = 0.99  # discount factor
+    max_grad_norm: float = 0.5  # gradients are clipped to this norm
+    hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
+    activation: str = "tanh"  # of the hidden layers: tanh, relu, elu, silu, gelu, leaky_relu
+    normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig:
+    """Settings of an actor and a critic that learn from rollouts."""
+
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
+    normalize_advantage: bool = True  # advantages to mean 0 and variance 1 over each rollout
+    normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network between the hidden layers and the outputs
+    rnn_size: int = 64  # size of the recurrent network
+    sequence_length: int = 0  # steps of backpropagation through time, a divisor of num_steps; 0: all of num_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig:
+    """Settings of algorithms that learn from a replay buffer. Raises ValueError for one out of range."""
+
+    num_steps: int = 1  # steps of each environment in an iteration
+    buffer_size: int = 1_000_000  # steps in the replay buffer, of all environments together
+    learning_starts: int = 1_000  # steps of all environments together before learning starts
+    batch_size: int = 256  # rows in a gradient step
+    utd_ratio: float = 1.0  # gradient steps for each environment step (update-to-data ratio)
+    gradient_steps: int = 0  # gradient steps of an iteration; 0: by utd_ratio
+    learning_rate: float = 1e-3  # of Adam
+    gamma: float = 0.99  # discount factor
+    n_steps: int = 1  # steps of an n-step return, before bootstrapping
+    tau: float = 0.005  # fraction by which target networks move to the networks in an update
+    hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
+    activation: str = "relu"  # of the hidden layers: tanh, relu, elu, silu, gelu, leaky_relu
+    normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
+    images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
+    recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network before the hidden layers
+    rnn_size: int = 64  # size of the recurrent network
+    sequence_length: int = 16  # rows of one environment that a recurrent network learns from together
+    burn_in: int = 8  # rows before them that bring the recurrent state up to date
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.sequence_length < 1:
+            raise ValueError(f"sequence_length must be 1 or more, got {self.sequence_length}")
+        if self.recurrent != "none" and self.batch_size % self.sequence_length:
+            raise ValueError(
+                f"sequence_length is {self.sequence_length}: let it divide batch_size, the {self.batch_size} rows of "
+                "a gradient step"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorQConfig:
+    """Settings of an actor that learns from critics of its actions."""
+
+    noise_autocorrelation: float = 0.0  # of the noise on actions from one step to the next; 0: independent
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonGreedyConfig:
+    """Settings of epsilon-greedy exploration."""
+
+    exploration_initial: float = 1.0  # fraction of random actions at the start
+    exploration_final: float = 0.05  # fraction of random actions from exploration_fraction on
+    exploration_fraction: float = 0.2  # fraction of the training over which it falls
+
+    def exploration_rate(self, progress: Any) -> Any:
+        """The fraction of random actions, falling linearly. progress: fraction of the training done, a number or a
+        scalar tensor, and so is what is returned."""
+        done = progress / self.exploration_fraction if self.exploration_fraction else 1.0
+        done = min(done, 1.0) if isinstance(done, float) else done.clamp(max=1.0)
+        return self.exploration_initial + done * (self.exploration_final - self.exploration_initial)
+
+
+Range = tuple[Callable[[float], bool], str]
+AT_LEAST_1: Range = (lambda x: x >= 1, "be 1 or more")
+AT_LEAST_0: Range = (lambda x: x >= 0, "be 0 or more")
+ABOVE_0: Range = (lambda x: x > 0, "be above 0")
+FRACTION: Range = (lambda x: 0 <= x <= 1, "lie in [0, 1]")
+RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
+    **dict.fromkeys(("num_steps", "epochs", "minibatch_size", "cg_steps", "backtracks", "critic_epochs"), AT_LEAST_1),
+    **dict.fromkeys(("buffer_size", "batch_size", "n_steps", "rnn_size"), AT_LEAST_1),
+    **dict.fromkeys(("target_interval", "policy_delay"), AT_LEAST_1),
+    **dict.fromkeys(("learning_starts", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
+    **dict.fromkeys(("exploration_fraction", "exploration_spread"), AT_LEAST_0),
+    **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
+    **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl"), ABOVE_0),
+    **dict.fromkeys(("utd_ratio", "temperature"), ABOVE_0),
+    **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
+    **dict.fromkeys(("exploration_initial", "exploration_final"), FRACTION),
+    "noise_autocorrelation": (lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    "backtrack_coef": (lambda x: 0 < x < 1, "lie in (0, 1)"),
+    "schedule": (lambda x: x in ("constant", "linear"), "be 'constant' or 'linear'"),
+}
+
+
+def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
+    """Raise ValueError for a setting outside its range in RANGES, or a sequence_length that does not divide num_steps
+    of a rollout."""
+    for setting in fields(config):
+        value = getattr(config, setting.name)
+        is_valid, wanted = RANGES.get(setting.name, (None, ""))
+        if is_valid and not is_valid(value):
+            raise ValueError(f"{setting.name} must {wanted}, got {value!r}")
+    if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
+        length = config.sequence_length
+        raise ValueError(f"sequence_length is {length}: let it divide num_steps, {config.num_steps}")
