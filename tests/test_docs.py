@@ -240,6 +240,7 @@ MISTAKES = {  # what is written in examples/my_env.py -> what is written in its 
     "reward = 0.0\n": "reward = 'hungry'\n",
     "reward = 1.0\n": "cells = []\n",
     ", reward, False": ", reward",
+    "def step(s, ": "def step(self, s, ",
     "observe(s, p, out)": "observe(s, p, agent, out)",
     "Collect.State(s.board, 0, 0)": "Collect.State(s.board, 0)",
     BOX: "Box(0, 1, (72,), int)",
