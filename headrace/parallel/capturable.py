@@ -1,7 +1,7 @@
-"""What must not happen in a function that a CUDA graph is to hold: found on any device, before a graph is tried.
+"""Finds what a CUDA graph cannot record, on any device, before a capture is tried.
 
-A graph replays kernels; the host does not run again. So nothing inside may ask the device for a number, give it one
-that was made on the host, cut shapes by data, or leave a tensor behind that the next iteration would read.
+A graph replays kernels; the host code does not run again. So a captured function must not read a number from the
+device, copy one to it, have shapes that depend on data, or keep a tensor that the next iteration reads.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAITING = ("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "nonzero", "pin_memory")
-MADE_ON_THE_HOST = ("tensor", "as_tensor", "asarray", "from_numpy", "new_tensor")
+MADE_ON_HOST = ("tensor", "as_tensor", "asarray", "from_numpy", "new_tensor")
 READS = (torch.Tag.data_dependent_output,)
 SHAPES = (torch.Tag.dynamic_output_shape,)
-INDEXING = ("index", "index_put", "index_put_")  # judged by their indices: only a boolean one has a shape of its own
+INDEXING = (
+    "index",
+    "index_put",
+    "index_put_",
+)  # checked by their indices: only a boolean one has a shape that depends on data
 _OURS = (__file__, torch.__path__[0])
 
 
 class NotCapturable(RuntimeError):
-    """A function waits for the device, or hands it numbers of the host; the message says where and what to do."""
+    """A function waits for the device, or copies numbers to it; the message says where and what to do."""
 
 
 class Capturable:
-    """Within this block, whatever a graph could not hold raises NotCapturable, with the line it stands in.
+    """Within this block, an operation that a graph cannot record raises NotCapturable with its file and line.
 
-    After it, `left_behind()` tells the bytes of tensors made inside that are still alive.
+    After it, `left_behind()` gives the bytes of tensors made inside that are still alive.
     """
 
     def __init__(self) -> None:
@@ -54,7 +58,7 @@ class Capturable:
 
 
 class _Operations(TorchDispatchMode):
-    """Judges operations as torch dispatches them, those of the backward pass among them."""
+    """Checks operations as torch dispatches them, including those of the backward pass."""
 
     def __init__(self, made: list[tuple[StorageWeakRef, int]]) -> None:
         super().__init__()
@@ -62,7 +66,7 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        _judge(operation, args, kwargs)
+        _check(operation, args, kwargs)
         result = operation(*args, **kwargs)
         if not operation.is_view:
             for tensor in result if isinstance(result, tuple | list) else (result,):
@@ -73,14 +77,14 @@ class _Operations(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """Judges calls of torch's functions: on the CPU some of those that wait for a GPU are no operations at all."""
+    """Checks calls of torch's functions: on the CPU some of those that wait for a GPU dispatch no operation."""
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
         if name in WAITING:
             _refuse(f"{name}() waits for the device", "keep the number in a tensor")
-        if name in MADE_ON_THE_HOST and not isinstance(args[-1] if args else None, Tensor):
+        if name in MADE_ON_HOST and not isinstance(args[-1] if args else None, Tensor):
             _refuse(f"{name}() makes a tensor on the host", "make it once, before, or with torch.full or torch.arange")
         if isinstance(kwargs.get("generator"), torch.Generator) and kwargs["generator"].device.type == "cpu":
             _refuse(f"{name}() draws from a generator of the CPU", "use headrace.core.rng, whose counter is a tensor")
@@ -91,7 +95,7 @@ class _Calls(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def _judge(operation: Any, args: Any, kwargs: Any) -> None:
+def _check(operation: Any, args: Any, kwargs: Any) -> None:
     name = operation.overloadpacket.__name__
     if any(tag in operation.tags for tag in READS):
         _refuse(f"{name} waits for a number of the device", "keep it in a tensor")
@@ -123,4 +127,4 @@ def _indices(index: Any) -> tuple[Any, ...]:
 def _refuse(wrong: str, instead: str) -> None:
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(_OURS)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
-    raise NotCapturable(f"{where}{wrong}, and so no graph can hold it: {instead}")
+    raise NotCapturable(f"{where}{wrong}, which a CUDA graph cannot record: {instead}")

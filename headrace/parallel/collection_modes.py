@@ -177,7 +177,7 @@ class AsyncCollector(InlineCollector):
         return copy
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict(). Steps that late workers are in are forgotten."""
+        """Continue from state_dict(). Steps that late workers are in are forgotten."""
         env = self.env
         while env.get():
             pass

@@ -39,7 +39,7 @@ class Collector(Protocol):
         """What load_state_dict() goes on from; "env" in it is empty where the environments cannot be saved."""
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict(), bit for bit where the environments can be saved."""
+        """Continue from state_dict(), bit for bit where the environments can be saved."""
 
     def close(self) -> None:
         """Free what the collector holds, but not the environments it was given. A second call does nothing."""
@@ -160,7 +160,7 @@ class InlineCollector:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict(), bit for bit where the environments can be saved."""
+        """Continue from state_dict(), bit for bit where the environments can be saved."""
         self.steps, self.rnn_state = state["steps"], state["rnn_state"]
         for name, row in state["bootstrap_row"].items():
             tree_map(lambda x, saved: x[-1].copy_(saved), getattr(self.rollout, name), row)

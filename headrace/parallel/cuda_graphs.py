@@ -1,7 +1,7 @@
-"""Whole iterations as one CUDA graph: T steps of policy and worlds, and the learning, launched by a single call.
+"""Whole iterations as one CUDA graph: T steps of policy and environments, and the update, launched by a single call.
 
-What varies between iterations lies on the device: the counters behind the randomness, and how far the training is. The
-host writes those three numbers, replays, and reads metrics when all is done; nothing in between waits for it.
+What varies between iterations lies on the device: the counters of the random draws, and the progress of the training.
+The host writes these three numbers, replays the graph, and reads the metrics at the end; it waits for nothing between.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from headrace.data.rollout import tree_map
 from headrace.parallel.capturable import Capturable, NotCapturable
 from headrace.parallel.collector import InlineCollector
 
-Capture = Callable[[Callable[[], None]], Callable[[], None]]  # of a function that launches, what launches it all again
+Capture = Callable[[Callable[[], None]], Callable[[], None]]  # a function -> what replays its kernels
 
 
 class GraphedIteration:
-    """The iterations of a collector and an algorithm, from the second on replayed from a graph.
+    """Replays the iterations of a collector and an algorithm from a graph, from the second one on.
 
-    The algorithm gives its `iteration` to rng alone, and counts nothing else on the host. What cannot be captured goes
-    on step by step, and one line on stderr says why. capture: for tests; by default a CUDA graph.
+    The algorithm may use its `iteration` in rng alone, and count nothing else on the host. Where an iteration cannot be
+    captured, it runs step by step, and one line on stderr says why. capture: for tests; by default a CUDA graph.
     """
 
     def __init__(self, collector: InlineCollector, algorithm: Algorithm, capture: Capture | None = None) -> None:
@@ -36,15 +36,15 @@ class GraphedIteration:
         self._first_step = torch.zeros((), dtype=torch.int64, device=device)
         self._iteration = torch.zeros((), dtype=torch.int64, device=device)
         self._progress: Any = torch.zeros((), dtype=torch.float64, device=device)  # as precise as the host's
-        self._rnn_state: Any = None  # what the policy remembers from one iteration to the next, always in one place
+        self._rnn_state: Any = None  # recurrent state between iterations, always in the same memory
         self._metrics: dict[str, Tensor] = {}
         self._replay: Callable[[], None] | None = None
         self.refused = ""  # why there is no graph, where there can be none
 
     def iterate(self, progress: float) -> dict[str, Tensor] | None:
-        """Collect into collector.rollout and learn from it; give the metrics, which the next call overwrites.
+        """Collect into collector.rollout and update; return the metrics, which the next call overwrites.
 
-        None where that is still to be done step by step: at first, and where there is no graph.
+        None where the caller has to do that step by step: at first, and where there is no graph.
         """
         if self.refused or not self.collector.steps or not getattr(self.algorithm, "past_warm_up", _always)():
             return None
@@ -52,7 +52,7 @@ class GraphedIteration:
             self._make()
         if self._replay is None:
             return None
-        self._place_memory()
+        self._place_rnn_state()
         self._first_step.fill_(self.collector.steps)
         self._iteration.fill_(self.algorithm.iteration)
         self._progress.fill_(progress)
@@ -62,22 +62,22 @@ class GraphedIteration:
         return self._metrics
 
     def _body(self) -> None:
-        """One iteration, in which nothing depends on numbers of the host that change."""
+        """One iteration, which reads no number of the host that changes."""
         collector = self.collector
         collector.rollout.continue_from(collector.rollout)
         collector.fill(self._first_step)
-        self._place_memory()
+        self._place_rnn_state()
         with _counting_on_device(self.algorithm, self._iteration):
             self._metrics = self.algorithm.update(collector.rollout, self._progress)
 
-    def _place_memory(self) -> None:
-        """Where the collector's memory lies elsewhere, copy it to its place."""
+    def _place_rnn_state(self) -> None:
+        """Copy the collector's recurrent state to its fixed memory, where it lies elsewhere."""
         if self.collector.rnn_state is not self._rnn_state:
             tree_map(lambda kept, new: kept.copy_(new), self._rnn_state, self.collector.rnn_state)
             self.collector.rnn_state = self._rnn_state
 
     def _make(self) -> None:
-        """Rehearse once, strictly, and forget it; then capture. It stays without a graph where that is refused."""
+        """Run once with all checks, undo it, then capture. There is no graph where the checks refuse."""
         before = self.algorithm.state_dict(), self.collector.state_dict()
         self._rnn_state = self.collector.rnn_state = tree_map(torch.clone, self.collector.rnn_state)
         try:
@@ -88,7 +88,7 @@ class GraphedIteration:
         self.algorithm.load_state_dict(before[0])
         self.collector.load_state_dict(before[1])
         if not self.refused:
-            self._place_memory()
+            self._place_rnn_state()
             self._replay = self._capture(self._body)
 
     def _warm_up(self) -> None:
@@ -101,21 +101,21 @@ class GraphedIteration:
         for name, part in parts.items():
             changed = [k for k, value in _numbers(part).items() if numbers[name].get(k, value) != value]
             if changed:
-                raise NotCapturable(f"the {name} counts {changed[0]} on the host, and a graph would not: use a tensor")
+                raise NotCapturable(f"the {name} counts {changed[0]} on the host, which a graph does not: use a tensor")
         if left := strict.left_behind():
             raise NotCapturable(
-                f"an iteration leaves {left:,} bytes of new tensors behind, which a graph would overwrite: copy what "
-                "is to stay into tensors made before"
+                f"an iteration keeps {left:,} bytes of new tensors, which a graph would overwrite: copy them into "
+                "tensors made before"
             )
 
 
 def _always() -> bool:
-    """Algorithms without a beginning of their own are steady from the first iteration on."""
+    """The default: every iteration is like the next."""
     return True
 
 
 def cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
-    """Capture what a function launches on torch's current GPU; give what launches it again, from the same memory."""
+    """Capture what a function launches on torch's current GPU; return what replays it, in the same memory."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         body()
@@ -134,7 +134,7 @@ def _counting_on_device(algorithm: Any, counter: Tensor) -> Iterator[None]:
 
 @contextmanager
 def _side_stream(device: torch.device) -> Iterator[None]:
-    """Launch on another stream of a GPU inside, as torch asks of what is run before it is captured."""
+    """Launch on a side stream of a GPU inside, which torch requires of runs before a capture."""
     if device.type != "cuda":
         yield
         return
@@ -146,5 +146,5 @@ def _side_stream(device: torch.device) -> Iterator[None]:
 
 
 def _numbers(part: Any) -> dict[str, float]:
-    """The numbers that an object holds on the host."""
+    """The numbers among an object's attributes."""
     return {name: value for name, value in vars(part).items() if isinstance(value, int | float)}

@@ -13,17 +13,17 @@ import torch
 
 from headrace.core import device
 
-# GPU -> number of weights from which learning on it is faster than on the CPU beside it, as benchmarks/cpu_or_gpu.py
-# finds; results are in benchmarks/results/cpu_or_gpu.jsonl. No GPU has been measured yet.
+# GPU -> number of weights from which learning on it is faster than on the CPU of the same machine, as measured by
+# benchmarks/cpu_or_gpu.py; results are in benchmarks/results/cpu_or_gpu.jsonl. No GPU has been measured yet.
 CROSSOVER: dict[str, int] = {}
-# Where neither this table nor the machine's own measurement knows the GPU. Not measured: an estimate. A minibatch step
-# of fewer weights takes the CPU's kernels less than the launches of its some hundred operations would take.
+# For a GPU that is neither in this table nor measured on this machine. An estimate: with fewer weights, a minibatch
+# takes the CPU's kernels less time than launching its hundred or so operations would take.
 ASSUMED_CROSSOVER = 500_000
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The devices of a run. Nobody else decides where tensors live."""
+    """The devices on which a run collects, learns and evaluates."""
 
     collect: torch.device
     learn: torch.device
@@ -31,14 +31,14 @@ class Placement:
 
     @classmethod
     def on(cls, name: str | torch.device, weights: int = 0) -> Placement:
-        """Everything on one device; "auto" chooses by how many weights learn. Raises ValueError for a device this
-        machine does not have."""
+        """All on one device; "auto" chooses by the number of weights. Raises ValueError for a device that this machine
+        does not have."""
         here = choose(weights) if name == "auto" else device.resolve(name)
         return cls(here, here, here)
 
 
 def choose(weights: int) -> torch.device:
-    """The CPU, or the GPU where a network of so many weights learns faster on it; a word on stderr for the latter."""
+    """The CPU, or the GPU where learning so many weights is faster on it, which is then said on stderr."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     gpu = torch.cuda.get_device_name()
@@ -51,13 +51,13 @@ def choose(weights: int) -> torch.device:
 
 
 def measured() -> dict[str, int]:
-    """What benchmarks/cpu_or_gpu.py has found on this machine: GPU -> weights from which it is faster."""
+    """The results of benchmarks/cpu_or_gpu.py on this machine: GPU -> weights from which it is faster."""
     path = measured_file()
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def measured_file() -> Path:
-    """Where the machine's own measurement is kept."""
+    """The file with this machine's own measurement."""
     from headrace.kernels.runtime.cache import folder
 
     return folder() / "cpu_or_gpu.json"

@@ -1,4 +1,4 @@
-"""Worlds brought out of step, so that short rollouts show all phases of an episode at once."""
+"""First episodes of different lengths, so that a short rollout contains all phases of an episode."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from headrace.data.rollout import Rollout
 
 
 class Stagger:
-    """Cuts off the first episode of each world, after as many rollouts as are its share of an episode's length.
+    """Ends the first episode of each environment early, after a number of rollouts that differs between environments.
 
-    Where episodes have a time limit, worlds that began together stay together, and a rollout much shorter than an
-    episode is of one phase alone: what is learned swings with the phase (Bharthulwar, Tao & Su 2025, arXiv:2511.21011;
-    Rudin et al. 2021, arXiv:2109.11978, begin with episodes of random length). A world is cut off between two rollouts:
-    to those who learn this is one more rollout's end, from whose last value they bootstrap.
+    Where episodes have a time limit, environments that began together stay synchronised, and a rollout much shorter
+    than an episode contains a single phase: updates oscillate with the phase (Bharthulwar, Tao & Su 2025,
+    arXiv:2511.21011; Rudin et al. 2021, arXiv:2109.11978, begin with episodes of random length). An episode is ended
+    between two rollouts: for learning this is the end of a rollout, bootstrapped from its last value.
 
-    max_steps: of an episode; None for no limit, with which nothing is cut off. agents: in each world, which are cut off
-    together: environment agent * worlds + world is one's in a world. Keeps no state: what is cut off follows
-    from the number of steps.
+    max_steps: of an episode; None for no limit, with which nothing is ended. agents: in each copy of the environment;
+    they end together (column agent * copies + copy). Has no state: what is ended follows from the number of steps.
     """
 
     def __init__(self, rollout: Rollout, max_steps: int | None, agents: int = 1) -> None:
         self.rollout = rollout
         self.phases = (max_steps or 0) // rollout.num_steps
-        worlds = torch.arange(rollout.num_envs // agents, device=rollout.device).repeat(agents)
-        self._phase = worlds % max(self.phases, 1)
-        self._cut: Tensor | None = None  # bool [N]: worlds that were cut off before this rollout
+        copies = torch.arange(rollout.num_envs // agents, device=rollout.device).repeat(agents)
+        self._phase = copies % max(self.phases, 1)
+        self._ended: Tensor | None = None  # bool [N]: environments whose episode was ended before this rollout
 
     def before(self, steps: int) -> None:
-        """Mark worlds in the edge row as ended; the next rollout resets them. steps: of each world so far."""
-        phase, edge = steps // self.rollout.num_steps, self.rollout.valid[-1]
-        self._cut = edge & (self._phase == phase) if 0 < phase < self.phases else None
-        if self._cut is not None:
-            edge.logical_and_(~self._cut)
+        """Mask environments in the bootstrap row; the next rollout resets them. steps: of each environment so far."""
+        phase, valid = steps // self.rollout.num_steps, self.rollout.valid[-1]
+        self._ended = valid & (self._phase == phase) if 0 < phase < self.phases else None
+        if self._ended is not None:
+            valid.logical_and_(~self._ended)
 
     def after(self) -> None:
-        """Take what was cut off out of the rollout's account of episodes: their returns are not those of whole ones."""
-        if self._cut is not None:
-            self.rollout.episode_length[0].masked_fill_(self._cut, 0)
+        """Remove the ended episodes from the rollout's statistics: their returns are not those of whole episodes."""
+        if self._ended is not None:
+            self.rollout.episode_length[0].masked_fill_(self._ended, 0)

@@ -1,8 +1,8 @@
 """Checkpoints: folders of safetensors and one JSON manifest with a SHA-256 of every file. No pickle anywhere.
 
-A checkpoint appears whole or not at all: it is written to a folder beside its place, synced to the disk and renamed;
-the one it replaces stays as NAME.previous. Tensors of a nested state lie in NAME.safetensors; its numbers, strings and
-structure in the manifest.
+A checkpoint is written whole or not at all: to a temporary folder, synced to the disk and renamed; the one it replaces
+stays as NAME.previous. The tensors of a nested state are in NAME.safetensors; its numbers, strings and structure in the
+manifest.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MANIFEST = "manifest.json"
 
 
 class DamagedCheckpoint(RuntimeError):
-    """A file of a checkpoint is missing, or not what was written."""
+    """A file of a checkpoint is missing or was changed."""
 
 
 def save(folder: str | Path, states: StateDict, **facts: Any) -> None:
     """Write a checkpoint to `folder`, replacing one that is there, which stays as `folder`.previous.
 
     states: name -> nested dicts, lists and tuples of tensors, numbers, strings and None; NAME.safetensors each.
-    facts: what else the manifest shall tell, in JSON's types.
+    facts: other entries of the manifest, in JSON's types.
     Raises TypeError for anything else in a state; OSError, naming the folder, where it cannot be written.
     """
     folder = Path(folder)
@@ -61,7 +61,7 @@ def save(folder: str | Path, states: StateDict, **facts: Any) -> None:
 
 
 def read_manifest(folder: str | Path) -> Json:
-    """What a checkpoint tells of itself. Raises DamagedCheckpoint, FileNotFoundError."""
+    """The manifest of a checkpoint. Raises DamagedCheckpoint, FileNotFoundError."""
     path = Path(folder) / MANIFEST
     if not path.exists():
         raise FileNotFoundError(f"{folder} is no checkpoint: it has no {MANIFEST}")
@@ -69,7 +69,7 @@ def read_manifest(folder: str | Path) -> Json:
         manifest = json.loads(path.read_bytes())
         digest = manifest.pop("sha256")
     except (ValueError, KeyError, AttributeError) as error:
-        raise DamagedCheckpoint(_damage(path, "it is not what was written")) from error
+        raise DamagedCheckpoint(_damage(path, "it is not valid JSON, or lacks its checksum")) from error
     if _digest(manifest) != digest:
         raise DamagedCheckpoint(_damage(path, "its checksum does not match"))
     if manifest["format"] != FORMAT:
@@ -114,7 +114,7 @@ def previous(folder: Path) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Versions that decide whether bits can be the same again."""
+    """Versions on which bit-equal results depend."""
     return {
         "headrace": _headrace(),
         "torch": torch.__version__,
@@ -124,7 +124,7 @@ def versions() -> dict[str, str]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write one file and see it on the disk."""
+    """Write one file and sync it to the disk."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -218,8 +218,8 @@ def _digest(body: Json) -> str:
 
 def _damage(path: Path, what: str) -> str:
     before = previous(path.parent)
-    hope = f"the checkpoint before it is in {before}" if before.exists() else "there is no earlier one beside it"
-    return f"{path} is damaged: {what}; {hope}"
+    earlier = f"the checkpoint before it is in {before}" if before.exists() else "there is no earlier one beside it"
+    return f"{path} is damaged: {what}; {earlier}"
 
 
 def _headrace() -> str:

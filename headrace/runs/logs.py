@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.core.types import Json
 
-# Names of Stable-Baselines3, so that dashboards people have go on working.
+# Names of Stable-Baselines3, so that existing dashboards work.
 TENSORBOARD = {
     "return": "rollout/ep_rew_mean",
     "length": "rollout/ep_len_mean",
@@ -30,7 +30,7 @@ IMPORT_AFTER = 5.0  # s: a run that ends sooner loads tensorboardX after its tra
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Let an error of the disk say which file could not be written."""
+    """Add to a disk error which file could not be written."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class Logs:
-    """Appends to a run's files; rows wait in memory until flush()."""
+    """Appends to a run's files; rows are buffered until flush()."""
 
     def __init__(self, folder: Path, env: str) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Logs:
             self._waiting[MONITOR].append(f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n")
 
     def episodes(self, returns: Sequence[float], lengths: Sequence[int], seconds: float) -> None:
-        """Note finished episodes: Stable-Baselines3's columns, return, length and seconds of training."""
+        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training."""
         t = round(seconds, 6)
         self._waiting[MONITOR] += [
             f"{round(total, 6)},{length},{t}\n" for total, length in zip(returns, lengths, strict=True)
@@ -63,14 +63,14 @@ class Logs:
         return seconds >= self._next_row
 
     def row(self, row: Json) -> None:
-        """Note one row of metrics, and write what has gathered."""
+        """Log one row of metrics, and write what is buffered."""
         self._next_row = row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"])
         self._waiting[METRICS].append(json.dumps(row) + "\n")
         self._scalars.append((time.time(), row["steps"], tensorboard_tags(row)))
         self.flush()
 
     def flush(self) -> None:
-        """Write what has gathered. Raises OSError, naming the file."""
+        """Write what is buffered. Raises OSError, naming the file."""
         for name, lines in self._waiting.items():
             if lines:
                 with writing(self.folder / name), open(self.folder / name, "a") as file:
@@ -89,7 +89,7 @@ class Logs:
             self._writer = None
 
     def positions(self) -> dict[str, int]:
-        """How long each file is, once all that is known is on the disk: what a checkpoint notes."""
+        """The length of each file, once everything is on the disk: saved in checkpoints."""
         self.flush()
         sizes = {}
         for name in self._waiting:
@@ -101,7 +101,7 @@ class Logs:
         return sizes
 
     def rewind(self, positions: Mapping[str, int], steps: int) -> Json:
-        """Forget what was written after a checkpoint, since the resumed run writes it again; give the last row left."""
+        """Remove what was written after a checkpoint: the resumed run writes it again. Return the last row left."""
         for name, size in positions.items():
             path = self.folder / name
             if path.exists() and path.stat().st_size > size:

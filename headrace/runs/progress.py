@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live table on a terminal, single lines elsewhere."""
+"""The display of a running training: a live table on a terminal, single lines elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Progress:
         self._next = time.monotonic() + (LIVE_AFTER if self.mode == "rich" else LINE_AFTER)
 
     def close(self) -> None:
-        """Leave the table as it is. What is said from now on comes below it."""
+        """Stop updating the table. Later messages are printed below it."""
         if self._live:
             with saying():
                 self._live.stop()

@@ -1,4 +1,4 @@
-"""What a run writes while it trains: logs, evaluations, checkpoints, the best policy, and words for people."""
+"""What a run writes while it trains: logs, evaluations, checkpoints, the best policy, and messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a 
 
 
 class Recorder:
-    """Keeps a trainer's run in `folder`. `with recorder:` around the training closes what is open.
+    """Writes a trainer's run to `folder`. Use it as a context manager around the training.
 
     The best policy is the one with the best evaluation; with eval_freq = 0, with the best mean return over a full
     window of training episodes.
@@ -61,7 +61,7 @@ class Recorder:
             raise NotFinite(f"{error}. {self._last_good()}") from error
 
     def resume(self, positions: Mapping[str, int]) -> None:
-        """Take up the files of the run where a checkpoint left them."""
+        """Continue the files of the run from where a checkpoint was saved."""
         self._row = self.logs.rewind(positions, self._result.steps)
         if (self.folder / BEST).exists():
             self._best_score = checkpoint.read_manifest(self.folder / BEST)["score"]
@@ -122,7 +122,7 @@ class Recorder:
         self.progress.say(f"{self._result.steps:,} steps: {result}")
 
     def _offer(self, score: float | None) -> None:
-        """Keep the policy as it is now, if none before was better. It is written with the next save."""
+        """Keep the policy as it is now, if none before was better. The next save writes it."""
         if score is not None and (self._best_score is None or score > self._best_score):
             self._keep(score)
 

@@ -1,4 +1,4 @@
-"""A run: its folder, what is kept there, and the way back from it to a policy."""
+"""A run: its folder, and how to load its policy."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ LAST, BEST, COMMANDS = "last", "best", "command.txt"
 
 @dataclass
 class Run:
-    """What a training left: its folder and its policy. `hr.load(run.path)` gives the policy again, any time later."""
+    """The result of a training: its folder and its policy. `hr.load(run.path)` loads the policy any time later."""
 
     path: Path
-    policy: Policy  # as training left it; `best` is the one that did best
+    policy: Policy  # at the end of training; `best` is the one with the best return
     algorithm: str
-    env: EnvArgument  # as it was given to train(): where evaluate() looks for the original
+    env: EnvArgument  # as it was given to train()
     steps: int  # valid environment steps
     seconds: float  # of training: set-up, evaluation and saving excluded
     metrics: Json = field(default_factory=dict)  # the last row of metrics.jsonl
     reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"
     seed: int = 0
-    eval_env_kwargs: Settings = field(default_factory=dict)  # settings with which worlds are made to evaluate in
+    eval_env_kwargs: Settings = field(default_factory=dict)  # settings of environments that hold for evaluation, too
 
     def evaluate(self, episodes: int = 100, seed: int | None = None, deterministic: bool = True) -> Evaluation:
-        """Returns of the policy on the original environment; see headrace.evaluate. seed: None for the run's own."""
+        """Returns of the policy on the reference environment; see headrace.evaluate. seed: None for the run's own."""
         seed = self.seed if seed is None else seed
         return evaluate(self.policy, self.env, episodes, seed, deterministic, **self.eval_env_kwargs)
 
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """What goes on with this run, typed into a shell."""
+        """The shell command that resumes this run."""
         return f"headrace train --resume {shlex.quote(str(self.path))}"
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class Run:
 
 
 def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
-    """Make runs/<algorithm>/<env>_<n>/ with the next free n. Two runs that start together get two folders.
+    """Make runs/<algorithm>/<env>_<n>/ with the next free n. Two runs that start at once get two folders.
 
     Raises OSError, naming the folder, where none can be made.
     """
@@ -84,7 +84,7 @@ def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
 def lock(folder: Path) -> TextIO:
     """An open file that marks a run's folder as being written, until it is closed or its process ends.
 
-    Raises RuntimeError where another training has it: two would spoil each other's files.
+    Raises RuntimeError where another training holds it: two would damage each other's files.
     """
     with writing(folder / COMMANDS):
         file = open(folder / COMMANDS, "a")  # noqa: SIM115
@@ -93,7 +93,7 @@ def lock(folder: Path) -> TextIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.close()
-            raise RuntimeError(f"another training is writing to {folder}: wait for it, or end it first") from error
+            raise RuntimeError(f"another training is writing to {folder}: wait until it ends, or stop it") from error
         except OSError:  # a file system without locks
             pass
     return file
@@ -113,7 +113,7 @@ def save_policy(folder: Path, policy: Policy, weights: StateDict, **facts: Any) 
 
 
 def identity(policy: Policy) -> Json:
-    """What a manifest tells of a policy, so that load() can build it."""
+    """What load() needs to build the policy, for the manifest."""
     kind = type(policy)
     return {"class": f"{kind.__module__}:{kind.__qualname__}", "config": policy.config()}
 
@@ -121,8 +121,8 @@ def identity(policy: Policy) -> Json:
 def load(path: str | Path, policy_class: type[Policy] | None = None, which: str = "") -> Policy:
     """The policy of a run's folder, or of one of its best/, last/, step_N/. Needs no environment.
 
-    `policy.predict(observation)` then gives actions for one observation or a batch of them, numpy in and out.
-    which: "best" or "last" of a run's folder; the best where neither is said.
+    `action, state = policy.predict(observation)` takes one observation or a batch of them, as NumPy arrays.
+    which: "best" or "last" of a run's folder; by default the best, or the last where there is no best.
     policy_class: for a policy whose class is not Headrace's own.
     Raises FileNotFoundError, DamagedCheckpoint, ValueError where the class is not known.
     """
@@ -138,7 +138,7 @@ def load(path: str | Path, policy_class: type[Policy] | None = None, which: str 
 
 def _policy_class(name: str) -> type[Policy]:
     module, _, qualname = name.partition(":")
-    # a checkpoint is data: it may choose among Headrace's policies, but not have any module imported
+    # a checkpoint is data: it can name a policy of Headrace, but not have another module imported
     if module.partition(".")[0] != "headrace":
         raise ValueError(f"this policy is a {name}, not one of Headrace's own: give load(path, policy_class=...)")
     kind: type[Policy] = getattr(import_module(module), qualname)

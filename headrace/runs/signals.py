@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a terminal that is closed let a run finish its iteration and save."""
+"""On Ctrl-C, SIGTERM, or when its terminal is closed, a run finishes its iteration and saves."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 
 
 class Interrupts:
-    """While entered, the first SIGINT, SIGTERM or SIGHUP is noted in `caught`; the second does what it did before.
+    """Inside, the first SIGINT, SIGTERM or SIGHUP is stored in `caught`; the second has its previous effect.
 
-    A SIGHUP that is ignored, as under nohup, stays so. Signals reach Python's main thread alone: in another this does
-    nothing. On leaving, the old handlers are back.
+    A SIGHUP that is ignored, as under nohup, stays ignored. Signals reach Python's main thread only: in another thread
+    this does nothing. On leaving, the previous handlers are restored.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Interrupts:
 
 @contextmanager
 def saying() -> Iterator[None]:
-    """For what writes to the terminal: goes on where that is gone, which may be seen here before SIGHUP comes."""
+    """For writing to the terminal: continues where that is closed, which may show here before SIGHUP arrives."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def saying() -> Iterator[None]:
 
 
 def _leave_the_terminal() -> None:
-    """What is still said goes nowhere: to write to a terminal that is gone is an error."""
+    """Discard further output: writing to a closed terminal is an error."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         try:

@@ -1,4 +1,4 @@
-"""What a run knows of its episodes."""
+"""Statistics of the episodes of a training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.data.rollout import Rollout
 
 
 class Episodes:
-    """Finished episodes: how many there were, and the last `window` of them."""
+    """Finished episodes: their number, and the last `window` of them."""
 
     def __init__(self, window: int) -> None:
         self.count = 0
@@ -17,14 +17,14 @@ class Episodes:
         self.lengths: deque[int] = deque(maxlen=window)
 
     def add(self, rollout: Rollout, columns: slice = slice(None)) -> tuple[list[float], list[int]]:
-        """Take in the episodes whose dead row lies in a rollout; give their returns and lengths, by step, then env.
+        """Add the episodes that ended in a rollout; return their returns and lengths, by step, then environment.
 
-        columns: of the environments to look at.
+        columns: the environments to count.
         """
         episode_return, episode_length = rollout.episode_return[:, columns], rollout.episode_length[:, columns]
-        # an episode of no steps is a world that began anew when its run was resumed, or an agent that waits for others
-        dead = ~rollout.valid[: rollout.num_steps, columns] & (episode_length > 0)
-        returns, lengths = episode_return[dead].tolist(), episode_length[dead].tolist()
+        # an episode of no steps is an environment reset on resuming, or an agent that waits for the others
+        ended = ~rollout.valid[: rollout.num_steps, columns] & (episode_length > 0)
+        returns, lengths = episode_return[ended].tolist(), episode_length[ended].tolist()
         self.count += len(returns)
         self.returns.extend(returns)
         self.lengths.extend(lengths)
@@ -32,7 +32,7 @@ class Episodes:
 
     @property
     def full(self) -> bool:
-        """Whether as many episodes have ended as the window holds."""
+        """Whether the window is full."""
         return len(self.returns) == self.returns.maxlen
 
     def mean_return(self) -> float | None:
@@ -48,7 +48,7 @@ class Episodes:
         return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict(); of a longer window, the latest episodes."""
+        """Continue from state_dict(); of a longer window, the latest episodes."""
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])

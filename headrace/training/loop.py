@@ -1,4 +1,4 @@
-"""train(): collect, learn, record, until a limit is met; and going on with a run that was stopped."""
+"""train(): collect, learn and record until a limit is met; and resuming a run that was stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, Run, new_folder
 from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, read_toml
-from headrace.training.scaling import in_words
+from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
 
 FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot change: its state depends on them
@@ -27,10 +27,11 @@ def train(
     resume: str | Path | None = None,
     **options: Any,
 ) -> Run:
-    """Train until a limit is met, and keep everything in a run's folder, runs/<algorithm>/<env>_<n>/.
+    """Train until a limit is met, and write everything to a run's folder, runs/<algorithm>/<env>_<n>/.
 
-    algorithm, env, config, options: see Trainer. resume: a run's folder, or a checkpoint in one, to go on from with the
-    settings it had; options may move its limits. Ctrl-C, SIGTERM and SIGHUP finish the iteration, save, and return.
+    algorithm, env, config, options: see Trainer. resume: a run's folder, or a checkpoint in one, to continue with the
+    settings it had; options may change its limits. On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration, saves, and
+    returns.
     Raises TypeError, ValueError for wrong settings; NotFinite where a NaN or infinity appears; OSError where the folder
     cannot be written.
     """
@@ -39,7 +40,7 @@ def train(
         folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
         recorder = Recorder(trainer, folder)
         if trainer.plan.derived:
-            recorder.progress.say(in_words(trainer.config.num_envs, trainer.plan.derived))
+            recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
     with recorder, Interrupts() as interrupts:
@@ -51,7 +52,7 @@ def train(
 def _resumed(
     path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
 ) -> tuple[Trainer, Recorder]:
-    """A trainer and a recorder that go on where a checkpoint was made."""
+    """A trainer and a recorder that continue from a checkpoint."""
     folder = checkpoint.find(path, LAST)
     manifest = checkpoint.read_manifest(folder)
     if "settings" not in manifest:
@@ -63,7 +64,7 @@ def _resumed(
         if field in given and field in saved and given[field] != saved[field]:
             raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
     if env is None and source is None:
-        raise TypeError(f"{folder} cannot say how its environment was made: give it again, train(resume=..., env=...)")
+        raise TypeError(f"the environment of {folder} was made by you: give it again, train(resume=..., env=...)")
     if algorithm is None and not is_resolvable(name):
         raise TypeError(
             f"{folder} was trained by an algorithm of your own: give it again, train(resume=..., algorithm=...)"

@@ -1,4 +1,4 @@
-"""Training with several agents in a world: an algorithm for each group of them, and what is told of each."""
+"""Training several agents: an algorithm for each group of them, and statistics of each group."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from headrace.training.episodes import Episodes
 
 
 def columns_of_groups(env: Env) -> dict[str, slice]:
-    """The columns of each group of agents; empty where there is one group alone.
+    """The columns of each group of agents; empty where there is only one group.
 
-    Raises ValueError where the agents of a group are not side by side.
+    Raises ValueError where the agents of a group are not next to each other.
     """
     groups = env.groups
     if len(groups) < 2:
         return {}
-    worlds, first, columns = env.num_copies, 0, {}
+    copies, first, columns = env.num_copies, 0, {}
     for group, members in groups.items():
         if tuple(env.agents[first : first + len(members)]) != tuple(members):
             raise ValueError(
-                f"the agents of a group must be side by side, in the groups' order: {', '.join(env.agents)} are not so "
-                f"in {dict(groups)}"
+                f"the agents of a group must be next to each other, in the order of the groups: the agents are "
+                f"{', '.join(env.agents)}, and the groups {dict(groups)}"
             )
-        columns[group] = slice(first * worlds, (first + len(members)) * worlds)
+        columns[group] = slice(first * copies, (first + len(members)) * copies)
         first += len(members)
     return columns
 
@@ -51,16 +51,16 @@ def build(kind: type[Algorithm], config: Any, env: Env, seed: int) -> Algorithm:
 
 
 def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], others: Iterable[str], env: Env) -> None:
-    """Raise ValueError, naming the algorithms that fit, where one cannot act in an environment.
+    """Raise ValueError, naming the algorithms that support them, for actions that an algorithm does not support.
 
-    kinds: gives the kinds of spaces that an algorithm acts in. others: the names of all algorithms.
+    kinds: gives the classes of action spaces of an algorithm. others: the names of all algorithms.
     """
     spaces = [action for _, action in env.spaces.values()]
     wrong = next((space for space in spaces if not isinstance(space, kinds(name))), None)
     if wrong is not None:
         fit = [other for other in others if all(isinstance(space, kinds(other)) for space in spaces)]
         raise ValueError(
-            f"{name} chooses among {' or '.join(kind.__name__ for kind in kinds(name))} actions, and those of "
+            f"{name} supports {' or '.join(kind.__name__ for kind in kinds(name))} actions, and those of "
             f"{env.name} are {wrong}: use {', '.join(fit) or 'another action space'}"
         )
 
@@ -81,19 +81,19 @@ def check_spaces(policy: Policy, env: Env) -> None:
 
 
 class GroupEpisodes:
-    """Finished episodes of each group of agents, beside those of all; nothing where there is one group alone."""
+    """Finished episodes of each group of agents; empty where there is only one group."""
 
     def __init__(self, env: Env, window: int) -> None:
         self.columns = columns_of_groups(env)
         self.episodes = {group: Episodes(window) for group in self.columns}
 
     def add(self, rollout: Rollout) -> None:
-        """Take in the episodes whose first dead row lies in a rollout."""
+        """Add the episodes that ended in a rollout."""
         for group, columns in self.columns.items():
             self.episodes[group].add(rollout, columns)
 
     def row(self) -> dict[str, float | None]:
-        """What metrics.jsonl says of them: the mean return of each group."""
+        """The mean return of each group, for metrics.jsonl."""
         return {f"return/{group}": episodes.mean_return() for group, episodes in self.episodes.items()}
 
     def state_dict(self) -> StateDict:
@@ -101,6 +101,6 @@ class GroupEpisodes:
         return {group: episodes.state_dict() for group, episodes in self.episodes.items()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict()."""
+        """Continue from state_dict()."""
         for group, episodes in self.episodes.items():
             episodes.load_state_dict(state[group])

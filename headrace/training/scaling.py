@@ -1,4 +1,4 @@
-"""Settings that follow from the number of environments. The rule is the algorithm's: see PPOConfig.scaled."""
+"""Settings that follow from the number of environments. Each algorithm has its own rule: see PPOConfig.scaled."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from headrace.training.config import merge_settings
 
 
 def derived(algorithm_config: type | None, defaults: Settings, given: Settings) -> Settings:
-    """Settings to have in place of an environment's `defaults`, which name the num_envs they were made for.
+    """Settings that replace an environment's `defaults`, which were chosen for the num_envs they name.
 
-    given: what was asked for by name; nothing of that is among them. Empty where num_envs is not among `given`, or is
+    given: settings given by the user, which are never replaced. Empty where num_envs is not among `given`, or is
     the same; with scale=False; for an algorithm without a rule. Raises TypeError, ValueError as merge_settings() does.
     """
     if "num_envs" not in defaults or not hasattr(algorithm_config, "scaled"):
@@ -32,8 +32,8 @@ def derived(algorithm_config: type | None, defaults: Settings, given: Settings) 
     return {name: value for name, value in values.items() if name not in given}
 
 
-def in_words(num_envs: int, settings: Settings) -> str:
-    """What follows from a number of environments, for people."""
+def scaling_message(num_envs: int, settings: Settings) -> str:
+    """A message: which settings follow from a number of environments."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
     return f"for {num_envs:,} envs: {', '.join(parts)} (--no-scale keeps the registered settings)"
 

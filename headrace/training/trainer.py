@@ -167,7 +167,7 @@ class Trainer:
         return {"learner": learner, "collectors": [self.collector.state_dict()], "workers": self._workers()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict()."""
+        """Continue from state_dict()."""
         learner, (collector,) = state["learner"], state["collectors"]
         self.algorithm.load_state_dict(learner["algorithm"])
         self.collector.load_state_dict(collector)

@@ -124,7 +124,7 @@ def test_what_it_does_not_know_goes_by_turns(monkeypatch):
     assert serves(source)
     with fused.plain_only():
         assert not serves(source)
-    source.env = SimpleNamespace(backend="cpu", num_envs=8, device=source.env.device)
+    source.env = SimpleNamespace(backend="cpu", num_envs=8, first_env=0, device=source.env.device)
     assert not serves(source)
     corridor = Corridor(64)
     assert not serves(

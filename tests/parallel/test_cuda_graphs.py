@@ -127,7 +127,7 @@ def test_a_counter_on_the_host_is_refused(monkeypatch):
     graphed = GraphedIteration(collector, algorithm, record)
     collector.collect()
     assert graphed.iterate(0.0) is None
-    assert graphed.refused == "the environment counts taken on the host, and a graph would not: use a tensor"
+    assert graphed.refused == "the environment counts taken on the host, which a graph does not: use a tensor"
 
 
 def test_tensors_left_for_the_next_iteration_are_refused():
@@ -142,7 +142,7 @@ def test_tensors_left_for_the_next_iteration_are_refused():
     graphed = GraphedIteration(collector, algorithm, record)
     collector.collect()
     assert graphed.iterate(0.0) is None
-    assert "leaves 32 bytes of new tensors behind" in graphed.refused
+    assert "keeps 32 bytes of new tensors" in graphed.refused
 
 
 @pytest.mark.gpu

@@ -25,10 +25,10 @@ def test_every_algorithm_says_in_which_spaces_it_acts():
 )
 def test_a_pair_that_cannot_learn_is_refused_with_those_that_can(algorithm, env, fits, not_fits, capsys):
     with pytest.raises(
-        ValueError, match=rf"^{algorithm} chooses among .* actions, and those of {env} are .*: use "
+        ValueError, match=rf"^{algorithm} supports .* actions, and those of {env} are .*: use "
     ) as e:
         hr.Trainer(algorithm, env)
     named = set(str(e.value).rpartition(": use ")[2].split(", "))
     assert fits <= named and not named & not_fits
     assert main(["train", algorithm, env]) == 2
-    assert f"{algorithm} chooses among" in capsys.readouterr().err
+    assert f"{algorithm} supports" in capsys.readouterr().err

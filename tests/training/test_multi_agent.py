@@ -197,7 +197,7 @@ def test_agents_of_a_world_may_be_told_who_they_are():
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(ValueError, match=r"dqn chooses among Discrete actions, and those of .* are Box.*: use ppo"):
+    with pytest.raises(ValueError, match=r"dqn supports Discrete actions, and those of .* are Box.*: use ppo"):
         Trainer("dqn", farm, num_envs=2)
     with pytest.raises(ValueError, match=r"policies are for hen, fox, and in .* groups are fox, hen"):
         env = envs.make(farm, 1)

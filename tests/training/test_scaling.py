@@ -12,7 +12,7 @@ import headrace as hr
 from headrace.algorithms.ppo import PPOConfig
 from headrace.envs import registry
 from headrace.training.config import read_toml
-from headrace.training.scaling import derived, in_words
+from headrace.training.scaling import derived, scaling_message
 
 BASE = PPOConfig(num_steps=100, epochs=8, minibatch_size=128, learning_rate=1e-3, gamma=0.9, clip=0.2)
 SIZES = (1, 2, 8, 32, 64, 100, 128, 512, 2048, 4096, 100_000)
@@ -95,7 +95,7 @@ def test_registered_settings_follow_and_explicit_ones_win():
     follows = hr.Trainer("ppo", "Swing", num_envs=256)
     assert follows.algorithm.num_steps == 25 and follows.config.stagger
     assert follows.plan.derived == {"num_steps": 25, "epochs": 2, "stagger": True}
-    assert in_words(256, follows.plan.derived).startswith("for 256 envs: num_steps 25, epochs 2, stagger true")
+    assert scaling_message(256, follows.plan.derived).startswith("for 256 envs: num_steps 25, epochs 2, stagger true")
     fixed = hr.Trainer("ppo", "Swing", num_envs=256, num_steps=30, stagger=False)
     assert fixed.algorithm.num_steps == 30 and not fixed.config.stagger and "num_steps" not in fixed.plan.derived
     kept = hr.Trainer("ppo", "Swing", num_envs=256, scale=False)
