@@ -50,6 +50,15 @@ def test_an_environment_of_ones_own_from_the_command_line(tmp_path):
     assert "over 2 episodes" in done.stdout
 
 
+def test_an_algorithm_of_ones_own_from_the_command_line(tmp_path):
+    name = f"{EXAMPLES / 'vanilla_policy_gradient.py'}:VanillaPolicyGradient"
+    flags = ["--num-envs", "8", "--num-steps", "16", "--total-steps", "128", "--final-episodes", "2"]
+    command = [sys.executable, "-m", "headrace", "train", name, "CartPole-v1", *flags]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "over 2 episodes" in done.stdout
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_an_example_is_short(path):
     lines = [line for line in path.read_text().splitlines() if line.strip()]
