@@ -13,10 +13,10 @@ from headrace.bindings.actor_critic_layout import compiled, encoded
 from headrace.bindings.eligibility import flat_parameters, why_not
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
-from headrace.kernels.nn.layout import DISCRETE, WORKERS, Actor, Normalizer, aligned, rounded
+from headrace.kernels.nn.layout import DISCRETE, WORKERS, Normalizer, PolicyArguments, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, Native
-from headrace.kernels.runtime.thread_pool import Team, state
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import PolicyOutput
 from headrace.policies.distributions import Categorical, Gaussian, SquashedGaussian
@@ -36,7 +36,7 @@ SOURCES = (
 )
 _NO_CHOICE, _NO_ACTION = np.empty(0, np.int32), np.empty(0, np.float32)
 _NO_NOISE = (np.uint64(0), np.empty(0, np.float32), np.uint64(0))
-_AS_THEY_ARE = np.array((0, 1), np.float32)
+_IDENTITY_SCALE = np.array((0, 1), np.float32)
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 
 
@@ -52,7 +52,7 @@ class _Actor:
         self.scratch = aligned(WORKERS, rounded(self.tables.scratch))
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.discrete = int(self.tables.head.kind) == DISCRETE
-        self.team = Team()
+        self.work_queue = WorkQueue()
         self.kernel: Native | None = None
 
     def act(self, policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
@@ -69,15 +69,23 @@ class _Actor:
             self.scratch,
         )
         if self.kernel is None:
-            self.kernel = entry("learning.act", "act", (0, state(), *arguments), ANNOUNCEMENT)
-        self.team.run(Call(self.kernel, (0, state(), *arguments)), self.threads(rows))
+            self.kernel = entry("learning.act", "act", (0, queue_state(), *arguments), ANNOUNCEMENT)
+        self.work_queue.run(Call(self.kernel, (0, queue_state(), *arguments)), self.threads(rows))
         return PolicyOutput(action.t() if policy.action_space.shape else action[0], log_prob, value, rnn_state)
 
-    def told(self, policy: ActorCritic, normalizer: Normalizer) -> Actor:
+    def told(self, policy: ActorCritic, normalizer: Normalizer) -> PolicyArguments:
         """The policy as the kernels take it."""
         tables = self.tables
-        return Actor(
-            *(tables.network.layers, tables.head, tables.places, self.parameters, units(policy), normalizer, self.start)
+        return PolicyArguments(
+            *(
+                tables.network.layers,
+                tables.head,
+                tables.offsets,
+                self.parameters,
+                value_scale(policy),
+                normalizer,
+                self.start,
+            )
         )
 
     def column(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +137,7 @@ def actor_of(policy: ActorCritic) -> _Actor:
     return actor
 
 
-def units(policy: ActorCritic) -> np.ndarray:
+def value_scale(policy: ActorCritic) -> np.ndarray:
     """Center and scale of values."""
     normalizer = policy.return_normalizer
-    return _AS_THEY_ARE if normalizer is None else np.array((normalizer.center, normalizer.scale), np.float32)
+    return _IDENTITY_SCALE if normalizer is None else np.array((normalizer.center, normalizer.scale), np.float32)

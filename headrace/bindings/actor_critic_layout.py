@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headrace.kernels.nn import layout
+from headrace.kernels.nn import layer_table
 from headrace.kernels.nn.layout import (
     ACTOR,
     CRITIC,
@@ -20,7 +20,7 @@ from headrace.kernels.nn.layout import (
     Layer,
     Network,
     Normalizer,
-    Places,
+    ScratchOffsets,
     network,
     ranges,
     rounded,
@@ -37,9 +37,9 @@ class Compiled(NamedTuple):
 
     network: Network
     head: Head
-    places: Places
-    trees: np.ndarray  # uint64 [1 or 2, 5]: see ppo_cpu.Job
-    ranges: np.ndarray  # uint64 [*, 3]: see ppo_job.Job
+    offsets: ScratchOffsets
+    subnetworks: np.ndarray  # uint64 [1 or 2, 5]: see PPOArguments
+    ranges: np.ndarray  # uint64 [*, 3]: see PPOArguments
     scratch: int  # float32 one block needs
     start: Tensor
 
@@ -55,26 +55,30 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     components = len(head.sizes) * 64
     actions, entropies = net.scratch, net.scratch + components
     samples = entropies + components
-    places = (
+    offsets = (
         net.inputs,
         net.transposed,
-        *(net.layers[layer, column] for layer in (actor, critic) for column in (layout.OUTPUT, layout.DELTA)),
+        *(
+            net.layers[layer, column]
+            for layer in (actor, critic)
+            for column in (layer_table.OUTPUT, layer_table.OUTPUT_GRAD)
+        ),
         actions,
         entropies,
         samples,
     )
     rows = max(5, 1 + policy.num_draws)  # of samples: see ppo_cpu.OLD_LOG_PROB and on; in act_cpu log_prob and noise
-    trees = _trees(net, 0 if policy.shared else actor + 1)
-    runs = ranges(layers, trees, head)
-    return Compiled(net, head, Places(*map(np.uint64, places)), trees, runs, samples + rows * 64, start)
+    subnetworks = _subnetworks(net, 0 if policy.shared else actor + 1)
+    runs = ranges(layers, subnetworks, head)
+    return Compiled(net, head, ScratchOffsets(*map(np.uint64, offsets)), subnetworks, runs, samples + rows * 64, start)
 
 
-def _trees(net: Network, split: int) -> np.ndarray:
+def _subnetworks(net: Network, split: int) -> np.ndarray:
     """One tree for actor and critic, or, where the critic has layers `split` and on for itself, one each."""
     count = len(net.layers)
     if split == 0:
         return np.array([[0, count, 0, net.gradient, ACTOR | CRITIC]], np.uint64)
-    place = int(net.layers[split, layout.GRADIENT])
+    place = int(net.layers[split, layer_table.WEIGHT_GRAD])
     return np.array([[0, split, 0, place, ACTOR], [split, count, place, net.gradient - place, CRITIC]], np.uint64)
 
 
@@ -109,9 +113,9 @@ def _dense(
     layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor, norm: nn.LayerNorm | None = None
 ) -> int:
     outputs, inputs = layer.weight.shape
-    places = _place(layer.weight, flat), _place(layer.bias, flat)
+    offsets = _place(layer.weight, flat), _place(layer.bias, flat)
     normed = None if norm is None else (_place(norm.weight, flat), _place(norm.bias, flat))
-    layers.append(Layer(source, inputs, outputs, *places, activation, normed))
+    layers.append(Layer(source, inputs, outputs, *offsets, activation, normed))
     return len(layers) - 1
 
 

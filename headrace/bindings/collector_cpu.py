@@ -17,7 +17,7 @@ from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
-from headrace.kernels.runtime.thread_pool import Team, state
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import VectorEncoder
@@ -40,10 +40,10 @@ class _Filling:
         self.random = np.zeros((steps, policy.num_draws, worlds), np.float32)
         workers = len(actor.scratch)
         self.spent = np.zeros((workers, LINE), np.uint64)
-        words = np.tile(self.step.words, (workers, 1))
+        words = np.tile(self.step.slots, (workers, 1))
         log_prob, value = rollout.log_prob.view(-1).numpy(), rollout.value.view(-1).numpy()
         arguments = (
-            *(0, state(), self.told, (column, np.uint64(stride)), acting.draws(self.random)),
+            *(0, queue_state(), self.told, (column, np.uint64(stride)), acting.draws(self.random)),
             (*actor.column(action.numpy()), np.uint64(steps * worlds), log_prob, value),
             (np.uint64(steps), np.uint64(worlds)),
             (np.uint64(self.step.function.address), np.uint64(words.shape[1])),
@@ -51,15 +51,15 @@ class _Filling:
         )
         self.call = Call(entry("learning.collect", "collect", arguments, ANNOUNCEMENT), arguments)
         self.threads = actor.threads(steps * worlds)
-        self.team = Team()
+        self.work_queue = WorkQueue()
 
     def run(self, policy: ActorCritic, random: Tensor) -> dict[str, float]:
         """All steps. Gives the seconds that went into each part."""
         self.random[...] = random.transpose(1, 2).numpy()
-        self.told.units[:] = acting.units(policy)
+        self.told.value_scale[:] = acting.value_scale(policy)
         self.spent[:] = 0
         started = perf_counter()
-        self.team.run(self.call, self.threads)
+        self.work_queue.run(self.call, self.threads)
         seconds = perf_counter() - started
         inference, env = (float(ticks) for ticks in self.spent.sum(0)[:2])
         if not inference + env:  # a processor whose time programs may not read

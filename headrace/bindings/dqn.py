@@ -23,12 +23,12 @@ from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
-from headrace.kernels.learning.dqn_arguments import Job, Settings
+from headrace.kernels.learning.dqn_arguments import DQNArguments, Settings
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
-from headrace.kernels.nn.stepwise_layout import chain, pieces, room
+from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
-from headrace.kernels.runtime.thread_pool import Team, state
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.q_network import QNetwork
 
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
@@ -43,24 +43,24 @@ class _Learner:
         (steps, rows), block = shape, int(BLOCK)
         blocks, features, actions = count(rows), policy.encoder.size, policy.out.weight.shape[0]
         layers = dense([*policy.trunk.layers, policy.out], policy.activation, optimizer.flat)
-        table, place, _ = chain(layers, 0, features * block)
+        table, place, _ = stepwise_table(layers, 0, features * block)
         of_now, of_next = (torch.zeros(steps, blocks, features, block) for _ in range(2))
         columns = [torch.zeros(steps, blocks, 1, block) for _ in range(6)]
         self.given, self.found = (of_now, of_next, *columns[:4]), columns[4:]
-        self.numbers, parts = np.zeros(16, np.float32), pieces([table])
+        self.numbers, parts = np.zeros(16, np.float32), weight_chunks([table])
         self.numbers[3] = optimizer.eps
         fields: Any = (
             *(np.uint64(x) for x in (double, blocks, features, actions)),
             *(table, parts, weights_of(optimizer, slow)),
             *(x.view(-1).numpy() for x in self.given),
             *(np.zeros(TOGETHER * blocks * actions * block, np.float32), aligned(optimizer.flat.numel())),
-            *(aligned(2 * blocks + WORKERS, place), aligned(WORKERS, room([table]))),
+            *(aligned(2 * blocks + WORKERS, place), aligned(WORKERS, gradient_scratch_size([table]))),
             *(np.zeros(len(parts), np.float32), self.numbers, np.zeros(8, np.int64)),
             *(x.view(-1).numpy() for x in self.found),
         )
-        self.job, self.follow = Job(*fields), torch.zeros(steps)
+        self.kernel_arguments, self.follow = DQNArguments(*fields), torch.zeros(steps)
         self.operations = 8 * steps * rows * optimizer.flat.numel()
-        self.team, self.call = Team(), cast(Call | None, None)
+        self.work_queue, self.call = WorkQueue(), cast(Call | None, None)
 
     def learn(self, policy: QNetwork, batches: Batch, follow: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
         """Values of the actions taken, and their errors, [G, B] each."""
@@ -74,11 +74,11 @@ class _Learner:
             lay(target, column.unsqueeze(2))
         self.follow.copy_(follow)
         if self.call is None:
-            arguments = (0, state(), self.job, settings, self.follow.numpy(), TOGETHER)
+            arguments = (0, queue_state(), self.kernel_arguments, settings, self.follow.numpy(), TOGETHER)
             self.call = Call(entry("learning.dqn", "learn", arguments, ANNOUNCEMENT), arguments)
-            self.place = self.call.place(3)
+            self.place = self.call.slot(3)
         self.call.put(self.place, settings)
-        self.team.run(self.call, min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1)
+        self.work_queue.run(self.call, min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1)
         value, error = (x.view(steps, -1)[:, :rows].clone() for x in self.found)
         return value, error
 

@@ -17,11 +17,11 @@ from headrace.bindings.eligibility import flat_parameters, why_not
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
-from headrace.kernels.learning.ppo_arguments import DONE, PART, PARTS, STEPS, SUMS, Columns, Job, Loss
+from headrace.kernels.learning.ppo_arguments import DONE, PART, PARTS, STEPS, SUMS, Columns, Loss, PPOArguments
 from headrace.kernels.nn.layout import WORKERS, Normalizer, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
-from headrace.kernels.runtime.thread_pool import Team, state
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
@@ -53,11 +53,11 @@ class _Learner:
             *(*(x.numpy() for x in flat), aligned(optimizer.flat.numel())),
             aligned(WORKERS, rounded(self.tables.scratch)),
             aligned(PARTS, self.tables.network.gradient),
-            aligned(PARTS * len(self.tables.trees), SUMS),
+            aligned(PARTS * len(self.tables.subnetworks), SUMS),
             aligned(8),
         )
         self.batch = np.zeros(8, np.int64)
-        self.team = Team()
+        self.work_queue = WorkQueue()
         self.bound: tuple[Any, ...] = ()  # what the buffers and the call were made for
 
     def learn(
@@ -84,7 +84,7 @@ class _Learner:
         self.batch[:] = 0
         self.call.put(self.loss_place, self._loss(policy, config))
         self.call.put(self.settings_place, self._settings(optimizer, config))
-        self.team.run(self.call, self._threads(order.numel(), order.shape[1] // number))
+        self.work_queue.run(self.call, self._threads(order.numel(), order.shape[1] // number))
         optimizer.steps += int(self.batch[STEPS])
         return self.sums[: self.batch[DONE]]
 
@@ -104,15 +104,15 @@ class _Learner:
         columns = Columns(*observation, np.zeros((len(tables.start), rows), np.float32), *rest.numpy())
         self.order = torch.zeros(order.shape, dtype=torch.int64)
         self.sums = torch.zeros(len(order) * number, SUMS)
-        job = Job(
-            *(tables.network.layers, tables.trees, tables.ranges, tables.head, tables.places),
+        kernel_arguments = PPOArguments(
+            *(tables.network.layers, tables.subnetworks, tables.ranges, tables.head, tables.offsets),
             *(self._loss(policy, config), normalizer),
             columns,
             *(self.order.numpy(), *self.arrays, self.batch),
         )
-        arguments = (0, state(), job, number, (0.0,) * 5, self.sums.view(-1).numpy())
+        arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 5, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.ppo", "learn", arguments, ANNOUNCEMENT), arguments)
-        self.loss_place, self.settings_place = self.call.place(2, Job._fields.index("loss")), self.call.place(4)
+        self.loss_place, self.settings_place = self.call.slot(2, PPOArguments._fields.index("loss")), self.call.slot(4)
 
         action = flatten(rollout.action).view(rows, -1).t().reshape(-1).numpy()
         chosen = (action, NO_NUMBER) if action.dtype == np.int32 else (NO_CHOICE, action)
@@ -126,7 +126,7 @@ class _Learner:
         self.taking = Call(
             entry("learning.ppo_rows", "take", raw, "compiling PPO's columns (once, about 1 s) ..."), raw
         )
-        self.given_places = self.taking.place(5), self.taking.place(6), self.taking.place(7)
+        self.given_places = self.taking.slot(5), self.taking.slot(6), self.taking.slot(7)
 
     def _take(self, advantage: Tensor, returns: Tensor, config: PPOConfig) -> None:
         """Copy the rollout's columns, and these two, to where the call reads them."""
@@ -140,7 +140,7 @@ class _Learner:
         """As many as there are cores, and parts in a minibatch of this size; one for little work."""
         if 6 * len(self.arrays[0]) * samples < WORTH_HELP:
             return 1
-        parts = min(PARTS, -(-size // PART)) * len(self.tables.trees)
+        parts = min(PARTS, -(-size // PART)) * len(self.tables.subnetworks)
         return min(kernel_threads(), WORKERS, parts)
 
     def _loss(self, policy: ActorCritic, config: PPOConfig) -> Loss:

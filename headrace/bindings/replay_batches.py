@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from headrace.algorithms.adam import Adam
 from headrace.kernels.learning.off_policy_arguments import Weights
 from headrace.kernels.nn.layout import BLOCK, aligned
-from headrace.kernels.nn.stepwise_layout import Dense
+from headrace.kernels.nn.stepwise_layout import DenseLayer
 from headrace.kernels.runtime.native import processor
 
 WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
@@ -41,11 +41,11 @@ def place(parameter: Tensor, flat: Tensor) -> int:
     return (parameter.data_ptr() - flat.data_ptr()) // 4
 
 
-def dense(layers: Sequence[Any], activation: str, flat: Tensor) -> list[Dense]:
+def dense(layers: Sequence[Any], activation: str, flat: Tensor) -> list[DenseLayer]:
     """Linear layers one after another, of which the last has no activation."""
     names = [activation] * (len(layers) - 1) + ["identity"]
     return [
-        Dense(x.weight.shape[1], x.weight.shape[0], place(x.weight, flat), place(x.bias, flat), False, name)
+        DenseLayer(x.weight.shape[1], x.weight.shape[0], place(x.weight, flat), place(x.bias, flat), False, name)
         for x, name in zip(layers, names, strict=True)
     ]
 

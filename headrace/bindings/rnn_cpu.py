@@ -11,10 +11,10 @@ from torch import Tensor
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.kernels.nn.layout import WIDTH, WORKERS
-from headrace.kernels.nn.rnn_arguments import CHUNK, Job, Slopes
+from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNGradients
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
-from headrace.kernels.runtime.thread_pool import Team, state
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.rnn import GATES, RNNCell
 
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
@@ -22,7 +22,7 @@ DIGEST = "48793c6c61543d06"
 SOURCES = ((RNNCell, "_step"), (RNNCell, "_stacked"))
 ANNOUNCEMENT = "compiling recurrent networks (once, about 4 s) ..."
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
-_teams = {"forward": Team(), "backward": Team()}
+_work_queues = {"forward": WorkQueue(), "backward": WorkQueue()}
 _NONE = np.empty(0, np.float32)
 
 
@@ -30,12 +30,12 @@ def _flat(x: Tensor) -> np.ndarray:
     return x.detach().reshape(-1).numpy()
 
 
-def _run(name: str, job: Job, *more: Any) -> None:
-    arguments = (0, state(), job, *more)
+def _run(name: str, job: RNNArguments, *more: Any) -> None:
+    arguments = (0, queue_state(), job, *more)
     operations = 2 * int(job.copies * job.steps * job.envs * job.gates * job.size * job.size)
-    parts = int(job.copies) * -(-int(job.envs) // int(CHUNK))
+    parts = int(job.copies) * -(-int(job.envs) // int(PART_SEQUENCES))
     threads = min(kernel_threads(), WORKERS, parts) if operations > WORTH_HELP else 1
-    _teams[name].run(Call(entry("nn.rnn_sequence", name, arguments, ANNOUNCEMENT), arguments), threads)
+    _work_queues[name].run(Call(entry("nn.rnn_sequence", name, arguments, ANNOUNCEMENT), arguments), threads)
 
 
 class _Recurrence(torch.autograd.Function):
@@ -64,10 +64,10 @@ class _Recurrence(torch.autograd.Function):
         given = (_flat(projected), _flat(weight), _flat(bias), _flat(valid.float()))
         shape = (np.uint64(number) for number in (copies, steps, envs, size, GATES[rnn.kind]))
         parts: Any = (*shape, *given, *map(_flat, (gate, before, cell, extra, output)))
-        ctx.job = Job(*parts)
+        ctx.arguments = RNNArguments(*parts)
         ctx.before, ctx.rnn, ctx.plain = before, rnn, (memory, valid, burn_in)
         ctx.save_for_backward(projected, weight, bias)
-        _run("forward", ctx.job)
+        _run("forward", ctx.arguments)
         return output
 
     @staticmethod
@@ -77,11 +77,11 @@ class _Recurrence(torch.autograd.Function):
         if torch.is_grad_enabled():  # slopes are to be differentiated in turn: by torch, through the plain steps
             outputs = RNNCell.recur.plain(ctx.rnn, projected, *ctx.plain)  # type: ignore[attr-defined]
             return *torch.autograd.grad(outputs, (projected, weight, bias), slope, create_graph=True), *nothing
-        job, lstm = ctx.job, ctx.rnn.kind == "lstm"
+        job, lstm = ctx.arguments, ctx.rnn.kind == "lstm"
         gate = torch.empty_like(projected)
         remembered = gate if lstm else torch.empty_like(projected)
         carried = torch.zeros(2, *projected.shape[:1], projected.shape[2], ctx.rnn.size)
-        slopes = Slopes(
+        slopes = RNNGradients(
             np.uint64(ctx.plain[2]),
             _flat(weight.transpose(1, 2)),
             *(_flat(slope), _flat(gate), _NONE if lstm else _flat(remembered)),

@@ -27,13 +27,13 @@ from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import tree_map
-from headrace.kernels.learning import off_policy_arguments as job
-from headrace.kernels.learning.off_policy_arguments import Batches, Job, Settings, Weights
+from headrace.kernels.learning import off_policy_arguments as slots
+from headrace.kernels.learning.off_policy_arguments import Batches, OffPolicyArguments, Settings, Weights
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
-from headrace.kernels.nn.stepwise_layout import Dense, chain, pieces, room
+from headrace.kernels.nn.stepwise_layout import DenseLayer, gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
-from headrace.kernels.runtime.thread_pool import Team, state
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
@@ -53,11 +53,11 @@ class _Learner:
         self.steps, self.rows, self.blocks = steps, rows, count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
         layers = dense([*policy.actor.layers, policy.actor_out], policy.activation, actor.flat)
-        own, place, actor_words = chain(layers, 0, (features + actions) * block, 0, self.blocks)
+        own, place, actor_words = stepwise_table(layers, 0, (features + actions) * block, 0, self.blocks)
         tables, words = [], 0
         for c in range(policy.critics.number):
             layers = _critic(policy.critics, c, policy.activation, critics.flat)
-            table, place, words = chain(layers, 0, place, words, self.blocks)
+            table, place, words = stepwise_table(layers, 0, place, words, self.blocks)
             tables.append(table)
         self.given: Any = [
             *(torch.zeros(steps, self.blocks, width, block) for width in (features, features, actions)),
@@ -66,33 +66,33 @@ class _Learner:
         ]
         parts = len(tables) * self.blocks + self.blocks
         self.numbers = np.zeros(16, np.float32)
-        self.numbers[int(job.ACTOR_EPS)], self.numbers[int(job.CRITICS_EPS)] = actor.eps, critics.eps
+        self.numbers[int(slots.ACTOR_EPS)], self.numbers[int(slots.CRITICS_EPS)] = actor.eps, critics.eps
         tiled = actor_words + words > 0
         sizes = (np.uint64(x) for x in (not policy.deterministic, tiled, self.blocks, features, actions, place))
         fields: Any = (
             *sizes,
-            *(own, np.stack(tables), pieces([own]), pieces(tables)),
+            *(own, np.stack(tables), weight_chunks([own]), weight_chunks(tables)),
             *(weights_of(actor, targets[0], actor_words), weights_of(critics, targets[1], words)),
             Batches(*(x.view(-1).numpy() for x in self.given)),
             aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block),
-            aligned(WORKERS, room([own, *tables])),
+            aligned(WORKERS, gradient_scratch_size([own, *tables])),
             *(np.zeros((parts, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )
-        self.job = Job(*fields)
-        self.metrics = torch.zeros(steps, job.METRICS)
+        self.kernel_arguments = OffPolicyArguments(*fields)
+        self.metrics = torch.zeros(steps, slots.METRICS)
         self.operations = 6 * steps * rows * (len(critics.flat) + len(actor.flat))
-        self.team, self.call = Team(), cast(Call | None, None)
+        self.work_queue, self.call = WorkQueue(), cast(Call | None, None)
 
     def learn(self, policy: ActorQ, batches: Batch, normal: Tensor, settings: Settings, temperature: Weights) -> Tensor:
         """Metrics [G, METRICS]. normal: [G, R, K], R twice the batch, or once."""
         self._take(policy, batches, normal)
         if self.call is None:
-            arguments = (0, state(), self.job, settings, temperature, self.metrics.view(-1).numpy())
+            arguments = (0, queue_state(), self.kernel_arguments, settings, temperature, self.metrics.view(-1).numpy())
             self.call = Call(entry("learning.off_policy_actor_critic", "learn", arguments, ANNOUNCEMENT), arguments)
-            self.place = self.call.place(3)
+            self.place = self.call.slot(3)
         self.call.put(self.place, settings)
         threads = min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations > WORTH_HELP else 1
-        self.team.run(self.call, threads)
+        self.work_queue.run(self.call, threads)
         return self.metrics
 
     def _take(self, policy: ActorQ, batches: Batch, normal: Tensor) -> None:
@@ -110,11 +110,11 @@ class _Learner:
             lay(random[:, half * self.blocks : (half + 1) * self.blocks], part)
 
 
-def _critic(critics: Critics, c: int, activation: str, flat: Tensor) -> list[Dense]:
+def _critic(critics: Critics, c: int, activation: str, flat: Tensor) -> list[DenseLayer]:
     parts: Any = [(weight[c], bias[c]) for weight, bias in zip(critics.weights, critics.biases, strict=True)]
     names = [activation] * (len(parts) - 1) + ["identity"]
     return [
-        Dense(weight.shape[0], weight.shape[1], place_of(weight, flat), place_of(bias, flat), True, name)
+        DenseLayer(weight.shape[0], weight.shape[1], place_of(weight, flat), place_of(bias, flat), True, name)
         for (weight, bias), name in zip(parts, names, strict=True)
     ]
 

@@ -10,24 +10,20 @@ import torch
 from torch import Tensor
 
 from headrace.core.device import kernel_threads
+from headrace.kernels.nn.layer_table import NORM, NOWHERE, OUTPUT, OUTPUT_GRAD, OUTPUTS
 from headrace.kernels.nn.layout import (
     BLOCK,
-    DELTA,
-    NORM,
-    NOWHERE,
-    OUTPUT,
-    OUTPUTS,
     WORKERS,
     Layer,
     Network,
-    Stack,
+    StackArguments,
     aligned,
     network,
     rounded,
 )
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, Native
-from headrace.kernels.runtime.thread_pool import Team, state
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 
 PARTS, PART = 8, 256  # parts of a batch at most, and samples a part is worth: each has a gradient of its own
 WORTH_HELP = 2e7  # floating-point operations below which waking another thread costs more than it saves
@@ -43,22 +39,22 @@ class Form:
     def __init__(self, layers: list[Layer]) -> None:
         self.inputs, self.outputs = layers[0].inputs, layers[-1].outputs
         self.widest = max(layer.outputs for layer in layers)
-        self.plain, self.with_input = network(layers), network(layers, input_delta=True)
+        self.plain, self.with_input = network(layers), network(layers, input_grad=True)
         self.spare: dict[tuple[int, bool, bool], list[Batch]] = {}
 
-    def batch(self, count: int, keep: bool, input_delta: bool) -> Batch:
+    def batch(self, count: int, keep: bool, input_grad: bool) -> Batch:
         """A batch for `count` samples, which is the caller's until given back. keep: differentiate() is to follow;
-        input_delta: it is to give the samples' gradient too."""
-        spare = self.spare.get((count, keep, input_delta))
+        input_grad: it is to give the samples' gradient too."""
+        spare = self.spare.get((count, keep, input_grad))
         if spare:
             return spare.pop()
-        return Batch(self.with_input if input_delta else self.plain, count, keep, input_delta)
+        return Batch(self.with_input if input_grad else self.plain, count, keep, input_grad)
 
     def give_back(self, batch: Batch) -> None:
         """Let others have a batch."""
         if len(self.spare) > SIZES:
             self.spare.clear()
-        spare = self.spare.setdefault((batch.count, batch.keep, batch.input_delta), [])
+        spare = self.spare.setdefault((batch.count, batch.keep, batch.input_grad), [])
         if len(spare) < SPARE:
             spare.append(batch)
 
@@ -66,27 +62,27 @@ class Form:
 class Batch:
     """Buffers for samples of a number, and calls that are bound to them."""
 
-    def __init__(self, net: Network, count: int, keep: bool, input_delta: bool) -> None:
-        self.net, self.count, self.keep, self.input_delta = net, count, keep, input_delta
+    def __init__(self, net: Network, count: int, keep: bool, input_grad: bool) -> None:
+        self.net, self.count, self.keep, self.input_grad = net, count, keep, input_grad
         last, blocks = net.layers[-1], -(-count // int(BLOCK))
         self.outputs = int(last[OUTPUTS])
         self.parts = min(PARTS, max(-(-count // PART), min(blocks, 2)))
-        places = (last[OUTPUT], last[DELTA], net.inputs * int(BLOCK) if input_delta else NOWHERE, net.transposed)
+        places = (last[OUTPUT], last[OUTPUT_GRAD], net.inputs * int(BLOCK) if input_grad else NOWHERE, net.transposed)
         numbers = (net.inputs, self.outputs, *places, count, self.parts, keep)
-        self.stack = Stack(net.layers, *map(np.uint64, numbers))
+        self.stack = StackArguments(net.layers, *map(np.uint64, numbers))
         self.memory = aligned(WORKERS, rounded(net.scratch)), aligned(blocks if keep else 1, _kept(net))
         rows = (_ROOM, np.uint64(0), np.uint64(0))
-        self._forward = Call(*_bound("evaluate", (0, state(), self.stack, _ROOM, rows, _ROOM, *self.memory)))
-        self._places = [self._forward.place(k) + _ADDRESS for k in (3, 4, 5)]
+        self._forward = Call(*_bound("evaluate", (0, queue_state(), self.stack, _ROOM, rows, _ROOM, *self.memory)))
+        self._places = [self._forward.slot(k) + _ADDRESS for k in (3, 4, 5)]
         self._backward: Call | None = None
 
     def evaluate(self, parameters: Tensor, samples: Tensor) -> Tensor:
         """Outputs [B, outputs] of samples [B, inputs], with parameters [P]."""
         output = torch.empty(self.count, self.outputs)
-        words, (at_parameters, at_samples, at_output) = self._forward.words, self._places
+        words, (at_parameters, at_samples, at_output) = self._forward.slots, self._places
         samples = _put_rows(words, at_samples, samples)
         words[at_parameters], words[at_output] = parameters.data_ptr(), output.data_ptr()
-        _team().run(self._forward, self._threads(2 * len(parameters)))
+        _work_queue().run(self._forward, self._threads(2 * len(parameters)))
         return output
 
     def differentiate(self, parameters: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -95,17 +91,17 @@ class Batch:
         if self._backward is None:
             room = aligned(self.parts, self.net.gradient)
             rows = (_ROOM, np.uint64(0), np.uint64(0))
-            arguments = (0, state(), self.stack, _ROOM, rows, *self.memory, room, _ROOM, _ROOM)
+            arguments = (0, queue_state(), self.stack, _ROOM, rows, *self.memory, room, _ROOM, _ROOM)
             self._backward = Call(*_bound("differentiate", arguments))
-            self._backward_places = [self._backward.place(k) + _ADDRESS for k in (3, 4, 8, 9)]
+            self._backward_places = [self._backward.slot(k) + _ADDRESS for k in (3, 4, 8, 9)]
         gradient = torch.empty_like(parameters)
-        d_samples = torch.empty(self.count, self.net.inputs) if self.input_delta else None
-        words, (at_parameters, at_delta, at_gradient, at_samples) = self._backward.words, self._backward_places
+        d_samples = torch.empty(self.count, self.net.inputs) if self.input_grad else None
+        words, (at_parameters, at_delta, at_gradient, at_samples) = self._backward.slots, self._backward_places
         delta = _put_rows(words, at_delta, delta)
         words[at_parameters], words[at_gradient] = parameters.data_ptr(), gradient.data_ptr()
         if d_samples is not None:
             words[at_samples] = d_samples.data_ptr()
-        _team().run(self._backward, self._threads(4 * len(parameters)))
+        _work_queue().run(self._backward, self._threads(4 * len(parameters)))
         return gradient, d_samples
 
     def _threads(self, operations: int) -> int:
@@ -144,5 +140,5 @@ def _native(function: str, arguments: tuple[Any, ...]) -> Native:
 
 
 @cache
-def _team() -> Team:
-    return Team()
+def _work_queue() -> WorkQueue:
+    return WorkQueue()

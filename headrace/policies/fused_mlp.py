@@ -43,7 +43,7 @@ class FusedMLP(nn.Sequential):
         if wanted:
             output: Any = _Differentiable.apply(samples, modules, form, *parameters)
         else:
-            batch = form.batch(len(samples), keep=False, input_delta=False)
+            batch = form.batch(len(samples), keep=False, input_grad=False)
             output = batch.evaluate(_flat(parameters), samples)  # type: ignore[arg-type]
             form.give_back(batch)
         return output if input.dim() == 2 else output.view(*input.shape[:-1], form.outputs)
@@ -159,7 +159,7 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, samples: Tensor, modules: list[nn.Module], form: Form, *parameters: Tensor) -> Tensor:
-        ctx.lease = _Lease(form, form.batch(len(samples), keep=True, input_delta=ctx.needs_input_grad[0]))
+        ctx.lease = _Lease(form, form.batch(len(samples), keep=True, input_grad=ctx.needs_input_grad[0]))
         ctx.modules, ctx.flat = modules, _flat(parameters)
         ctx.save_for_backward(samples, *parameters)
         return ctx.lease.batch.evaluate(ctx.flat, samples)

@@ -17,7 +17,7 @@ from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.bindings import replay_batches, sac_manual, sac_td3_ddpg, td3_manual
 from headrace.core import fused
 from headrace.core.device import torch_threads
-from headrace.kernels.runtime.thread_pool import Team
+from headrace.kernels.runtime.thread_pool import WorkQueue
 
 CASES = {
     "two layers": {},
@@ -138,8 +138,8 @@ def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys, by_torch)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
     monkeypatch.setattr(sac_td3_ddpg, "WORTH_HELP", 0)
-    asked, ends, run = [], [], Team.run
-    monkeypatch.setattr(Team, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
+    asked, ends, run = [], [], WorkQueue.run
+    monkeypatch.setattr(WorkQueue, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):
         monkeypatch.setenv("HEADRACE_THREADS", threads)
         algorithm = build(name, hidden=hidden)

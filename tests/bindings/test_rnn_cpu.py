@@ -8,7 +8,7 @@ import torch
 from headrace.bindings import rnn_cpu
 from headrace.core import fused
 from headrace.core.fused import kernel_of, plain_only
-from headrace.kernels.runtime.thread_pool import Team
+from headrace.kernels.runtime.thread_pool import WorkQueue
 from headrace.policies.rnn import RNNCell
 
 
@@ -60,8 +60,8 @@ def test_gradients_can_be_differentiated_in_turn(kind):
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
     given, results, asked = made("lstm", 64, 60), [], []
     monkeypatch.setattr(rnn_cpu, "WORTH_HELP", 0)
-    run = Team.run
-    monkeypatch.setattr(Team, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
+    run = WorkQueue.run
+    monkeypatch.setattr(WorkQueue, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):
         monkeypatch.setenv("HEADRACE_THREADS", threads)
         outputs, gradients = learned(*given, 0)

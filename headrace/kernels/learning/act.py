@@ -30,7 +30,7 @@ def look(policy, observation, first, count, scratch):
     lanes = lanes_of(count)
     for e in range(_0, lanes):
         n = first + (e if e < count else count - _1)
-        for f in range(_0, policy.places.inputs):
+        for f in range(_0, policy.offsets.inputs):
             scratch[f * BLOCK + e] = rows[f * stride + n]
     normalize(policy.normalizer, scratch)
     forward(policy.layers, policy.parameters, scratch, lanes)
@@ -40,24 +40,24 @@ def look(policy, observation, first, count, scratch):
 def choose(policy, random, first, count, scratch):
     """Actions of a block that was looked at, and their log_prob."""
     draws, rows, stride = random
-    places, lanes = policy.places, lanes_of(count)
-    at = places.samples + BLOCK
+    offsets, lanes = policy.offsets, lanes_of(count)
+    at = offsets.samples + BLOCK
     for e in range(_0, lanes):
         n = first + (e if e < count else count - _1)
         for d in range(_0, draws):
             scratch[at + d * BLOCK + e] = rows[d * stride + n]
     for i in range(_0, lanes, WIDTH):
         log_prob = sample(
-            policy.head, scratch, places.logits, places.d_logits, places.actions, places.entropies, i, at, draws
+            policy.head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i, at, draws
         )
-        store(scratch, places.samples + i, log_prob)
+        store(scratch, offsets.samples + i, log_prob)
 
 
 @njit(**MERGED)
 def write_values(policy, scratch, first, count, value):
     """Values of a block to columns first, first + 1 ..."""
     for e in range(_0, count):
-        value[first + e] = policy.units[_0] + policy.units[_1] * scratch[policy.places.values + e]
+        value[first + e] = policy.value_scale[_0] + policy.value_scale[_1] * scratch[policy.offsets.values + e]
 
 
 @njit(**MERGED)
@@ -67,9 +67,9 @@ def write(policy, scratch, first, count, decided):
     write_values(policy, scratch, first, count, value)
     for e in range(_0, count):
         n = first + e
-        log_prob[n] = scratch[policy.places.samples + e]
+        log_prob[n] = scratch[policy.offsets.samples + e]
         for c in range(_0, U(len(policy.head.sizes))):
-            a = scratch[policy.places.actions + c * BLOCK + e]
+            a = scratch[policy.offsets.actions + c * BLOCK + e]
             if policy.head.kind == DISCRETE:
                 choice[c * stride + n] = np.int32(a) + policy.start[c]
             else:

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.adam_step import scales
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store
@@ -21,7 +22,7 @@ from headrace.kernels.nn.stepwise import (
     pull,
     turn_layer,
 )
-from headrace.kernels.nn.stepwise_layout import CHUNK, DELTA, INPUTS, OUTPUT, OUTPUTS
+from headrace.kernels.nn.stepwise_layout import CHUNK_ROWS
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import claim, dismiss, dismissed, finished, publish, rest, wait
 
@@ -40,7 +41,7 @@ def _copy(target, t, source, s, count):
 
 @njit(**INNER)
 def _chunks(rows):
-    return (rows + CHUNK - _1) // CHUNK
+    return (rows + CHUNK_ROWS - _1) // CHUNK_ROWS
 
 
 @njit(**INNER)
@@ -48,20 +49,20 @@ def _aim(job, part, worker):
     """What the target says of a block of next observations."""
     scratch, size = job.scratch[_2 * job.blocks + worker], job.features * BLOCK
     at = U(job.task[_FIRST]) * job.blocks + part
-    _copy(scratch, _0, job.later, at * size, size)
-    forward(job.chain, job.weights.target, job.weights.target_words, scratch)
+    _copy(scratch, _0, job.next_observation, at * size, size)
+    forward(job.layers, job.weights.target, job.weights.packed_target, scratch)
     values = job.actions * BLOCK
-    _copy(job.coming, part * values, scratch, job.chain[-1, OUTPUT], values)
+    _copy(job.target_values, part * values, scratch, job.layers[-1, col.OUTPUT], values)
 
 
 @njit(**INNER)
 def _backward(job, part, n):
     """A chunk of the slopes below layer n in a block; or, as the parts after these, what turns a layer's source."""
-    chunks = _chunks(job.chain[n, INPUTS])
+    chunks = _chunks(job.layers[n, col.INPUTS])
     if part < chunks * job.blocks:
-        backward_rows(job.chain, n, job.weights.parameters, job.scratch[part // chunks], part % chunks * CHUNK)
+        backward_rows(job.layers, n, job.weights.parameters, job.scratch[part // chunks], part % chunks * CHUNK_ROWS)
     else:
-        turn_layer(job.chain, n, job.scratch[part - chunks * job.blocks])
+        turn_layer(job.layers, n, job.scratch[part - chunks * job.blocks])
 
 
 @njit(**INNER)
@@ -73,18 +74,18 @@ def _work(job, state, worker):
         if task == AIM:
             _aim(job, part, U(worker))
         elif task == FORWARD:
-            chunks = _chunks(job.chain[n, OUTPUTS])
-            forward_rows(job.chain, n, job.weights.parameters, job.scratch[part // chunks], part % chunks * CHUNK)
+            chunks = _chunks(job.layers[n, col.OUTPUTS])
+            forward_rows(job.layers, n, job.weights.parameters, job.scratch[part // chunks], part % chunks * CHUNK_ROWS)
         elif task == BACKWARD:
             _backward(job, part, n)
         else:
-            _, layer, first = job.pieces[part]
+            _, layer, first = job.chunks[part]
             if task == GRADIENT:
-                scratch, room = job.scratch[: job.blocks], job.room[U(worker)]
-                job.sums[part] = differentiate_piece(job.chain, layer, first, scratch, room, job.gradient)
+                scratch, room = job.scratch[: job.blocks], job.gradient_scratch[U(worker)]
+                job.sums[part] = differentiate_piece(job.layers, layer, first, scratch, room, job.gradient)
             else:
                 scale = job.numbers[_0], job.numbers[_1], job.numbers[_2]
-                move_piece(job.chain, layer, first, job.gradient, job.weights, scale, job.numbers[_3])
+                move_piece(job.layers, layer, first, job.gradient, job.weights, scale, job.numbers[_3])
         finished(state)
         mine = claim(state, worker)
 
@@ -101,17 +102,17 @@ def _do(job, state, task, layer, parts):
 @njit(**INNER)
 def _best(job, coming, block, i):
     """The value of the next actions: the target's best, or what it says of the network's choice. Ties: the first."""
-    value = load(job.coming, coming + i)
+    value = load(job.target_values, coming + i)
     if job.double:
-        output = job.chain[-1, OUTPUT]
+        output = job.layers[-1, col.OUTPUT]
         top = load(job.scratch[block], output + i)
         for k in range(_1, job.actions):
             own = load(job.scratch[block], output + k * BLOCK + i)
-            value = select(own > top, load(job.coming, coming + k * BLOCK + i), value)
+            value = select(own > top, load(job.target_values, coming + k * BLOCK + i), value)
             top = select(own > top, own, top)
         return value
     for k in range(_1, job.actions):
-        other = load(job.coming, coming + k * BLOCK + i)
+        other = load(job.target_values, coming + k * BLOCK + i)
         value = select(other > value, other, value)
     return value
 
@@ -119,7 +120,7 @@ def _best(job, coming, block, i):
 @njit(**INNER)
 def _loss(job, g):
     """Errors of a minibatch, and the slopes of their Huber loss in the values of the actions taken."""
-    output, delta = job.chain[-1, OUTPUT], job.chain[-1, DELTA]
+    output, delta = job.layers[-1, col.OUTPUT], job.layers[-1, col.OUTPUT_GRAD]
     for b in range(_0, job.blocks):
         scratch, row = job.scratch[b], (g * job.blocks + b) * BLOCK
         coming = ((g - U(job.task[_FIRST])) * job.blocks + b) * job.actions * BLOCK
@@ -131,7 +132,7 @@ def _loss(job, g):
             error = aim - value
             store(job.value, at, value), store(job.error, at, error)
             slope = select(error > _ONE, splat(_ONE), error)
-            slope = select(slope < -_ONE, splat(-_ONE), slope) * load(job.share, at) * F(-1)
+            slope = select(slope < -_ONE, splat(-_ONE), slope) * load(job.loss_weight, at) * F(-1)
             for k in range(_0, job.actions):
                 store(scratch, delta + k * BLOCK + i, select(action == F(k), slope, splat(_ZERO)))
 
@@ -139,26 +140,26 @@ def _loss(job, g):
 @njit(**INNER)
 def _differentiate(job, state, g):
     """The gradient of a minibatch's loss; gives the sum of its squares."""
-    layers, blocks = U(len(job.chain)), job.blocks * (_2 if job.double else _1)
+    layers, blocks = U(len(job.layers)), job.blocks * (_2 if job.double else _1)
     for b in range(_0, job.blocks):
         size, at = job.features * BLOCK, (g * job.blocks + b) * job.features * BLOCK
-        _copy(job.scratch[b], _0, job.now, at, size)
+        _copy(job.scratch[b], _0, job.observation, at, size)
         if job.double:
-            _copy(job.scratch[job.blocks + b], _0, job.later, at, size)
+            _copy(job.scratch[job.blocks + b], _0, job.next_observation, at, size)
     for n in range(_0, layers):
-        _do(job, state, FORWARD, n, blocks * _chunks(job.chain[n, OUTPUTS]))
+        _do(job, state, FORWARD, n, blocks * _chunks(job.layers[n, col.OUTPUTS]))
     _loss(job, g)
     for back in range(_0, layers):
         layer = layers - _1 - back
         for b in range(_0, job.blocks):
-            pull(job.chain, layer, job.scratch[b])
+            pull(job.layers, layer, job.scratch[b])
             if layer == _0:
-                turn_layer(job.chain, layer, job.scratch[b])
+                turn_layer(job.layers, layer, job.scratch[b])
         if layer:
-            _do(job, state, BACKWARD, layer, job.blocks * (_chunks(job.chain[layer, INPUTS]) + _1))
-    _do(job, state, GRADIENT, _0, U(len(job.pieces)))
+            _do(job, state, BACKWARD, layer, job.blocks * (_chunks(job.layers[layer, col.INPUTS]) + _1))
+    _do(job, state, GRADIENT, _0, U(len(job.chunks)))
     found = _ZERO
-    for part in range(_0, U(len(job.pieces))):
+    for part in range(_0, U(len(job.chunks))):
         found += job.sums[part]
     return found
 
@@ -194,7 +195,7 @@ def learn(worker, state, job, settings, follow, together):
         norm, step = math.sqrt(squares), settings.steps + np.float64(g) + 1.0
         scale = scales(norm, step, settings.learning_rate, settings.max_norm)
         job.numbers[_0], job.numbers[_1], job.numbers[_2] = scale
-        _do(job, state, MOVE, _0, U(len(job.pieces)))
+        _do(job, state, MOVE, _0, U(len(job.chunks)))
         if follow[g] != _ZERO:
             _follow(job, follow[g])
     dismiss(state)

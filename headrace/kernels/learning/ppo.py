@@ -28,7 +28,7 @@ F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 BEGIN, DIFFERENTIATE, ADD_UP, STEP = range(4)  # tasks; the first is what a job.batch of zeros says
-_TASK, _EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (0, 1, 2, 3, 4, 6))  # places in Job.batch
+_TASK, _EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (0, 1, 2, 3, 4, 6))  # offsets in Job.batch
 _SQUARES = U(5)  # place in Job.numbers
 POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
 # rows of a block that hold one number a sample
@@ -36,20 +36,20 @@ OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, WEIGHT = (U(64 * i) for i in range(
 
 
 @njit(**MERGED)
-def _gather(columns, places, scratch, order, first, count, weight):
+def _gather(columns, offsets, scratch, order, first, count, weight):
     """A block of samples, rows order[first : first + count]. Lanes left over repeat the last, and weigh 0."""
     for e in range(_0, BLOCK):
         lane = e if e < count else count - _1
-        row, at = U(order[first + lane]), places.samples + e
+        row, at = U(order[first + lane]), offsets.samples + e
         scratch[at + OLD_LOG_PROB] = columns.log_prob[row]
         scratch[at + OLD_VALUE] = columns.value[row]
         scratch[at + ADVANTAGE] = columns.advantage[row]
         scratch[at + RETURNS] = columns.returns[row]
         scratch[at + WEIGHT] = columns.valid[row] * weight if e < count else _ZERO
-        for f in range(_0, places.inputs):
+        for f in range(_0, offsets.inputs):
             scratch[f * BLOCK + e] = columns.observation[f * columns.stride + row]
         for c in range(_0, U(len(columns.action))):
-            scratch[places.actions + c * BLOCK + e] = columns.action[c, row]
+            scratch[offsets.actions + c * BLOCK + e] = columns.action[c, row]
 
 
 @njit(**INLINE)
@@ -75,13 +75,13 @@ def _value_loss(loss, value, old, returns):
 
 
 @njit(**INNER)
-def _policy_loss(head, places, loss, scratch, gradient, sums):
+def _policy_loss(head, offsets, loss, scratch, gradient, sums):
     """The policy's part of a block's loss: its gradient at the logits, and its sums."""
     for i in range(_0, BLOCK, WIDTH):
-        at = places.samples + i
+        at = offsets.samples + i
         weight, advantage = load(scratch, at + WEIGHT), load(scratch, at + ADVANTAGE)
         log_prob, entropy = evaluate(
-            head, scratch, places.logits, places.d_logits, places.actions, places.entropies, i
+            head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i
         )  # fmt: skip
         log_ratio = log_prob - load(scratch, at + OLD_LOG_PROB)
         ratio = exp(log_ratio)
@@ -91,7 +91,7 @@ def _policy_loss(head, places, loss, scratch, gradient, sums):
         d_log_prob = select(worse, splat(_ZERO), gain) * (_ZERO - weight)
         d_entropy = weight * (-loss.entropy_coef)
         differentiate(
-            head, scratch, places.logits, places.d_logits, places.actions, places.entropies, i,
+            head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i,
             d_log_prob, d_entropy, gradient,
         )  # fmt: skip
         outside = select(change > loss.clip, splat(_ONE), select(change < -loss.clip, splat(_ONE), splat(_ZERO)))
@@ -102,21 +102,21 @@ def _policy_loss(head, places, loss, scratch, gradient, sums):
 
 
 @njit(**INNER)
-def _critic_loss(places, loss, scratch, sums):
+def _critic_loss(offsets, loss, scratch, sums):
     """The critic's part of a block's loss: its gradient at the critic's output, and its sum."""
     for i in range(_0, BLOCK, WIDTH):
-        at = places.samples + i
+        at = offsets.samples + i
         weight, old, returns = load(scratch, at + WEIGHT), load(scratch, at + OLD_VALUE), load(scratch, at + RETURNS)
-        value = fma(load(scratch, places.values + i), splat(loss.scale), splat(loss.center))
+        value = fma(load(scratch, offsets.values + i), splat(loss.scale), splat(loss.center))
         square, slope = _value_loss(loss, value, old, returns)
-        store(scratch, places.d_values + i, slope * weight * loss.value_coef)
+        store(scratch, offsets.grad_values + i, slope * weight * loss.value_coef)
         sums[VALUE] += total(square * weight)
 
 
 @njit(**MERGED)
 def _differentiate(job, tree, part, parts, scratch, gradient, sums):
     """A tree's gradient of a part of the minibatch: its blocks, one after another."""
-    first_layer, end, place, count, ending = job.trees[tree]
+    first_layer, end, place, count, ending = job.subnetworks[tree]
     clear(gradient, place, count)
     clear(sums, _0, U(len(sums)))
     layers, order = job.layers[first_layer:end], job.permutation[U(job.batch[_EPOCH])]
@@ -124,20 +124,20 @@ def _differentiate(job, tree, part, parts, scratch, gradient, sums):
     blocks = (size + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
-        _gather(job.columns, job.places, scratch, order, start + first, min(BLOCK, size - first), job.numbers[0])
+        _gather(job.columns, job.offsets, scratch, order, start + first, min(BLOCK, size - first), job.numbers[0])
         normalize(job.normalizer, scratch)
         forward(layers, job.parameters, scratch, BLOCK)
         if ending & U(ACTOR):
-            _policy_loss(job.head, job.places, job.loss, scratch, gradient, sums)
+            _policy_loss(job.head, job.offsets, job.loss, scratch, gradient, sums)
         if ending & U(CRITIC):
-            _critic_loss(job.places, job.loss, scratch, sums)
-        backward(layers, job.places.transposed, job.parameters, scratch, gradient)
+            _critic_loss(job.offsets, job.loss, scratch, sums)
+        backward(layers, job.offsets.transposed, job.parameters, scratch, gradient)
 
 
 @njit(**MERGED)
 def _add_up(job, tree, parts):
     """Add up the parts' gradients of a tree, in order, into job.flat; its squares into job.numbers."""
-    first_layer, end, place, count, ending = job.trees[tree]
+    first_layer, end, place, count, ending = job.subnetworks[tree]
     for p in range(_1, parts):
         add(job.gradient[_0], job.gradient[p], place, count)
     layers = job.layers[first_layer:end]
@@ -200,9 +200,9 @@ def _next_minibatch(job, number):
 def _next_task(job, number, settings, metrics):
     """The leader's: describe the task that follows the one done; gives its parts, 0 at the end."""
     steps, learning_rate, eps, max_norm, target_kl = settings
-    trees, task = len(job.trees), job.batch[_TASK]
+    subnetworks, task = len(job.subnetworks), job.batch[_TASK]
     if task == DIFFERENTIATE:
-        for row in range(1, job.batch[_PARTS] * trees):
+        for row in range(1, job.batch[_PARTS] * subnetworks):
             add(job.sums[0], job.sums[row], _0, WIDTH)
         store(metrics, U(job.batch[DONE]) * WIDTH, load(job.sums[0], _0))
         job.batch[DONE] += 1
@@ -210,16 +210,16 @@ def _next_task(job, number, settings, metrics):
             job.batch[_STOPPED] = 1
         if not job.batch[_STOPPED]:
             job.batch[_TASK] = ADD_UP
-            return trees
+            return subnetworks
     elif task == ADD_UP:
-        norm = math.sqrt(job.numbers[_SQUARES] + (job.numbers[_SQUARES + _1] if trees > 1 else _ZERO))
+        norm = math.sqrt(job.numbers[_SQUARES] + (job.numbers[_SQUARES + _1] if subnetworks > 1 else _ZERO))
         job.batch[STEPS] += 1
         scale = scales(norm, steps + job.batch[STEPS], learning_rate, max_norm)
         job.numbers[1], job.numbers[2], job.numbers[3] = scale
         job.numbers[4] = eps
         job.batch[_TASK] = STEP
-        return trees
-    return job.batch[_PARTS] * trees if _next_minibatch(job, number) else 0
+        return subnetworks
+    return job.batch[_PARTS] * subnetworks if _next_minibatch(job, number) else 0
 
 
 @njit(**INNER)

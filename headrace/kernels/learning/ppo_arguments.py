@@ -1,4 +1,4 @@
-"""What the kernel of PPO's learning call is handed, and where it leaves word of what it did."""
+"""Arguments of the kernel of PPO's learning call (headrace.kernels.learning.ppo)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.kernels.nn.layout import Head, Normalizer, Places
+from headrace.kernels.nn.layout import Head, Normalizer, ScratchOffsets
 
-PARTS, PART = 8, 128  # parts at most, and samples a part is worth
-DONE, STEPS = np.uint64(5), np.uint64(7)  # places in Job.batch
+PARTS, PART = 8, 128  # parts of a minibatch at most, and samples that make a part worth its own gradient
+DONE, STEPS = np.uint64(5), np.uint64(7)  # indices in PPOArguments.batch
 SUMS = 16  # numbers of a minibatch's sums: one vector
 
 
@@ -38,23 +38,23 @@ class Loss(NamedTuple):
     scale: np.float32
 
 
-class Job(NamedTuple):
-    """All that is the same for every minibatch, and room for what is not.
+class PPOArguments(NamedTuple):
+    """What is the same for every minibatch, and buffers for what is not.
 
-    layers: the network. trees: uint64 [1 or 2, 5], its parts that share no layers: first layer, end, place and size in
-    a gradient, and what it ends in, ACTOR, CRITIC or both. ranges: uint64 [*, 3], runs of parameters: whose tree's,
-    where they begin, how many. permutation: int64 [epochs, R]. parameters, mean, square,
-    flat: float32 [P]; flat is room for the gradient in the parameters' order. scratch: float32, one row a worker.
-    gradient: one row a part. sums: float32 [parts * trees, SUMS]. batch: int64 [8], zeros at
-    first: the task that is on, epoch, start, size, parts, minibatches done, whether KL stopped it, steps taken.
-    numbers: float32 [8]: 1 / valid rows, the step's scale (adam_cpu.scales) and eps, squares of each tree's gradient.
+    layers: the network. subnetworks: uint64 [1 or 2, 5], its parts that share no layers: first layer, end, offset and
+    size in a gradient, and ACTOR, CRITIC or both. ranges: uint64 [*, 3], see layout.ranges(). permutation: int64
+    [epochs, R]. parameters, mean, square, flat: float32 [P]; flat holds the gradient in the parameters' order.
+    scratch: float32, one row for each worker. gradient: one row for each part. sums: float32 [parts * subnetworks,
+    SUMS]. batch: int64 [8], zeros at first: task, epoch, start, size, parts, minibatches done, whether KL stopped it,
+    steps taken. numbers: float32 [8]: 1 / valid rows, the step's scale (adam_step.scales) and eps, the sum of squares
+    of each sub-network's gradient.
     """
 
     layers: np.ndarray
-    trees: np.ndarray
+    subnetworks: np.ndarray
     ranges: np.ndarray
     head: Head
-    places: Places
+    offsets: ScratchOffsets
     loss: Loss
     normalizer: Normalizer
     columns: Columns

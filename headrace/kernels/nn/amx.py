@@ -1,4 +1,4 @@
-"""Whether products may use the processor's tiles of bfloat16 (kernels.nn.split_bf16), and what sizes those have."""
+"""Whether matrix products may use AMX tiles of bfloat16 (headrace.kernels.nn.split_bf16), and their sizes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import numpy as np
 
 from headrace.kernels.runtime.native import processor
 
-TILE = np.uint64(256)  # words of a tile: sixteen rows of sixteen
-HALF = np.uint64(32)  # rows and columns that a product takes at a time; numbers along k in a tile
-LEAST = 128  # inputs and outputs of a layer from which on tiles gain more than laying its factors costs
+TILE = np.uint64(256)  # 32-bit words of a tile: sixteen rows of sixteen
+TILE_SPAN = np.uint64(32)  # rows and columns that a product takes at a time; numbers along k in a tile
+MIN_WIDTH = 128  # inputs and outputs of a layer from which on tiles gain more than packing the factors costs
 
 
-def known() -> bool:
+def processor_has_tiles() -> bool:
     """Whether the processor has them: then kernels are compiled with them."""
     return "+amx-bf16" in processor()[1]
 
 
 @cache
-def granted() -> bool:
-    """Whether the system lets this process use them; it must be asked once. Not where $HEADRACE_TILES is 0."""
+def tiles_permitted() -> bool:
+    """Whether this process may use them: the system must be asked once. False where $HEADRACE_TILES is 0."""
     import torch
 
-    ask: Callable[[], bool] | None = getattr(torch.cpu, "_init_amx", None)
-    return os.environ.get("HEADRACE_TILES") != "0" and known() and ask is not None and ask()
+    request: Callable[[], bool] | None = getattr(torch.cpu, "_init_amx", None)
+    return os.environ.get("HEADRACE_TILES") != "0" and processor_has_tiles() and request is not None and request()
 
 
-def serve(inputs: int, outputs: int) -> bool:
+def tiles_pay(inputs: int, outputs: int) -> bool:
     """Whether a layer's products are to use them."""
-    return granted() and min(inputs, outputs) >= LEAST and not (inputs % int(HALF) or outputs % int(HALF))
+    whole = not (inputs % int(TILE_SPAN) or outputs % int(TILE_SPAN))
+    return tiles_permitted() and min(inputs, outputs) >= MIN_WIDTH and whole

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.dense import add, clear
-from headrace.kernels.nn.layout import ACTIVATION, BLOCK, CODES, NORM, NORMAL, NOWHERE, OUTPUT, OUTPUTS, SLOPE, WIDTH
+from headrace.kernels.nn.layout import BLOCK, CODES, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward
 from headrace.kernels.nn.simd import load, store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
@@ -54,12 +55,12 @@ def _keep(stack, scratch, kept, saving):
     memory, a third as large, or back."""
     at = _copy(scratch, _0, kept, _0, stack.inputs * BLOCK, saving)
     for n in range(_0, U(len(stack.layers))):
-        size = stack.layers[n, OUTPUTS] * BLOCK
-        at = _copy(scratch, stack.layers[n, OUTPUT], kept, at, size, saving)
-        if stack.layers[n, ACTIVATION] == SILU or stack.layers[n, ACTIVATION] == GELU:
-            at = _copy(scratch, stack.layers[n, SLOPE], kept, at, size, saving)
-        if stack.layers[n, NORM] != NOWHERE:
-            at = _copy(scratch, stack.layers[n, NORMAL], kept, at, size + BLOCK, saving)
+        size = stack.layers[n, col.OUTPUTS] * BLOCK
+        at = _copy(scratch, stack.layers[n, col.OUTPUT], kept, at, size, saving)
+        if stack.layers[n, col.ACTIVATION] == SILU or stack.layers[n, col.ACTIVATION] == GELU:
+            at = _copy(scratch, stack.layers[n, col.ACTIVATION_GRAD], kept, at, size, saving)
+        if stack.layers[n, col.NORM] != col.NOWHERE:
+            at = _copy(scratch, stack.layers[n, col.NORMALIZED], kept, at, size + BLOCK, saving)
 
 
 @njit(**MERGED)
@@ -86,17 +87,17 @@ def _backward(stack, parameters, deltas, mine, kept, gradient, d_samples, part):
         first = block * BLOCK
         size = min(BLOCK, count - first)
         _keep(stack, mine, kept[block], False)
-        _read(deltas, first, size, stack.outputs, mine, stack.delta)
+        _read(deltas, first, size, stack.outputs, mine, stack.output_grad)
         backward(stack.layers, stack.transposed, parameters, mine, gradient)
-        if stack.input_delta != NOWHERE:
-            _write(mine, stack.input_delta, first, size, stack.inputs, d_samples)
+        if stack.input_grad != col.NOWHERE:
+            _write(mine, stack.input_grad, first, size, stack.inputs, d_samples)
 
 
 @njit(**ENTRY)
 def evaluate(worker, state, stack, parameters, samples, outputs, scratch, kept):
     """Outputs float32 [B * outputs] of a batch.
 
-    worker, state: as in headrace.kernels.learning.ppo.learn. stack: tables.Stack. parameters: float32 [P]. samples:
+    worker, state: as in headrace.kernels.learning.ppo.learn. parameters: float32 [P]. samples:
     (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row a worker.
     kept: float32, where stack.keep a row for each block, which differentiate() is to read.
     """
@@ -119,7 +120,7 @@ def evaluate(worker, state, stack, parameters, samples, outputs, scratch, kept):
 @njit(**ENTRY)
 def differentiate(worker, state, stack, parameters, deltas, scratch, kept, gradient, flat, d_samples):
     """Gradients of a loss, from those at the outputs of evaluate(): of the parameters, float32 [P], and of the samples,
-    float32 [B * inputs], where stack.input_delta says that they are wanted.
+    float32 [B * inputs], where stack.input_grad says that they are wanted.
 
     deltas: as samples in evaluate(). kept: as evaluate() left it. gradient: float32, room for one a part.
     """

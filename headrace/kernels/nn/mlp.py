@@ -9,31 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activate, layer_norm, layer_norm_backward, pull_back
 from headrace.kernels.nn.dense import add_dots, add_row_sums, clear, fill, multiply, transpose
-from headrace.kernels.nn.layout import (
-    ACTIVATION,
-    BIAS,
-    BIAS_GRADIENT,
-    BLOCK,
-    DELTA,
-    FIRST,
-    GRADIENT,
-    INPUTS,
-    NORM,
-    NORM_BIAS,
-    NORM_GRADIENT,
-    NORMAL,
-    NOWHERE,
-    OUTPUT,
-    OUTPUTS,
-    SLOPE,
-    SOURCE,
-    SOURCE_DELTA,
-    STRIDE,
-    WEIGHT,
-    WIDTH,
-)
+from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import load, select, splat, store
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
@@ -65,19 +44,19 @@ def forward(layers, parameters, scratch, lanes):
     """Outputs and slopes of all layers, from the observation's block at scratch[0]; of its first `lanes` samples, a
     multiple of 16."""
     for n in range(_ZERO, np.uint64(len(layers))):
-        inputs, outputs, output = layers[n, INPUTS], layers[n, OUTPUTS], layers[n, OUTPUT]
-        code, slope, norm = layers[n, ACTIVATION], layers[n, SLOPE], layers[n, NORM]
+        inputs, outputs, output = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.OUTPUT]
+        code, slope, norm = layers[n, col.ACTIVATION], layers[n, col.ACTIVATION_GRAD], layers[n, col.NORM]
         for r in range(_ZERO, outputs, ROWS):
             rows, place = min(ROWS, outputs - r), output + r * BLOCK
-            fill(scratch, place, rows, parameters, layers[n, BIAS] + r)
+            fill(scratch, place, rows, parameters, layers[n, col.BIAS] + r)
             multiply(
-                parameters, layers[n, WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
-                scratch, layers[n, SOURCE], BLOCK, scratch, place, BLOCK, lanes,
+                parameters, layers[n, col.WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
+                scratch, layers[n, col.SOURCE], BLOCK, scratch, place, BLOCK, lanes,
             )  # fmt: skip
-            if norm == NOWHERE:
+            if norm == col.NOWHERE:
                 _activate(code, scratch, place, slope + r * BLOCK, rows, lanes)
-        if norm != NOWHERE:
-            layer_norm(scratch, output, outputs, layers[n, NORMAL], parameters, norm, layers[n, NORM_BIAS])
+        if norm != col.NOWHERE:
+            layer_norm(scratch, output, outputs, layers[n, col.NORMALIZED], parameters, norm, layers[n, col.NORM_BIAS])
             _activate(code, scratch, output, slope, outputs, lanes)
 
 
@@ -95,29 +74,31 @@ def backward(layers, transposed, parameters, scratch, gradient):
     """Add a block's gradient to `gradient`, from the deltas of the layers that nothing reads, after forward()."""
     for back in range(_ZERO, np.uint64(len(layers))):
         n = np.uint64(len(layers)) - _ONE - back
-        inputs, outputs, stride = layers[n, INPUTS], layers[n, OUTPUTS], layers[n, STRIDE]
-        source, delta, upstream = layers[n, SOURCE], layers[n, DELTA], layers[n, SOURCE_DELTA]
-        pull_back(layers[n, ACTIVATION], scratch, delta, layers[n, OUTPUT], layers[n, SLOPE], outputs * BLOCK)
-        norm, place = layers[n, NORM], layers[n, NORM_GRADIENT]
-        if norm != NOWHERE:
+        inputs, outputs, stride = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.STRIDE]
+        source, delta, upstream = layers[n, col.SOURCE], layers[n, col.OUTPUT_GRAD], layers[n, col.SOURCE_GRAD]
+        output, kept = layers[n, col.OUTPUT], layers[n, col.ACTIVATION_GRAD]
+        pull_back(layers[n, col.ACTIVATION], scratch, delta, output, kept, outputs * BLOCK)
+        norm, place = layers[n, col.NORM], layers[n, col.NORM_GRAD]
+        if norm != col.NOWHERE:
             bias = place + _rounded(outputs)
-            layer_norm_backward(scratch, delta, outputs, layers[n, NORMAL], parameters, norm, gradient, place, bias)
+            normalized = layers[n, col.NORMALIZED]
+            layer_norm_backward(scratch, delta, outputs, normalized, parameters, norm, gradient, place, bias)
         if inputs * outputs <= FEW:
-            add_dots(scratch, delta, outputs, source, inputs, gradient, layers[n, GRADIENT], stride)
+            add_dots(scratch, delta, outputs, source, inputs, gradient, layers[n, col.WEIGHT_GRAD], stride)
         else:
             transpose(scratch, source, inputs, transposed, stride)
             multiply(
                 scratch, delta, BLOCK, _ONE, outputs, BLOCK,
-                scratch, transposed, stride, gradient, layers[n, GRADIENT], stride, stride,
+                scratch, transposed, stride, gradient, layers[n, col.WEIGHT_GRAD], stride, stride,
             )  # fmt: skip
-        add_row_sums(scratch, delta, outputs, gradient, layers[n, BIAS_GRADIENT])
-        if upstream != NOWHERE:
+        add_row_sums(scratch, delta, outputs, gradient, layers[n, col.BIAS_GRAD])
+        if upstream != col.NOWHERE:
             for i in range(_ZERO, inputs, ROWS):
                 rows, place = min(ROWS, inputs - i), upstream + i * BLOCK
-                if layers[n, FIRST] != _ZERO:
+                if layers[n, col.CLEARS_SOURCE_GRAD] != _ZERO:
                     clear(scratch, place, rows * BLOCK)
                 multiply(
-                    parameters, layers[n, WEIGHT] + i, _ONE, inputs, rows, outputs,
+                    parameters, layers[n, col.WEIGHT] + i, _ONE, inputs, rows, outputs,
                     scratch, delta, BLOCK, scratch, place, BLOCK, BLOCK,
                 )  # fmt: skip
 
@@ -126,13 +107,13 @@ def backward(layers, transposed, parameters, scratch, gradient):
 def flatten_gradient(layers, gradient, flat):
     """From a gradient's padded rows to the parameters' own order."""
     for n in range(_ZERO, np.uint64(len(layers))):
-        inputs, outputs, stride = layers[n, INPUTS], layers[n, OUTPUTS], layers[n, STRIDE]
+        inputs, outputs, stride = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.STRIDE]
         for o in range(_ZERO, outputs):
-            source, target = layers[n, GRADIENT] + o * stride, layers[n, WEIGHT] + o * inputs
+            source, target = layers[n, col.WEIGHT_GRAD] + o * stride, layers[n, col.WEIGHT] + o * inputs
             for i in range(_ZERO, inputs):
                 flat[target + i] = gradient[source + i]
-            flat[layers[n, BIAS] + o] = gradient[layers[n, BIAS_GRADIENT] + o]
-            if layers[n, NORM] != NOWHERE:
-                place = layers[n, NORM_GRADIENT] + o
-                flat[layers[n, NORM] + o] = gradient[place]
-                flat[layers[n, NORM_BIAS] + o] = gradient[place + _rounded(outputs)]
+            flat[layers[n, col.BIAS] + o] = gradient[layers[n, col.BIAS_GRAD] + o]
+            if layers[n, col.NORM] != col.NOWHERE:
+                place = layers[n, col.NORM_GRAD] + o
+                flat[layers[n, col.NORM] + o] = gradient[place]
+                flat[layers[n, col.NORM_BIAS] + o] = gradient[place + _rounded(outputs)]

@@ -13,13 +13,13 @@ import numpy as np
 
 from headrace.kernels.nn.dense import multiply
 from headrace.kernels.nn.layout import WIDTH
-from headrace.kernels.nn.rnn_arguments import CHUNK, Job, Slopes
+from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNGradients
 from headrace.kernels.nn.simd import fma, load, splat, store
 from headrace.kernels.nn.vector_math import sigmoid, tanh
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import claim, dismiss, dismissed, finished, publish, rest, wait
 
-__all__ = ["Job", "Slopes", "backward", "forward"]
+__all__ = ["RNNArguments", "RNNGradients", "backward", "forward"]
 
 F, U = np.float32, np.uint64
 _0, _1, _2, _3 = U(0), U(1), U(2), U(3)
@@ -37,9 +37,9 @@ class _Part(NamedTuple):
 @njit(**INNER)
 def _part(job, number):
     """Part `number` of a job, of which each core has as many as it has chunks."""
-    chunks = (job.envs + CHUNK - _1) // CHUNK
-    first = number % chunks * CHUNK
-    return _Part(number // chunks, first, min(first + CHUNK, job.envs))
+    chunks = (job.envs + PART_SEQUENCES - _1) // PART_SEQUENCES
+    first = number % chunks * PART_SEQUENCES
+    return _Part(number // chunks, first, min(first + PART_SEQUENCES, job.envs))
 
 
 @njit(**INNER)
@@ -110,7 +110,7 @@ def _forward_part(job, part):
 
 @njit(**INNER)
 def _lstm_slopes(job, slopes, row, at, e, d_output, d_cell):
-    """Slopes in sixteen components' gates; gives that in the cell before."""
+    """RNNGradients in sixteen components' gates; gives that in the cell before."""
     size, gate = job.size, at + e
     enter, keep = load(job.gate, gate), load(job.gate, gate + size)
     fresh, leave = load(job.gate, gate + _2 * size), load(job.gate, gate + _3 * size)
@@ -125,16 +125,16 @@ def _lstm_slopes(job, slopes, row, at, e, d_output, d_cell):
 
 @njit(**INNER)
 def _gru_slopes(job, slopes, row, at, e, d_output):
-    """Slopes in sixteen components' gates, and in what was remembered for them; gives the direct one in the output
+    """Gradients at sixteen components' gates and their recurrent parts; gives the direct one in the output
     before."""
     size, gate = job.size, at + e
     reset, keep, fresh = load(job.gate, gate), load(job.gate, gate + size), load(job.gate, gate + _2 * size)
     d_fresh = d_output * (_ONE - keep) * (_ONE - fresh * fresh)
     d_reset = d_fresh * load(job.extra, row * size + e) * reset * (_ONE - reset)
     d_keep = d_output * (load(job.before, row * size + e) - fresh) * keep * (_ONE - keep)
-    store(slopes.gate, gate, d_reset), store(slopes.remembered, gate, d_reset)
-    store(slopes.gate, gate + size, d_keep), store(slopes.remembered, gate + size, d_keep)
-    store(slopes.gate, gate + _2 * size, d_fresh), store(slopes.remembered, gate + _2 * size, d_fresh * reset)
+    store(slopes.gate, gate, d_reset), store(slopes.recurrent, gate, d_reset)
+    store(slopes.gate, gate + size, d_keep), store(slopes.recurrent, gate + size, d_keep)
+    store(slopes.gate, gate + _2 * size, d_fresh), store(slopes.recurrent, gate + _2 * size, d_fresh * reset)
     return d_output * keep
 
 
@@ -159,7 +159,7 @@ def _backward_part(job, slopes, part):
                 store(slopes.before, carried + e, zero if step == slopes.burn_in else direct)
         if step != slopes.burn_in and step:
             multiply(
-                slopes.gate if lstm else slopes.remembered, (row + part.first) * wide, wide, _1,
+                slopes.gate if lstm else slopes.recurrent, (row + part.first) * wide, wide, _1,
                 part.end - part.first, wide, slopes.weight, part.k * wide * size, size,
                 slopes.before, (part.k * job.envs + part.first) * size, size, size,
             )  # fmt: skip
@@ -168,7 +168,7 @@ def _backward_part(job, slopes, part):
 @njit(**MERGED)
 def _begin(worker, state, job):
     if worker == 0:
-        publish(state, job.copies * ((job.envs + CHUNK - _1) // CHUNK))
+        publish(state, job.copies * ((job.envs + PART_SEQUENCES - _1) // PART_SEQUENCES))
 
 
 @njit(**MERGED)

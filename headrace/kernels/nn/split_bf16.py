@@ -20,7 +20,7 @@ from numba import types  # noqa: TID253
 from numba.core import cgutils  # noqa: TID253
 from numba.extending import intrinsic  # noqa: TID253
 
-from headrace.kernels.nn.amx import HALF, TILE
+from headrace.kernels.nn.amx import TILE, TILE_SPAN
 from headrace.kernels.nn.layout import WIDTH
 from headrace.kernels.nn.simd import lanes, load, store, turn
 from headrace.kernels.runtime.jit import INNER, njit
@@ -181,7 +181,7 @@ def multiply_tiles(left, a, left_plane, right, x, right_plane, tiles, columns, t
     a, x, t: where they begin; tiles: along k. All uint64. Between open_tiles() and close_tiles().
     """
     size = tiles * TILE
-    for c in range(_0, columns, HALF):
+    for c in range(_0, columns, TILE_SPAN):
         upper, lower = t + c, t + c + WIDTH * target_row
         _fetch(0, target, upper, target_row), _fetch(1, target, upper + WIDTH, target_row)
         _fetch(2, target, lower, target_row), _fetch(3, target, lower + WIDTH, target_row)

@@ -1,4 +1,4 @@
-"""Tables of chains of dense layers (headrace.kernels.nn.stepwise), made in plain Python."""
+"""Layer tables and weight chunks of the stepwise MLP (headrace.kernels.nn.stepwise), made in plain Python."""
 
 from __future__ import annotations
 
@@ -7,81 +7,74 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.kernels.nn.amx import HALF, serve
-from headrace.kernels.nn.layout import BLOCK, CODES, NOWHERE, rounded
+from headrace.kernels.nn.amx import TILE_SPAN, tiles_pay
+from headrace.kernels.nn.layer_table import COLUMN_STRIDE, COLUMNS, INPUTS, NOWHERE, OUTPUTS, PACKED, STRIDE, fill_row
+from headrace.kernels.nn.layout import BLOCK, CODES, rounded
 
-CHUNK = np.uint64(24)  # rows of a layer at a time: of its weights, their gradient stays in the first cache
-# Columns, uint64. Weight [o, i] lies at WEIGHT + o * ROW + i * COLUMN of the parameters, one of which is 1. The rest
-# are places in a block's scratch: SOURCE (what a layer reads), OUTPUT, SLOPE (of its activation), DELTA (the loss's
-# slope at its output, before the activation), BELOW (that of its source), TURNED (with samples as rows, STRIDE apart:
-# the source where COLUMN is 1, else the delta). Of layers that tiles multiply (kernels.nn.split_bf16): WORDS is where
-# their factors begin in an array of words: the weights for forward(), those for backward(), then the two factors of the
-# gradient; FACTOR is a place in scratch for the other factor of forward() and backward(). WORDS of others: NOWHERE.
-INPUTS, OUTPUTS, WEIGHT, BIAS, ROW, COLUMN, SOURCE, OUTPUT, SLOPE, DELTA, BELOW, ACTIVATION, TURNED, STRIDE = (
-    np.uint64(i) for i in range(14)
-)
-WORDS, FACTOR = np.uint64(14), np.uint64(15)
+CHUNK_ROWS = np.uint64(24)  # rows of a weight chunk: their gradient stays in the first cache
 
 
-class Dense(NamedTuple):
-    """A dense layer: its widths, where its weight and bias begin in the flat parameters, whether the weight lies as
-    [inputs, outputs] there (else [outputs, inputs]), and its activation's name."""
+class DenseLayer(NamedTuple):
+    """A dense layer. weight, bias: offsets in the flat parameters. transposed: whether the weight is stored as
+    [inputs, outputs], else as [outputs, inputs]."""
 
     inputs: int
     outputs: int
     weight: int
     bias: int
-    turned: bool
+    transposed: bool
     activation: str = "identity"
 
 
-class Chain(NamedTuple):
-    """A chain's table, and where what it needs ends: in a block's scratch, and among words."""
+class StepwiseTable(NamedTuple):
+    """The layer table of an MLP, and where what it needs ends: in a block's scratch, and in the packed factors."""
 
-    table: np.ndarray  # uint64 [L, 16]
+    table: np.ndarray  # uint64 [L, len(COLUMNS)]
     scratch: int
-    words: int
+    packed: int
 
 
-def chain(layers: Sequence[Dense], inputs: int, place: int, words: int = 0, blocks: int = 0) -> Chain:
-    """The table of layers one after another. inputs: where the first reads; place: where what they need in a block's
-    scratch begins, the slope at the inputs first; words: likewise among words. blocks: of a batch; without, tiles
-    multiply nothing."""
+def stepwise_table(
+    layers: Sequence[DenseLayer], inputs: int, offset: int, packed: int = 0, blocks: int = 0
+) -> StepwiseTable:
+    """The table of layers one after another. inputs: offset in scratch of what the first layer reads. offset: where the
+    MLP's part of a block's scratch begins, with the gradient at its inputs. packed: where its packed factors begin.
+    blocks: of a batch; 0 for no AMX tiles."""
     block, source = int(BLOCK), inputs
-    below, place = place, place + layers[0].inputs * block
-    table = np.zeros((len(layers), 16), np.uint64)
+    source_grad, offset = offset, offset + layers[0].inputs * block
+    table = np.zeros((len(layers), len(COLUMNS)), np.uint64)
     for row, layer in zip(table, layers, strict=True):
         size = layer.outputs * block
-        turned = layer.turned and layer.outputs > 1  # a single column is a row, too
-        stride = rounded(layer.outputs if turned else layer.inputs)
-        steps = (1, layer.outputs) if turned else (layer.inputs, 1)
-        places = (source, place, place + size, place + 2 * size, below)
-        tiled = bool(blocks) and serve(layer.inputs, layer.outputs)
-        row[:] = (
-            *(layer.inputs, layer.outputs, layer.weight, layer.bias, *steps, *places),
-            *(CODES[layer.activation], place + 3 * size, stride, words if tiled else NOWHERE, place + 3 * size),
-        )
-        source, below = place, place + 2 * size
-        place += 3 * size + max(stride, 3 * max(layer.inputs, layer.outputs) // 2 if tiled else 0) * block
+        transposed = layer.transposed and layer.outputs > 1  # a single column is a row, too
+        stride = rounded(layer.outputs if transposed else layer.inputs)
+        tiled = bool(blocks) and tiles_pay(layer.inputs, layer.outputs)
+        fill_row(row, inputs=layer.inputs, outputs=layer.outputs, weight=layer.weight, bias=layer.bias)
+        fill_row(row, activation=CODES[layer.activation], source=source, source_grad=source_grad, stride=stride)
+        fill_row(row, output=offset, activation_grad=offset + size, output_grad=offset + 2 * size)
+        fill_row(row, row_stride=1 if transposed else layer.inputs, column_stride=layer.outputs if transposed else 1)
+        fill_row(row, transposed=offset + 3 * size, packed=packed if tiled else NOWHERE)
+        fill_row(row, packed_samples=offset + 3 * size)
+        source, source_grad = offset, offset + 2 * size
+        offset += 3 * size + max(stride, 3 * max(layer.inputs, layer.outputs) // 2 if tiled else 0) * block
         if tiled:
-            words += 3 * layer.inputs * layer.outputs + 3 * (layer.inputs + layer.outputs) * blocks * block // 2
-    return Chain(table, place, words)
+            packed += 3 * layer.inputs * layer.outputs + 3 * (layer.inputs + layer.outputs) * blocks * block // 2
+    return StepwiseTable(table, offset, packed)
 
 
-def pieces(tables: Sequence[np.ndarray]) -> np.ndarray:
-    """Chunks of all chains' weights: uint64 [*, 3], which chain's, which layer's, the first row. Chain after chain:
-    threads that begin at either end then keep to one of two critics."""
+def weight_chunks(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """Chunks of the weights of several MLPs: uint64 [*, 3], index of the MLP, of the layer, and first row. Chunks are
+    ordered by MLP: two threads that begin at either end then keep to one of two critics."""
     found = []
     for number, table in enumerate(tables):
         for n, row in enumerate(table):
-            major = int(row[OUTPUTS] if row[COLUMN] == 1 else row[INPUTS])
-            step = int(CHUNK if row[WORDS] == NOWHERE else HALF)
+            major = int(row[OUTPUTS] if row[COLUMN_STRIDE] == 1 else row[INPUTS])
+            step = int(CHUNK_ROWS if row[PACKED] == NOWHERE else TILE_SPAN)
             found += [(number, n, first) for first in range(0, major, step)]
     return np.array(found, np.uint64)
 
 
-def room(tables: Sequence[np.ndarray]) -> int:
-    """Float32 that the gradient of a piece takes at most."""
+def gradient_scratch_size(tables: Sequence[np.ndarray]) -> int:
+    """float32 that the gradient of a weight chunk takes at most."""
     rows = np.concatenate(tables)
     biases = rounded(int(rows[:, int(OUTPUTS)].max()))
-    return max(int(HALF) * int(rows[:, int(STRIDE)].max()), biases)
+    return max(int(TILE_SPAN) * int(rows[:, int(STRIDE)].max()), biases)

@@ -47,54 +47,54 @@ class Call:
 
     def __init__(self, function: Native, arguments: tuple[Any, ...]) -> None:
         self.function, self.arguments = function, arguments  # kept, because the words are addresses
-        self.words = np.array(words(arguments), np.uint64)
-        self._run, self._address = function.run, self.words.ctypes.data
+        self.slots = np.array(argument_slots(arguments), np.uint64)
+        self._run, self._address = function.run, self.slots.ctypes.data
 
     def __call__(self) -> None:
         if self._run(self._address) != 0:
             raise RuntimeError("a compiled function stopped with an exception: run it uncompiled to see which")
 
-    def place(self, *path: int) -> int:
+    def slot(self, *path: int) -> int:
         """Where the words of an argument begin; path: its number, and its part's number in that tuple, and so on."""
         first, within = 0, self.arguments
         for number in path:
-            first += len(words(within[:number]))
+            first += len(argument_slots(within[:number]))
             within = within[number]
         return first
 
     def put(self, place: int, argument: Any) -> None:
         """Change numbers among the arguments, in all their parts, from a place on."""
-        new = words(argument)
-        self.words[place : place + len(new)] = new
+        new = argument_slots(argument)
+        self.slots[place : place + len(new)] = new
 
     def point(self, place: int, address: int) -> None:
         """Let the array whose words begin at a place lie elsewhere. The caller keeps it until the call is over."""
-        self.words[place + _ADDRESS] = address
+        self.slots[place + _ADDRESS] = address
 
     def for_worker(self, worker: int) -> Call:
         """The same call with another number as its first argument."""
         other = object.__new__(Call)
-        other.function, other.arguments, other.words = self.function, self.arguments, self.words.copy()
-        other.words[0] = worker
-        other._run, other._address = self._run, other.words.ctypes.data
+        other.function, other.arguments, other.slots = self.function, self.arguments, self.slots.copy()
+        other.slots[0] = worker
+        other._run, other._address = self._run, other.slots.ctypes.data
         return other
 
 
-def words(argument: Any) -> list[int]:
+def argument_slots(argument: Any) -> list[int]:
     """An argument as Numba passes it to a compiled function."""
     found: list[int] = []
-    _add_words(argument, found)
+    _add_slots(argument, found)
     return found
 
 
-def _add_words(argument: Any, found: list[int]) -> None:
+def _add_slots(argument: Any, found: list[int]) -> None:
     if isinstance(argument, np.ndarray):
         # the first two are for counting references, which Numba leaves alone where they are 0
         found += (0, 0, argument.size, argument.itemsize, argument.ctypes.data, *argument.shape)
         found += [stride & _64_BITS for stride in argument.strides]
     elif isinstance(argument, tuple):
         for part in argument:
-            _add_words(part, found)
+            _add_slots(part, found)
     elif isinstance(argument, np.generic):
         found.append(int.from_bytes(argument.tobytes(), "little"))
     elif isinstance(argument, float):

@@ -16,12 +16,12 @@ WORTH_JUDGING = 1e-3  # s: shorter calls say nothing about that
 ALONE = 8  # calls without helpers after a crowded one
 
 
-def state() -> np.ndarray:
+def queue_state() -> np.ndarray:
     """The state of a team that has no job yet, int64."""
     return np.zeros(16, np.int64)
 
 
-class Team:
+class WorkQueue:
     """Runs one kind of job on several threads, or on one while the machine is crowded: a helper that is not running
     keeps the others waiting."""
 
@@ -29,7 +29,7 @@ class Team:
         self.alone = 0
 
     def run(self, call: Call, threads: int) -> None:
-        """Run a call whose first arguments are 0 and state(): worker 0 in this thread, which leads, and workers from 1
+        """Run a call whose first arguments are 0 and queue_state(): worker 0 in this thread, and workers from 1
         in other threads. Returns once all have.
 
         The function must release the GIL, and come back from helpers' calls once the leader has dismissed them. Its

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit  # noqa: TID253
 
-from headrace.kernels.nn import layout, mlp
+from headrace.kernels.nn import layer_table, mlp
 from headrace.kernels.nn.layout import BLOCK, CODES, OBSERVATION, Layer, aligned, network
 
 TORCH = {
@@ -19,7 +19,7 @@ TORCH = {
     "gelu": torch.nn.functional.gelu,
     "leaky_relu": torch.nn.functional.leaky_relu,
 }
-OUTPUT, DELTA = int(layout.OUTPUT), int(layout.DELTA)
+OUTPUT, OUTPUT_GRAD = int(layer_table.OUTPUT), int(layer_table.OUTPUT_GRAD)
 
 
 @njit
@@ -59,7 +59,7 @@ def by_kernel(layers, ends, size, parameters, observation, deltas):
     scratch[: observation.size] = observation.T.ravel()
     blocks = []
     for end, delta in zip(ends, deltas, strict=True):
-        at = int(net.layers[end, DELTA])
+        at = int(net.layers[end, OUTPUT_GRAD])
         scratch[at : at + delta.size] = delta.T.ravel()
         at = int(net.layers[end, OUTPUT])
         blocks.append(scratch[at : at + delta.size].reshape(-1, 64))

@@ -11,7 +11,7 @@ from headrace.kernels.nn.layout import aligned
 from headrace.kernels.nn.split_bf16 import close_tiles, lay, multiply_tiles, open_tiles
 
 U = np.uint64
-needs_tiles = pytest.mark.skipif(not amx.granted(), reason="the processor has no tiles of bfloat16")
+needs_tiles = pytest.mark.skipif(not amx.tiles_permitted(), reason="the processor has no tiles of bfloat16")
 
 
 @njit
@@ -90,17 +90,17 @@ def test_what_is_not_a_number_stays_so():
     assert np.isfinite(np.delete(target.reshape(32, 32), 3, 0)).all()
 
 
-def test_who_may_use_them_and_for_what(monkeypatch):
-    monkeypatch.setattr(amx, "granted", lambda: True)
-    assert amx.serve(128, 256)
-    assert not amx.serve(64, 256)  # laying factors costs as much as it gains
-    assert not amx.serve(128, 200)  # not whole tiles
+def test_which_layers_use_tiles(monkeypatch):
+    monkeypatch.setattr(amx, "tiles_permitted", lambda: True)
+    assert amx.tiles_pay(128, 256)
+    assert not amx.tiles_pay(64, 256)  # laying factors costs as much as it gains
+    assert not amx.tiles_pay(128, 200)  # not whole tiles
 
 
 def test_an_environment_variable_turns_them_off(monkeypatch):
     monkeypatch.setenv("HEADRACE_TILES", "0")
-    amx.granted.cache_clear()
+    amx.tiles_permitted.cache_clear()
     try:
-        assert not amx.granted()
+        assert not amx.tiles_permitted()
     finally:
-        amx.granted.cache_clear()
+        amx.tiles_permitted.cache_clear()

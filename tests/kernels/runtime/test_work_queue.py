@@ -36,8 +36,8 @@ def test_each_part_is_done_once_by_any_number_of_threads():
     for threads in (1, 2, 3):
         done = np.zeros((2000, 7), np.int64)
         mine = np.zeros(1, np.int64)
-        arguments = (0, thread_pool.state(), np.zeros(1, np.int64), 7, done, mine)
-        thread_pool.Team().run(Call(Native(object_code(count, arguments)), arguments), threads)
+        arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), 7, done, mine)
+        thread_pool.WorkQueue().run(Call(Native(object_code(count, arguments)), arguments), threads)
         assert (done == 1).all()
         assert 0 < mine[0] <= done.size
 
@@ -49,7 +49,7 @@ def test_a_crowded_machine_is_noticed_and_left_alone(monkeypatch):
         """Stands for a Call: says which worker ran."""
 
         def __init__(self, worker):
-            self.worker, self.arguments = worker, (worker, thread_pool.state())
+            self.worker, self.arguments = worker, (worker, thread_pool.queue_state())
 
         def for_worker(self, worker):
             return Job(worker)
@@ -57,12 +57,12 @@ def test_a_crowded_machine_is_noticed_and_left_alone(monkeypatch):
         def __call__(self):
             ran.append(self.worker)
 
-    crew = thread_pool.Team()
+    work_queue = thread_pool.WorkQueue()
     clock = iter(range(100))
     monkeypatch.setattr(thread_pool.time, "perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(thread_pool.time, "thread_time", lambda: 0.0)
-    crew.run(Job(0), 2)
-    assert crew.alone == thread_pool.ALONE
+    work_queue.run(Job(0), 2)
+    assert work_queue.alone == thread_pool.ALONE
     ran.clear()
-    crew.run(Job(0), 2)
+    work_queue.run(Job(0), 2)
     assert ran == [0]

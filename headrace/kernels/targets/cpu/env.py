@@ -93,7 +93,7 @@ class CpuEnvs:
         return self._call
 
     def _serial(self, t: int) -> None:
-        self._call.words[-1] = t
+        self._call.slots[-1] = t
         self._call()
 
     def _drawn(self, step: Callable[[int], None], draw: Callable[[int], None], t: int) -> None:

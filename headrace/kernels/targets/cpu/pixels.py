@@ -41,7 +41,7 @@ class CpuPixels:
 
     def draw(self, t: int) -> None:
         """Row t + 1 of every environment; t = -1: the first row, which has no older frames."""
-        self._call.words[-1] = t & 0xFFFFFFFFFFFFFFFF
+        self._call.slots[-1] = t & 0xFFFFFFFFFFFFFFFF
         self._call()
 
     def on_threads(self, parts: int) -> Callable[[int], None]:

@@ -1,0 +1,56 @@
+"""The columns of a layer table: uint64 [layers, len(COLUMNS)], a row for each dense layer in the order of computation.
+
+headrace.kernels.nn.layout and headrace.kernels.nn.stepwise_layout build such tables; the last two groups of columns
+belong to one of them each. Offsets count float32. Nothing here needs Numba.
+
+In every table:
+    inputs, outputs     widths of the layer
+    weight, bias        offsets in the parameters
+    activation          code of the activation (headrace.kernels.nn.activation_table)
+    source              offset in a block's scratch of what the layer reads
+    output              offset in scratch of the layer's outputs, after the activation
+    activation_grad     offset in scratch of the activation's derivative, where the output does not determine it
+    output_grad         offset in scratch of the loss's gradient at the output; backward() makes it the gradient before
+                        the activation
+    source_grad         offset in scratch where backward() writes the gradient at the source; NOWHERE for no gradient
+    stride              distance between two rows: of the weight's gradient, and of the transposed factor
+
+In tables of layout.network(), which keep a padded gradient of all parameters:
+    clears_source_grad  1 where the layer is the first to write source_grad and clears it before
+    weight_grad         offset in the gradient, rows `stride` apart
+    bias_grad           offset in the gradient
+    norm, norm_bias     offsets in the parameters of layer normalisation's weight and bias; NOWHERE without
+    normalized          offset in scratch of the normalised sums, then of a row of 1 / standard deviation
+    norm_grad           offset in the gradient of the norm's weight, then of its bias
+
+In tables of stepwise_layout.stepwise_table(), whose weights may be stored transposed:
+    row_stride, column_stride   of weight [o, i] in the parameters; one of them is 1
+    transposed          offset in scratch of one factor of the weight's gradient with samples as rows: of the source
+                        where column_stride is 1, else of output_grad
+    packed              offset in the packed factors (headrace.kernels.nn.split_bf16): the weight for forward(), the
+                        weight for backward(), the two factors of the gradient; NOWHERE for layers without AMX tiles
+    packed_samples      offset in scratch of the samples' packed factor
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+COLUMNS = (
+    *("inputs", "outputs", "weight", "bias", "activation", "source", "output"),
+    *("activation_grad", "output_grad", "source_grad", "stride"),
+    *("clears_source_grad", "weight_grad", "bias_grad", "norm", "norm_bias", "normalized", "norm_grad"),
+    *("row_stride", "column_stride", "transposed", "packed", "packed_samples"),
+)
+_NUMBERS = tuple(map(np.uint64, range(len(COLUMNS))))
+INPUTS, OUTPUTS, WEIGHT, BIAS, ACTIVATION, SOURCE, OUTPUT = _NUMBERS[:7]
+ACTIVATION_GRAD, OUTPUT_GRAD, SOURCE_GRAD, STRIDE = _NUMBERS[7:11]
+CLEARS_SOURCE_GRAD, WEIGHT_GRAD, BIAS_GRAD, NORM, NORM_BIAS, NORMALIZED, NORM_GRAD = _NUMBERS[11:18]
+ROW_STRIDE, COLUMN_STRIDE, TRANSPOSED, PACKED, PACKED_SAMPLES = _NUMBERS[18:]
+NOWHERE = np.uint64(2**63)
+
+
+def fill_row(row: np.ndarray, **values: int | np.uint64) -> None:
+    """Set columns of a table's row by their names."""
+    for name, value in values.items():
+        row[COLUMNS.index(name)] = value
