@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
+from headrace.kernels.nn.activation_table import name_of
 from headrace.kernels.nn.layout import OBSERVATION, Layer
 from headrace.policies.fused_layers import Batch, Form
 
@@ -63,18 +64,6 @@ def pays(widest: int, batch: int, differentiable: bool) -> bool:
 
 
 _KINDS = (nn.Parameter, Tensor)
-_ACTIVATIONS = {nn.Tanh: "tanh", nn.ReLU: "relu", nn.SiLU: "silu", nn.Identity: "identity"}
-
-
-def _activation(module: nn.Module) -> str | None:
-    """Its name, where it is one of the kernels' and has its usual settings."""
-    if type(module) is nn.ELU and module.alpha == 1:
-        return "elu"
-    if type(module) is nn.GELU and module.approximate == "none":
-        return "gelu"
-    if type(module) is nn.LeakyReLU and module.negative_slope == 0.01:
-        return "leaky_relu"
-    return _ACTIVATIONS.get(type(module))
 
 
 def _kind(module: nn.Module) -> tuple[Any, ...]:
@@ -85,7 +74,7 @@ def _kind(module: nn.Module) -> tuple[Any, ...]:
         return ("linear", module.in_features, module.out_features)
     if type(module) is nn.LayerNorm and module.bias is not None:
         return ("norm", *module.normalized_shape, module.eps)
-    return ("activation", _activation(module))
+    return ("activation", name_of(module))
 
 
 @lru_cache(64)

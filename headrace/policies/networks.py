@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,18 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
+from headrace.kernels.nn import activation_table
 from headrace.policies.convolutions import ImageEncoder
 from headrace.policies.normalization import ObservationNormalizer
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    # in place where the gradient needs the output only
-    "tanh": torch.tanh_,
-    "relu": torch.relu_,
-    "elu": functional.elu,
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "leaky_relu": functional.leaky_relu,
-}
+ACTIVATIONS = activation_table.FUNCTIONS  # name -> function, in place where the gradient needs the output only
 
 
 class Dense(nn.Module):

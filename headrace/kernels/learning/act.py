@@ -1,4 +1,4 @@
-"""Acting compiled: actions, their log-likelihood and the value of N observations in one call, in blocks of 64."""
+"""Acting compiled: actions, their log-likelihood and the values of N observations in one call, in blocks of 64."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from headrace.kernels.nn.layout import BLOCK, DISCRETE, WIDTH
 from headrace.kernels.nn.mlp import forward, normalize
 from headrace.kernels.nn.policy_heads import refresh, sample
 from headrace.kernels.nn.simd import store
-from headrace.kernels.runtime.jit import ENTRY, MERGED, njit
-from headrace.kernels.runtime.work_queue import claim, dismiss, dismissed, finished, publish, rest, wait
+from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
+from headrace.kernels.runtime.work_queue import close, work_loop
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
-PARTS = U(8)
+MAX_PARTS = U(8)
 
 
 @njit(**MERGED)
@@ -23,8 +23,8 @@ def lanes_of(count):
 
 
 @njit(**MERGED)
-def look(policy, observation, first, count, scratch):
-    """What the network says of columns first ... first + count - 1 of the observation. Lanes left over repeat the
+def forward_block(policy, observation, first, count, scratch):
+    """The network's outputs for columns first ... first + count - 1 of the observation. Lanes left over repeat the
     last."""
     rows, stride = observation
     lanes = lanes_of(count)
@@ -37,8 +37,8 @@ def look(policy, observation, first, count, scratch):
 
 
 @njit(**MERGED)
-def choose(policy, random, first, count, scratch):
-    """Actions of a block that was looked at, and their log_prob."""
+def sample_block(policy, random, first, count, scratch):
+    """Actions of a block after forward_block(), and their log_prob."""
     draws, rows, stride = random
     offsets, lanes = policy.offsets, lanes_of(count)
     at = offsets.samples + BLOCK
@@ -54,17 +54,17 @@ def choose(policy, random, first, count, scratch):
 
 
 @njit(**MERGED)
-def write_values(policy, scratch, first, count, value):
-    """Values of a block to columns first, first + 1 ..."""
+def store_values(policy, scratch, first, count, value):
+    """Write the values of a block to columns first, first + 1 ..."""
     for e in range(_0, count):
         value[first + e] = policy.value_scale[_0] + policy.value_scale[_1] * scratch[policy.offsets.values + e]
 
 
 @njit(**MERGED)
-def write(policy, scratch, first, count, decided):
-    """What was decided for a block to columns first, first + 1 ..."""
-    choice, action, stride, log_prob, value = decided
-    write_values(policy, scratch, first, count, value)
+def store_block(policy, scratch, first, count, output):
+    """Write actions, log_prob and values of a block to columns first, first + 1 ..."""
+    choice, action, stride, log_prob, value = output
+    store_values(policy, scratch, first, count, value)
     for e in range(_0, count):
         n = first + e
         log_prob[n] = scratch[policy.offsets.samples + e]
@@ -76,42 +76,36 @@ def write(policy, scratch, first, count, decided):
                 action[c * stride + n] = a
 
 
-@njit(**MERGED)
-def _parts(worker, state, parts, policy, observation, random, count, decided, scratch):
-    """Do parts, blocks of a fixed range, until none is left."""
+@njit(**INNER)
+def _act_part(part, worker, arguments):
+    """Actions of the blocks of a part."""
+    parts, policy, observation, random, count, output, scratch = arguments
     blocks = (count + BLOCK - _1) // BLOCK
-    mine = scratch[U(worker)]
-    part = claim(state, worker)
-    while part >= 0:
-        p = U(part)
-        for block in range(blocks * p // parts, blocks * (p + _1) // parts):
-            first = block * BLOCK
-            size = min(BLOCK, count - first)
-            look(policy, observation, first, size, mine)
-            choose(policy, random, first, size, mine)
-            write(policy, mine, first, size, decided)
-        finished(state)
-        part = claim(state, worker)
+    for block in range(blocks * part // parts, blocks * (part + _1) // parts):
+        first = block * BLOCK
+        size = min(BLOCK, count - first)
+        forward_block(policy, observation, first, size, scratch[worker])
+        sample_block(policy, random, first, size, scratch[worker])
+        store_block(policy, scratch[worker], first, size, output)
+
+
+_run_task, _serve = work_loop(_act_part)
 
 
 @njit(**ENTRY)
-def act(worker, state, policy, observation, random, count, decided, scratch):
-    """Decide for `count` observations.
+def act(worker, state, policy, observation, random, count, output, scratch):
+    """Actions for `count` observations.
 
-    worker, state: as in kernels.learning.ppo.learn. policy: tables.Actor. observation: (float32 flat, stride of
-    its rows). noise: (draws, float32 flat, stride of its rows), uniform in [0, 1); 0 draws for the most likely actions.
-    decided: (choice int32 flat, action float32 flat, stride of their rows, log_prob, value), of which choice or action
-    is written. scratch: float32, one row a worker.
+    worker, state: as in kernels.learning.ppo.learn. policy: layout.PolicyArguments. observation: (float32 flat, stride
+    of its rows). random: (draws, float32 flat, stride of its rows), uniform in [0, 1); 0 draws for the most likely
+    actions. output: (choice int32 flat, action float32 flat, stride of their rows, log_prob, value), of which choice or
+    action is written. scratch: float32, one row for each worker.
     """
-    parts = min(PARTS, (count + BLOCK - _1) // BLOCK)
+    parts = min(MAX_PARTS, (count + BLOCK - _1) // BLOCK)
+    arguments = parts, policy, observation, random, count, output, scratch
     if worker == 0:
         refresh(policy.head, policy.parameters)
-        publish(state, parts)
-    while True:
-        _parts(worker, state, parts, policy, observation, random, count, decided, scratch)
-        if worker == 0 or dismissed(state):
-            break
-        rest()
-    if worker == 0:
-        wait(state)
-        dismiss(state)
+        _run_task(state, parts, arguments)
+        close(state)
+    else:
+        _serve(worker, state, arguments)

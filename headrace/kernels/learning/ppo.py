@@ -2,9 +2,9 @@
 
 The loss is that of headrace.algorithms.ppo, written for sixteen samples at a time. Each minibatch is cut into blocks of
 64 samples, and these into at most PARTS parts, each with a gradient of its own; the gradients are added in order. So
-results do not depend on the number of threads, which share the parts (kernels.runtime.work_queue). Actor and critic,
-where
-they share no layers, are parts of their own: a thread then keeps to one of them, and its weights to that core's cache.
+results do not depend on the number of threads, which share the parts (kernels.runtime.work_queue). Actor and critic are
+parts of their own where they share no layers: a thread then mostly computes one of them, whose weights stay in its
+core's cache.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headrace.kernels.nn.policy_heads import differentiate, evaluate, refresh
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.vector_math import exp
 from headrace.kernels.runtime.jit import ENTRY, INLINE, INNER, MERGED, njit
-from headrace.kernels.runtime.work_queue import claim, dismiss, dismissed, finished, publish, rest, wait
+from headrace.kernels.runtime.work_queue import close, work_loop
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
-BEGIN, DIFFERENTIATE, ADD_UP, STEP = range(4)  # tasks; the first is what a job.batch of zeros says
-_TASK, _EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (0, 1, 2, 3, 4, 6))  # offsets in Job.batch
-_SQUARES = U(5)  # place in Job.numbers
+BEGIN, DIFFERENTIATE, ADD_UP, STEP = range(4)  # tasks; BEGIN is that of zeros in batch
+_TASK, _EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (0, 1, 2, 3, 4, 6))  # indices in PPOArguments.batch
+_SQUARES = U(5)  # index in PPOArguments.numbers
 POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
 # rows of a block that hold one number a sample
 OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, WEIGHT = (U(64 * i) for i in range(5))
@@ -37,7 +37,7 @@ OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, WEIGHT = (U(64 * i) for i in range(
 
 @njit(**MERGED)
 def _gather(columns, offsets, scratch, order, first, count, weight):
-    """A block of samples, rows order[first : first + count]. Lanes left over repeat the last, and weigh 0."""
+    """A block of samples, rows order[first : first + count]. Lanes left over repeat the last with weight 0."""
     for e in range(_0, BLOCK):
         lane = e if e < count else count - _1
         row, at = U(order[first + lane]), offsets.samples + e
@@ -63,15 +63,15 @@ def _clamp(x, size):
 def _value_loss(loss, value, old, returns):
     """Squared error of a value, in units of the critic's output, and its gradient."""
     error = (value - returns) / loss.scale
-    square, slope = error * error, error * _TWO
+    square, grad = error * error, error * _TWO
     if loss.value_clip > _ZERO:
         moved = (value - old) / loss.scale
         kept = _clamp(moved, loss.value_clip)
         error = kept + (old - returns) / loss.scale
         larger = error * error > square
         square = select(larger, error * error, square)
-        slope = select(larger, select(kept == moved, error * _TWO, splat(_ZERO)), slope)
-    return square, slope
+        grad = select(larger, select(kept == moved, error * _TWO, splat(_ZERO)), grad)
+    return square, grad
 
 
 @njit(**INNER)
@@ -87,12 +87,12 @@ def _policy_loss(head, offsets, loss, scratch, gradient, sums):
         ratio = exp(log_ratio)
         change = ratio - _ONE
         gain, clipped = ratio * advantage, (_clamp(change, loss.clip) + _ONE) * advantage
-        worse = clipped < gain  # then the clipped gain counts, which does not move with the ratio
-        d_log_prob = select(worse, splat(_ZERO), gain) * (_ZERO - weight)
-        d_entropy = weight * (-loss.entropy_coef)
+        worse = clipped < gain  # then the clipped gain counts, which does not depend on the ratio
+        grad_log_prob = select(worse, splat(_ZERO), gain) * (_ZERO - weight)
+        grad_entropy = weight * (-loss.entropy_coef)
         differentiate(
             head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i,
-            d_log_prob, d_entropy, gradient,
+            grad_log_prob, grad_entropy, gradient,
         )  # fmt: skip
         outside = select(change > loss.clip, splat(_ONE), select(change < -loss.clip, splat(_ONE), splat(_ZERO)))
         sums[POLICY] -= total(select(worse, clipped, gain) * weight)
@@ -108,118 +108,126 @@ def _critic_loss(offsets, loss, scratch, sums):
         at = offsets.samples + i
         weight, old, returns = load(scratch, at + WEIGHT), load(scratch, at + OLD_VALUE), load(scratch, at + RETURNS)
         value = fma(load(scratch, offsets.values + i), splat(loss.scale), splat(loss.center))
-        square, slope = _value_loss(loss, value, old, returns)
-        store(scratch, offsets.grad_values + i, slope * weight * loss.value_coef)
+        square, grad = _value_loss(loss, value, old, returns)
+        store(scratch, offsets.grad_values + i, grad * weight * loss.value_coef)
         sums[VALUE] += total(square * weight)
 
 
 @njit(**MERGED)
-def _differentiate(job, tree, part, parts, scratch, gradient, sums):
-    """A tree's gradient of a part of the minibatch: its blocks, one after another."""
-    first_layer, end, place, count, ending = job.subnetworks[tree]
-    clear(gradient, place, count)
+def _differentiate(arguments, subnetwork, part, parts, scratch, gradient, sums):
+    """A sub-network's gradient over a part of the minibatch: its blocks, one after another."""
+    first_layer, end, offset, count, outputs = arguments.subnetworks[subnetwork]
+    clear(gradient, offset, count)
     clear(sums, _0, U(len(sums)))
-    layers, order = job.layers[first_layer:end], job.permutation[U(job.batch[_EPOCH])]
-    start, size = U(job.batch[_START]), U(job.batch[_SIZE])
+    layers, order = arguments.layers[first_layer:end], arguments.permutation[U(arguments.batch[_EPOCH])]
+    start, size = U(arguments.batch[_START]), U(arguments.batch[_SIZE])
     blocks = (size + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
-        _gather(job.columns, job.offsets, scratch, order, start + first, min(BLOCK, size - first), job.numbers[0])
-        normalize(job.normalizer, scratch)
-        forward(layers, job.parameters, scratch, BLOCK)
-        if ending & U(ACTOR):
-            _policy_loss(job.head, job.offsets, job.loss, scratch, gradient, sums)
-        if ending & U(CRITIC):
-            _critic_loss(job.offsets, job.loss, scratch, sums)
-        backward(layers, job.offsets.transposed, job.parameters, scratch, gradient)
+        _gather(
+            arguments.columns,
+            arguments.offsets,
+            scratch,
+            order,
+            start + first,
+            min(BLOCK, size - first),
+            arguments.numbers[0],
+        )
+        normalize(arguments.normalizer, scratch)
+        forward(layers, arguments.parameters, scratch, BLOCK)
+        if outputs & U(ACTOR):
+            _policy_loss(arguments.head, arguments.offsets, arguments.loss, scratch, gradient, sums)
+        if outputs & U(CRITIC):
+            _critic_loss(arguments.offsets, arguments.loss, scratch, sums)
+        backward(layers, arguments.offsets.transposed, arguments.parameters, scratch, gradient)
 
 
 @njit(**MERGED)
-def _add_up(job, tree, parts):
-    """Add up the parts' gradients of a tree, in order, into job.flat; its squares into job.numbers."""
-    first_layer, end, place, count, ending = job.subnetworks[tree]
+def _add_up(arguments, subnetwork, parts):
+    """Add up the parts' gradients of a sub-network, in order, into flat; the sum of its squares into numbers."""
+    first_layer, end, offset, count, outputs = arguments.subnetworks[subnetwork]
     for p in range(_1, parts):
-        add(job.gradient[_0], job.gradient[p], place, count)
-    layers = job.layers[first_layer:end]
-    flatten_gradient(layers, job.gradient[_0], job.flat)
-    if ending & U(ACTOR) and job.head.kind != DISCRETE:
-        for c in range(_0, U(len(job.head.sizes))):
-            job.flat[job.head.log_std + c] = job.gradient[_0, c]
+        add(arguments.gradient[_0], arguments.gradient[p], offset, count)
+    layers = arguments.layers[first_layer:end]
+    flatten_gradient(layers, arguments.gradient[_0], arguments.flat)
+    if outputs & U(ACTOR) and arguments.head.kind != DISCRETE:
+        for c in range(_0, U(len(arguments.head.sizes))):
+            arguments.flat[arguments.head.log_std + c] = arguments.gradient[_0, c]
     total_squares = F(0)
-    for r in range(len(job.ranges)):
-        owner, first, length = job.ranges[r]
-        if owner == tree:
-            total_squares += squares(job.flat, first, length)
-    job.numbers[_SQUARES + tree] = total_squares
+    for r in range(len(arguments.ranges)):
+        owner, first, length = arguments.ranges[r]
+        if owner == subnetwork:
+            total_squares += squares(arguments.flat, first, length)
+    arguments.numbers[_SQUARES + subnetwork] = total_squares
 
 
 @njit(**MERGED)
-def _step(job, tree):
-    """Move a tree's parameters."""
-    scale, eps = (job.numbers[1], job.numbers[2], job.numbers[3]), job.numbers[4]
-    for r in range(len(job.ranges)):
-        owner, first, length = job.ranges[r]
-        if owner == tree:
-            adam(job.parameters, job.flat, job.mean, job.square, first, length, scale, eps)
-
-
-@njit(**MERGED)
-def _work(job, state, worker):
-    """Do parts of the task that is on, until none is left."""
-    mine = claim(state, worker)
-    while mine >= 0:
-        m, parts = U(mine), U(job.batch[_PARTS])
-        if job.batch[_TASK] == DIFFERENTIATE:
-            tree, part = m // parts, m % parts
-            _differentiate(job, tree, part, parts, job.scratch[U(worker)], job.gradient[part], job.sums[m])
-        elif job.batch[_TASK] == ADD_UP:
-            _add_up(job, m, parts)
-        else:
-            _step(job, m)
-        finished(state)
-        mine = claim(state, worker)
+def _step(arguments, subnetwork):
+    """Adam's step of a sub-network's parameters."""
+    scale, eps = (arguments.numbers[1], arguments.numbers[2], arguments.numbers[3]), arguments.numbers[4]
+    for r in range(len(arguments.ranges)):
+        owner, first, length = arguments.ranges[r]
+        if owner == subnetwork:
+            adam(arguments.parameters, arguments.flat, arguments.mean, arguments.square, first, length, scale, eps)
 
 
 @njit(**INNER)
-def _next_minibatch(job, number):
-    """Describe the next minibatch; false where there is none."""
-    epoch, batch = divmod(job.batch[DONE], number)
-    if epoch == len(job.permutation) or (job.batch[_STOPPED] and batch == 0):
+def _work(part, worker, arguments):
+    """Do a part of the current task."""
+    parts = U(arguments.batch[_PARTS])
+    if arguments.batch[_TASK] == DIFFERENTIATE:
+        subnetwork, p = part // parts, part % parts
+        scratch, gradient, sums = arguments.scratch[worker], arguments.gradient[p], arguments.sums[part]
+        _differentiate(arguments, subnetwork, p, parts, scratch, gradient, sums)
+    elif arguments.batch[_TASK] == ADD_UP:
+        _add_up(arguments, part, parts)
+    else:
+        _step(arguments, part)
+
+
+_run_task, _serve = work_loop(_work)
+
+
+@njit(**INNER)
+def _next_minibatch(arguments, number):
+    """Describe the next minibatch; False where there is none."""
+    epoch, batch = divmod(arguments.batch[DONE], number)
+    if epoch == len(arguments.permutation) or (arguments.batch[_STOPPED] and batch == 0):
         return False
-    order = job.permutation[U(epoch)]
+    order = arguments.permutation[U(epoch)]
     size = len(order) // number
     parts = min(PARTS, (size + PART - 1) // PART)
-    job.batch[_TASK], job.batch[_EPOCH], job.batch[_START] = DIFFERENTIATE, epoch, batch * size
-    job.batch[_SIZE], job.batch[_PARTS] = size, parts
-    job.numbers[0] = _weight(job.columns, order, U(batch * size), U(size))
-    refresh(job.head, job.parameters)
+    arguments.batch[_TASK], arguments.batch[_EPOCH], arguments.batch[_START] = DIFFERENTIATE, epoch, batch * size
+    arguments.batch[_SIZE], arguments.batch[_PARTS] = size, parts
+    arguments.numbers[0] = _weight(arguments.columns, order, U(batch * size), U(size))
+    refresh(arguments.head, arguments.parameters)
     return True
 
 
 @njit(**INNER)
-def _next_task(job, number, settings, metrics):
-    """The leader's: describe the task that follows the one done; gives its parts, 0 at the end."""
+def _next_task(arguments, number, settings, metrics):
+    """Describe the task after the current one; returns the number of its parts, 0 at the end. Main thread only."""
     steps, learning_rate, eps, max_norm, target_kl = settings
-    subnetworks, task = len(job.subnetworks), job.batch[_TASK]
+    subnetworks, task = len(arguments.subnetworks), arguments.batch[_TASK]
     if task == DIFFERENTIATE:
-        for row in range(1, job.batch[_PARTS] * subnetworks):
-            add(job.sums[0], job.sums[row], _0, WIDTH)
-        store(metrics, U(job.batch[DONE]) * WIDTH, load(job.sums[0], _0))
-        job.batch[DONE] += 1
-        if target_kl > 0.0 and job.sums[_0, KL] > F(1.5 * target_kl):
-            job.batch[_STOPPED] = 1
-        if not job.batch[_STOPPED]:
-            job.batch[_TASK] = ADD_UP
+        for row in range(1, arguments.batch[_PARTS] * subnetworks):
+            add(arguments.sums[0], arguments.sums[row], _0, WIDTH)
+        store(metrics, U(arguments.batch[DONE]) * WIDTH, load(arguments.sums[0], _0))
+        arguments.batch[DONE] += 1
+        if target_kl > 0.0 and arguments.sums[_0, KL] > F(1.5 * target_kl):
+            arguments.batch[_STOPPED] = 1
+        if not arguments.batch[_STOPPED]:
+            arguments.batch[_TASK] = ADD_UP
             return subnetworks
     elif task == ADD_UP:
-        norm = math.sqrt(job.numbers[_SQUARES] + (job.numbers[_SQUARES + _1] if subnetworks > 1 else _ZERO))
-        job.batch[STEPS] += 1
-        scale = scales(norm, steps + job.batch[STEPS], learning_rate, max_norm)
-        job.numbers[1], job.numbers[2], job.numbers[3] = scale
-        job.numbers[4] = eps
-        job.batch[_TASK] = STEP
+        norm = math.sqrt(arguments.numbers[_SQUARES] + (arguments.numbers[_SQUARES + _1] if subnetworks > 1 else _ZERO))
+        arguments.batch[STEPS] += 1
+        scale = scales(norm, steps + arguments.batch[STEPS], learning_rate, max_norm)
+        arguments.numbers[1], arguments.numbers[2], arguments.numbers[3] = scale
+        arguments.numbers[4] = eps
+        arguments.batch[_TASK] = STEP
         return subnetworks
-    return job.batch[_PARTS] * subnetworks if _next_minibatch(job, number) else 0
+    return arguments.batch[_PARTS] * subnetworks if _next_minibatch(arguments, number) else 0
 
 
 @njit(**INNER)
@@ -232,25 +240,19 @@ def _weight(columns, order, start, size):
 
 
 @njit(**ENTRY)
-def learn(worker, state, job, number, settings, metrics):
-    """Epochs of `number` minibatches of the rows in job.permutation; job.batch tells how many steps and minibatches.
+def learn(worker, state, arguments, number, settings, metrics):
+    """Epochs of `number` minibatches of the rows in PPOArguments.permutation; its batch then holds the number of steps
+    and of minibatches done.
 
-    worker: 0 leads; others call with the same arguments from threads of their own, and work until the leader is
-    through. state: kernels.runtime.work_queue's. settings: float64 (steps before, learning rate, eps, max_norm,
-    target_kl
-    or 0). metrics: float32 [epochs * number * SUMS], sums over each minibatch.
+    worker: 0 is the main thread; worker threads call with the same arguments and return when it is done. state:
+    kernels.runtime.work_queue's. settings: float64 (steps before, learning rate, eps, max_norm, target_kl or 0).
+    metrics: float32 [epochs * number * SUMS], sums over each minibatch.
     """
-    while True:
-        if worker == 0:
-            parts = _next_task(job, number, settings, metrics)
-            if parts == 0:
-                break
-            publish(state, parts)
-        elif dismissed(state):
-            return
-        else:
-            rest()
-        _work(job, state, worker)
-        if worker == 0:
-            wait(state)
-    dismiss(state)
+    if worker != 0:
+        _serve(worker, state, arguments)
+        return
+    parts = _next_task(arguments, number, settings, metrics)
+    while parts != 0:
+        _run_task(state, parts, arguments)
+        parts = _next_task(arguments, number, settings, metrics)
+    close(state)

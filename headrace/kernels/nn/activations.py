@@ -1,12 +1,19 @@
-"""Activations and layer normalisation on rows of a block, and their gradients. Definitions and defaults are torch's."""
+"""Activations and layer normalisation on rows of a block, and their gradients. Definitions and defaults are torch's.
+
+Each activation of headrace.kernels.nn.activation_table has a function of its name here: name(x) is its value y where y
+determines the derivative, which name_derivative(y) then gives; else name(x) is (y, dy/dx).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from headrace.kernels.nn.activation_table import CODES, ROWS, Activation
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, sqrt, store, total
-from headrace.kernels.nn.vector_math import exp, normal_cdf, sigmoid, tanh
+from headrace.kernels.nn.vector_math import exp, normal_cdf, sigmoid, tanh  # noqa: F401 (tanh is found by its name)
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
 F = np.float32
@@ -16,170 +23,194 @@ _0 = np.uint64(0)
 
 
 @njit(**INLINE)
-def _relu(x):
+def tanh_derivative(y):
+    """d tanh(x) / dx = 1 - y^2."""
+    return _ONE - y * y
+
+
+@njit(**INLINE)
+def relu(x):
+    """y = max(x, 0)."""
     return select(x < _ZERO, splat(_ZERO), x)  # the comparison is false for NaN, which therefore stays
 
 
 @njit(**INLINE)
-def _elu(x):
+def relu_derivative(y):
+    """dy/dx = 1 where y > 0, else 0."""
+    return select(y > _ZERO, splat(_ONE), splat(_ZERO))
+
+
+@njit(**INLINE)
+def elu(x):
+    """y = x where x > 0, else e^x - 1."""
     return select(x > _ZERO, x, exp(x) - _ONE)
 
 
 @njit(**INLINE)
-def _leaky_relu(x):
+def elu_derivative(y):
+    """dy/dx = 1 where y > 0, else e^x = y + 1."""
+    return select(y > _ZERO, splat(_ONE), y + _ONE)
+
+
+@njit(**INLINE)
+def leaky_relu(x):
+    """y = x where x > 0, else 0.01 x."""
     return select(x > _ZERO, x, x * _LEAK)
 
 
 @njit(**INLINE)
-def _silu(x):
+def leaky_relu_derivative(y):
+    """dy/dx = 1 where y > 0, else 0.01."""
+    return select(y > _ZERO, splat(_ONE), splat(_LEAK))
+
+
+@njit(**INLINE)
+def silu(x):
+    """y = x s(x), s the sigmoid; dy/dx = s + x s (1 - s) = s + y (1 - s)."""
     s = sigmoid(x)
     y = x * s
     return y, s + y * (_ONE - s)
 
 
 @njit(**INLINE)
-def _gelu(x):
+def gelu(x):
+    """y = x Phi(x), Phi and phi distribution and density of the standard normal; dy/dx = Phi(x) + x phi(x)."""
     distribution, density = normal_cdf(x)
     return x * distribution, distribution + x * density
 
 
-# slopes, where the value y of the activation tells them
+def _rows(activation: Activation) -> tuple[Callable[..., None], Callable[..., None]]:
+    """An activation on rows of a block, and the product of a gradient with its derivative."""
+    function = globals()[activation.name]
+    if not activation.from_output:
 
+        @njit(**INNER)
+        def forward_keeping(scratch, first, derivative, count):
+            for i in range(_0, count, WIDTH):
+                y, dy = function(load(scratch, first + i))
+                store(scratch, first + i, y)
+                store(scratch, derivative + i, dy)
 
-@njit(**INLINE)
-def _tanh_slope(y):
-    return _ONE - y * y
-
-
-@njit(**INLINE)
-def _relu_slope(y):
-    return select(y > _ZERO, splat(_ONE), splat(_ZERO))
-
-
-@njit(**INLINE)
-def _elu_slope(y):
-    return select(y > _ZERO, splat(_ONE), y + _ONE)
-
-
-@njit(**INLINE)
-def _leaky_relu_slope(y):
-    return select(y > _ZERO, splat(_ONE), splat(_LEAK))
-
-
-def _told(function, slope_of):
-    """Rows of an activation whose value tells its slope: forward, and a delta times the slope."""
+        return forward_keeping, _multiply_rows
+    derivative_of = globals()[f"{activation.name}_derivative"]
 
     @njit(**INNER)
-    def rows(scratch, first, count):
+    def forward(scratch, first, derivative, count):
         for i in range(first, first + count, WIDTH):
             store(scratch, i, function(load(scratch, i)))
 
     @njit(**INNER)
-    def back(scratch, delta, output, count):
+    def backward(scratch, grad, output, derivative, count):
         for i in range(_0, count, WIDTH):
-            store(scratch, delta + i, load(scratch, delta + i) * slope_of(load(scratch, output + i)))
+            store(scratch, grad + i, load(scratch, grad + i) * derivative_of(load(scratch, output + i)))
 
-    return rows, back
+    return forward, backward
 
 
-def _kept(function):
-    """Rows of an activation that gives value and slope."""
+@njit(**INNER)
+def _multiply_rows(scratch, grad, output, derivative, count):
+    for i in range(_0, count, WIDTH):
+        store(scratch, grad + i, load(scratch, grad + i) * load(scratch, derivative + i))
+
+
+@njit(**INNER)
+def _identity_forward(code, scratch, first, derivative, count):
+    pass
+
+
+@njit(**INNER)
+def _identity_backward(code, scratch, grad, output, derivative, count):
+    pass
+
+
+@njit(**INNER)
+def _not_kept(code):
+    return False
+
+
+def _dispatch(code: np.uint64, activation: Activation, others: tuple[Callable[..., None], ...]) -> tuple:
+    """Forward, backward and "is the derivative kept" of this activation for its code, of the others for theirs."""
+    forward_rows, backward_rows = _rows(activation)
+    other_forward, other_backward, other_kept = others
+    kept = not activation.from_output
 
     @njit(**INNER)
-    def rows(scratch, first, slope, count):
-        for i in range(_0, count, WIDTH):
-            y, dy = function(load(scratch, first + i))
-            store(scratch, first + i, y)
-            store(scratch, slope + i, dy)
+    def forward(given, scratch, first, derivative, count):
+        if given == code:
+            forward_rows(scratch, first, derivative, count)
+        else:
+            other_forward(given, scratch, first, derivative, count)
 
-    return rows
+    @njit(**INNER)
+    def backward(given, scratch, grad, output, derivative, count):
+        if given == code:
+            backward_rows(scratch, grad, output, derivative, count)
+        else:
+            other_backward(given, scratch, grad, output, derivative, count)
+
+    @njit(**INNER)
+    def keeps(given):
+        return kept if given == code else other_kept(given)
+
+    return forward, backward, keeps
 
 
-_tanh_rows, _tanh_back = _told(tanh, _tanh_slope)
-_relu_rows, _relu_back = _told(_relu, _relu_slope)
-_elu_rows, _elu_back = _told(_elu, _elu_slope)
-_leaky_relu_rows, _leaky_relu_back = _told(_leaky_relu, _leaky_relu_slope)
-_silu_rows, _gelu_rows = _kept(_silu), _kept(_gelu)
+# activate(code, scratch, first, derivative, count): apply an activation to scratch[first : first + count], in place;
+#     its derivative goes to scratch[derivative] on where the output does not determine it.
+# activation_backward(code, scratch, grad, output, derivative, count): from a loss's gradient at the outputs,
+#     scratch[grad : grad + count], to that before the activation, in place: grad_x = grad_y * dy/dx.
+# keeps_derivative(code): whether activate() writes the derivative.
+activate, activation_backward, keeps_derivative = _identity_forward, _identity_backward, _not_kept
+for _activation in reversed(ROWS):
+    activate, activation_backward, keeps_derivative = _dispatch(
+        np.uint64(CODES[_activation.name]), _activation, (activate, activation_backward, keeps_derivative)
+    )
 
 
 @njit(**INNER)
-def activate(code, scratch, first, slope, count):
-    """Apply the activation CODES calls `code` to scratch[first : first + count]; keep slopes that its value hides."""
-    if code == np.uint64(1):
-        _tanh_rows(scratch, first, count)
-    elif code == np.uint64(2):
-        _relu_rows(scratch, first, count)
-    elif code == np.uint64(3):
-        _elu_rows(scratch, first, count)
-    elif code == np.uint64(4):
-        _silu_rows(scratch, first, slope, count)
-    elif code == np.uint64(5):
-        _gelu_rows(scratch, first, slope, count)
-    elif code == np.uint64(6):
-        _leaky_relu_rows(scratch, first, count)
+def layer_norm(scratch, first, rows, normalized, parameters, norm, norm_bias):
+    """Normalise the block at scratch[first] over its n rows; Ba et al. 2016, arXiv:1607.06450.
 
-
-@njit(**INNER)
-def pull_back(code, scratch, delta, output, slope, count):
-    """From a loss's gradient at the activation's values, scratch[delta : delta + count], to that before it, in place.
-
-    output: where its values lie; slope: where activate() kept its slopes.
+    z = (x - mean) / sqrt(variance + 1e-5) goes to scratch[normalized], and after it a row of 1 / that root; the block
+    becomes y = weight z + bias.
     """
-    if code == np.uint64(1):
-        _tanh_back(scratch, delta, output, count)
-    elif code == np.uint64(2):
-        _relu_back(scratch, delta, output, count)
-    elif code == np.uint64(3):
-        _elu_back(scratch, delta, output, count)
-    elif code == np.uint64(6):
-        _leaky_relu_back(scratch, delta, output, count)
-    elif code != _0:
-        for i in range(_0, count, WIDTH):
-            store(scratch, delta + i, load(scratch, delta + i) * load(scratch, slope + i))
-
-
-@njit(**INNER)
-def layer_norm(scratch, first, rows, normal, parameters, norm, norm_bias):
-    """Normalise the block at scratch[first] over its rows; Ba et al. 2016, arXiv:1607.06450.
-
-    What that gives before weight and bias goes to scratch[normal], and after it a row of 1 / deviation.
-    """
-    share = _ONE / F(rows)
+    weight = _ONE / F(rows)
     for i in range(_0, BLOCK, WIDTH):
         mean, variance = splat(_ZERO), splat(_ZERO)
         for r in range(_0, rows):
             mean = mean + load(scratch, first + r * BLOCK + i)
-        mean = mean * share
+        mean = mean * weight
         for r in range(_0, rows):
             distance = load(scratch, first + r * BLOCK + i) - mean
             variance = fma(distance, distance, variance)
-        steepness = _ONE / sqrt(fma(variance, splat(share), splat(_EPSILON)))
-        store(scratch, normal + rows * BLOCK + i, steepness)
+        scale = _ONE / sqrt(fma(variance, splat(weight), splat(_EPSILON)))
+        store(scratch, normalized + rows * BLOCK + i, scale)
         for r in range(_0, rows):
-            x = (load(scratch, first + r * BLOCK + i) - mean) * steepness
-            store(scratch, normal + r * BLOCK + i, x)
-            y = fma(x, splat(parameters[norm + r]), splat(parameters[norm_bias + r]))
+            z = (load(scratch, first + r * BLOCK + i) - mean) * scale
+            store(scratch, normalized + r * BLOCK + i, z)
+            y = fma(z, splat(parameters[norm + r]), splat(parameters[norm_bias + r]))
             store(scratch, first + r * BLOCK + i, y)
 
 
 @njit(**INNER)
-def layer_norm_backward(scratch, delta, rows, normal, parameters, norm, gradient, place, bias_place):
-    """From a loss's gradient at layer_norm's output, the block at scratch[delta], to that at its input, in place.
+def layer_norm_backward(scratch, grad, rows, normalized, parameters, norm, gradient, norm_grad, bias_grad):
+    """From a loss's gradient at layer_norm's output, the block at scratch[grad], to that at its input, in place.
 
-    Adds its gradients of weight and bias to gradient[place] and gradient[bias_place] on.
+    With d = grad_y * weight: grad_x = (d - mean(d) - z mean(d z)) / sqrt(variance + 1e-5). Adds the gradient of the
+    weight, sum(grad_y z), to gradient[norm_grad] on, and that of the bias, sum(grad_y), to gradient[bias_grad] on.
     """
-    share = _ONE / F(rows)
+    weight = _ONE / F(rows)
     for i in range(_0, BLOCK, WIDTH):
-        shift, stretch = splat(_ZERO), splat(_ZERO)
+        mean, mean_z = splat(_ZERO), splat(_ZERO)
         for r in range(_0, rows):
-            x, d = load(scratch, normal + r * BLOCK + i), load(scratch, delta + r * BLOCK + i)
-            gradient[place + r] += total(d * x)
-            gradient[bias_place + r] += total(d)
+            z, d = load(scratch, normalized + r * BLOCK + i), load(scratch, grad + r * BLOCK + i)
+            gradient[norm_grad + r] += total(d * z)
+            gradient[bias_grad + r] += total(d)
             d = d * parameters[norm + r]
-            shift, stretch = shift + d, fma(d, x, stretch)
-        shift, stretch = shift * share, stretch * share
-        steepness = load(scratch, normal + rows * BLOCK + i)
+            mean, mean_z = mean + d, fma(d, z, mean_z)
+        mean, mean_z = mean * weight, mean_z * weight
+        scale = load(scratch, normalized + rows * BLOCK + i)
         for r in range(_0, rows):
-            x, d = load(scratch, normal + r * BLOCK + i), load(scratch, delta + r * BLOCK + i)
-            d = d * parameters[norm + r] - shift - x * stretch
-            store(scratch, delta + r * BLOCK + i, d * steepness)
+            z, d = load(scratch, normalized + r * BLOCK + i), load(scratch, grad + r * BLOCK + i)
+            d = d * parameters[norm + r] - mean - z * mean_z
+            store(scratch, grad + r * BLOCK + i, d * scale)

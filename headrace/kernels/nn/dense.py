@@ -3,8 +3,8 @@
 One product serves all three passes of a dense layer, because it takes the strides of its factors:
 
     forward     target[o, e]   += sum_i weight[o, i] source[i, e]
-    backward    target[i, e]   += sum_o weight[o, i] delta[o, e]
-    gradient    target[o, i]   += sum_e delta[o, e] source[i, e], with the source transposed: lanes are inputs
+    backward    target[i, e]   += sum_o weight[o, i] grad[o, e]
+    gradient    target[o, i]   += sum_e grad[o, e] source[i, e], with the source transposed: lanes are inputs
 
 Sums stay in registers, six rows by 64 lanes where the machine has 512-bit registers, else four by 16. Each is taken
 in order, whatever the tile, so that results depend neither on the tile nor on the machine's register width. Gradients
@@ -13,11 +13,28 @@ of few weights are sums along lanes instead (add_dots), which need no transposed
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import llvmlite.binding
 import numpy as np
+from llvmlite import ir
+from numba import types  # noqa: TID253
+from numba.core import cgutils  # noqa: TID253
 
 from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.simd import fma, load, splat, store, total, turn
+from headrace.kernels.nn.simd import (
+    broadcast,
+    fma,
+    fma_vector,
+    load,
+    load_vector,
+    splat,
+    store,
+    store_vector,
+    total,
+    transpose_16x16,
+)
+from headrace.kernels.runtime.intrinsics import ARRAY, operation
 from headrace.kernels.runtime.jit import INNER, njit
 
 _ZERO, _ONE, _FOUR, _SIX, _EIGHT = (np.uint64(n) for n in (0, 1, 4, 6, 8))
@@ -25,109 +42,37 @@ _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 
 
-@njit(**INNER)
-def _tile_6x64(weight, w, row, column, count, source, s, source_row, target, t, target_row):
-    w1, t1 = w + row, t + target_row
-    w2, t2 = w1 + row, t1 + target_row
-    w3, t3 = w2 + row, t2 + target_row
-    w4, t4 = w3 + row, t3 + target_row
-    w5, t5 = w4 + row, t4 + target_row
-    a0, a1, a2, a3 = load(target, t), load(target, t + WIDTH), load(target, t + _2), load(target, t + _3)
-    b0, b1, b2, b3 = load(target, t1), load(target, t1 + WIDTH), load(target, t1 + _2), load(target, t1 + _3)
-    c0, c1, c2, c3 = load(target, t2), load(target, t2 + WIDTH), load(target, t2 + _2), load(target, t2 + _3)
-    d0, d1, d2, d3 = load(target, t3), load(target, t3 + WIDTH), load(target, t3 + _2), load(target, t3 + _3)
-    e0, e1, e2, e3 = load(target, t4), load(target, t4 + WIDTH), load(target, t4 + _2), load(target, t4 + _3)
-    f0, f1, f2, f3 = load(target, t5), load(target, t5 + WIDTH), load(target, t5 + _2), load(target, t5 + _3)
-    for k in range(_ZERO, count):
-        i, j = s + k * source_row, k * column
-        x0, x1, x2, x3 = load(source, i), load(source, i + WIDTH), load(source, i + _2), load(source, i + _3)
-        a, b, c = splat(weight[w + j]), splat(weight[w1 + j]), splat(weight[w2 + j])
-        d, e, f = splat(weight[w3 + j]), splat(weight[w4 + j]), splat(weight[w5 + j])
-        a0, a1, a2, a3 = fma(a, x0, a0), fma(a, x1, a1), fma(a, x2, a2), fma(a, x3, a3)
-        b0, b1, b2, b3 = fma(b, x0, b0), fma(b, x1, b1), fma(b, x2, b2), fma(b, x3, b3)
-        c0, c1, c2, c3 = fma(c, x0, c0), fma(c, x1, c1), fma(c, x2, c2), fma(c, x3, c3)
-        d0, d1, d2, d3 = fma(d, x0, d0), fma(d, x1, d1), fma(d, x2, d2), fma(d, x3, d3)
-        e0, e1, e2, e3 = fma(e, x0, e0), fma(e, x1, e1), fma(e, x2, e2), fma(e, x3, e3)
-        f0, f1, f2, f3 = fma(f, x0, f0), fma(f, x1, f1), fma(f, x2, f2), fma(f, x3, f3)
-    store(target, t, a0), store(target, t + WIDTH, a1), store(target, t + _2, a2), store(target, t + _3, a3)
-    store(target, t1, b0), store(target, t1 + WIDTH, b1), store(target, t1 + _2, b2), store(target, t1 + _3, b3)
-    store(target, t2, c0), store(target, t2 + WIDTH, c1), store(target, t2 + _2, c2), store(target, t2 + _3, c3)
-    store(target, t3, d0), store(target, t3 + WIDTH, d1), store(target, t3 + _2, d2), store(target, t3 + _3, d3)
-    store(target, t4, e0), store(target, t4 + WIDTH, e1), store(target, t4 + _2, e2), store(target, t4 + _3, e3)
-    store(target, t5, f0), store(target, t5 + WIDTH, f1), store(target, t5 + _2, f2), store(target, t5 + _3, f3)
+def _tile(rows: int, vectors: int) -> Callable[..., None]:
+    """multiply() for so many rows by so many vectors, whose sums stay in registers."""
+
+    @operation(types.void, ARRAY, *[types.uint64] * 4, ARRAY, *[types.uint64] * 2, ARRAY, *[types.uint64] * 2)
+    def tile(builder, weight, w, row, column, count, source, s, source_row, target, t, target_row):  # type: ignore
+        def at(first: ir.Value, stride: ir.Value, number: int) -> ir.Value:
+            return builder.add(first, builder.mul(stride, ir.Constant(stride.type, number)))
+
+        def vectors_of(first: ir.Value) -> list[ir.Value]:
+            return [builder.add(first, ir.Constant(first.type, 16 * v)) for v in range(vectors)]
+
+        places = [vectors_of(at(t, target_row, r)) for r in range(rows)]
+        starts = [at(w, row, r) for r in range(rows)]
+        sums = [[cgutils.alloca_once_value(builder, load_vector(builder, target, i)) for i in one] for one in places]
+        with cgutils.for_range(builder, count) as loop:
+            first = builder.add(s, builder.mul(loop.index, source_row))
+            x = [load_vector(builder, source, i) for i in vectors_of(first)]
+            k = builder.mul(loop.index, column)
+            for start, own in zip(starts, sums, strict=True):
+                a = broadcast(builder, builder.load(builder.gep(weight, [builder.add(start, k)])))
+                for value, sum_of in zip(x, own, strict=True):
+                    builder.store(fma_vector(builder, a, value, builder.load(sum_of)), sum_of)
+        for own, one in zip(sums, places, strict=True):
+            for sum_of, i in zip(own, one, strict=True):
+                store_vector(builder, builder.load(sum_of), target, i)
+
+    return tile
 
 
-@njit(**INNER)
-def _tile_4x64(weight, w, row, column, count, source, s, source_row, target, t, target_row):
-    w1, t1 = w + row, t + target_row
-    w2, t2 = w1 + row, t1 + target_row
-    w3, t3 = w2 + row, t2 + target_row
-    a0, a1, a2, a3 = load(target, t), load(target, t + WIDTH), load(target, t + _2), load(target, t + _3)
-    b0, b1, b2, b3 = load(target, t1), load(target, t1 + WIDTH), load(target, t1 + _2), load(target, t1 + _3)
-    c0, c1, c2, c3 = load(target, t2), load(target, t2 + WIDTH), load(target, t2 + _2), load(target, t2 + _3)
-    d0, d1, d2, d3 = load(target, t3), load(target, t3 + WIDTH), load(target, t3 + _2), load(target, t3 + _3)
-    for k in range(_ZERO, count):
-        i, j = s + k * source_row, k * column
-        x0, x1, x2, x3 = load(source, i), load(source, i + WIDTH), load(source, i + _2), load(source, i + _3)
-        a, b, c, d = splat(weight[w + j]), splat(weight[w1 + j]), splat(weight[w2 + j]), splat(weight[w3 + j])
-        a0, a1, a2, a3 = fma(a, x0, a0), fma(a, x1, a1), fma(a, x2, a2), fma(a, x3, a3)
-        b0, b1, b2, b3 = fma(b, x0, b0), fma(b, x1, b1), fma(b, x2, b2), fma(b, x3, b3)
-        c0, c1, c2, c3 = fma(c, x0, c0), fma(c, x1, c1), fma(c, x2, c2), fma(c, x3, c3)
-        d0, d1, d2, d3 = fma(d, x0, d0), fma(d, x1, d1), fma(d, x2, d2), fma(d, x3, d3)
-    store(target, t, a0), store(target, t + WIDTH, a1), store(target, t + _2, a2), store(target, t + _3, a3)
-    store(target, t1, b0), store(target, t1 + WIDTH, b1), store(target, t1 + _2, b2), store(target, t1 + _3, b3)
-    store(target, t2, c0), store(target, t2 + WIDTH, c1), store(target, t2 + _2, c2), store(target, t2 + _3, c3)
-    store(target, t3, d0), store(target, t3 + WIDTH, d1), store(target, t3 + _2, d2), store(target, t3 + _3, d3)
-
-
-@njit(**INNER)
-def _tile_1x64(weight, w, column, count, source, s, source_row, target, t):
-    a0, a1, a2, a3 = load(target, t), load(target, t + WIDTH), load(target, t + _2), load(target, t + _3)
-    for k in range(_ZERO, count):
-        i, a = s + k * source_row, splat(weight[w + k * column])
-        a0, a1 = fma(a, load(source, i), a0), fma(a, load(source, i + WIDTH), a1)
-        a2, a3 = fma(a, load(source, i + _2), a2), fma(a, load(source, i + _3), a3)
-    store(target, t, a0), store(target, t + WIDTH, a1), store(target, t + _2, a2), store(target, t + _3, a3)
-
-
-@njit(**INNER)
-def _tile_4x16(weight, w, row, column, count, source, s, source_row, target, t, target_row):
-    w1, t1 = w + row, t + target_row
-    w2, t2 = w1 + row, t1 + target_row
-    w3, t3 = w2 + row, t2 + target_row
-    a, b, c, d = load(target, t), load(target, t1), load(target, t2), load(target, t3)
-    for k in range(_ZERO, count):
-        x, j = load(source, s + k * source_row), k * column
-        a, b = fma(splat(weight[w + j]), x, a), fma(splat(weight[w1 + j]), x, b)
-        c, d = fma(splat(weight[w2 + j]), x, c), fma(splat(weight[w3 + j]), x, d)
-    store(target, t, a), store(target, t1, b), store(target, t2, c), store(target, t3, d)
-
-
-@njit(**INNER)
-def _tile_8x16(weight, w, row, column, count, source, s, source_row, target, t, target_row):
-    w1, w2, w3, w4 = w + row, w + row + row, w + row + row + row, w + _FOUR * row
-    w5, w6, w7 = w4 + row, w4 + row + row, w4 + row + row + row
-    t1, t2, t3 = t + target_row, t + target_row + target_row, t + target_row + target_row + target_row
-    t4 = t + _FOUR * target_row
-    t5, t6, t7 = t4 + target_row, t4 + target_row + target_row, t4 + target_row + target_row + target_row
-    a, b, c, d = load(target, t), load(target, t1), load(target, t2), load(target, t3)
-    e, f, g, h = load(target, t4), load(target, t5), load(target, t6), load(target, t7)
-    for k in range(_ZERO, count):
-        x, j = load(source, s + k * source_row), k * column
-        a, b = fma(splat(weight[w + j]), x, a), fma(splat(weight[w1 + j]), x, b)
-        c, d = fma(splat(weight[w2 + j]), x, c), fma(splat(weight[w3 + j]), x, d)
-        e, f = fma(splat(weight[w4 + j]), x, e), fma(splat(weight[w5 + j]), x, f)
-        g, h = fma(splat(weight[w6 + j]), x, g), fma(splat(weight[w7 + j]), x, h)
-    store(target, t, a), store(target, t1, b), store(target, t2, c), store(target, t3, d)
-    store(target, t4, e), store(target, t5, f), store(target, t6, g), store(target, t7, h)
-
-
-@njit(**INNER)
-def _tile_1x16(weight, w, column, count, source, s, source_row, target, t):
-    a = load(target, t)
-    for k in range(_ZERO, count):
-        a = fma(splat(weight[w + k * column]), load(source, s + k * source_row), a)
-    store(target, t, a)
+_tile_6x64, _tile_4x64, _tile_1x64 = _tile(6, 4), _tile(4, 4), _tile(1, 4)
+_tile_8x16, _tile_4x16, _tile_1x16 = _tile(8, 1), _tile(4, 1), _tile(1, 1)
 
 
 @njit(**INNER)
@@ -156,9 +101,9 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
                 r += _FOUR
             else:
                 if wide:
-                    _tile_1x64(weight, f, column, count, source, x, source_row, target, y)
+                    _tile_1x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
                 else:
-                    _tile_1x16(weight, f, column, count, source, x, source_row, target, y)
+                    _tile_1x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
                 r += _ONE
         e += BLOCK if wide else WIDTH
 
@@ -188,12 +133,19 @@ def add(target, source, first, count):
 
 
 @njit(**INNER)
+def copy(target, t, source, s, count):
+    """target[t : t + count] = source[s : s + count]; count a multiple of 16."""
+    for i in range(_ZERO, count, WIDTH):
+        store(target, t + i, load(source, s + i))
+
+
+@njit(**INNER)
 def transpose(scratch, source, rows, target, stride):
     """scratch[target + e * stride + r] = scratch[source + r * BLOCK + e], sixteen rows at a time."""
     whole = rows - rows % WIDTH
     for r in range(_ZERO, whole, WIDTH):
         for e in range(_ZERO, BLOCK, WIDTH):
-            turn(scratch, source + r * BLOCK + e, BLOCK, target + e * stride + r, stride)
+            transpose_16x16(scratch, source + r * BLOCK + e, BLOCK, target + e * stride + r, stride)
     for r in range(whole, rows):
         for e in range(_ZERO, BLOCK):
             scratch[target + e * stride + r] = scratch[source + r * BLOCK + e]

@@ -9,16 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.kernels.nn import layer_table as col
+from headrace.kernels.nn.activations import keeps_derivative
 from headrace.kernels.nn.dense import add, clear
-from headrace.kernels.nn.layout import BLOCK, CODES, WIDTH
+from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward
 from headrace.kernels.nn.simd import load, store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
-from headrace.kernels.runtime.work_queue import claim, dismiss, dismissed, finished, publish, rest, wait
+from headrace.kernels.runtime.work_queue import close, work_loop
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
-SILU, GELU = U(CODES["silu"]), U(CODES["gelu"])
 
 
 @njit(**MERGED)
@@ -39,32 +39,35 @@ def _write(scratch, at, first, count, features, rows):
 
 
 @njit(**INNER)
-def _copy(scratch, place, kept, at, count, saving):
-    """Between scratch[place] and kept[at] on; gives where the next ones are kept. count: a multiple of 16."""
+def _copy(scratch, start, kept, at, count, saving):
+    """Between scratch[start] and kept[at] on; returns where the next ones are kept. count: a multiple of 16."""
     for i in range(_0, count, WIDTH):
         if saving:
-            store(kept, at + i, load(scratch, place + i))
+            store(kept, at + i, load(scratch, start + i))
         else:
-            store(scratch, place + i, load(kept, at + i))
+            store(scratch, start + i, load(kept, at + i))
     return at + count
 
 
 @njit(**INNER)
 def _keep(stack, scratch, kept, saving):
-    """What backward() reads of forward(): from a worker's scratch, which stays in its core's cache, to a block's own
-    memory, a third as large, or back."""
+    """Copy what backward() reads of forward() from a worker's scratch, which stays in its core's cache, to a block's
+    own memory, a third as large, or back."""
     at = _copy(scratch, _0, kept, _0, stack.inputs * BLOCK, saving)
     for n in range(_0, U(len(stack.layers))):
         size = stack.layers[n, col.OUTPUTS] * BLOCK
         at = _copy(scratch, stack.layers[n, col.OUTPUT], kept, at, size, saving)
-        if stack.layers[n, col.ACTIVATION] == SILU or stack.layers[n, col.ACTIVATION] == GELU:
+        if keeps_derivative(stack.layers[n, col.ACTIVATION]):
             at = _copy(scratch, stack.layers[n, col.ACTIVATION_GRAD], kept, at, size, saving)
         if stack.layers[n, col.NORM] != col.NOWHERE:
             at = _copy(scratch, stack.layers[n, col.NORMALIZED], kept, at, size + BLOCK, saving)
 
 
-@njit(**MERGED)
-def _forward(stack, parameters, samples, outputs, mine, kept, part):
+@njit(**INNER)
+def _forward(part, worker, arguments):
+    """The outputs of a part of the batch."""
+    stack, parameters, samples, outputs, scratch, kept = arguments
+    mine = scratch[worker]
     count, keep, parts = stack.samples, stack.keep, stack.parts
     blocks = (count + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
@@ -78,8 +81,11 @@ def _forward(stack, parameters, samples, outputs, mine, kept, part):
             _keep(stack, mine, kept[block], True)
 
 
-@njit(**MERGED)
-def _backward(stack, parameters, deltas, mine, kept, gradient, d_samples, part):
+@njit(**INNER)
+def _backward(part, worker, arguments):
+    """The gradient of a part of the batch."""
+    stack, parameters, grads, scratch, kept, gradients, grad_samples = arguments
+    mine, gradient = scratch[worker], gradients[part]
     count, parts = stack.samples, stack.parts
     blocks = (count + BLOCK - _1) // BLOCK
     clear(gradient, _0, U(len(gradient)))
@@ -87,57 +93,45 @@ def _backward(stack, parameters, deltas, mine, kept, gradient, d_samples, part):
         first = block * BLOCK
         size = min(BLOCK, count - first)
         _keep(stack, mine, kept[block], False)
-        _read(deltas, first, size, stack.outputs, mine, stack.output_grad)
+        _read(grads, first, size, stack.outputs, mine, stack.output_grad)
         backward(stack.layers, stack.transposed, parameters, mine, gradient)
         if stack.input_grad != col.NOWHERE:
-            _write(mine, stack.input_grad, first, size, stack.inputs, d_samples)
+            _write(mine, stack.input_grad, first, size, stack.inputs, grad_samples)
+
+
+_run_forward, _serve_forward = work_loop(_forward)
+_run_backward, _serve_backward = work_loop(_backward)
 
 
 @njit(**ENTRY)
 def evaluate(worker, state, stack, parameters, samples, outputs, scratch, kept):
     """Outputs float32 [B * outputs] of a batch.
 
-    worker, state: as in headrace.kernels.learning.ppo.learn. parameters: float32 [P]. samples:
-    (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row a worker.
-    kept: float32, where stack.keep a row for each block, which differentiate() is to read.
+    worker, state: as in headrace.kernels.learning.ppo.learn. stack: layout.StackArguments. parameters: float32 [P].
+    samples: (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row for each
+    worker. kept: float32, where stack.keep a row for each block, which differentiate() reads.
     """
+    arguments = stack, parameters, samples, outputs, scratch, kept
     if worker == 0:
-        publish(state, stack.parts)
-    while True:
-        part = claim(state, worker)
-        while part >= 0:
-            _forward(stack, parameters, samples, outputs, scratch[U(worker)], kept, U(part))
-            finished(state)
-            part = claim(state, worker)
-        if worker == 0 or dismissed(state):
-            break
-        rest()
-    if worker == 0:
-        wait(state)
-        dismiss(state)
+        _run_forward(state, stack.parts, arguments)
+        close(state)
+    else:
+        _serve_forward(worker, state, arguments)
 
 
 @njit(**ENTRY)
-def differentiate(worker, state, stack, parameters, deltas, scratch, kept, gradient, flat, d_samples):
+def differentiate(worker, state, stack, parameters, grads, scratch, kept, gradient, flat, grad_samples):
     """Gradients of a loss, from those at the outputs of evaluate(): of the parameters, float32 [P], and of the samples,
-    float32 [B * inputs], where stack.input_grad says that they are wanted.
+    float32 [B * inputs], where stack.input_grad is not NOWHERE.
 
-    deltas: as samples in evaluate(). kept: as evaluate() left it. gradient: float32, room for one a part.
+    grads: as samples in evaluate(). kept: as evaluate() left it. gradient: float32, a row for each part.
     """
+    arguments = stack, parameters, grads, scratch, kept, gradient, grad_samples
     if worker == 0:
-        publish(state, stack.parts)
-    while True:
-        part = claim(state, worker)
-        while part >= 0:
-            _backward(stack, parameters, deltas, scratch[U(worker)], kept, gradient[U(part)], d_samples, U(part))
-            finished(state)
-            part = claim(state, worker)
-        if worker == 0 or dismissed(state):
-            break
-        rest()
-    if worker == 0:
-        wait(state)
-        dismiss(state)
+        _run_backward(state, stack.parts, arguments)
+        close(state)
         for p in range(_1, stack.parts):
             add(gradient[_0], gradient[p], _0, U(len(gradient[_0])))
         flatten_gradient(stack.layers, gradient[_0], flat)
+    else:
+        _serve_backward(worker, state, arguments)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.kernels.nn.activation_table import CODES
 from headrace.kernels.nn.layer_table import (
     CLEARS_SOURCE_GRAD,
     COLUMNS,
@@ -24,7 +25,6 @@ from headrace.kernels.nn.layer_table import (
 BLOCK = np.uint64(64)  # samples of a block
 WIDTH = np.uint64(16)  # float32 of a vector
 WORKERS = 16  # threads at most: each has scratch of its own
-CODES = {"identity": 0, "tanh": 1, "relu": 2, "elu": 3, "silu": 4, "gelu": 5, "leaky_relu": 6}
 
 OBSERVATION = -1  # as a layer's source: the network's input
 ACTOR, CRITIC = 1, 2  # flags of a sub-network's outputs: the actor's, the critic's, or both

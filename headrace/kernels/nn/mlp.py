@@ -1,8 +1,7 @@
-"""Forward and backward of a tree of dense layers on one block of 64 samples, widths given at run time.
+"""Forward and backward of a network of dense layers on one block of 64 samples, widths given at run time.
 
-A network is a table (headrace.kernels.nn.layout): one row per layer, in the order of computation, with widths and with
-the places of its weights, inputs, outputs and gradients in flat arrays. Several layers may read the same source: actor
-and critic side by side, or two heads on one trunk. One compilation serves every architecture.
+A network is a layer table (headrace.kernels.nn.layer_table). Several layers may read the same source: actor and critic
+side by side, or two heads on one trunk. One compilation serves every architecture.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.kernels.nn import layer_table as col
-from headrace.kernels.nn.activations import activate, layer_norm, layer_norm_backward, pull_back
+from headrace.kernels.nn.activations import activate, activation_backward, layer_norm, layer_norm_backward
 from headrace.kernels.nn.dense import add_dots, add_row_sums, clear, fill, multiply, transpose
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import load, select, splat, store
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
-ROWS = np.uint64(24)  # of a layer at a time, so that they are still in the first cache when they are needed again
+ROWS = np.uint64(24)  # rows of a layer at a time: they are still in the first cache when they are needed again
 FEW = np.uint64(512)  # weights of a layer up to which add_dots is faster than a transposed source
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
@@ -29,7 +28,7 @@ def _rounded(count):
 
 @njit(**INNER)
 def normalize(normalizer, scratch):
-    """Normalise the observation's block at scratch[0], in place. NaN stays."""
+    """Normalise the observation's block at scratch[0], in start. NaN stays."""
     low, high = splat(-normalizer.limit), splat(normalizer.limit)
     for f in range(_ZERO, np.uint64(len(normalizer.center))):
         center, scale = normalizer.center[f], normalizer.scale[f]
@@ -41,71 +40,71 @@ def normalize(normalizer, scratch):
 
 @njit(**MERGED)
 def forward(layers, parameters, scratch, lanes):
-    """Outputs and slopes of all layers, from the observation's block at scratch[0]; of its first `lanes` samples, a
-    multiple of 16."""
+    """Outputs of all layers, and derivatives of activations, from the observation's block at scratch[0]; of its first
+    `lanes` samples, a multiple of 16."""
     for n in range(_ZERO, np.uint64(len(layers))):
         inputs, outputs, output = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.OUTPUT]
-        code, slope, norm = layers[n, col.ACTIVATION], layers[n, col.ACTIVATION_GRAD], layers[n, col.NORM]
+        code, derivative, norm = layers[n, col.ACTIVATION], layers[n, col.ACTIVATION_GRAD], layers[n, col.NORM]
         for r in range(_ZERO, outputs, ROWS):
-            rows, place = min(ROWS, outputs - r), output + r * BLOCK
-            fill(scratch, place, rows, parameters, layers[n, col.BIAS] + r)
+            rows, start = min(ROWS, outputs - r), output + r * BLOCK
+            fill(scratch, start, rows, parameters, layers[n, col.BIAS] + r)
             multiply(
                 parameters, layers[n, col.WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
-                scratch, layers[n, col.SOURCE], BLOCK, scratch, place, BLOCK, lanes,
+                scratch, layers[n, col.SOURCE], BLOCK, scratch, start, BLOCK, lanes,
             )  # fmt: skip
             if norm == col.NOWHERE:
-                _activate(code, scratch, place, slope + r * BLOCK, rows, lanes)
+                _activate(code, scratch, start, derivative + r * BLOCK, rows, lanes)
         if norm != col.NOWHERE:
             layer_norm(scratch, output, outputs, layers[n, col.NORMALIZED], parameters, norm, layers[n, col.NORM_BIAS])
-            _activate(code, scratch, output, slope, outputs, lanes)
+            _activate(code, scratch, output, derivative, outputs, lanes)
 
 
 @njit(**INNER)
-def _activate(code, scratch, first, slope, rows, lanes):
+def _activate(code, scratch, first, derivative, rows, lanes):
     if lanes == BLOCK:
-        activate(code, scratch, first, slope, rows * BLOCK)
+        activate(code, scratch, first, derivative, rows * BLOCK)
     else:
         for row in range(_ZERO, rows * BLOCK, BLOCK):
-            activate(code, scratch, first + row, slope + row, lanes)
+            activate(code, scratch, first + row, derivative + row, lanes)
 
 
 @njit(**MERGED)
 def backward(layers, transposed, parameters, scratch, gradient):
-    """Add a block's gradient to `gradient`, from the deltas of the layers that nothing reads, after forward()."""
+    """Add a block's gradient to `gradient`, from the gradients at the outputs of the network, after forward()."""
     for back in range(_ZERO, np.uint64(len(layers))):
         n = np.uint64(len(layers)) - _ONE - back
         inputs, outputs, stride = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.STRIDE]
-        source, delta, upstream = layers[n, col.SOURCE], layers[n, col.OUTPUT_GRAD], layers[n, col.SOURCE_GRAD]
-        output, kept = layers[n, col.OUTPUT], layers[n, col.ACTIVATION_GRAD]
-        pull_back(layers[n, col.ACTIVATION], scratch, delta, output, kept, outputs * BLOCK)
-        norm, place = layers[n, col.NORM], layers[n, col.NORM_GRAD]
+        source, grad, source_grad = layers[n, col.SOURCE], layers[n, col.OUTPUT_GRAD], layers[n, col.SOURCE_GRAD]
+        output, derivative = layers[n, col.OUTPUT], layers[n, col.ACTIVATION_GRAD]
+        activation_backward(layers[n, col.ACTIVATION], scratch, grad, output, derivative, outputs * BLOCK)
+        norm, start = layers[n, col.NORM], layers[n, col.NORM_GRAD]
         if norm != col.NOWHERE:
-            bias = place + _rounded(outputs)
+            bias = start + _rounded(outputs)
             normalized = layers[n, col.NORMALIZED]
-            layer_norm_backward(scratch, delta, outputs, normalized, parameters, norm, gradient, place, bias)
+            layer_norm_backward(scratch, grad, outputs, normalized, parameters, norm, gradient, start, bias)
         if inputs * outputs <= FEW:
-            add_dots(scratch, delta, outputs, source, inputs, gradient, layers[n, col.WEIGHT_GRAD], stride)
+            add_dots(scratch, grad, outputs, source, inputs, gradient, layers[n, col.WEIGHT_GRAD], stride)
         else:
             transpose(scratch, source, inputs, transposed, stride)
             multiply(
-                scratch, delta, BLOCK, _ONE, outputs, BLOCK,
+                scratch, grad, BLOCK, _ONE, outputs, BLOCK,
                 scratch, transposed, stride, gradient, layers[n, col.WEIGHT_GRAD], stride, stride,
             )  # fmt: skip
-        add_row_sums(scratch, delta, outputs, gradient, layers[n, col.BIAS_GRAD])
-        if upstream != col.NOWHERE:
+        add_row_sums(scratch, grad, outputs, gradient, layers[n, col.BIAS_GRAD])
+        if source_grad != col.NOWHERE:
             for i in range(_ZERO, inputs, ROWS):
-                rows, place = min(ROWS, inputs - i), upstream + i * BLOCK
+                rows, start = min(ROWS, inputs - i), source_grad + i * BLOCK
                 if layers[n, col.CLEARS_SOURCE_GRAD] != _ZERO:
-                    clear(scratch, place, rows * BLOCK)
+                    clear(scratch, start, rows * BLOCK)
                 multiply(
                     parameters, layers[n, col.WEIGHT] + i, _ONE, inputs, rows, outputs,
-                    scratch, delta, BLOCK, scratch, place, BLOCK, BLOCK,
+                    scratch, grad, BLOCK, scratch, start, BLOCK, BLOCK,
                 )  # fmt: skip
 
 
 @njit(**MERGED)
 def flatten_gradient(layers, gradient, flat):
-    """From a gradient's padded rows to the parameters' own order."""
+    """Copy a gradient's padded rows to `flat`, in the order of the parameters."""
     for n in range(_ZERO, np.uint64(len(layers))):
         inputs, outputs, stride = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.STRIDE]
         for o in range(_ZERO, outputs):
@@ -114,6 +113,6 @@ def flatten_gradient(layers, gradient, flat):
                 flat[target + i] = gradient[source + i]
             flat[layers[n, col.BIAS] + o] = gradient[layers[n, col.BIAS_GRAD] + o]
             if layers[n, col.NORM] != col.NOWHERE:
-                place = layers[n, col.NORM_GRAD] + o
-                flat[layers[n, col.NORM] + o] = gradient[place]
-                flat[layers[n, col.NORM_BIAS] + o] = gradient[place + _rounded(outputs)]
+                start = layers[n, col.NORM_GRAD] + o
+                flat[layers[n, col.NORM] + o] = gradient[start]
+                flat[layers[n, col.NORM_BIAS] + o] = gradient[start + _rounded(outputs)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.kernels.nn.layout import BLOCK, DISCRETE, SQUASHED
 from headrace.kernels.nn.simd import fma, load, select, splat, sqrt, store, total
-from headrace.kernels.nn.vector_math import exp, log, tanh, turn
+from headrace.kernels.nn.vector_math import exp, log, sincos, tanh
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
 F = np.float32
@@ -162,7 +162,7 @@ def _normal(scratch, random, c, pairs):
     """Component c of a standard normal. Box & Muller 1958: the first half are cosines, the second sines."""
     pair = c if c < pairs else c - pairs
     radius = sqrt(log(_ONE - load(scratch, random + pair * BLOCK)) * F(-2))
-    cosine, sine = turn(load(scratch, random + (pair + pairs) * BLOCK))
+    cosine, sine = sincos(load(scratch, random + (pair + pairs) * BLOCK))
     return radius * (cosine if c < pairs else sine)
 
 

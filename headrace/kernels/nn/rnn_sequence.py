@@ -1,8 +1,8 @@
 """The steps of GRUs and LSTMs over whole sequences, forward and backward, compiled.
 
 What torch's autograd does at every step, an outer product as large as the weights added to their gradient, is left to
-one product over all steps afterwards: here only slopes go from step to step. K cores and chunks of their sequences are
-parts that threads share (headrace.kernels.runtime.work_queue); a result does not depend on how many there are.
+one product over all steps afterwards: here only gradients go from step to step. The parts that threads share are
+chunks of the sequences of each of K cells; a result does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from headrace.kernels.nn.layout import WIDTH
 from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNGradients
 from headrace.kernels.nn.simd import fma, load, splat, store
 from headrace.kernels.nn.vector_math import sigmoid, tanh
-from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
-from headrace.kernels.runtime.work_queue import claim, dismiss, dismissed, finished, publish, rest, wait
+from headrace.kernels.runtime.jit import ENTRY, INNER, njit
+from headrace.kernels.runtime.work_queue import close, work_loop
 
 __all__ = ["RNNArguments", "RNNGradients", "backward", "forward"]
 
@@ -27,7 +27,7 @@ _ZERO, _ONE = F(0), F(1)
 
 
 class _Part(NamedTuple):
-    """Sequences `first` to `end` of core k: what a thread does from the first step to the last."""
+    """Sequences `first` to `end` of cell k, which a thread computes from the first step to the last."""
 
     k: np.uint64
     first: np.uint64
@@ -35,178 +35,179 @@ class _Part(NamedTuple):
 
 
 @njit(**INNER)
-def _part(job, number):
-    """Part `number` of a job, of which each core has as many as it has chunks."""
-    chunks = (job.envs + PART_SEQUENCES - _1) // PART_SEQUENCES
+def _part(cells, number):
+    """Part `number`: each cell has a part for each chunk of sequences."""
+    chunks = (cells.envs + PART_SEQUENCES - _1) // PART_SEQUENCES
     first = number % chunks * PART_SEQUENCES
-    return _Part(number // chunks, first, min(first + PART_SEQUENCES, job.envs))
+    return _Part(number // chunks, first, min(first + PART_SEQUENCES, cells.envs))
 
 
 @njit(**INNER)
-def _remember(job, part, step):
-    """What goes into the gates: what the features say and what memory does. A GRU's third part is memory's alone."""
-    size, wide = job.size, job.gates * job.size
-    direct = wide if job.gates == U(4) else _2 * size
-    row = (part.k * job.steps + step) * job.envs
+def _gate_sums(cells, part, step):
+    """The gates' sums: features' part plus recurrent part. A GRU's candidate is given the recurrent part alone."""
+    size, wide = cells.size, cells.gates * cells.size
+    direct = wide if cells.gates == U(4) else _2 * size
+    row = (part.k * cells.steps + step) * cells.envs
     for n in range(part.first, part.end):
         at = (row + n) * wide
         for e in range(_0, direct, WIDTH):
-            store(job.gate, at + e, load(job.projected, at + e) + load(job.bias, part.k * wide + e))
+            store(cells.gate, at + e, load(cells.projected, at + e) + load(cells.bias, part.k * wide + e))
         for e in range(direct, wide, WIDTH):
-            store(job.gate, at + e, load(job.bias, part.k * wide + e))
+            store(cells.gate, at + e, load(cells.bias, part.k * wide + e))
     row += part.first
     multiply(
-        job.before, row * size, size, _1, part.end - part.first, size,
-        job.weight, part.k * size * wide, wide, job.gate, row * wide, wide, wide,
+        cells.before, row * size, size, _1, part.end - part.first, size,
+        cells.weight, part.k * size * wide, wide, cells.gate, row * wide, wide, wide,
     )  # fmt: skip
 
 
 @njit(**INNER)
-def _lstm(job, row, at, e):
-    """Sixteen components of a step: output and cell."""
-    size, gate = job.size, at + e
-    enter, keep = sigmoid(load(job.gate, gate)), sigmoid(load(job.gate, gate + size))
-    fresh, leave = tanh(load(job.gate, gate + _2 * size)), sigmoid(load(job.gate, gate + _3 * size))
-    store(job.gate, gate, enter), store(job.gate, gate + size, keep)
-    store(job.gate, gate + _2 * size, fresh), store(job.gate, gate + _3 * size, leave)
-    cell = fma(keep, load(job.cell, row * size + e), enter * fresh)
+def _lstm(cells, row, at, e):
+    """Sixteen components of a step: output h = o tanh(c) and cell c = f c_before + i g."""
+    size, gate = cells.size, at + e
+    input_gate, forget = sigmoid(load(cells.gate, gate)), sigmoid(load(cells.gate, gate + size))
+    candidate, output_gate = tanh(load(cells.gate, gate + _2 * size)), sigmoid(load(cells.gate, gate + _3 * size))
+    store(cells.gate, gate, input_gate), store(cells.gate, gate + size, forget)
+    store(cells.gate, gate + _2 * size, candidate), store(cells.gate, gate + _3 * size, output_gate)
+    cell = fma(forget, load(cells.cell, row * size + e), input_gate * candidate)
     squashed = tanh(cell)
-    store(job.extra, row * size + e, squashed)
-    return leave * squashed, cell
+    store(cells.extra, row * size + e, squashed)
+    return output_gate * squashed, cell
 
 
 @njit(**INNER)
-def _gru(job, row, at, e):
-    """Sixteen components of a step's output."""
-    size, gate = job.size, at + e
-    reset, keep = sigmoid(load(job.gate, gate)), sigmoid(load(job.gate, gate + size))
-    remembered = load(job.gate, gate + _2 * size)
-    fresh = tanh(fma(reset, remembered, load(job.projected, gate + _2 * size)))
-    store(job.gate, gate, reset), store(job.gate, gate + size, keep), store(job.gate, gate + _2 * size, fresh)
-    store(job.extra, row * size + e, remembered)
-    return fma(keep, load(job.before, row * size + e) - fresh, fresh)
+def _gru(cells, row, at, e):
+    """Sixteen components of a step's output h = (1 - z) n + z h_before, n = tanh(x_n + r recurrent_n)."""
+    size, gate = cells.size, at + e
+    reset, update = sigmoid(load(cells.gate, gate)), sigmoid(load(cells.gate, gate + size))
+    recurrent = load(cells.gate, gate + _2 * size)
+    candidate = tanh(fma(reset, recurrent, load(cells.projected, gate + _2 * size)))
+    (
+        store(cells.gate, gate, reset),
+        store(cells.gate, gate + size, update),
+        store(cells.gate, gate + _2 * size, candidate),
+    )
+    store(cells.extra, row * size + e, recurrent)
+    return fma(update, load(cells.before, row * size + e) - candidate, candidate)
 
 
 @njit(**INNER)
-def _forward_part(job, part):
-    size, wide, below = job.size, job.gates * job.size, job.envs * job.size
-    for step in range(_0, job.steps):
-        _remember(job, part, step)
+def _forward_part(number, worker, cells):
+    part = _part(cells, number)
+    size, wide, below = cells.size, cells.gates * cells.size, cells.envs * cells.size
+    for step in range(_0, cells.steps):
+        _gate_sums(cells, part, step)
         for n in range(part.first, part.end):
-            row = (part.k * job.steps + step) * job.envs + n
-            kept, last = job.keep[step * job.envs + n], step + _1 == job.steps
+            row = (part.k * cells.steps + step) * cells.envs + n
+            kept, last = cells.keep[step * cells.envs + n], step + _1 == cells.steps
             for e in range(_0, size, WIDTH):
                 at = row * size + e
-                if job.gates == U(4):
-                    output, cell = _lstm(job, row, row * wide, e)
+                if cells.gates == U(4):
+                    output, cell = _lstm(cells, row, row * wide, e)
                     if not last:
-                        store(job.cell, at + below, cell * kept)
+                        store(cells.cell, at + below, cell * kept)
                 else:
-                    output = _gru(job, row, row * wide, e)
-                store(job.output, at, output)
+                    output = _gru(cells, row, row * wide, e)
+                store(cells.output, at, output)
                 if not last:
-                    store(job.before, at + below, output * kept)
+                    store(cells.before, at + below, output * kept)
 
 
 @njit(**INNER)
-def _lstm_slopes(job, slopes, row, at, e, d_output, d_cell):
-    """RNNGradients in sixteen components' gates; gives that in the cell before."""
-    size, gate = job.size, at + e
-    enter, keep = load(job.gate, gate), load(job.gate, gate + size)
-    fresh, leave = load(job.gate, gate + _2 * size), load(job.gate, gate + _3 * size)
-    squashed = load(job.extra, row * size + e)
-    d_cell = fma(d_output * leave, _ONE - squashed * squashed, d_cell)
-    store(slopes.gate, gate, d_cell * fresh * enter * (_ONE - enter))
-    store(slopes.gate, gate + size, d_cell * load(job.cell, row * size + e) * keep * (_ONE - keep))
-    store(slopes.gate, gate + _2 * size, d_cell * enter * (_ONE - fresh * fresh))
-    store(slopes.gate, gate + _3 * size, d_output * squashed * leave * (_ONE - leave))
-    return d_cell * keep
+def _lstm_backward(cells, grads, row, at, e, grad_output, grad_cell):
+    """Gradients at sixteen components' gates, before their activations; returns the gradient at the cell before.
+
+    grad_c += grad_h o (1 - tanh(c)^2); i: grad_c g i (1 - i); f: grad_c c_before f (1 - f); g: grad_c i (1 - g^2);
+    o: grad_h tanh(c) o (1 - o); cell before: grad_c f.
+    """
+    size, gate = cells.size, at + e
+    input_gate, forget = load(cells.gate, gate), load(cells.gate, gate + size)
+    candidate, output_gate = load(cells.gate, gate + _2 * size), load(cells.gate, gate + _3 * size)
+    squashed = load(cells.extra, row * size + e)
+    grad_cell = fma(grad_output * output_gate, _ONE - squashed * squashed, grad_cell)
+    store(grads.gate, gate, grad_cell * candidate * input_gate * (_ONE - input_gate))
+    store(grads.gate, gate + size, grad_cell * load(cells.cell, row * size + e) * forget * (_ONE - forget))
+    store(grads.gate, gate + _2 * size, grad_cell * input_gate * (_ONE - candidate * candidate))
+    store(grads.gate, gate + _3 * size, grad_output * squashed * output_gate * (_ONE - output_gate))
+    return grad_cell * forget
 
 
 @njit(**INNER)
-def _gru_slopes(job, slopes, row, at, e, d_output):
-    """Gradients at sixteen components' gates and their recurrent parts; gives the direct one in the output
-    before."""
-    size, gate = job.size, at + e
-    reset, keep, fresh = load(job.gate, gate), load(job.gate, gate + size), load(job.gate, gate + _2 * size)
-    d_fresh = d_output * (_ONE - keep) * (_ONE - fresh * fresh)
-    d_reset = d_fresh * load(job.extra, row * size + e) * reset * (_ONE - reset)
-    d_keep = d_output * (load(job.before, row * size + e) - fresh) * keep * (_ONE - keep)
-    store(slopes.gate, gate, d_reset), store(slopes.recurrent, gate, d_reset)
-    store(slopes.gate, gate + size, d_keep), store(slopes.recurrent, gate + size, d_keep)
-    store(slopes.gate, gate + _2 * size, d_fresh), store(slopes.recurrent, gate + _2 * size, d_fresh * reset)
-    return d_output * keep
+def _gru_backward(cells, grads, row, at, e, grad_output):
+    """Gradients at sixteen components' gates, before their activations, and at their recurrent parts; returns the
+    direct one at the output before.
+
+    n: grad_h (1 - z) (1 - n^2); r: grad_n recurrent_n r (1 - r); z: grad_h (h_before - n) z (1 - z); recurrent_n:
+    grad_n r; output before: grad_h z.
+    """
+    size, gate = cells.size, at + e
+    reset, update, candidate = load(cells.gate, gate), load(cells.gate, gate + size), load(cells.gate, gate + _2 * size)
+    grad_candidate = grad_output * (_ONE - update) * (_ONE - candidate * candidate)
+    grad_reset = grad_candidate * load(cells.extra, row * size + e) * reset * (_ONE - reset)
+    grad_update = grad_output * (load(cells.before, row * size + e) - candidate) * update * (_ONE - update)
+    store(grads.gate, gate, grad_reset), store(grads.recurrent, gate, grad_reset)
+    store(grads.gate, gate + size, grad_update), store(grads.recurrent, gate + size, grad_update)
+    store(grads.gate, gate + _2 * size, grad_candidate)
+    store(grads.recurrent, gate + _2 * size, grad_candidate * reset)
+    return grad_output * update
 
 
 @njit(**INNER)
-def _backward_part(job, slopes, part):
-    size, wide, zero = job.size, job.gates * job.size, splat(_ZERO)
-    lstm = job.gates == U(4)
-    for back in range(_0, job.steps):
-        step = job.steps - _1 - back
-        row = (part.k * job.steps + step) * job.envs
+def _backward_part(number, worker, arguments):
+    cells, grads = arguments
+    part = _part(cells, number)
+    size, wide, zero = cells.size, cells.gates * cells.size, splat(_ZERO)
+    lstm = cells.gates == U(4)
+    for back in range(_0, cells.steps):
+        step = cells.steps - _1 - back
+        row = (part.k * cells.steps + step) * cells.envs
         for n in range(part.first, part.end):
-            kept, carried = job.keep[step * job.envs + n], (part.k * job.envs + n) * size
+            kept, carried = cells.keep[step * cells.envs + n], (part.k * cells.envs + n) * size
             for e in range(_0, size, WIDTH):
-                d_output = fma(load(slopes.before, carried + e), splat(kept), load(slopes.output, (row + n) * size + e))
+                given = load(grads.output, (row + n) * size + e)
+                grad_output = fma(load(grads.before, carried + e), splat(kept), given)
                 if lstm:
-                    d_cell = load(slopes.cell, carried + e) * kept
-                    d_cell = _lstm_slopes(job, slopes, row + n, (row + n) * wide, e, d_output, d_cell)
-                    store(slopes.cell, carried + e, zero if step == slopes.burn_in else d_cell)
+                    grad_cell = load(grads.cell, carried + e) * kept
+                    grad_cell = _lstm_backward(cells, grads, row + n, (row + n) * wide, e, grad_output, grad_cell)
+                    store(grads.cell, carried + e, zero if step == grads.burn_in else grad_cell)
                     direct = zero
                 else:
-                    direct = _gru_slopes(job, slopes, row + n, (row + n) * wide, e, d_output)
-                store(slopes.before, carried + e, zero if step == slopes.burn_in else direct)
-        if step != slopes.burn_in and step:
+                    direct = _gru_backward(cells, grads, row + n, (row + n) * wide, e, grad_output)
+                store(grads.before, carried + e, zero if step == grads.burn_in else direct)
+        if step != grads.burn_in and step:
             multiply(
-                slopes.gate if lstm else slopes.recurrent, (row + part.first) * wide, wide, _1,
-                part.end - part.first, wide, slopes.weight, part.k * wide * size, size,
-                slopes.before, (part.k * job.envs + part.first) * size, size, size,
+                grads.gate if lstm else grads.recurrent, (row + part.first) * wide, wide, _1,
+                part.end - part.first, wide, grads.weight, part.k * wide * size, size,
+                grads.before, (part.k * cells.envs + part.first) * size, size, size,
             )  # fmt: skip
 
 
-@njit(**MERGED)
-def _begin(worker, state, job):
-    if worker == 0:
-        publish(state, job.copies * ((job.envs + PART_SEQUENCES - _1) // PART_SEQUENCES))
+_run_forward, _serve_forward = work_loop(_forward_part)
+_run_backward, _serve_backward = work_loop(_backward_part)
 
 
-@njit(**MERGED)
-def _end(worker, state):
-    if worker == 0:
-        wait(state)
-        dismiss(state)
+@njit(**INNER)
+def _parts(cells):
+    return cells.copies * ((cells.envs + PART_SEQUENCES - _1) // PART_SEQUENCES)
 
 
 @njit(**ENTRY)
-def forward(worker, state, job):
-    """Fill job.gate, extra, before, cell and output; of before and cell the first step is given.
+def forward(worker, state, cells):
+    """Fill gate, extra, before, cell and output of RNNArguments; of before and cell the first step is given.
 
     worker, state: as in headrace.kernels.learning.ppo.learn."""
-    _begin(worker, state, job)
-    while True:
-        part = claim(state, worker)
-        while part >= 0:
-            _forward_part(job, _part(job, U(part)))
-            finished(state)
-            part = claim(state, worker)
-        if worker == 0 or dismissed(state):
-            break
-        rest()
-    _end(worker, state)
+    if worker == 0:
+        _run_forward(state, _parts(cells), cells)
+        close(state)
+    else:
+        _serve_forward(worker, state, cells)
 
 
 @njit(**ENTRY)
-def backward(worker, state, job, slopes):
-    """Fill slopes.gate and remembered, after forward()."""
-    _begin(worker, state, job)
-    while True:
-        part = claim(state, worker)
-        while part >= 0:
-            _backward_part(job, slopes, _part(job, U(part)))
-            finished(state)
-            part = claim(state, worker)
-        if worker == 0 or dismissed(state):
-            break
-        rest()
-    _end(worker, state)
+def backward(worker, state, cells, grads):
+    """Fill gate and recurrent of RNNGradients, after forward()."""
+    if worker == 0:
+        _run_backward(state, _parts(cells), (cells, grads))
+        close(state)
+    else:
+        _serve_backward(worker, state, (cells, grads))

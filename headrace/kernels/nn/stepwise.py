@@ -1,9 +1,8 @@
-"""Chains of dense layers on blocks of 64 samples, forward and backward, with weights that lie either way round.
+"""The stepwise MLP: dense layers on blocks of 64 samples, forward and backward, weights stored either way round.
 
-A chain's table has a row for each layer (headrace.kernels.nn.stepwise_layout). Unlike those of headrace.kernels.nn.mlp,
-gradients are not kept: a chunk of a layer's weights is a piece of work, whose gradient over all blocks moves the
-parameters at once (Adam), while it lies in the first cache. So nothing is added up between threads, and the number of
-threads changes no bit.
+Its layer table is made by headrace.kernels.nn.stepwise_layout. Unlike in headrace.kernels.nn.mlp, gradients are not
+kept: the work is shared by weight chunks, and Adam's step follows a chunk's gradient over all blocks while that is in
+the first cache. So no sums are exchanged between threads, and the number of threads changes no bit.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import math
 import numpy as np
 
 from headrace.kernels.nn import layer_table as col
-from headrace.kernels.nn.activations import activate, pull_back
+from headrace.kernels.nn.activations import activate, activation_backward
 from headrace.kernels.nn.adam_step import BETA1, BETA2, squares
 from headrace.kernels.nn.amx import TILE_SPAN, processor_has_tiles
 from headrace.kernels.nn.dense import add_row_sums, clear, fill, multiply, transpose
@@ -23,214 +22,224 @@ from headrace.kernels.nn.stepwise_amx import (
     backward_tiles,
     differentiate_tiles,
     forward_tiles,
-    lay_gradient,
-    lay_weights,
+    pack_gradient,
+    pack_weights,
 )
 from headrace.kernels.nn.stepwise_layout import CHUNK_ROWS
 from headrace.kernels.runtime.jit import INNER, njit
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
-_HAS_TILES = processor_has_tiles()  # where it is false, what tiles do is not compiled
+_HAS_TILES = processor_has_tiles()  # where it is False, the branches with tiles are not compiled
 
 
 @njit(**INNER)
-def forward_rows(chain, n, parameters, scratch, r):
+def forward_rows(layers, n, parameters, scratch, r):
     """CHUNK_ROWS outputs of layer n of a block, from output r on."""
-    inputs, row, column = chain[n, col.INPUTS], chain[n, col.ROW_STRIDE], chain[n, col.COLUMN_STRIDE]
-    rows, place = min(CHUNK_ROWS, chain[n, col.OUTPUTS] - r), chain[n, col.OUTPUT] + r * BLOCK
-    fill(scratch, place, rows, parameters, chain[n, col.BIAS] + r)
+    inputs, row, column = layers[n, col.INPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
+    rows, start = min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r), layers[n, col.OUTPUT] + r * BLOCK
+    fill(scratch, start, rows, parameters, layers[n, col.BIAS] + r)
     multiply(
-        parameters, chain[n, col.WEIGHT] + r * row, row, column, rows, inputs,
-        scratch, chain[n, col.SOURCE], BLOCK, scratch, place, BLOCK, BLOCK,
+        parameters, layers[n, col.WEIGHT] + r * row, row, column, rows, inputs,
+        scratch, layers[n, col.SOURCE], BLOCK, scratch, start, BLOCK, BLOCK,
     )  # fmt: skip
-    activate(chain[n, col.ACTIVATION], scratch, place, chain[n, col.ACTIVATION_GRAD] + r * BLOCK, rows * BLOCK)
+    activate(layers[n, col.ACTIVATION], scratch, start, layers[n, col.ACTIVATION_GRAD] + r * BLOCK, rows * BLOCK)
 
 
 @njit(**INNER)
-def forward(chain, parameters, words, scratch):
-    """Outputs of all layers of a block, from its inputs. words: of these parameters, see lay_piece()."""
-    for n in range(_0, U(len(chain))):
-        if _HAS_TILES and chain[n, col.PACKED] != col.NOWHERE:
-            forward_tiles(chain, n, parameters, words, scratch)
+def forward(layers, parameters, packed, scratch):
+    """Outputs of all layers of a block, from its inputs. packed: factors of these parameters, see pack_chunk()."""
+    for n in range(_0, U(len(layers))):
+        if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
+            forward_tiles(layers, n, parameters, packed, scratch)
         else:
-            for r in range(_0, chain[n, col.OUTPUTS], CHUNK_ROWS):
-                forward_rows(chain, n, parameters, scratch, r)
+            for r in range(_0, layers[n, col.OUTPUTS], CHUNK_ROWS):
+                forward_rows(layers, n, parameters, scratch, r)
 
 
 @njit(**INNER)
-def pull(chain, n, scratch):
-    """Layer n's delta in a block: from the slope at its activation to that before it."""
-    size = chain[n, col.OUTPUTS] * BLOCK
-    pull_back(
-        chain[n, col.ACTIVATION],
+def pull_back(layers, n, scratch):
+    """Layer n's output_grad in a block: from the gradient after the activation to that before it."""
+    size = layers[n, col.OUTPUTS] * BLOCK
+    activation_backward(
+        layers[n, col.ACTIVATION],
         scratch,
-        chain[n, col.OUTPUT_GRAD],
-        chain[n, col.OUTPUT],
-        chain[n, col.ACTIVATION_GRAD],
+        layers[n, col.OUTPUT_GRAD],
+        layers[n, col.OUTPUT],
+        layers[n, col.ACTIVATION_GRAD],
         size,
     )
 
 
 @njit(**INNER)
-def backward_rows(chain, n, parameters, scratch, i):
-    """Slopes at CHUNK_ROWS inputs of layer n of a block, from input i on."""
-    outputs, row, column = chain[n, col.OUTPUTS], chain[n, col.ROW_STRIDE], chain[n, col.COLUMN_STRIDE]
-    rows, place = min(CHUNK_ROWS, chain[n, col.INPUTS] - i), chain[n, col.SOURCE_GRAD] + i * BLOCK
-    clear(scratch, place, rows * BLOCK)
+def backward_rows(layers, n, parameters, scratch, i):
+    """Gradients at CHUNK_ROWS inputs of layer n of a block, from input i on."""
+    outputs, row, column = layers[n, col.OUTPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
+    rows, start = min(CHUNK_ROWS, layers[n, col.INPUTS] - i), layers[n, col.SOURCE_GRAD] + i * BLOCK
+    clear(scratch, start, rows * BLOCK)
     multiply(
-        parameters, chain[n, col.WEIGHT] + i * column, column, row, rows, outputs,
-        scratch, chain[n, col.OUTPUT_GRAD], BLOCK, scratch, place, BLOCK, BLOCK,
+        parameters, layers[n, col.WEIGHT] + i * column, column, row, rows, outputs,
+        scratch, layers[n, col.OUTPUT_GRAD], BLOCK, scratch, start, BLOCK, BLOCK,
     )  # fmt: skip
 
 
 @njit(**INNER)
-def backward(chain, parameters, words, scratch, first):
-    """Deltas of all layers of a block, given the last one's; and of its inputs, for first = 0, else 1."""
-    for back in range(_0, U(len(chain))):
-        n = U(len(chain)) - _1 - back
-        pull(chain, n, scratch)
+def backward(layers, parameters, packed, scratch, first):
+    """Gradients at all layers' outputs in a block, given the last one's; and at its inputs for first = 0, else 1."""
+    for back in range(_0, U(len(layers))):
+        n = U(len(layers)) - _1 - back
+        pull_back(layers, n, scratch)
         if n >= first:
-            if _HAS_TILES and chain[n, col.PACKED] != col.NOWHERE:
-                backward_tiles(chain, n, words, scratch)
+            if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
+                backward_tiles(layers, n, packed, scratch)
             else:
-                for i in range(_0, chain[n, col.INPUTS], CHUNK_ROWS):
-                    backward_rows(chain, n, parameters, scratch, i)
+                for i in range(_0, layers[n, col.INPUTS], CHUNK_ROWS):
+                    backward_rows(layers, n, parameters, scratch, i)
 
 
 @njit(**INNER)
-def turn_layer(chain, n, scratch):
-    """Of a layer of a block that went forward and backward: what its gradient needs with samples as rows."""
-    if chain[n, col.COLUMN_STRIDE] == _1:
-        transpose(scratch, chain[n, col.SOURCE], chain[n, col.INPUTS], chain[n, col.TRANSPOSED], chain[n, col.STRIDE])
+def transpose_factor(layers, n, scratch):
+    """Transpose one factor of a layer's gradient in a block, after backward(): samples become rows."""
+    if layers[n, col.COLUMN_STRIDE] == _1:
+        transpose(
+            scratch, layers[n, col.SOURCE], layers[n, col.INPUTS], layers[n, col.TRANSPOSED], layers[n, col.STRIDE]
+        )
     else:
         transpose(
-            scratch, chain[n, col.OUTPUT_GRAD], chain[n, col.OUTPUTS], chain[n, col.TRANSPOSED], chain[n, col.STRIDE]
+            scratch,
+            layers[n, col.OUTPUT_GRAD],
+            layers[n, col.OUTPUTS],
+            layers[n, col.TRANSPOSED],
+            layers[n, col.STRIDE],
         )
 
 
 @njit(**INNER)
-def turn(chain, scratch, words, b, blocks):
-    """Of all layers of the b-th of all blocks, which went forward and backward: what their gradients need."""
-    for n in range(_0, U(len(chain))):
-        if _HAS_TILES and chain[n, col.PACKED] != col.NOWHERE:
-            lay_gradient(chain, n, scratch, words, b, blocks)
+def prepare_gradient(layers, scratch, packed, b, blocks):
+    """Transpose or pack the factors of all layers' gradients, of the b-th block, after backward()."""
+    for n in range(_0, U(len(layers))):
+        if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
+            pack_gradient(layers, n, scratch, packed, b, blocks)
         else:
-            turn_layer(chain, n, scratch)
+            transpose_factor(layers, n, scratch)
 
 
 @njit(**INNER)
-def move(weights, place, gradient, g, count, scale, eps, tau):
-    """Adam's step of `count` parameters from `place` on, along gradient[g] on; and (tau not 0) the target's after it.
+def adam_with_target(weights, start, gradient, g, count, scale, eps, tau):
+    """Adam's step of `count` parameters from `start` on, with gradient[g] on; then, where tau is not 0, the target's
+    update target += tau (parameters - target).
 
-    weights: an actor_q_job.Weights. scale: adam_cpu.scales()."""
+    weights: off_policy_arguments.Weights. scale: adam_step.scales(). Unlike adam_step.adam, products and sums are
+    rounded apart, so the two give different bits."""
     parameters, mean, square, target = weights.parameters, weights.mean, weights.square, weights.target
     factor, rate, correction = scale
     keep1, keep2, take1, take2 = F(BETA1), F(BETA2), F(1.0 - BETA1), F(1.0 - BETA2)
     whole = count - count % WIDTH
     for i in range(_0, whole, WIDTH):
-        at, slope = place + i, load(gradient, g + i) * factor
-        m = load(mean, at) * keep1 + slope * take1
-        v = load(square, at) * keep2 + slope * take2 * slope
+        at, grad = start + i, load(gradient, g + i) * factor
+        m = load(mean, at) * keep1 + grad * take1
+        v = load(square, at) * keep2 + grad * take2 * grad
         store(mean, at, m), store(square, at, v)
         x = load(parameters, at) - m * rate / (sqrt(v) * correction + eps)
         store(parameters, at, x)
         if tau != F(0):
-            slow = load(target, at)
-            store(target, at, slow + (x - slow) * tau)
+            old = load(target, at)
+            store(target, at, old + (x - old) * tau)
     for i in range(whole, count):
-        at, slope = place + i, gradient[g + i] * factor
-        mean[at] = mean[at] * keep1 + slope * take1
-        square[at] = square[at] * keep2 + slope * take2 * slope
+        at, grad = start + i, gradient[g + i] * factor
+        mean[at] = mean[at] * keep1 + grad * take1
+        square[at] = square[at] * keep2 + grad * take2 * grad
         parameters[at] -= mean[at] * rate / (F(math.sqrt(square[at])) * correction + eps)
         if tau != F(0):
             target[at] += (parameters[at] - target[at]) * tau
 
 
 @njit(**INNER)
-def _sizes(chain, n, first):
-    """Of a piece: how many rows, how long each of them is, and how far apart their gradients."""
-    straight = chain[n, col.COLUMN_STRIDE] == _1
-    inputs, outputs = chain[n, col.INPUTS], chain[n, col.OUTPUTS]
-    chunk = CHUNK_ROWS if chain[n, col.PACKED] == col.NOWHERE else TILE_SPAN
-    return min(chunk, (outputs if straight else inputs) - first), inputs if straight else outputs, chain[n, col.STRIDE]
+def _sizes(layers, n, first):
+    """Of a weight chunk: its rows, their length, and the distance of two rows of its gradient."""
+    straight = layers[n, col.COLUMN_STRIDE] == _1
+    inputs, outputs = layers[n, col.INPUTS], layers[n, col.OUTPUTS]
+    chunk = CHUNK_ROWS if layers[n, col.PACKED] == col.NOWHERE else TILE_SPAN
+    return min(chunk, (outputs if straight else inputs) - first), inputs if straight else outputs, layers[n, col.STRIDE]
 
 
 @njit(**INNER)
-def _differentiate(chain, n, first, scratch, room):
-    """The gradient of a piece of layer n's weights, from row `first` on, over blocks, the rows of scratch."""
-    rows, _, stride = _sizes(chain, n, first)
-    source = chain[n, col.OUTPUT_GRAD] if chain[n, col.COLUMN_STRIDE] == _1 else chain[n, col.SOURCE]
-    clear(room, _0, rows * stride)
+def _weight_gradient(layers, n, first, scratch, buffer):
+    """The gradient of a chunk of layer n's weights, from row `first` on, over blocks, the rows of scratch."""
+    rows, _, stride = _sizes(layers, n, first)
+    source = layers[n, col.OUTPUT_GRAD] if layers[n, col.COLUMN_STRIDE] == _1 else layers[n, col.SOURCE]
+    clear(buffer, _0, rows * stride)
     for b in range(_0, U(len(scratch))):
         block = scratch[b]
         multiply(
             block, source + first * BLOCK, BLOCK, _1, rows, BLOCK,
-            block, chain[n, col.TRANSPOSED], stride, room, _0, stride, stride,
+            block, layers[n, col.TRANSPOSED], stride, buffer, _0, stride, stride,
         )  # fmt: skip
 
 
 @njit(**INNER)
-def _differentiate_bias(chain, n, scratch, room):
-    outputs = chain[n, col.OUTPUTS]
-    clear(room, _0, (outputs + WIDTH - _1) // WIDTH * WIDTH)
+def _bias_gradient(layers, n, scratch, buffer):
+    outputs = layers[n, col.OUTPUTS]
+    clear(buffer, _0, (outputs + WIDTH - _1) // WIDTH * WIDTH)
     for b in range(_0, U(len(scratch))):
-        add_row_sums(scratch[b], chain[n, col.OUTPUT_GRAD], outputs, room, _0)
+        add_row_sums(scratch[b], layers[n, col.OUTPUT_GRAD], outputs, buffer, _0)
 
 
 @njit(**INNER)
-def lay_piece(chain, n, first, parameters, words, both):
-    """Of a piece of layer n's weights: what tiles read in forward() and, where `both`, in backward()."""
-    if _HAS_TILES and chain[n, col.PACKED] != col.NOWHERE:
-        lay_weights(chain, n, first, parameters, words, both)
+def pack_chunk(layers, n, first, parameters, packed, both):
+    """Pack a chunk of layer n's weights for the tiles of forward() and, where `both`, of backward()."""
+    if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
+        pack_weights(layers, n, first, parameters, packed, both)
 
 
 @njit(**INNER)
-def learn_piece(chain, n, first, scratch, room, weights, scale, eps, tau):
-    """Move a piece of layer n's weights, from row `first` on, along their gradient over blocks, the rows of scratch;
-    with the first rows the biases. room: float32 for a gradient."""
-    rows, minor, stride = _sizes(chain, n, first)
-    place = chain[n, col.WEIGHT] + first * minor
-    if _HAS_TILES and chain[n, col.PACKED] != col.NOWHERE:
-        differentiate_tiles(chain, n, first, U(len(scratch)), weights.packed, room)
+def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, tau):
+    """Gradient, over blocks, the rows of scratch, and Adam's step of a chunk of layer n's weights, from row `first` on;
+    with the first chunk of the biases too. buffer: float32 for a gradient."""
+    rows, minor, stride = _sizes(layers, n, first)
+    start = layers[n, col.WEIGHT] + first * minor
+    if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
+        differentiate_tiles(layers, n, first, U(len(scratch)), weights.packed, buffer)
     else:
-        _differentiate(chain, n, first, scratch, room)
+        _weight_gradient(layers, n, first, scratch, buffer)
     if stride == minor:
-        move(weights, place, room, _0, rows * minor, scale, eps, tau)
+        adam_with_target(weights, start, buffer, _0, rows * minor, scale, eps, tau)
     else:
         for r in range(_0, rows):
-            move(weights, place + r * minor, room, r * stride, minor, scale, eps, tau)
-    lay_piece(chain, n, first, weights.parameters, weights.packed, True)
+            adam_with_target(weights, start + r * minor, buffer, r * stride, minor, scale, eps, tau)
+    pack_chunk(layers, n, first, weights.parameters, weights.packed, True)
     if tau != F(0):
-        lay_piece(chain, n, first, weights.target, weights.packed_target, False)
+        pack_chunk(layers, n, first, weights.target, weights.packed_target, False)
     if first == _0:
-        _differentiate_bias(chain, n, scratch, room)
-        move(weights, chain[n, col.BIAS], room, _0, chain[n, col.OUTPUTS], scale, eps, tau)
+        _bias_gradient(layers, n, scratch, buffer)
+        adam_with_target(weights, layers[n, col.BIAS], buffer, _0, layers[n, col.OUTPUTS], scale, eps, tau)
 
 
 @njit(**INNER)
-def differentiate_piece(chain, n, first, scratch, room, gradient):
-    """Write the gradient of what learn_piece() would move in the parameters' order. Gives the sum of its squares."""
-    rows, minor, stride = _sizes(chain, n, first)
-    place = chain[n, col.WEIGHT] + first * minor
-    _differentiate(chain, n, first, scratch, room)
+def chunk_gradient(layers, n, first, scratch, buffer, gradient):
+    """Write the gradient of a chunk in the parameters' order; returns the sum of its squares."""
+    rows, minor, stride = _sizes(layers, n, first)
+    start = layers[n, col.WEIGHT] + first * minor
+    _weight_gradient(layers, n, first, scratch, buffer)
     for r in range(_0, rows):
         for i in range(_0, minor):
-            gradient[place + r * minor + i] = room[r * stride + i]
-    found = squares(gradient, place, rows * minor)
+            gradient[start + r * minor + i] = buffer[r * stride + i]
+    found = squares(gradient, start, rows * minor)
     if first == _0:
-        _differentiate_bias(chain, n, scratch, room)
-        for o in range(_0, chain[n, col.OUTPUTS]):
-            gradient[chain[n, col.BIAS] + o] = room[o]
-        found += squares(gradient, chain[n, col.BIAS], chain[n, col.OUTPUTS])
+        _bias_gradient(layers, n, scratch, buffer)
+        for o in range(_0, layers[n, col.OUTPUTS]):
+            gradient[layers[n, col.BIAS] + o] = buffer[o]
+        found += squares(gradient, layers[n, col.BIAS], layers[n, col.OUTPUTS])
     return found
 
 
 @njit(**INNER)
-def move_piece(chain, n, first, gradient, weights, scale, eps):
-    """Move what learn_piece() would, along a gradient in the parameters' order."""
-    rows, minor, _ = _sizes(chain, n, first)
-    place = chain[n, col.WEIGHT] + first * minor
-    move(weights, place, gradient, place, rows * minor, scale, eps, F(0))
+def chunk_step(layers, n, first, gradient, weights, scale, eps):
+    """Adam's step of a chunk, from a gradient in the parameters' order."""
+    rows, minor, _ = _sizes(layers, n, first)
+    start = layers[n, col.WEIGHT] + first * minor
+    adam_with_target(weights, start, gradient, start, rows * minor, scale, eps, F(0))
     if first == _0:
-        move(weights, chain[n, col.BIAS], gradient, chain[n, col.BIAS], chain[n, col.OUTPUTS], scale, eps, F(0))
+        adam_with_target(
+            weights, layers[n, col.BIAS], gradient, layers[n, col.BIAS], layers[n, col.OUTPUTS], scale, eps, F(0)
+        )

@@ -1,7 +1,7 @@
-"""A chain's layers whose products tiles compute (kernels.nn.split_bf16): those that have PACKED in the chain's table.
+"""Layers of the stepwise MLP whose products AMX tiles compute (kernels.nn.split_bf16): those with an offset in PACKED.
 
-Factors that all blocks share, the weights and what a gradient is made of, are laid once, among `words`; what a block
-multiplies them with, in its scratch.
+Factors that all blocks share, the weights and the factors of the gradient, are packed once, in `packed`; what a block
+multiplies them with is packed in its scratch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.kernels.nn.activations import activate
 from headrace.kernels.nn.amx import TILE, TILE_SPAN
 from headrace.kernels.nn.dense import clear, fill
 from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.split_bf16 import lay, multiply_tiles
+from headrace.kernels.nn.split_bf16 import multiply_tiles, pack
 from headrace.kernels.runtime.jit import INNER, njit
 
 U = np.uint64
@@ -22,29 +22,33 @@ _BLOCK_TILES = BLOCK // WIDTH * TILE  # words of a block's samples, for 32 numbe
 
 
 @njit(**INNER)
-def forward_tiles(chain, n, parameters, words, scratch):
+def forward_tiles(layers, n, parameters, packed, scratch):
     """Outputs of layer n of a block."""
-    inputs, outputs, factor = chain[n, col.INPUTS], chain[n, col.OUTPUTS], chain[n, col.PACKED_SAMPLES]
+    inputs, outputs, factor = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.PACKED_SAMPLES]
     tiles = inputs // TILE_SPAN
-    lay(scratch, chain[n, col.SOURCE], BLOCK, BLOCK, inputs, False, False, scratch, factor, tiles * _BLOCK_TILES, tiles)
+    pack(
+        scratch, layers[n, col.SOURCE], BLOCK, BLOCK, inputs, False, False, scratch, factor, tiles * _BLOCK_TILES, tiles
+    )
     for r in range(_0, outputs, TILE_SPAN):
-        place = chain[n, col.OUTPUT] + r * BLOCK
-        fill(scratch, place, TILE_SPAN, parameters, chain[n, col.BIAS] + r)
+        start = layers[n, col.OUTPUT] + r * BLOCK
+        fill(scratch, start, TILE_SPAN, parameters, layers[n, col.BIAS] + r)
         multiply_tiles(
-            words, chain[n, col.PACKED] + r // WIDTH * tiles * TILE, inputs * outputs // _2,
-            scratch, factor, tiles * _BLOCK_TILES, tiles, BLOCK, scratch, place, BLOCK,
+            packed, layers[n, col.PACKED] + r // WIDTH * tiles * TILE, inputs * outputs // _2,
+            scratch, factor, tiles * _BLOCK_TILES, tiles, BLOCK, scratch, start, BLOCK,
         )  # fmt: skip
-        activate(chain[n, col.ACTIVATION], scratch, place, chain[n, col.ACTIVATION_GRAD] + r * BLOCK, TILE_SPAN * BLOCK)
+        activate(
+            layers[n, col.ACTIVATION], scratch, start, layers[n, col.ACTIVATION_GRAD] + r * BLOCK, TILE_SPAN * BLOCK
+        )
 
 
 @njit(**INNER)
-def backward_tiles(chain, n, words, scratch):
-    """Slopes at the inputs of layer n of a block."""
-    inputs, outputs, factor = chain[n, col.INPUTS], chain[n, col.OUTPUTS], chain[n, col.PACKED_SAMPLES]
+def backward_tiles(layers, n, packed, scratch):
+    """Gradients at the inputs of layer n of a block."""
+    inputs, outputs, factor = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.PACKED_SAMPLES]
     tiles, size = outputs // TILE_SPAN, inputs * outputs // _2
-    lay(
+    pack(
         scratch,
-        chain[n, col.OUTPUT_GRAD],
+        layers[n, col.OUTPUT_GRAD],
         BLOCK,
         BLOCK,
         outputs,
@@ -56,60 +60,62 @@ def backward_tiles(chain, n, words, scratch):
         tiles,
     )
     for i in range(_0, inputs, TILE_SPAN):
-        place = chain[n, col.SOURCE_GRAD] + i * BLOCK
-        clear(scratch, place, TILE_SPAN * BLOCK)
+        start = layers[n, col.SOURCE_GRAD] + i * BLOCK
+        clear(scratch, start, TILE_SPAN * BLOCK)
         multiply_tiles(
-            words, chain[n, col.PACKED] + _3 * size + i // WIDTH * tiles * TILE, size,
-            scratch, factor, tiles * _BLOCK_TILES, tiles, BLOCK, scratch, place, BLOCK,
+            packed, layers[n, col.PACKED] + _3 * size + i // WIDTH * tiles * TILE, size,
+            scratch, factor, tiles * _BLOCK_TILES, tiles, BLOCK, scratch, start, BLOCK,
         )  # fmt: skip
 
 
 @njit(**INNER)
-def _gradient_words(chain, n, blocks):
-    """Of a layer's gradient: where its left factor begins among words, its right one, and their planes' sizes."""
-    size, minor, samples = chain[n, col.INPUTS] * chain[n, col.OUTPUTS], chain[n, col.STRIDE], blocks * BLOCK // _2
-    left_plane, place = samples * (size // minor), chain[n, col.PACKED] + _3 * size
-    return place, place + _3 * left_plane, left_plane, samples * minor
+def _gradient_offsets(layers, n, blocks):
+    """Of a layer's gradient: offsets of its left and right packed factors, and their planes' sizes."""
+    size, minor, samples = layers[n, col.INPUTS] * layers[n, col.OUTPUTS], layers[n, col.STRIDE], blocks * BLOCK // _2
+    left_plane, start = samples * (size // minor), layers[n, col.PACKED] + _3 * size
+    return start, start + _3 * left_plane, left_plane, samples * minor
 
 
 @njit(**INNER)
-def lay_gradient(chain, n, scratch, words, b, blocks):
-    """Lay what the gradient of layer n is made of: the b-th of all blocks' samples."""
-    left, right, left_plane, right_plane = _gradient_words(chain, n, blocks)
-    major, minor = (col.OUTPUT_GRAD, col.SOURCE) if chain[n, col.COLUMN_STRIDE] == _1 else (col.SOURCE, col.OUTPUT_GRAD)
-    columns, tiles = chain[n, col.STRIDE], blocks * BLOCK // TILE_SPAN
-    rows, at = chain[n, col.INPUTS] * chain[n, col.OUTPUTS] // columns, b * (BLOCK // TILE_SPAN) * TILE
-    lay(scratch, chain[n, major], BLOCK, rows, BLOCK, True, True, words, left + at, left_plane, tiles)
-    lay(scratch, chain[n, minor], BLOCK, columns, BLOCK, True, False, words, right + at, right_plane, tiles)
+def pack_gradient(layers, n, scratch, packed, b, blocks):
+    """Pack the factors of layer n's gradient: the samples of the b-th block."""
+    left, right, left_plane, right_plane = _gradient_offsets(layers, n, blocks)
+    major, minor = (
+        (col.OUTPUT_GRAD, col.SOURCE) if layers[n, col.COLUMN_STRIDE] == _1 else (col.SOURCE, col.OUTPUT_GRAD)
+    )
+    columns, tiles = layers[n, col.STRIDE], blocks * BLOCK // TILE_SPAN
+    rows, at = layers[n, col.INPUTS] * layers[n, col.OUTPUTS] // columns, b * (BLOCK // TILE_SPAN) * TILE
+    pack(scratch, layers[n, major], BLOCK, rows, BLOCK, True, True, packed, left + at, left_plane, tiles)
+    pack(scratch, layers[n, minor], BLOCK, columns, BLOCK, True, False, packed, right + at, right_plane, tiles)
 
 
 @njit(**INNER)
-def differentiate_tiles(chain, n, first, blocks, words, room):
+def differentiate_tiles(layers, n, first, blocks, packed, buffer):
     """The gradient of 32 rows of layer n's weights, from row `first` on, over all blocks."""
-    minor = chain[n, col.STRIDE]
-    left, right, left_plane, right_plane = _gradient_words(chain, n, blocks)
+    minor = layers[n, col.STRIDE]
+    left, right, left_plane, right_plane = _gradient_offsets(layers, n, blocks)
     tiles = blocks * BLOCK // TILE_SPAN
-    clear(room, _0, TILE_SPAN * minor)
+    clear(buffer, _0, TILE_SPAN * minor)
     multiply_tiles(
-        words, left + first // WIDTH * tiles * TILE, left_plane,
-        words, right, right_plane, tiles, minor, room, _0, minor,
+        packed, left + first // WIDTH * tiles * TILE, left_plane,
+        packed, right, right_plane, tiles, minor, buffer, _0, minor,
     )  # fmt: skip
 
 
 @njit(**INNER)
-def lay_weights(chain, n, first, parameters, words, both):
-    """Lay 32 rows of layer n's weights, from row `first` on, as factors for forward() and, where `both`, backward()."""
-    straight, size = chain[n, col.COLUMN_STRIDE] == _1, chain[n, col.INPUTS] * chain[n, col.OUTPUTS] // _2
-    minor, along, across = chain[n, col.STRIDE], chain[n, col.PACKED], chain[n, col.PACKED]
+def pack_weights(layers, n, first, parameters, packed, both):
+    """Pack 32 rows of layer n's weights, from row `first` on, for forward() and, where `both`, for backward()."""
+    straight, size = layers[n, col.COLUMN_STRIDE] == _1, layers[n, col.INPUTS] * layers[n, col.OUTPUTS] // _2
+    minor, along, across = layers[n, col.STRIDE], layers[n, col.PACKED], layers[n, col.PACKED]
     if straight:
         across += _3 * size
     else:
         along += _3 * size
-    place = chain[n, col.WEIGHT] + first * minor
+    start = layers[n, col.WEIGHT] + first * minor
     if both or straight:
         tiles = minor // TILE_SPAN
         at = along + first // WIDTH * tiles * TILE
-        lay(parameters, place, minor, TILE_SPAN, minor, True, True, words, at, size, tiles)
+        pack(parameters, start, minor, TILE_SPAN, minor, True, True, packed, at, size, tiles)
     if both or not straight:
         at = across + first // TILE_SPAN * TILE
-        lay(parameters, place, minor, minor, TILE_SPAN, False, True, words, at, size, _2 * size // minor // TILE_SPAN)
+        pack(parameters, start, minor, minor, TILE_SPAN, False, True, packed, at, size, _2 * size // minor // TILE_SPAN)

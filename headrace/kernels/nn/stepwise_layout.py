@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.kernels.nn.activation_table import CODES
 from headrace.kernels.nn.amx import TILE_SPAN, tiles_pay
 from headrace.kernels.nn.layer_table import COLUMN_STRIDE, COLUMNS, INPUTS, NOWHERE, OUTPUTS, PACKED, STRIDE, fill_row
-from headrace.kernels.nn.layout import BLOCK, CODES, rounded
+from headrace.kernels.nn.layout import BLOCK, rounded
 
 CHUNK_ROWS = np.uint64(24)  # rows of a weight chunk: their gradient stays in the first cache
 

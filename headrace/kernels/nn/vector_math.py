@@ -7,9 +7,9 @@ Largest errors against float64, over all inputs tried in tests/kernels/nn/test_v
     tanh       3e-7
     sigmoid    1.5e-7
     normal_cdf 3e-7
-    turn       1.5e-7
+    sincos     1.5e-7
 
-NaN stays NaN in all of them: comparisons with NaN are false, and the branch taken then keeps it.
+All of them give NaN for NaN: comparisons with NaN are false, and the value selected then is NaN.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from headrace.kernels.runtime.jit import INLINE, njit
 F = np.float32
 
 _LOG2_E = F(1.44269504088896341)
-_LN2_HIGH, _LN2_LOW = (
-    F(0.693359375),
-    F(-2.12194440e-4),
-)  # their sum is ln 2; the first has few bits, so n * high is exact
+# their sum is ln 2; the first has few bits, so n * high is exact
+_LN2_HIGH, _LN2_LOW = F(0.693359375), F(-2.12194440e-4)
 _TO_INTEGER = F(12582912.0)  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 _EXP_LOWEST, _EXP_HIGHEST = F(-87.33), F(88.37)
 _SQRT_2 = F(1.41421356)
@@ -109,7 +107,7 @@ def normal_cdf(x):
 
 
 @njit(**INLINE)
-def turn(x):
+def sincos(x):
     """(cos, sin) of 2 pi x, x in [0, 1]: by the nearest quarter, and polynomials of the rest (Cephes' sinf, cosf)."""
     shifted = fma(x, splat(F(4)), splat(_TO_INTEGER))
     quarter = shifted - _TO_INTEGER

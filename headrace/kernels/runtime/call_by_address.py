@@ -1,42 +1,28 @@
-"""What compiled code may ask for beside its own: to run another file's machine code, and how long things take."""
+"""Intrinsics of compiled code: call the machine code of another file by its address, and read the processor's clock."""
 
 from __future__ import annotations
 
 import platform
-from typing import Any
 
 from llvmlite import ir
 from numba import types  # noqa: TID253
-from numba.core import cgutils  # noqa: TID253
-from numba.extending import intrinsic  # noqa: TID253
+
+from headrace.kernels.runtime.intrinsics import ARRAY, call_llvm, operation
 
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
-_WORD = ir.IntType(64)
 
 
-@intrinsic
-def run(typing: Any, entry: Any, words: Any, first: Any) -> Any:
-    """Run the entry point (kernels.runtime.native) at an address, with its arguments in words[first] and on. It must
-    be one that raises nothing: its status is not looked at."""
-
-    def generate(context: Any, builder: ir.IRBuilder, call: Any, args: Any) -> ir.Value:
-        array = context.make_array(call.args[1])(context, builder, args[1])
-        place = builder.gep(array.data, [args[2]])
-        kind = ir.FunctionType(ir.IntType(32), [place.type])
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [place])
-        return context.get_dummy_value()
-
-    return types.void(types.uint64, words, types.uint64), generate
+@operation(types.void, types.uint64, ARRAY, types.uint64)
+def run(builder: ir.IRBuilder, entry: ir.Value, slots: ir.Value, first: ir.Value) -> None:
+    """Call the entry point (kernels.runtime.native) at an address, with the argument slots from slots[first] on. It
+    must be one that raises nothing: its status is ignored."""
+    arguments = builder.gep(slots, [first])
+    kind = ir.FunctionType(ir.IntType(32), [arguments.type])
+    builder.call(builder.inttoptr(entry, kind.as_pointer()), [arguments])
 
 
-@intrinsic
-def ticks(typing: Any) -> Any:
-    """The processor's counter of time, in a unit of its own; always 0 where programs may not read it."""
-
-    def generate(context: Any, builder: ir.IRBuilder, call: Any, args: Any) -> ir.Value:
-        if not _X86:
-            return ir.Constant(_WORD, 0)
-        counter = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_WORD, []), "llvm.readcyclecounter")
-        return builder.call(counter, [])
-
-    return types.uint64(), generate
+@operation(types.uint64)
+def ticks(builder: ir.IRBuilder) -> ir.Value:
+    """The processor's time counter, in its own unit; always 0 where programs may not read it."""
+    word = ir.IntType(64)
+    return call_llvm(builder, "readcyclecounter", word) if _X86 else ir.Constant(word, 0)

@@ -1,4 +1,4 @@
-"""Forward and backward of trees of layers, against torch in float64, over random architectures."""
+"""Forward and backward of networks of layers, against torch in float64, over random architectures."""
 
 import numpy as np
 import pytest
@@ -8,17 +8,10 @@ from hypothesis import strategies as st
 from numba import njit  # noqa: TID253
 
 from headrace.kernels.nn import layer_table, mlp
-from headrace.kernels.nn.layout import BLOCK, CODES, OBSERVATION, Layer, aligned, network
+from headrace.kernels.nn.activation_table import CODES, FUNCTIONS, IDENTITY
+from headrace.kernels.nn.layout import BLOCK, OBSERVATION, Layer, aligned, network
 
-TORCH = {
-    "identity": lambda x: x,
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-    "elu": torch.nn.functional.elu,
-    "silu": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "leaky_relu": torch.nn.functional.leaky_relu,
-}
+TORCH = FUNCTIONS | {IDENTITY: lambda x: x}
 OUTPUT, OUTPUT_GRAD = int(layer_table.OUTPUT), int(layer_table.OUTPUT_GRAD)
 
 
@@ -52,22 +45,22 @@ def actor_critic(inputs, hidden, outputs, activation, shared, layer_norm=False):
     return layers, actor, dense(source, wide, 1, "identity"), place
 
 
-def by_kernel(layers, ends, size, parameters, observation, deltas):
-    """Outputs [64, *] of the layers `ends`, and the gradient of sum(output * delta)."""
+def by_kernel(layers, ends, size, parameters, observation, grads):
+    """Outputs [64, *] of the layers `ends`, and the gradient of sum(output * grad)."""
     net = network(layers)
     scratch, gradient, flat = aligned(net.scratch), aligned(net.gradient), np.zeros(size, np.float32)
     scratch[: observation.size] = observation.T.ravel()
     blocks = []
-    for end, delta in zip(ends, deltas, strict=True):
+    for end, grad in zip(ends, grads, strict=True):
         at = int(net.layers[end, OUTPUT_GRAD])
-        scratch[at : at + delta.size] = delta.T.ravel()
+        scratch[at : at + grad.size] = grad.T.ravel()
         at = int(net.layers[end, OUTPUT])
-        blocks.append(scratch[at : at + delta.size].reshape(-1, 64))
+        blocks.append(scratch[at : at + grad.size].reshape(-1, 64))
     run(net.layers, np.uint64(net.transposed), parameters, scratch, gradient, flat)
     return [block.T for block in blocks], flat
 
 
-def by_torch(layers, ends, parameters, observation, deltas, dtype=torch.float64):
+def by_torch(layers, ends, parameters, observation, grads, dtype=torch.float64):
     flat = torch.tensor(parameters, dtype=dtype, requires_grad=True)
     outputs = []
     for layer in layers:
@@ -77,8 +70,8 @@ def by_torch(layers, ends, parameters, observation, deltas, dtype=torch.float64)
         if layer.norm is not None:
             scale, shift = (flat[place : place + layer.outputs] for place in layer.norm)
             sums = torch.nn.functional.layer_norm(sums, (layer.outputs,), scale, shift)
-        outputs.append(TORCH[layer.activation](sums))
-    loss = sum((outputs[end] * torch.tensor(delta)).sum() for end, delta in zip(ends, deltas, strict=True))
+        outputs.append(TORCH[layer.activation](sums.clone()))
+    loss = sum((outputs[end] * torch.tensor(grad)).sum() for end, grad in zip(ends, grads, strict=True))
     loss.backward()
     return [outputs[end].detach().numpy() for end in ends], flat.grad.numpy()
 
@@ -88,8 +81,8 @@ def case(inputs, hidden, outputs, activation, shared, seed, layer_norm=False):
     rng = np.random.default_rng(seed)
     parameters = (rng.standard_normal(size) / np.sqrt(max(hidden, default=inputs))).astype(np.float32)
     observation = (2 * rng.standard_normal((64, inputs))).astype(np.float32)
-    deltas = [rng.standard_normal((64, n)).astype(np.float32) for n in (outputs, 1)]
-    return layers, (actor, critic), size, parameters, observation, deltas
+    grads = [rng.standard_normal((64, n)).astype(np.float32) for n in (outputs, 1)]
+    return layers, (actor, critic), size, parameters, observation, grads
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,7 +90,7 @@ def case(inputs, hidden, outputs, activation, shared, seed, layer_norm=False):
     inputs=st.integers(1, 40),
     hidden=st.lists(st.integers(1, 130), max_size=4),
     outputs=st.integers(1, 19),
-    activation=st.sampled_from(sorted(set(CODES) - {"identity"})),
+    activation=st.sampled_from(sorted(set(CODES) - {IDENTITY})),
     shared=st.booleans(),
     layer_norm=st.booleans(),
     seed=st.integers(0, 2**20),
@@ -114,11 +107,11 @@ def test_outputs_and_gradients_are_torchs(inputs, hidden, outputs, activation, s
         np.testing.assert_allclose(a, exact, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("activation", sorted(set(CODES) - {"identity"}))
+@pytest.mark.parametrize("activation", sorted(set(CODES) - {IDENTITY}))
 def test_nan_reaches_outputs_and_gradients_of_its_sample_alone(activation):
-    layers, ends, size, parameters, observation, deltas = case(3, [20, 20], 2, activation, True, 0)
+    layers, ends, size, parameters, observation, grads = case(3, [20, 20], 2, activation, True, 0)
     observation[5, 1] = np.nan
-    mine, gradient = by_kernel(layers, ends, size, parameters, observation, deltas)
+    mine, gradient = by_kernel(layers, ends, size, parameters, observation, grads)
     for output in mine:
         assert np.isnan(output[5]).all()
         assert np.isfinite(np.delete(output, 5, 0)).all()
@@ -129,10 +122,10 @@ def test_every_activation_is_torchs_everywhere():
     x = np.linspace(-12, 12, 64, dtype=np.float32)
     for name in sorted(CODES):
         layers, parameters = [Layer(OBSERVATION, 1, 1, 0, 1, name)], np.array([1, 0], np.float32)
-        deltas = [np.eye(64, dtype=np.float32)[i][:, None] for i in (10, 31, 32, 50)]
-        for delta in deltas:
-            mine, gradient = by_kernel(layers, (0,), 2, parameters, x[:, None], [delta])
-            theirs, truth = by_torch(layers, (0,), parameters, x[:, None], [delta])
+        grads = [np.eye(64, dtype=np.float32)[i][:, None] for i in (10, 31, 32, 50)]
+        for grad in grads:
+            mine, gradient = by_kernel(layers, (0,), 2, parameters, x[:, None], [grad])
+            theirs, truth = by_torch(layers, (0,), parameters, x[:, None], [grad])
             np.testing.assert_allclose(mine[0], theirs[0], atol=2e-6, err_msg=name)
             np.testing.assert_allclose(gradient, truth, atol=2e-6, err_msg=name)
 

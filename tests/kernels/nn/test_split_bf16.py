@@ -8,15 +8,15 @@ from numba import njit  # noqa: TID253
 
 from headrace.kernels.nn import amx
 from headrace.kernels.nn.layout import aligned
-from headrace.kernels.nn.split_bf16 import close_tiles, lay, multiply_tiles, open_tiles
+from headrace.kernels.nn.split_bf16 import close_tiles, multiply_tiles, open_tiles, pack
 
 U = np.uint64
 needs_tiles = pytest.mark.skipif(not amx.tiles_permitted(), reason="the processor has no tiles of bfloat16")
 
 
 @njit
-def laid(source, row, outer, inner, along, left, target, plane):
-    lay(source, U(0), row, outer, inner, along, left, target, U(0), plane, inner // U(32))
+def packed(source, row, outer, inner, along, left, target, plane):
+    pack(source, U(0), row, outer, inner, along, left, target, U(0), plane, inner // U(32))
 
 
 @njit
@@ -38,12 +38,12 @@ def factor(matrix, left, along):
     source, words = aligned(lies.size), aligned(3 * lies.size // 2)
     source[:] = np.ascontiguousarray(lies).reshape(-1)
     sizes = (U(x) for x in (lies.shape[1], outer, inner))
-    laid(source, *sizes, along, left, words, U(lies.size // 2))
+    packed(source, *sizes, along, left, words, U(lies.size // 2))
     return words
 
 
 def numbers(words, outer, inner, left):
-    """What was laid, the sum of its three parts: [outer, inner]; along k each word holds two."""
+    """What was packed, the sum of its three parts: [outer, inner]; along k each word holds two."""
     halves = words.view(np.uint16).reshape(3, outer // 16, inner // 32, 16, 16, 2)
     order = (0, 1, 3, 2, 4, 5) if left else (0, 1, 4, 2, 3, 5)
     parts = halves.transpose(order).reshape(3, outer, inner).astype(np.uint32) << 16
@@ -57,7 +57,7 @@ def drawn(*shape):
 
 @pytest.mark.parametrize("along", [True, False])
 @pytest.mark.parametrize("left", [True, False])
-def test_a_number_is_the_sum_of_its_thirds_exactly(left, along):
+def test_a_number_is_the_sum_of_its_three_parts_exactly(left, along):
     matrix = drawn(32, 96) if left else drawn(96, 32)
     got = numbers(factor(matrix, left, along), 32, 96, left)
     np.testing.assert_array_equal(got, matrix if left else matrix.T)
@@ -93,7 +93,7 @@ def test_what_is_not_a_number_stays_so():
 def test_which_layers_use_tiles(monkeypatch):
     monkeypatch.setattr(amx, "tiles_permitted", lambda: True)
     assert amx.tiles_pay(128, 256)
-    assert not amx.tiles_pay(64, 256)  # laying factors costs as much as it gains
+    assert not amx.tiles_pay(64, 256)  # packing factors costs as much as it gains
     assert not amx.tiles_pay(128, 200)  # not whole tiles
 
 

@@ -26,7 +26,7 @@ def evaluate(code, x, y, z):
         elif code == 3:
             store(y, i, vector_math.sigmoid(v))
         else:
-            first, second = vector_math.normal_cdf(v) if code == 4 else vector_math.turn(v)
+            first, second = vector_math.normal_cdf(v) if code == 4 else vector_math.sincos(v)
             store(y, i, first)
             store(z, i, second)
 
@@ -76,7 +76,7 @@ def test_normal_distribution_and_density():
     assert np.max(np.abs(density - np.exp(-x * x / 2) / np.sqrt(2 * np.pi))) < 1e-7
 
 
-def test_turn():
+def test_sincos():
     cosine, sine, x = call(5, np.arange(2**20) / 2**20)
     assert np.max(np.abs(cosine - np.cos(2 * np.pi * x))) < 1.5e-7
     assert np.max(np.abs(sine - np.sin(2 * np.pi * x))) < 1.5e-7

@@ -1,4 +1,4 @@
-"""A team does each part of each job once, whoever comes, and helpers go home."""
+"""Each part of each task is done once by any number of threads, and worker threads return."""
 
 import numpy as np
 from numba import njit  # noqa: TID253
@@ -8,28 +8,29 @@ from headrace.kernels.runtime.machine_code import object_code
 from headrace.kernels.runtime.native import Call, Native
 
 
+@njit
+def count_part(part, worker, arguments):
+    """done[task, part] += 1 for the current task; by_main[0] is the number of parts that the main thread did."""
+    current, _, done, by_main = arguments
+    done[current[0], part] += 1
+    if worker == 0:
+        by_main[0] += 1
+
+
+run_task, serve = work_queue.work_loop(count_part)
+
+
 @njit(nogil=True)
-def count(worker, state, jobs, parts, done, mine):
-    """done[job, part] += 1 for all parts of all jobs; mine[0] says how many the leader did."""
+def count(worker, state, current, parts, done, by_main):
+    """All parts of all tasks."""
+    arguments = current, parts, done, by_main
     if worker > 0:
-        while not work_queue.dismissed(state):
-            work_queue.rest()
-            part = work_queue.claim(state, worker)
-            if part >= 0:
-                done[jobs[0], part] += 1
-                work_queue.finished(state)
+        serve(worker, state, arguments)
         return
-    for job in range(len(done)):
-        jobs[0] = job
-        work_queue.publish(state, parts)
-        part = work_queue.claim(state, worker)
-        while part >= 0:
-            done[job, part] += 1
-            mine[0] += 1
-            work_queue.finished(state)
-            part = work_queue.claim(state, worker)
-        work_queue.wait(state)
-    work_queue.dismiss(state)
+    for task in range(len(done)):
+        current[0] = task
+        run_task(state, parts, arguments)
+    work_queue.close(state)
 
 
 def test_each_part_is_done_once_by_any_number_of_threads():
