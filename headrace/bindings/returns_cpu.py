@@ -38,8 +38,8 @@ def gae(
     """headrace.core.returns.gae of float32 columns on the CPU: the same operations in the same order, the same bits."""
     advantage = torch.empty(reward.shape)
     columns = (reward, value, next_value, terminated, truncated)
-    arguments = (*(x.contiguous().numpy() for x in columns), advantage.numpy(), float(gamma), float(gae_lambda))
-    _gae()(*arguments)
+    inputs = [x.contiguous().numpy() for x in columns]
+    _gae()(*inputs, advantage.numpy(), float(gamma), float(gae_lambda))
     return advantage
 
 

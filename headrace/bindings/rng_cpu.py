@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.core.fused import register
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.runtime import cache
-from headrace.kernels.runtime.native import Native
+from headrace.kernels.runtime.native import Argument, Native
 
 INLINE = '@njit(error_model="numpy", forceinline=True)'
 KERNELS = '''
@@ -91,5 +91,5 @@ def uniform(
 @functools.cache
 def _entry(name: str) -> Native:
     text = "from numba import njit\n" + prelude(INLINE) + KERNELS
-    example = (np.zeros((1, 1, 1), np.float32), 0, *(np.uint32(0) for _ in range(5)))
+    example: tuple[Argument, ...] = (np.zeros((1, 1, 1), np.float32), 0, *(np.uint32(0) for _ in range(5)))
     return cache.entry("random", text, name, example, "compiling random numbers for the CPU (once, about 1 s) ...")

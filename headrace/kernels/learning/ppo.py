@@ -18,7 +18,8 @@ from headrace.kernels.nn.adam_step import adam, scales, squares
 from headrace.kernels.nn.dense import add, clear
 from headrace.kernels.nn.layout import ACTOR, BLOCK, CRITIC, DISCRETE, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward, normalize
-from headrace.kernels.nn.policy_heads import differentiate, evaluate, refresh
+from headrace.kernels.nn.policy_heads import backward as head_backward
+from headrace.kernels.nn.policy_heads import log_prob_entropy, refresh
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.vector_math import exp
 from headrace.kernels.runtime.jit import ENTRY, INLINE, INNER, MERGED, njit
@@ -76,11 +77,15 @@ def _value_loss(loss, value, old, returns):
 
 @njit(**INNER)
 def _policy_loss(head, offsets, loss, scratch, gradient, sums):
-    """The policy's part of a block's loss: its gradient at the logits, and its sums."""
+    """The policy's part of a block's loss: its gradient at the logits, and its sums.
+
+    L = -w min(ratio A, clip(ratio) A) - w entropy_coef H: dL/d log_prob = -w ratio A, 0 where the clipped term is the
+    smaller; dL/dH = -w entropy_coef. Schulman et al. 2017, arXiv:1707.06347, eq. 7.
+    """
     for i in range(_0, BLOCK, WIDTH):
         at = offsets.samples + i
         weight, advantage = load(scratch, at + WEIGHT), load(scratch, at + ADVANTAGE)
-        log_prob, entropy = evaluate(
+        log_prob, entropy = log_prob_entropy(
             head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i
         )  # fmt: skip
         log_ratio = log_prob - load(scratch, at + OLD_LOG_PROB)
@@ -90,7 +95,7 @@ def _policy_loss(head, offsets, loss, scratch, gradient, sums):
         worse = clipped < gain  # then the clipped gain counts, which does not depend on the ratio
         grad_log_prob = select(worse, splat(_ZERO), gain) * (_ZERO - weight)
         grad_entropy = weight * (-loss.entropy_coef)
-        differentiate(
+        head_backward(
             head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i,
             grad_log_prob, grad_entropy, gradient,
         )  # fmt: skip

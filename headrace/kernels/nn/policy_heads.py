@@ -6,7 +6,7 @@ A head turns the outputs of the actor's last layer, rows of a block, into a dist
     GAUSSIAN    independent normals: mean = center + half * output, standard deviation half * exp(log_std)
     SQUASHED    center + half * tanh(x), x independent normals: mean = output, standard deviation exp(log_std)
 
-Actions lie in a block too, one row a component, as float32: of a choice, the option counted from 0.
+Actions are rows of a block too, one for each component, as float32; of a choice, the option counted from 0.
 """
 
 from __future__ import annotations
@@ -25,59 +25,67 @@ _0, _1 = np.uint64(0), np.uint64(1)
 _ZERO, _ONE, _HALF = F(0), F(1), F(0.5)
 _2 = np.uint64(2)
 _HALF_LOG_2PI, _LN_2 = 0.5 * math.log(2 * math.pi), F(math.log(2))
-_EDGE = F(1 - 1e-6)  # |tanh| of a SQUASHED action at most
-_NODES, _SHARES = (x.astype(F) for x in np.polynomial.hermite_e.hermegauss(16))  # of the plain distribution's entropy
-_SHARES /= _SHARES.sum()
+_MAX_TANH = F(1 - 1e-6)  # largest |tanh| of a SQUASHED action
+_NODES, _NODE_WEIGHTS = (
+    x.astype(F) for x in np.polynomial.hermite_e.hermegauss(16)
+)  # quadrature of SquashedGaussian.entropy
+_NODE_WEIGHTS /= _NODE_WEIGHTS.sum()
 
 
 @njit(**INNER)
 def refresh(head, parameters):
-    """Bring the standard deviations and constants of a head that is not DISCRETE up to date with the parameters."""
+    """Recompute standard deviations and constants of a GAUSSIAN or SQUASHED head from the parameters."""
     if head.kind == DISCRETE:
         return
-    mass = 0.0
+    log_volume = 0.0
     for k in range(len(head.sizes)):
         log_std = parameters[head.log_std + np.uint64(k)]
-        mass += log_std + math.log(head.spread[1, k])
+        log_volume += log_std + math.log(head.spread[1, k])
         unit = F(1) if head.kind == SQUASHED else head.spread[1, k]
         head.spread[2, k] = F(math.exp(-log_std)) / unit
-    head.constants[0] = -mass - _HALF_LOG_2PI * len(head.sizes)
-    head.constants[1] = mass + (_HALF_LOG_2PI + 0.5) * len(head.sizes)
+    head.constants[0] = -log_volume - _HALF_LOG_2PI * len(head.sizes)
+    head.constants[1] = log_volume + (_HALF_LOG_2PI + 0.5) * len(head.sizes)
 
 
 @njit(**INNER)
-def softmax(scratch, logits, shares, size, i):
-    """Logits, rows of a block, become log-probabilities; shares the probabilities. Gives the entropy."""
+def softmax(scratch, logits, probs, size, i):
+    """log p_k = z_k - log(sum of e^z) and p_k of logits z, rows of a block: log p in place of the logits, p in rows of
+    probs. Returns the entropy, -sum of p_k log p_k."""
     top = load(scratch, logits + i)
     for k in range(_1, size):
         z = load(scratch, logits + k * BLOCK + i)
         top = select(z > top, z, top)
-    mass = splat(_ZERO)
+    total_prob = splat(_ZERO)
     for k in range(_0, size):
         z = load(scratch, logits + k * BLOCK + i) - top
         store(scratch, logits + k * BLOCK + i, z)
-        mass = mass + exp(z)
-    norm = log(mass)
+        total_prob = total_prob + exp(z)
+    norm = log(total_prob)
     entropy = splat(_ZERO)
     for k in range(_0, size):
         z = load(scratch, logits + k * BLOCK + i) - norm
         p = exp(z)
         store(scratch, logits + k * BLOCK + i, z)
-        store(scratch, shares + k * BLOCK + i, p)
+        store(scratch, probs + k * BLOCK + i, p)
         entropy = entropy - p * z
     return entropy
 
 
 @njit(**INNER)
-def evaluate(head, scratch, outputs, shares, actions, entropies, i):
-    """(log_prob, entropy) of the sixteen samples from lane i on. All others are places of blocks in scratch: outputs
-    and shares as many rows as the actor's last layer, actions and entropies one a component."""
+def log_prob_entropy(head, scratch, outputs, probs, actions, entropies, i):
+    """(log_prob, entropy) of the sixteen samples from lane i on.
+
+    DISCRETE: sums over choices of log p_action and of -sum of p_k log p_k. Others: sums over components of
+    -distance^2 / 2 - log(deviation) - log(2 pi) / 2, of a SQUASHED minus log(1 - tanh^2) too, and of log(deviation)
+    + log(2 pi e) / 2. outputs, probs, actions, entropies: offsets of blocks in scratch; outputs and probs have the rows
+    of the actor's last layer, actions and entropies one for each component.
+    """
     log_prob, entropy = splat(_ZERO), splat(_ZERO)
     if head.kind == DISCRETE:
         first = _0
         for c in range(_0, np.uint64(len(head.sizes))):
             size, row = head.sizes[c], outputs + first * BLOCK
-            part = softmax(scratch, row, shares + first * BLOCK, size, i)
+            part = softmax(scratch, row, probs + first * BLOCK, size, i)
             store(scratch, entropies + c * BLOCK + i, part)
             entropy = entropy + part
             action = load(scratch, actions + c * BLOCK + i)
@@ -87,30 +95,30 @@ def evaluate(head, scratch, outputs, shares, actions, entropies, i):
             first += size
     else:
         for c in range(_0, np.uint64(len(head.sizes))):
-            distance, log_slope = _distance(head, scratch, outputs, actions, c, i)
-            log_prob = fma(distance * distance, splat(-_HALF), log_prob - log_slope)
+            distance, log_derivative = _distance(head, scratch, outputs, actions, c, i)
+            log_prob = fma(distance * distance, splat(-_HALF), log_prob - log_derivative)
             if head.kind == SQUASHED:
-                entropy = entropy + _squashing(head, scratch, outputs, shares, entropies, c, i)
+                entropy = entropy + _squashing(head, scratch, outputs, probs, entropies, c, i)
         log_prob = log_prob + head.constants[_0]
         entropy = entropy + head.constants[_1]
     return log_prob, entropy
 
 
 @njit(**INNER)
-def sample(head, scratch, outputs, shares, actions, entropies, i, random, draws):
-    """Fill in the actions of the sixteen samples from lane i on; gives their log_prob.
+def sample(head, scratch, outputs, probs, actions, entropies, i, random, draws):
+    """Write the actions of the sixteen samples from lane i on; returns their log_prob.
 
-    noise: place of a block with one row a draw, uniform in [0, 1). With no draws the most likely action is taken. The
-    other places are as in evaluate().
+    random: offset of a block with one row for each draw, uniform in [0, 1). With no draws the most likely action is
+    taken. The others as in log_prob_entropy().
     """
     log_prob = splat(_ZERO)
     if head.kind == DISCRETE:
         first = _0
         for c in range(_0, np.uint64(len(head.sizes))):
-            size, row, share = head.sizes[c], outputs + first * BLOCK + i, shares + first * BLOCK + i
-            softmax(scratch, row - i, share - i, size, i)
+            size, row, prob = head.sizes[c], outputs + first * BLOCK + i, probs + first * BLOCK + i
+            softmax(scratch, row - i, prob - i, size, i)
             if draws > _0:
-                action = _drawn(scratch, share, size, load(scratch, random + c * BLOCK + i))
+                action = _sampled(scratch, prob, size, load(scratch, random + c * BLOCK + i))
             else:
                 action = _likeliest(scratch, row, size)
             store(scratch, actions + c * BLOCK + i, action)
@@ -128,27 +136,27 @@ def sample(head, scratch, outputs, shares, actions, entropies, i, random, draws)
         if head.kind == SQUASHED:
             action = fma(_inside(tanh(action)), half, center)
         store(scratch, actions + c * BLOCK + i, action)
-        distance, log_slope = _distance(head, scratch, outputs, actions, c, i)
-        log_prob = fma(distance * distance, splat(-_HALF), log_prob - log_slope)
+        distance, log_derivative = _distance(head, scratch, outputs, actions, c, i)
+        log_prob = fma(distance * distance, splat(-_HALF), log_prob - log_derivative)
     return log_prob + head.constants[_0]
 
 
 @njit(**INNER)
-def _drawn(scratch, share, size, random):
-    """The first choice whose cumulated share is above noise times the total."""
-    mass = splat(_ZERO)
+def _sampled(scratch, prob, size, random):
+    """The first option whose cumulative probability is above random * total."""
+    total_prob = splat(_ZERO)
     for k in range(_0, size):
-        mass = mass + load(scratch, share + k * BLOCK)
-    level, passed, below = random * mass, splat(_ZERO), splat(_ZERO)
+        total_prob = total_prob + load(scratch, prob + k * BLOCK)
+    level, passed, below = random * total_prob, splat(_ZERO), splat(_ZERO)
     for k in range(_0, size - _1):
-        below = below + load(scratch, share + k * BLOCK)
+        below = below + load(scratch, prob + k * BLOCK)
         passed = passed + select(below <= level, splat(_ONE), splat(_ZERO))
     return passed
 
 
 @njit(**INNER)
 def _likeliest(scratch, row, size):
-    """The first choice of the largest logit."""
+    """The first option with the largest logit."""
     top, choice = load(scratch, row), splat(_ZERO)
     for k in range(_1, size):
         z = load(scratch, row + k * BLOCK)
@@ -168,50 +176,58 @@ def _normal(scratch, random, c, pairs):
 
 @njit(**INLINE)
 def _inside(squashed):
-    """A SQUASHED action, in units of half the range, kept off the bounds; NaN stays."""
-    squashed = select(squashed > _EDGE, splat(_EDGE), squashed)
-    return select(squashed < -_EDGE, splat(-_EDGE), squashed)
+    """A SQUASHED action in units of half the range, clipped to +-_MAX_TANH; NaN stays."""
+    squashed = select(squashed > _MAX_TANH, splat(_MAX_TANH), squashed)
+    return select(squashed < -_MAX_TANH, splat(-_MAX_TANH), squashed)
 
 
 @njit(**INNER)
 def _distance(head, scratch, outputs, actions, c, i):
-    """Of an action's component from the mean, in standard deviations; and the log-slope of tanh there, if SQUASHED."""
+    """(x - mean) / deviation of an action's component; and, if SQUASHED, log(1 - tanh(x)^2), x = atanh(squashed)."""
     output, action = load(scratch, outputs + c * BLOCK + i), load(scratch, actions + c * BLOCK + i)
-    center, half, steepness = head.spread[_0, c], head.spread[_1, c], head.spread[_2, c]
+    center, half, precision = head.spread[_0, c], head.spread[_1, c], head.spread[_2, c]
     if head.kind == SQUASHED:
         squashed = _inside((action - center) / half)
         above, below = log(squashed + _ONE), log(_ONE - squashed)
-        return ((above - below) * _HALF - output) * steepness, above + below
-    return (action - fma(output, splat(half), splat(center))) * steepness, splat(_ZERO)
+        return ((above - below) * _HALF - output) * precision, above + below
+    return (action - fma(output, splat(half), splat(center))) * precision, splat(_ZERO)
 
 
 @njit(**INNER)
-def _squashing(head, scratch, outputs, shares, entropies, c, i):
-    """What tanh adds to the entropy of a component: the mean of its log-slope, by quadrature.
+def _squashing(head, scratch, outputs, probs, entropies, c, i):
+    """The term that tanh adds to the entropy of a component: E[log(1 - tanh(x)^2)], x ~ N(mean, deviation), by
+    Gauss-Hermite quadrature with nodes t_n, weights w_n: sum of w_n log(1 - tanh(x_n)^2), x_n = mean + deviation t_n,
+    where log(1 - tanh(x)^2) = 2 (log 2 - |x| - log(1 + e^(-2 |x|))).
 
-    Keeps the gradient in the mean, in row c of shares, and that in log_std, in row c of entropies.
+    Its gradients are stored for backward(): at the mean, -2 sum of w_n tanh(x_n), in row c of probs; at log_std,
+    -2 sum of w_n tanh(x_n) deviation t_n, in row c of entropies.
     """
     mean, deviation = load(scratch, outputs + c * BLOCK + i), _ONE / head.spread[_2, c]
     entropy, by_mean, by_log_std = splat(_ZERO), splat(_ZERO), splat(_ZERO)
     for n in range(_0, np.uint64(len(_NODES))):
-        reach, share = deviation * _NODES[n], _SHARES[n]
-        x = mean + reach
+        step, weight = deviation * _NODES[n], _NODE_WEIGHTS[n]
+        x = mean + step
         size = select(x < _ZERO, _ZERO - x, x)
         e = exp(size * F(-2))
-        entropy = fma(splat(share * F(2)), _LN_2 - size - log(e + _ONE), entropy)
-        turned = (_ONE - e) / (e + _ONE)  # tanh of size
-        slope = select(x < _ZERO, turned, _ZERO - turned) * (share * F(2))
-        by_mean, by_log_std = by_mean + slope, fma(slope, splat(reach), by_log_std)
-    store(scratch, shares + c * BLOCK + i, by_mean)
+        entropy = fma(splat(weight * F(2)), _LN_2 - size - log(e + _ONE), entropy)
+        tanh_size = (_ONE - e) / (e + _ONE)  # tanh of size
+        term = select(x < _ZERO, tanh_size, _ZERO - tanh_size) * (weight * F(2))
+        by_mean, by_log_std = by_mean + term, fma(term, splat(step), by_log_std)
+    store(scratch, probs + c * BLOCK + i, by_mean)
     store(scratch, entropies + c * BLOCK + i, by_log_std)
     return entropy
 
 
 @njit(**INNER)
-def differentiate(head, scratch, outputs, deltas, actions, entropies, i, d_log_prob, d_entropy, gradient):
-    """The loss's gradient at the outputs, into deltas, after evaluate(), whose shares lie in deltas.
+def backward(head, scratch, outputs, grads, actions, entropies, i, grad_log_prob, grad_entropy, gradient):
+    """The loss's gradient at the outputs, into the rows of grads, which hold the probs of log_prob_entropy() before.
 
-    d_log_prob, d_entropy: its gradients at what evaluate() gave. Of log_std it is added to gradient[c].
+    grad_log_prob = dL/d log_prob, grad_entropy = dL/dH. Gradients at log_std are added to gradient[c].
+
+    DISCRETE    d log p_a / dz_k = [k = a] - p_k           dH/dz_k = -p_k (log p_k + H)
+    GAUSSIAN    d log_prob / d output = distance / deviation * half range, with deviation = half range e^log_std
+                d log_prob / d log_std = distance^2 - 1    dH / d log_std = 1
+    SQUASHED    as GAUSSIAN without the half range; dH has the gradients of _squashing() too
     """
     if head.kind == DISCRETE:
         first = _0
@@ -219,19 +235,19 @@ def differentiate(head, scratch, outputs, deltas, actions, entropies, i, d_log_p
             action, entropy = load(scratch, actions + c * BLOCK + i), load(scratch, entropies + c * BLOCK + i)
             for k in range(_0, head.sizes[c]):
                 j = (first + k) * BLOCK + i
-                z, p = load(scratch, outputs + j), load(scratch, deltas + j)
-                taken = select(action == F(k), d_log_prob, splat(_ZERO))
-                store(scratch, deltas + j, taken - p * (d_log_prob + d_entropy * (z + entropy)))
+                z, p = load(scratch, outputs + j), load(scratch, grads + j)
+                taken = select(action == F(k), grad_log_prob, splat(_ZERO))
+                store(scratch, grads + j, taken - p * (grad_log_prob + grad_entropy * (z + entropy)))
             first += head.sizes[c]
     else:
         for c in range(_0, np.uint64(len(head.sizes))):
             distance, _ = _distance(head, scratch, outputs, actions, c, i)
-            d_log_std = fma(d_log_prob, distance * distance - _ONE, d_entropy)
+            grad_log_std = fma(grad_log_prob, distance * distance - _ONE, grad_entropy)
             if head.kind == SQUASHED:
-                d_mean = d_log_prob * distance * head.spread[_2, c]
-                d_mean = fma(d_entropy, load(scratch, deltas + c * BLOCK + i), d_mean)
-                d_log_std = fma(d_entropy, load(scratch, entropies + c * BLOCK + i), d_log_std)
+                grad_mean = grad_log_prob * distance * head.spread[_2, c]
+                grad_mean = fma(grad_entropy, load(scratch, grads + c * BLOCK + i), grad_mean)
+                grad_log_std = fma(grad_entropy, load(scratch, entropies + c * BLOCK + i), grad_log_std)
             else:
-                d_mean = d_log_prob * distance * (head.spread[_1, c] * head.spread[_2, c])
-            store(scratch, deltas + c * BLOCK + i, d_mean)
-            gradient[c] += total(d_log_std)
+                grad_mean = grad_log_prob * distance * (head.spread[_1, c] * head.spread[_2, c])
+            store(scratch, grads + c * BLOCK + i, grad_mean)
+            gradient[c] += total(grad_log_std)

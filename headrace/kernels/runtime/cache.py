@@ -1,8 +1,8 @@
-"""Compiled kernels on disk, so that each is compiled once per machine.
+"""Compiled kernels on disk: each is compiled once per machine.
 
-A generated module lies in a file named by the hash of its text and of what else decides the machine code (Numba, LLVM,
-Python, the processor). entry() keeps machine code beside it and needs no Numba to load that; for CUDA and for Numba's
-own threads, Numba's cache lies there (compile_once). The first compilation holds a lock, others wait for it.
+A generated module is a file named by the hash of its text and of what else determines the machine code (Numba, LLVM,
+Python, the processor). entry() stores machine code next to it and needs no Numba to load that; kernels for CUDA and for
+Numba's own threads use Numba's cache there (compile_once). The first compilation holds a lock, others wait for it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.kernels.runtime.native import Native
+    from numba.types import Type
+
+    from headrace.kernels.runtime.native import Argument, Native
 
 _DIGEST = 32  # bytes at the start of a file of machine code: SHA-256 of the rest
 _entries: dict[Path, Native] = {}
@@ -45,14 +47,14 @@ def entry(
     name: str,
     text: str,
     function: str,
-    arguments: tuple[Any, ...],
+    arguments: tuple[Argument, ...],
     announcement: str,
-    explained: Callable[[ModuleType], AbstractContextManager[Any]] = contextlib.nullcontext,
+    explained: Callable[[ModuleType], AbstractContextManager[ModuleType | None]] = contextlib.nullcontext,
 ) -> Native:
-    """A function of the module with this text, compiled for arguments of these types, or loaded where any process did
-    that before.
+    """A function of the module with this text, compiled for arguments of these types, or loaded where any process has
+    done that before.
 
-    The announcement goes to stderr when something is really going to be compiled, inside explained(module).
+    The announcement goes to stderr when something is compiled, inside explained(module).
     """
     from headrace.kernels.runtime.native import Native, kind
 
@@ -72,9 +74,9 @@ def _object_code(
     name: str,
     text: str,
     function: str,
-    arguments: tuple[Any, ...],
+    arguments: tuple[Argument, ...],
     announcement: str,
-    explained: Callable[[ModuleType], AbstractContextManager[Any]],
+    explained: Callable[[ModuleType], AbstractContextManager[ModuleType | None]],
 ) -> bytes:
     from headrace.kernels.runtime.machine_code import object_code
 
@@ -102,7 +104,7 @@ def _title(name: str, text: str) -> str:
 
 
 def load(name: str, text: str) -> ModuleType:
-    """The module with this text, from a file in the cache. `name`: what a reader of the folder sees."""
+    """The module with this text, from a file in the cache. `name`: shown in its file name."""
     title = _title(name, text)
     if title in sys.modules:
         return sys.modules[title]
@@ -121,10 +123,10 @@ def load(name: str, text: str) -> ModuleType:
     return module
 
 
-def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]], announcement: str) -> None:
-    """Compile functions of a module for tuples of Numba types, or load them where any process did it before.
+def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Type, ...]], announcement: str) -> None:
+    """Compile functions of a module for tuples of Numba types, or load them where any process has done it before.
 
-    The announcement goes to stderr when something is really going to be compiled.
+    The announcement goes to stderr when something is compiled.
     """
     missing = {name: types for name, types in wanted.items() if types not in getattr(module, name).overloads}
     signature = hashlib.sha256(repr(sorted(missing.items())).encode()).hexdigest()[:8]
@@ -139,13 +141,13 @@ def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]], anno
         write(done, b"")
 
 
-def _compile(module: ModuleType, wanted: Mapping[str, tuple[Any, ...]]) -> None:
+def _compile(module: ModuleType, wanted: Mapping[str, tuple[Type, ...]]) -> None:
     for name, types in wanted.items():
         getattr(module, name).compile(types)
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     with os.fdopen(handle, "wb") as file:
         file.write(content)
@@ -154,7 +156,7 @@ def write(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; where the system has none, go on: every write is atomic anyway."""
+    """Hold a lock between processes; none where the system has no locks: every write is atomic anyway."""
     try:
         import fcntl
     except ImportError:
@@ -168,7 +170,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @cache
 def _machine() -> tuple[str, ...]:
-    """What decides the machine code beside the text."""
+    """What determines the machine code besides the text."""
     from headrace.kernels.runtime import native
 
     return (

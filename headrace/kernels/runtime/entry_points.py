@@ -6,10 +6,9 @@ import hashlib
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from headrace.kernels.runtime import cache as disk
-from headrace.kernels.runtime.native import Native
+from headrace.kernels.runtime.native import Argument, Native
 
 PACKAGE = Path(__file__).parents[2]
 _IMPORT = re.compile(r"^\s*from headrace\.([\w.]+) import (\([^)]*\)|[^#\n]*)", re.MULTILINE)
@@ -33,7 +32,7 @@ def imported(module: str) -> set[str]:
 
 @cache
 def _text(name: str) -> str:
-    """The text of headrace.kernels.`name`, which also tells whether a file that it imports has changed."""
+    """The text of headrace.kernels.`name`, with a digest of the files that it imports."""
     module = f"kernels.{name}"
     digest = hashlib.sha256()
     for part in sorted(imported(module) | set(_CALLING)):
@@ -50,7 +49,7 @@ def _source(module: str) -> bytes:
     return _path(module).read_bytes()
 
 
-def entry(name: str, function: str, arguments: tuple[Any, ...], announcement: str) -> Native:
+def entry(name: str, function: str, arguments: tuple[Argument, ...], announcement: str) -> Native:
     """A function of the module headrace.kernels.`name`, compiled for arguments of these types; announced if that takes
-    time. It does not look at its arguments' types again: they must not change."""
+    time. The types of later arguments are not checked: they must be the same."""
     return disk.entry(name.replace(".", "_"), _text(name), function, arguments, announcement)

@@ -1,7 +1,7 @@
 """Compiled functions as machine code, called without Numba: loading one takes a millisecond, Numba's own half a second.
 
-An entry point (kernels.runtime.machine_code makes it) takes one pointer, to words of 8 bytes: the function's arguments
-as Numba passes them, tuples flattened, each number in a word of its own, and of an array seven words or more.
+An entry point (made by kernels.runtime.machine_code) takes one pointer to argument slots of 8 bytes: the function's
+arguments as Numba passes them, tuples flattened, one slot for each number and seven or more for an array.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from functools import cache
-from typing import Any
+from typing import TypeAlias
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -18,13 +18,15 @@ ENTRY = "entry"  # the symbol under which a file of machine code has its functio
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)  # releases the GIL
 _64_BITS = (1 << 64) - 1
 _DOUBLE = struct.Struct("<d")
-_ADDRESS = 4  # which of an array's words is its address
+_ADDRESS = 4  # which of an array's slots is its address
+
+Argument: TypeAlias = "np.ndarray | np.generic | float | tuple[Argument, ...]"  # of a compiled function; int is a float
 
 
 class Native:
-    """A function from machine code: what object_code() of kernels.runtime.machine_code gives. Gives nothing back.
+    """A function from machine code, made by object_code() of kernels.runtime.machine_code; it returns nothing.
 
-    Types are not looked at: its arguments must be of those that it was compiled for. Releases the GIL.
+    Types are not checked: arguments must have those that it was compiled for. Releases the GIL.
     """
 
     def __init__(self, code: bytes) -> None:
@@ -35,18 +37,18 @@ class Native:
         self.address = self._engine.get_function_address(ENTRY)
         self.run = _RUN(self.address)
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: Argument) -> None:
         Call(self, arguments)()
 
 
 class Call:
-    """A function with its arguments, turned to words once: calling it again costs half a microsecond.
+    """A function with its arguments, converted to slots once: calling it again costs half a microsecond.
 
-    words: uint64. Numbers among the arguments may be changed there (put); arrays are read where they lie.
+    slots: uint64. Numbers among the arguments may be changed there (put); arrays are not copied.
     """
 
-    def __init__(self, function: Native, arguments: tuple[Any, ...]) -> None:
-        self.function, self.arguments = function, arguments  # kept, because the words are addresses
+    def __init__(self, function: Native, arguments: tuple[Argument, ...]) -> None:
+        self.function, self.arguments = function, arguments  # kept, because slots hold addresses
         self.slots = np.array(argument_slots(arguments), np.uint64)
         self._run, self._address = function.run, self.slots.ctypes.data
 
@@ -55,21 +57,23 @@ class Call:
             raise RuntimeError("a compiled function stopped with an exception: run it uncompiled to see which")
 
     def slot(self, *path: int) -> int:
-        """Where the words of an argument begin; path: its number, and its part's number in that tuple, and so on."""
-        first, within = 0, self.arguments
+        """The first slot of an argument. path: its index, its part's index in that tuple, and so on."""
+        first = 0
+        within: Argument = self.arguments
         for number in path:
+            assert isinstance(within, tuple)
             first += len(argument_slots(within[:number]))
             within = within[number]
         return first
 
-    def put(self, place: int, argument: Any) -> None:
-        """Change numbers among the arguments, in all their parts, from a place on."""
+    def put(self, slot: int, argument: Argument) -> None:
+        """Change a number or a tuple of numbers among the arguments, from a slot on."""
         new = argument_slots(argument)
-        self.slots[place : place + len(new)] = new
+        self.slots[slot : slot + len(new)] = new
 
-    def point(self, place: int, address: int) -> None:
-        """Let the array whose words begin at a place lie elsewhere. The caller keeps it until the call is over."""
-        self.slots[place + _ADDRESS] = address
+    def point(self, slot: int, address: int) -> None:
+        """Replace the address of the array whose slots begin at `slot`. The caller keeps that array alive."""
+        self.slots[slot + _ADDRESS] = address
 
     def for_worker(self, worker: int) -> Call:
         """The same call with another number as its first argument."""
@@ -80,16 +84,16 @@ class Call:
         return other
 
 
-def argument_slots(argument: Any) -> list[int]:
+def argument_slots(argument: Argument) -> list[int]:
     """An argument as Numba passes it to a compiled function."""
     found: list[int] = []
     _add_slots(argument, found)
     return found
 
 
-def _add_slots(argument: Any, found: list[int]) -> None:
+def _add_slots(argument: Argument, found: list[int]) -> None:
     if isinstance(argument, np.ndarray):
-        # the first two are for counting references, which Numba leaves alone where they are 0
+        # the first two are for reference counting, which Numba skips where they are 0
         found += (0, 0, argument.size, argument.itemsize, argument.ctypes.data, *argument.shape)
         found += [stride & _64_BITS for stride in argument.strides]
     elif isinstance(argument, tuple):
@@ -103,8 +107,8 @@ def _add_slots(argument: Any, found: list[int]) -> None:
         found.append(argument & _64_BITS)
 
 
-def kind(argument: Any) -> str:
-    """All that decides an argument's type in compiled code, as text."""
+def kind(argument: Argument) -> str:
+    """Everything that determines an argument's type in compiled code, as text."""
     if isinstance(argument, tuple):
         return f"{type(argument).__name__}({','.join(map(kind, argument))})"
     if isinstance(argument, np.ndarray):
@@ -114,14 +118,14 @@ def kind(argument: Any) -> str:
     return argument.dtype.str if isinstance(argument, np.generic) else type(argument).__name__
 
 
-def target_machine() -> Any:
-    """LLVM's description of this processor; a new one, because an engine keeps the one it is given for itself."""
+def target_machine() -> llvm.TargetMachine:
+    """LLVM's description of this processor; a new one for each engine, which takes ownership of it."""
     cpu, features, target = processor()
     return target.create_target_machine(cpu=cpu, features=features, opt=3, codemodel="jitdefault", jit=True)
 
 
 @cache
-def processor() -> tuple[str, str, Any]:
+def processor() -> tuple[str, str, llvm.Target]:
     """Its name, its features, and LLVM's target for it."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()

@@ -1,4 +1,4 @@
-"""Numba's threads, told not to spin."""
+"""Numba's threads without long spinning."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SPINS = "1000"  # some microseconds
 
 @cache
 def gentle_threads() -> None:
-    """Load the OpenMP library behind Numba's threads so that a thread that waits sleeps soon.
+    """Load the OpenMP library of Numba's threads with a setting that lets waiting threads sleep soon.
 
-    By default GNU's waits by spinning for milliseconds. On a machine that does other work too the spinning thread holds
-    the core that the other one needs: a call of 30 us took 12 ms. The library reads its setting when it is loaded, so
-    the environment is as it was afterwards; torch has a copy of its own. To be called before the first parallel kernel.
+    By default GNU's waits by spinning for milliseconds. On a busy machine the spinning thread occupies the
+    core that the other one needs: a call of 30 us took 12 ms. The library reads its setting when it is loaded, so
+    the environment is as it was afterwards; torch has a copy of its own. Call it before the first parallel kernel.
     """
     if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
         return  # the user has decided

@@ -43,7 +43,7 @@ def test_each_part_is_done_once_by_any_number_of_threads():
         assert 0 < mine[0] <= done.size
 
 
-def test_a_crowded_machine_is_noticed_and_left_alone(monkeypatch):
+def test_a_busy_machine_gets_one_thread(monkeypatch):
     ran = []
 
     class Job:

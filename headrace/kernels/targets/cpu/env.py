@@ -17,7 +17,7 @@ from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
-from headrace.kernels.runtime.native import Call, Native
+from headrace.kernels.runtime.native import Argument, Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
 from headrace.kernels.targets.cpu.pixels import CpuPixels
@@ -107,8 +107,8 @@ class CpuEnvs:
             raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {expected}")
         columns, strides = flat_columns(self.ir, rollout)
         state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._masked, *self.arrays.values())
-        self._shared = (*state, *columns, self.seed, self.first_env, *strides)
-        arguments = (*self._shared, 0, self.num_envs, 0)
+        self._shared: tuple[Argument, ...] = (*state, *columns, self.seed, self.first_env, *strides)
+        arguments: tuple[Argument, ...] = (*self._shared, 0, self.num_envs, 0)
         self._call = Call(self._entry("step", arguments), arguments)
         if self._pixels is not None:
             self._pixels.bind(state, rollout)
