@@ -18,6 +18,7 @@ CASES = {
     "gaussian": (Box(-2, 4, (3,)), {}),
     "squashed": (Box(-2, 4, (3,)), {"distribution": "squashed", "hidden": (20, 33)}),
     "layer norm": (Discrete(3), {"layer_norm": True, "activation": "gelu"}),
+    "mish": (Discrete(3), {"activation": "mish", "hidden": (24, 70)}),
     "normalised": (Box(-1, 1, (2,)), {"normalize_observation": True, "normalize_return": True}),
 }
 

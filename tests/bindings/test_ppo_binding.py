@@ -33,6 +33,7 @@ CASES = {
     ),
     "stopped by KL": (VECTOR, Discrete(2), {"target_kl": 0.035, "learning_rate": 3e-3, "epochs": 6}),
     "raw advantages": (VECTOR, Discrete(2), {"normalize_advantage": False, "activation": "leaky_relu"}),
+    "mish": (VECTOR, Discrete(2), {"activation": "mish"}),
     "squashed": (VECTOR, Box(-2, 4, (3,)), {"distribution": "squashed", "activation": "relu", "hidden": (30,)}),
     "squashed, shared": (VECTOR, Box(-1, 1, (1,)), {"distribution": "squashed", "shared": True, "value_clip": 0.3}),
     "layer norm": (VECTOR, Discrete(3), {"layer_norm": True}),

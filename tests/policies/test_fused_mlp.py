@@ -20,6 +20,7 @@ ACTIVATIONS = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,
+    "mish": nn.Mish,
 }
 
 

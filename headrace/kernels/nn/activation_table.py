@@ -34,6 +34,7 @@ ROWS = (  # an activation's code in layer tables is its number here, counted fro
     Activation("silu", functional.silu, nn.SiLU, {}, False),
     Activation("gelu", functional.gelu, nn.GELU, {"approximate": "none"}, False),
     Activation("leaky_relu", functional.leaky_relu, nn.LeakyReLU, {"negative_slope": 0.01}, True),
+    Activation("mish", functional.mish, nn.Mish, {}, False),
 )
 CODES = {IDENTITY: 0} | {row.name: code for code, row in enumerate(ROWS, 1)}
 FUNCTIONS = {row.name: row.function for row in ROWS}

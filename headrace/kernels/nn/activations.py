@@ -17,7 +17,7 @@ from headrace.kernels.nn.vector_math import exp, normal_cdf, sigmoid, tanh  # no
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
 F = np.float32
-_ZERO, _ONE = F(0), F(1)
+_ZERO, _ONE, _TWO, _FOUR, _TWENTY = F(0), F(1), F(2), F(4), F(20)
 _LEAK, _EPSILON = F(0.01), F(1e-5)
 _0 = np.uint64(0)
 
@@ -77,6 +77,17 @@ def gelu(x):
     """y = x Phi(x), Phi and phi distribution and density of the standard normal; dy/dx = Phi(x) + x phi(x)."""
     distribution, density = normal_cdf(x)
     return x * distribution, distribution + x * density
+
+
+@njit(**INLINE)
+def mish(x):
+    """y = x t, t = tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2); dy/dx = t + x 4 e^x (e^x + 1) / (n + 2)^2.
+
+    Misra 2019, arXiv:1908.08681. Above 20, where t rounds to 1, e^x is that of 20."""
+    e = exp(select(x > _TWENTY, splat(_TWENTY), x))
+    n = e * (e + _TWO)
+    t = n / (n + _TWO)
+    return x * t, t + x * (e * (e + _ONE) * _FOUR) / ((n + _TWO) * (n + _TWO))
 
 
 def _rows(activation: Activation) -> tuple[Callable[..., None], Callable[..., None]]:
