@@ -17,7 +17,7 @@ class OnPolicyConfig:
     gamma: float = 0.99  # discount factor
     max_grad_norm: float = 0.5  # gradients are clipped to this norm
     hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
-    activation: str = "tanh"  # of the hidden layers: tanh, relu, elu, silu, gelu, leaky_relu, mish
+    activation: str = "tanh"  # of the hidden layers, by its name in torch.nn.functional
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
 
@@ -52,7 +52,7 @@ class OffPolicyConfig:
     n_steps: int = 1  # steps of an n-step return, before bootstrapping
     tau: float = 0.005  # fraction by which target networks move to the networks in an update
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
-    activation: str = "relu"  # of the hidden layers: tanh, relu, elu, silu, gelu, leaky_relu, mish
+    activation: str = "relu"  # of the hidden layers, by its name in torch.nn.functional
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
     recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network before the hidden layers

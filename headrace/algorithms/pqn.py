@@ -32,7 +32,7 @@ class PQNConfig(EpsilonGreedyConfig, OnPolicyConfig):
     q_lambda: float = 0.65  # of Q(lambda): 0 one-step targets, 1 returns to the rollout's end
     max_grad_norm: float = 10.0  # gradients are clipped to this norm
     hidden: tuple[int, ...] = (128, 128)  # sizes of the hidden layers
-    activation: str = "relu"  # of the hidden layers: tanh, relu, elu, silu, gelu, leaky_relu, mish
+    activation: str = "relu"  # of the hidden layers, by its name in torch.nn.functional
     layer_norm: bool = True  # layer normalisation before each activation; without it values may diverge
 
 

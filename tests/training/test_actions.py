@@ -24,9 +24,7 @@ def test_every_algorithm_says_in_which_spaces_it_acts():
     ],
 )
 def test_a_pair_that_cannot_learn_is_refused_with_those_that_can(algorithm, env, fits, not_fits, capsys):
-    with pytest.raises(
-        ValueError, match=rf"^{algorithm} supports .* actions, and those of {env} are .*: use "
-    ) as e:
+    with pytest.raises(ValueError, match=rf"^{algorithm} supports .* actions, and those of {env} are .*: use ") as e:
         hr.Trainer(algorithm, env)
     named = set(str(e.value).rpartition(": use ")[2].split(", "))
     assert fits <= named and not named & not_fits
