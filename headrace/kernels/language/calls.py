@@ -1,4 +1,4 @@
-"""Lowering of calls: words, conversions, the user's own functions, and a new State."""
+"""Lowering of calls: ops, conversions, the user's own functions, and a new State."""
 
 from __future__ import annotations
 
@@ -46,15 +46,21 @@ class Calls:
     def _unknown_call(self, node: ast.Call, function: Any) -> NoReturn:
         name = ast.unparse(node.func)
         if function is print:
-            self._fail(node, "print() cannot run in a kernel", DEBUG)
+            self._fail(node, "print() cannot run in a compiled environment", DEBUG)
         if function is range:
             self._fail(node, "range() outside a `for` statement", "Write `for i in range(n):`")
         if name.split(".")[0] in ("np", "numpy") and name.split(".")[-1] in ("zeros", "ones", "empty", "array", "full"):
-            self._fail(node, f"{name}() makes an array in a kernel", "Declare an array field in State and fill it")
+            self._fail(
+                node,
+                f"{name}() makes an array, which cannot be compiled",
+                "Declare an array field in State and fill it",
+            )
         if name.split(".")[0] == "random" or ".random" in name:
             self._fail(node, f"{name}() is not reproducible here", "Use uniform(key, 0, low, high) or randint")
         self._fail(
-            node, f"{name}() cannot be compiled", "Use the words of headrace.kernels.language.ops or a helper function"
+            node,
+            f"{name}() cannot be compiled",
+            "Use functions of headrace.ops, or a plain helper function of the module",
         )
 
     def _method(self, node: ast.Call) -> Typed:
@@ -64,7 +70,9 @@ class Calls:
                 return self._replaced(node, self.of.expression(node.func.value))
             if node.func.attr in ("append", "extend", "insert", "pop", "add"):
                 self._fail(node, f"{name}() changes a list's length", "Use an array field of State and a counter")
-        self._fail(node, f"{name}() cannot be compiled", "Call words or plain functions of the module")
+        self._fail(
+            node, f"{name}() cannot be compiled", "Call functions of headrace.ops or plain functions of the module"
+        )
 
     def _plain_args(self, node: ast.Call, names: list[str], needed: int) -> dict[str, ast.expr]:
         """The arguments by name, positional and keyword."""
@@ -86,7 +94,7 @@ class Calls:
 
     def _replaced(self, node: ast.Call, base: Typed) -> Typed:
         if base.kind != STATE:
-            self._fail(node, f"_replace() of {describe(base.kind)}", "It is known of a State only")
+            self._fail(node, f"_replace() of {describe(base.kind)}", "Only a State has _replace()")
         names = [f.name for f in self.of.program.state]
         given = self._plain_args(node, names, 0) if not node.args else self._fail(node, "", "Name the fields")
         values = {name: self.of.item(base, k) for k, name in enumerate(names)}
@@ -136,12 +144,12 @@ class Calls:
     def _length(self, node: ast.Call) -> Typed:
         entries = self.of.items(self.of.expression(node.args[0]).kind) if len(node.args) == 1 else ()
         if not entries:
-            self._fail(node, f"`{ast.unparse(node)}`", "len() is known of arrays and tuples")
+            self._fail(node, f"`{ast.unparse(node)}`", "Give len() one array or tuple")
         return Typed(ast.Constant(len(entries)), I32)
 
     def _converted(self, node: ast.Call, kind: str) -> Typed:
         if len(node.args) != 1 or node.keywords:
-            self._fail(node, f"`{ast.unparse(node)}`", "Convert one number")
+            self._fail(node, f"`{ast.unparse(node)}`", "Give it one number")
         typed = self.of.number(node.args[0])
         if typed.constant:
             value = typed.node.value  # type: ignore[attr-defined]
@@ -151,7 +159,7 @@ class Calls:
 
 @cache
 def signature(op: str) -> tuple[tuple[str, ...], dict[str, str | None], str | None]:
-    """A word's parameter names, their kinds, and the kind of its result; None where kinds are shared."""
+    """An op's parameter names, their kinds, and the kind of its result; None where kinds are shared."""
     function = getattr(ops_scalar, op)
     hints = {name: kinds.of_annotation(hint) for name, hint in get_type_hints(function).items()}
     named = {name: kinds.value_kind(found[0]) for name, found in hints.items() if found}

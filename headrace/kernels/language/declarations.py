@@ -1,4 +1,4 @@
-"""What an environment class says of itself beside its functions: spaces, time limit, frames of its pictures, agents."""
+"""What an environment class declares beside its functions: spaces, time limit, stacked frames, agents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PIXELS = "Box(0, 255, (2, 42, 42), np.uint8)"
 class Declarations:
     """The checked attributes of a class.
 
-    frames: pictures stacked in an observation; 0 where observations are not pictures. groups: name -> the agents that
-    share a policy.
+    frames: images stacked in a pixel observation; 0 for other observations. groups: name -> the agents that share a
+    policy.
     """
 
     observation_space: Box
@@ -42,13 +42,13 @@ class _Class:
 
 
 def read_declarations(cls: type, file: str, line: int) -> Declarations:
-    """What a class declares. Raises EnvError, at file and line, where that cannot be compiled."""
+    """The declarations of a class. Raises EnvError at this file and line where they cannot be compiled."""
     of = _Class(cls, file, line)
     observation, drawn = _observation_space(of)
     agents = _agents(of)
     if drawn and len(agents) > 1:
         of.fail(
-            f"{cls.__name__} has {len(agents)} agents and observations that are pictures",
+            f"{cls.__name__} has {len(agents)} agents and pixel observations",
             "Give them a float32 Box and observe(s, p, agent)",
         )
     frames = _frames(of, observation) if drawn else 0
@@ -56,7 +56,7 @@ def read_declarations(cls: type, file: str, line: int) -> Declarations:
 
 
 def _observation_space(of: _Class) -> tuple[Box, bool]:
-    """The space, and whether its observations are pictures."""
+    """The space, and whether its observations are pixels."""
     space = getattr(of.cls, "observation_space", None)
     if isinstance(space, Box) and space.dtype == np.float32:
         return space, False
@@ -64,12 +64,12 @@ def _observation_space(of: _Class) -> tuple[Box, bool]:
         if space.low.any() or not (space.high == 255).all():
             of.fail(
                 f"{of.cls.__name__}.observation_space is {space}",
-                f"Greys reach from 0 to 255: give such as {PIXELS}",
+                f"Pixels range from 0 to 255: give bounds like those of {PIXELS}",
             )
         return space, True
     of.fail(
         f"{of.cls.__name__}.observation_space is {space}",
-        f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pictures {PIXELS}",
+        f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pixels {PIXELS}",
     )
 
 
@@ -128,6 +128,6 @@ def _groups(of: _Class, agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     if members != list(agents):
         of.fail(
             f"groups is {dict(given)!r}, and the agents are {', '.join(agents)}",
-            f"Order them by their groups: agents = {tuple(members)}",
+            f"Order the agents by group: agents = {tuple(members)}",
         )
     return {name: tuple(group) for name, group in given.items()}

@@ -15,7 +15,7 @@ from headrace.kernels.language.program import Program
 from headrace.kernels.language.scope import MISSING, Scope
 from headrace.kernels.language.typed import CONVERSIONS, NUMBERS, Typed, call, index, pure
 
-DEBUG = "Values can be looked at in plain Python: headrace.single(cls) under a debugger"
+DEBUG = "Inspect values in plain Python: headrace.single(cls) under a debugger"
 FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
     ast.List: ("a list", "Use an array field of State, such as `cells: array(i32, 16)`"),
     ast.ListComp: ("a list", "Use an array field of State and a `for` loop"),
@@ -28,7 +28,7 @@ FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lambda: ("a lambda", "Write a function with `def` at module level"),
     ast.NamedExpr: ("`:=`", "Assign on a line of its own"),
     ast.Starred: ("`*`", "Write the values out"),
-    ast.Slice: ("a slice", "Only `x[:] = value` is known; else write a `for` loop"),
+    ast.Slice: ("a slice", "Write `x[:] = value` for a whole array, else a `for` loop"),
 }
 
 
@@ -185,7 +185,7 @@ class Expressions:
             return self._extent(base.kind, node.attr)
         if base.kind not in (STATE, PARAMS):
             self.scope.fail(
-                node, f"`{ast.unparse(node)}`: {describe(base.kind)} has no .{node.attr}", "Fields are read of s and p"
+                node, f"`{ast.unparse(node)}`: {describe(base.kind)} has no .{node.attr}", "Only s and p have fields"
             )
         names = [f.name for f in (self.program.state if base.kind == STATE else self.program.params)]
         if node.attr not in names:
@@ -305,14 +305,14 @@ class Expressions:
         return self.choose(node, test, body, other)
 
     def choose(self, node: ast.expr, test: Typed, body: Typed, other: Typed) -> Typed:
-        """body if test else other, without a branch where both may be computed."""
+        """body if test else other, without a branch where both can be computed."""
         kind = self.joined(node, body, other)
         if not pure(body.node, other.node):
             return Typed(ast.IfExp(test.node, self.cast(body, kind), self.cast(other, kind)), kind)
         if kind in NUMBERS:
             return Typed(call("select", copy.deepcopy(test.node), self.cast(body, kind), self.cast(other, kind)), kind)
         if isinstance(kind, Array) or not self.items(kind):
-            if kind == KEY or (isinstance(kind, Array) and kind.field):  # there is but one of each
+            if kind == KEY or (isinstance(kind, Array) and kind.field):  # there is only one of each
                 return Typed(body.node, kind)
             self._no_choice(node, kind)
         pairs = [(self.item(body, k), self.item(other, k)) for k in range(len(self.items(kind)))]

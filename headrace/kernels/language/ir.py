@@ -8,15 +8,15 @@ headrace.kernels.language.read makes it of a class. All targets share one small 
   of Params; env_step returns (state tuple, float32, boolean), env_observe a tuple of float32. A Discrete action is an
   int32; MultiDiscrete and Box actions are tuples of int32 or float32. With several agents `action` is a tuple of these,
   one for each, and so is the reward; env_observe takes the agent's number behind p.
-- where observations are pictures, `EnvIR.picture` has `env_pixel(s, p, row, column)` and its helpers instead of
-  env_observe: a float32 grey, or a tuple of one for each channel of a frame.
+- for pixel observations `EnvIR.pixel_functions` has `env_pixel(s, p, row, column)` and its helpers instead of
+  env_observe: a float32 gray level, or a tuple of one per channel of a frame.
 - literals and conversions are calls `F32(x) I32(x) U32(x) BOOL(x)`; every integer operation is wrapped in one, so that
   nothing is ever wider than 32 bits; constants of modules and classes are literals, or arrays in `EnvIR.constants`.
 - `select(condition, a, b)` for conditional expressions (`a if c else b` stays only where a or b index an array or call
   a helper), `&` and `|` for `and` and `or` likewise, `c ^ True` for `not`; `floor_divide(a, b)`, `floor_mod(a, b)`,
-  `power(a, b)` for // % ** of floats; Python's abs, min, max (two arguments of one kind), range; and words by their
+  `power(a, b)` for // % ** of floats; Python's abs, min, max (two arguments of one kind), range; and ops by their
   name in headrace.kernels.language.ops.
-- a word is a Python function of kernels.language.ops whose annotations (f32, i32, u32, bool; float and int pass for
+- an op is a Python function of kernels.language.ops whose annotations (f32, i32, u32, bool; float and int pass for
   f32 and i32) give the kinds of its parameters and result; parameters without one, and a result without one, share one
   kind. `key` is the tuple (seed, purpose, env, episode, step) of uint32.
 """
@@ -75,7 +75,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Statement:
-    """The first `if`, `while` or `for` statement reached: what batched tensors cannot run."""
+    """The first `if`, `while` or `for` statement, for which batched tensors may have no equivalent."""
 
     keyword: str
     file: str
@@ -93,7 +93,7 @@ class EnvIR:
     observation_space: Box
     action_space: Space
     max_steps: int | None
-    frames: int  # pictures stacked in an observation; 0 where observations are not pictures
+    frames: int  # images stacked in a pixel observation; 0 for other observations
     agents: tuple[str, ...]  # their names, in the order of their columns
     groups: Mapping[str, tuple[str, ...]] = field(hash=False)  # name -> agents that share a policy
     observes_into: bool  # observe(s, p, out) fills `out`
@@ -119,12 +119,12 @@ class EnvIR:
 
     @property
     def num_agents(self) -> int:
-        """How many agents share a environment."""
+        """How many agents share an environment."""
         return len(self.agents)
 
     @property
     def channels(self) -> int:
-        """Greys that a pixel has in one frame."""
+        """Gray levels of a pixel in one frame."""
         shape = self.observation_space.shape
         return shape[0] // self.frames if len(shape) == 3 else 1
 

@@ -87,7 +87,7 @@ def of_annotation(annotation: Any) -> tuple[str, tuple[int, ...] | None] | None:
 
 
 def describe(kind: Kind) -> str:
-    """A kind in words, for messages."""
+    """A description of a kind, for messages."""
     if isinstance(kind, Array):
         return f"an array {kind.dtype}{list(kind.shape)}"
     if isinstance(kind, Tuple):

@@ -24,7 +24,7 @@ def explained(ir: EnvIR, module: ModuleType) -> Iterator[None]:
         file, line = _user_location(ir, module, error)
         lines = [text for text in str(error).splitlines() if text and not text.startswith("Failed in nopython mode")]
         wrong = f"{ir.name} cannot be compiled here"
-        instead = "Write it in plain scalar arithmetic and the words of headrace.kernels.language.ops"
+        instead = "Write it in plain scalar arithmetic and functions of headrace.ops"
         raise EnvError(file, line, wrong, f"{instead}. Numba says: {' '.join(lines)[:300]}") from error
 
 

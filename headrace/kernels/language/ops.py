@@ -1,8 +1,9 @@
-"""The words an environment may use, the same on every target.
+"""The functions and types that an environment may use (headrace.ops), the same on every target.
 
-Types of State and Params fields: f32, i32, i8, u8, i16, u16, u32, boolean, array(dtype, *shape).
-Randomness: uniform, randint, normal, bits (key, draw number, ...). Arithmetic, in float32: sin, cos, tan, atan2, sqrt,
-exp, log, tanh, power, floor, ceil, absolute, sign, clip, select. Beside these Python's own abs, min, max, int, float.
+Types of State and Params fields: f32, i32, i8, u8, i16, u16, u32, boolean; in State also array(dtype, *shape).
+Random draws, by key and draw number: uniform, randint, normal, bits. Arithmetic, in float32: sin, cos, tan, atan2,
+sqrt, exp, log, tanh, power, floor, ceil, absolute, sign, clip, select. Python's abs, min, max, len, int, float and bool
+work too.
 
 Called from plain Python they work on NumPy scalars, so that an environment runs un-compiled under a debugger.
 """
@@ -51,14 +52,14 @@ boolean = np.bool_
 
 @dataclass(frozen=True)
 class Array:
-    """An array field of a State: changed in place, one view per environment."""
+    """An array field of a State: changed in place, with one view per environment."""
 
     dtype: type[np.generic]
     shape: tuple[int, ...]
 
 
 def array(dtype: type[np.generic], *shape: int) -> Array:
-    """What an array field is annotated with: `board: array(i8, 10, 5)`."""
+    """The annotation of an array field: `board: array(i8, 10, 5)`."""
     if not shape or min(shape) < 1:
         raise ValueError(f"array({dtype.__name__}, {', '.join(map(str, shape))}): give at least one size, each above 0")
     return Array(dtype, shape)
@@ -73,13 +74,13 @@ def _product(a, b):
 
 
 def prelude(decorator: str, own: str = CPU) -> str:
-    """The words as text of a Numba module, `decorator` before each: what compiled environments are written on.
+    """The ops as text of a Numba module, each under `decorator`; compiled environments call them.
 
-    Names it defines: `np`; F32(x) I32(x) U32(x) U64(x) I16 U16 I8 U8 BOOL, NumPy's types, which convert; every word;
+    Names it defines: `np`; F32(x) I32(x) U32(x) U64(x) I16 U16 I8 U8 BOOL, NumPy's types, which convert; every op;
     floor_divide(a, b) and floor_mod(a, b) of floats; and helpers that begin with an underscore.
-    own: functions that the target has its own of, which take the place of those in words_scalar. A target owes at
-    least `_product(a, b)`, a product that is never fused with a sum: on the CPU a function that says fastmath=False,
-    since it would inherit its caller's flags.
+    own: the target's own functions, which replace those of ops_scalar. A target must define `_product(a, b)`, a
+    product that is never fused with a sum: on the CPU with fastmath=False, because an inlined function inherits its
+    caller's flags.
     """
     kept = [function for name, function in functions().items() if f"def {name}(" not in own]
     return "\n\n".join([CONVERSIONS + own, *(f"{decorator}\n{source_text(function)}" for function in kept)])
@@ -94,7 +95,7 @@ f32, i32, u32 = F32, I32, U32
 
 
 def functions() -> dict[str, FunctionType]:
-    """Every function of words_scalar by name, in the order of the file."""
+    """Every function of ops_scalar by name, in the order of the file."""
     return {name: item for name, item in vars(ops_scalar).items() if inspect.isfunction(item)}
 
 

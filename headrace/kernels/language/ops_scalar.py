@@ -1,8 +1,8 @@
-"""The arithmetic of the words, written once, in float32 and without branches.
+"""The arithmetic of the ops, written once, in float32 and without branches.
 
-As it stands it is plain Python on NumPy scalars, for a debugger. `words.prelude` writes the same functions out for
-Numba (CPU and CUDA), `words_torch` binds the same code to tensors. They use nothing but the primitives at the top,
-which each target has its own of, so that every target performs the same operations in the same order.
+In this file it runs as plain Python on NumPy scalars, for a debugger. `ops.prelude` writes the same functions out for
+Numba (CPU and CUDA), `ops_torch` binds the same code to tensors. The functions use only the primitives at the top, of
+which each target may have its own version, so that every target performs the same operations in the same order.
 
 Polynomials: Cephes mathematical library (Moshier 1992); tanh: the rational of the Eigen library; inverse error
 function: Giles 2010, "Approximating the erfinv function". Random words: Philox4x32-10, see headrace.core.rng.
@@ -53,7 +53,7 @@ def power(a: f32, b: f32) -> f32:
     return F32(F32(a) ** F32(b))
 
 
-# Words below this line are shared by every target; for those above a target may have its own.
+# Functions below this line are shared by every target; those above a target may replace.
 
 
 def clip(x, low, high):
@@ -211,7 +211,7 @@ def log(x: f32) -> f32:
 
 
 def _byte(gray):
-    """A grey as the byte that stands for it, int32: rounded, half up; 0 below 0 and for NaN, 255 above 255."""
+    """A gray level as a byte, int32: rounded, half up; 0 below 0 and for NaN, 255 above 255."""
     gray = F32(gray)
     inside = select(gray > F32(0.0), select(gray < F32(255.0), gray, F32(255.0)), F32(0.0))
     return I32(inside + F32(0.5))

@@ -17,7 +17,7 @@ from headrace.kernels.language import ops_scalar
 from headrace.kernels.language.errors import EnvError
 
 MISSING = object()
-# NumPy's and math's names for words that are called otherwise here; equal names need no entry.
+# NumPy's and math's names of ops that have another name here; equal names need no entry.
 ALIASES = {"arctan2": "atan2", "pow": "power", "where": "select", "fabs": "abs", "absolute": "abs", "fmin": "min"}
 ALIASES |= {"minimum": "min", "maximum": "max", "fmax": "max", "float_power": "power", "mod": "floor_mod"}
 PYTHON = {abs: "abs", min: "min", max: "max"}
@@ -81,7 +81,7 @@ class Scope:
 
 
 def op_of(function: Any) -> str | None:
-    """The word that a callable stands for: a word itself, or math's, NumPy's or Python's function of that meaning."""
+    """The name of the op that a callable means: an op itself, or the same function of math, NumPy or Python."""
     name = getattr(function, "__name__", "")
     if getattr(function, "__module__", None) == ops_scalar.__name__:
         return name

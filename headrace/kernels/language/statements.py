@@ -12,13 +12,13 @@ from headrace.kernels.language.kinds import BOOL, I32, NONE, Array, Kind, Tuple,
 from headrace.kernels.language.typed import NUMBERS, Typed, call
 
 BANNED: dict[type[ast.AST], tuple[str, str]] = {
-    ast.Try: ("`try`", "Kernels raise nothing: test the condition instead"),
+    ast.Try: ("`try`", "Compiled environments cannot raise: test the condition instead"),
     ast.With: ("`with`", "Take it out of the environment"),
     ast.ClassDef: ("a class in a function", "Move it to module level"),
     ast.FunctionDef: ("a function in a function", "Move it to module level"),
     ast.Import: ("an import in a function", "Move it to the top of the file"),
     ast.ImportFrom: ("an import in a function", "Move it to the top of the file"),
-    ast.Raise: ("`raise`", "Kernels raise nothing: end the episode, or clip the value"),
+    ast.Raise: ("`raise`", "Compiled environments cannot raise: end the episode, or clip the value"),
     ast.Assert: ("`assert`", "Check it in a test, on headrace.single(cls)"),
     ast.Global: ("`global`", "Keep what changes in State"),
     ast.Nonlocal: ("`nonlocal`", "Keep what changes in State"),
@@ -109,7 +109,7 @@ class Statements:
             self.scope.fail(
                 node,
                 f"`{ast.unparse(target)}` is assigned to",
-                "A State is made anew: return State(...) or s._replace(...)",
+                "Return a new State instead: State(...) or s._replace(...)",
             )
         self.scope.fail(node, f"`{ast.unparse(target)}` is assigned to", "Assign to a name or to an array's entry")
 
@@ -165,7 +165,7 @@ class Statements:
                 "Change array fields of s, or out",
             )
         if self.role in ("observe", "pixel") and base.kind.field != "out":
-            seen = "observe only fills out" if self.role == "observe" else "pixel only returns a grey"
+            seen = "observe only fills out" if self.role == "observe" else "pixel only returns gray levels"
             self.scope.fail(node, f"{self.role} changes s.{base.kind.field}", f"Change it in step; {seen}")
         if whole or len(inner) < len(base.kind.shape):
             return self._fill(target, base, inner, typed, node)
@@ -223,9 +223,11 @@ class Statements:
         if self.expected is not None:
             self._check_result(typed, node)
             return [ast.Return(self.of.cast(typed, self.expected, node.value))]
-        kind = kinds.join(self.returned or typed.kind, typed.kind)
+        before = self.returned or typed.kind
+        kind = kinds.join(before, typed.kind)
         if kind is None:
-            self.scope.fail(node, f"{describe(typed.kind)} is returned, elsewhere {describe(self.returned)}", "Agree")  # type: ignore[arg-type]
+            wrong = f"{describe(typed.kind)} is returned, elsewhere {describe(before)}"
+            self.scope.fail(node, wrong, "Return one kind of value")
         self.returned = kind
         return [ast.Return(None if kind == NONE else self.of.cast(typed, kind, node.value))]
 
@@ -267,7 +269,7 @@ class Statements:
             self.scope.fail(
                 node,
                 f"pixel returns {found}, but observation_space has shape {shape}, {count} channels a frame",
-                f"Return a tuple of {count} greys, or give frames and [channels, height, width] that agree",
+                f"Return a tuple of {count} gray levels, or give frames and [channels, height, width] that agree",
             )
         self.scope.fail(node, f"{self.role} returns {found}", f"Return {wanted}")
 
@@ -321,7 +323,7 @@ _FORMS = {
     "reset": "State(...)",
     "step": "State(...), reward, terminated",
     "observe": "one float for each entry of observation_space, as a tuple",
-    "pixel": "one number from 0 to 255, the grey of this pixel",
+    "pixel": "one number from 0 to 255, the gray level of this pixel",
 }
 
 

@@ -18,7 +18,7 @@ DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch 
 
 
 class TensorEnvs:
-    """What TorchEnvs and CudaEnvs share: see headrace.kernels.targets.base for what each method owes."""
+    """What TorchEnvs and CudaEnvs share of headrace.kernels.targets.base.CompiledTarget."""
 
     def __init__(self, ir: EnvIR, floats: Tensor, integers: Tensor, arrays: Mapping[str, Tensor]) -> None:
         """floats [S + A, N]: fields, the return of each of A agents; integers [S + 2, N]: fields, length, episode;
@@ -45,7 +45,7 @@ class TensorEnvs:
         self.integers.copy_(integers)
 
     def check(self, rollout: Rollout) -> None:
-        """Raises ValueError where a rollout is not of these environments."""
+        """Raises ValueError for a rollout of another size or device."""
         expected = self.num_envs * self.ir.num_agents
         if rollout.num_envs != expected:
             raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {expected}")
@@ -58,18 +58,18 @@ class TensorEnvs:
         return {f.name: found[f.name].to(DTYPES[f.dtype], copy=True) for f in self.ir.state}
 
     def set_state(self, fields: Mapping[str, Tensor]) -> None:
-        """Put environments into given states; episode, length and return stay."""
+        """Set the fields of State; the episode's number, length and return stay."""
         for name, array in self.arrays.items():
             array.copy_(fields[name])
         self.keep(tuple(fields[f.name].to(self.device) for f in self.ir.state))
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers to go on from, bit for bit. Other backends can load them too."""
+        """Tensors and numbers that resume bit for bit. Other backends can load them too."""
         tensors = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
         return {"seed": self.seed} | {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict(). Raises ValueError where it is of other environments."""
+        """Resume from state_dict(). Raises ValueError where it is of other environments."""
         targets = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
         for name, target in targets.items():
             if name not in state or state[name].shape != target.shape:

@@ -108,7 +108,7 @@ MISTAKES |= {
         "observation_space is Box(0, 1",
         "from 0 to 255",
     ),
-    "flat picture": (changed("(2, 8, 8)", "(64,)", PIXELS), "class MyEnv", "(64,)", "for pictures Box(0, 255"),
+    "flat picture": (changed("(2, 8, 8)", "(64,)", PIXELS), "class MyEnv", "(64,)", "for pixels Box(0, 255"),
     "frames": (changed("frames = 2", "frames = 0", PIXELS), "class MyEnv", "frames is 0", "at least 1"),
     "frames without channels": (
         changed("(2, 8, 8)", "(8, 8)", PIXELS),
@@ -198,7 +198,7 @@ MISTAKES |= {
     "pictures of several": (
         changed("Box(-1.0, 1.0, (2,))", "Box(0, 255, (8, 8), np.uint8)", DUEL),
         "class MyEnv",
-        "2 agents and observations that are pictures",
+        "2 agents and pixel observations",
         "float32 Box",
     ),
 }

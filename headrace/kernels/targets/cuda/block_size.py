@@ -14,7 +14,7 @@ FILE = "block_sizes.json"
 def best(key: str, seconds: Callable[[int], float]) -> int:
     """The candidate that takes the fewest seconds, from the cache folder where it was found before.
 
-    key: names GPU, kernel and number of environments. Results do not depend on it: a thread is a environment.
+    key: names GPU, kernel and number of environments. Results do not depend on it: each thread is one environment.
     """
     path = cache.folder() / FILE
     with cache.locked(path.with_suffix(".lock")):

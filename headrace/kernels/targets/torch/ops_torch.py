@@ -120,7 +120,7 @@ def _as_float(n: Tensor) -> Tensor:
 
 
 def _op(name: str, batched: Callable[..., Tensor]) -> Callable[..., Any]:
-    """A word that is `batched` on tensors, and plain Python on numbers alone."""
+    """An op that is `batched` on tensors, and plain Python on numbers alone."""
     plain = getattr(ops, name)
 
     def op(*args: Any) -> Any:
@@ -145,12 +145,12 @@ def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]
 
 
 def namespace() -> dict[str, Any]:
-    """Names for the lowered code of an environment: words, conversions, and Python's own abs, min, max."""
+    """Names for the lowered code of an environment: ops, conversions, and Python's own abs, min, max."""
     return dict(_shared)
 
 
 def exact_namespace(device: torch.device) -> dict[str, Any]:
-    """As namespace(), but for pictures, which are equal byte for byte: every word is computed as on all other targets,
+    """As namespace(), but for pixels, which are equal byte for byte: every op is computed as on all other targets,
     and floats are tensors, since torch divides by a number in its own way."""
 
     def to_float(x: Any) -> Tensor:
@@ -167,12 +167,12 @@ def exact_namespace(device: torch.device) -> dict[str, Any]:
     found: dict[str, Any] = dict(_own)
     found |= {name: FunctionType(function.__code__, found, name) for name, function in ops.functions().items()}
     kept = ("I32", "U32", "U64", "BOOL", "select", "power", "_as_int", "_as_float")
-    # in place: words find each other in it
+    # in place: ops call each other by it
     found.update({name: _shared[name] for name in kept} | {"F32": to_float, "sqrt": sqrt})
     return found
 
 
-# The code of words_scalar, bound to these names instead of its own ...
+# The code of ops_scalar, bound to these names instead of its own ...
 _own: dict[str, Any] = {"__builtins__": __builtins__, "np": np, "abs": abs, "min": _minimum, "max": _maximum}
 _shared: dict[str, Any] = dict(_own)
 _shared |= {name: FunctionType(function.__code__, _shared, name) for name, function in ops.functions().items()}
