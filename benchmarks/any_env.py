@@ -1,4 +1,4 @@
-"""Environments that nobody here wrote, to the same return: Headrace beside Stable-Baselines3 with its zoo's settings.
+"""Third-party environments, to the same return: Headrace compared with Stable-Baselines3 and the settings of its zoo.
 
 LunarLander-v3 (Box2D) and HalfCheetah-v5 (MuJoCo): seconds of training until 100 deterministic episodes on Gymnasium's
 environment have the return asked for. Atari Pong: training steps a second, since its return takes hours on a CPU

@@ -31,12 +31,12 @@ TASKS = {
 class Judge:
     """Keeps the clock of a training, which starts when it is made, and leaves the time it takes itself out.
 
-    worlds: makes one environment of an episode. The run is given up after `seconds`; with throughput it ends then,
+    make_env: makes one environment. The run is given up after `seconds`; with throughput it ends then,
     nothing is evaluated, and the clock starts at the first call of over().
     """
 
-    def __init__(self, env: str, seconds: float, throughput: bool, worlds: Callable[[], gymnasium.Env]) -> None:
-        self.task, self.seconds, self.throughput, self.worlds = TASKS[env], seconds, throughput, worlds
+    def __init__(self, env: str, seconds: float, throughput: bool, make_env: Callable[[], gymnasium.Env]) -> None:
+        self.task, self.seconds, self.throughput, self.make_env = TASKS[env], seconds, throughput, make_env
         self.began, self.spent = time.perf_counter(), 0.0
         self.checked = self.first = 0
         self.row: dict[str, Any] = {"env": env, "throughput": throughput, "reached": False, "mean": None}
@@ -66,15 +66,15 @@ class Judge:
         return float(np.mean([*scouts, *self._returns(act, SCOUTS, EPISODES)])), EPISODES
 
     def _returns(self, act: Callable[[np.ndarray], np.ndarray], first: int, last: int) -> list[float]:
-        worlds = [self.worlds() for _ in range(first, last)]
-        observations = [world.reset(seed=SEED + first + i)[0] for i, world in enumerate(worlds)]
-        returns, running = [0.0] * len(worlds), list(range(len(worlds)))
+        envs = [self.make_env() for _ in range(first, last)]
+        observations = [env.reset(seed=SEED + first + i)[0] for i, env in enumerate(envs)]
+        returns, running = [0.0] * len(envs), list(range(len(envs)))
         while running:
             actions = act(np.stack([observations[i] for i in running]))
             for i, action in zip(running.copy(), actions, strict=True):
-                observations[i], reward, terminated, truncated, _ = worlds[i].step(action)
+                observations[i], reward, terminated, truncated, _ = envs[i].step(action)
                 returns[i] += float(reward)
                 if terminated or truncated:
                     running.remove(i)
-                    worlds[i].close()
+                    envs[i].close()
         return returns

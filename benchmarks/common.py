@@ -1,4 +1,4 @@
-"""What every benchmark needs: a machine's description, honest timing, a table for people and a JSON line for programs.
+"""What every benchmark needs: a machine's description, honest timing, a table for users and a JSON line for programs.
 
 Imports nothing but the standard library, because peers run these programs in interpreters of their own.
 """
@@ -157,7 +157,7 @@ def run_program(
 
 
 def process_start() -> float:
-    """time.time() when run_program() started this process; that of this call where nobody did."""
+    """time.time() when run_program() started this process; or that of this call."""
     return float(os.environ.get("HEADRACE_BENCHMARK_START", time.time()))
 
 

@@ -1,6 +1,6 @@
 """CPU or GPU: samples a second of PPO iterations by the size of the network, and the size from which the GPU wins.
 
-Worlds are left out: observations come from memory, so that acting and learning are what is measured. Three ways:
+Environments are left out: observations come from memory, so that acting and learning are what is measured. Three ways:
 all on the CPU (kernels where they serve); toggling, which acts on the CPU, learns on the GPU, and copies rollout and
 weights across; all on the GPU, as one CUDA graph where it can be captured. Without a GPU the first is printed alone.
 """
@@ -24,7 +24,7 @@ from headrace.parallel.placement import measured_file
 
 VECTOR, IMAGE = Box(-1, 1, (24,)), Box(0, 255, (4, 42, 42), np.uint8)
 ACTIONS = Discrete(6)
-BANK = 8  # observations of each world, shown in turn
+BANK = 8  # observations of each environment, shown in turn
 
 
 class Case(NamedTuple):
@@ -54,7 +54,7 @@ COLUMNS = ("network", "weights", "placement", "threads", "minibatch_size", "sps"
 
 
 class Shown:
-    """N worlds whose observations lie ready: stepping them costs one copy."""
+    """N environments whose observations lie ready: stepping them costs one copy."""
 
     name, backend = "Shown", "torch"
     action_space = ACTIONS

@@ -1,6 +1,6 @@
 """One library stepping one environment: started by env_throughput.py in a fresh process for each library.
 
-A stepper makes N worlds and gives a function that steps them all, the number of steps in one call, the share of these
+A stepper makes N environments and returns a function that steps them, the number of steps per call, the share of these
 that are valid, what runs them, and on how many threads. Random actions are drawn beforehand.
 """
 
@@ -40,7 +40,7 @@ def headrace(config: str, env_id: str, num_envs: int) -> Stepper:
     torch.set_num_threads(threads)  # it carries the edge of a rollout to the next one
     env = make(env_id, num_envs, threads=threads)
     size = np.prod(env.observation_space.shape) * env.observation_space.dtype.itemsize
-    # as one would train with so many worlds; of pictures as many rows as memory is there for
+    # as one would train with so many environments; of images as many rows as memory is there for
     num_steps = int(max(4, min(128, 524_288 // num_envs, MOST_BYTES // (num_envs * size))))
     columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
     rollout = Rollout(num_steps, env.num_envs, columns, env.device)
@@ -63,12 +63,12 @@ def headrace(config: str, env_id: str, num_envs: int) -> Stepper:
 
 
 def gymnasium(config: str, env_id: str, num_envs: int) -> Stepper:
-    """Gymnasium's own ways: a plain loop over one world, or its vector environments (next-step autoreset)."""
+    """Gymnasium's own ways: a plain loop over one environment, or its vector environments (next-step autoreset)."""
     import gymnasium as gym
 
     def one() -> gym.Env:
         if env_id == "PixelPendulum":
-            return pictures(gym.make("Pendulum-v1", disable_env_checker=True, render_mode="rgb_array"))
+            return images(gym.make("Pendulum-v1", disable_env_checker=True, render_mode="rgb_array"))
         return gym.make(env_id, disable_env_checker=True)
 
     if config == "loop":
@@ -84,8 +84,8 @@ def gymnasium(config: str, env_id: str, num_envs: int) -> Stepper:
     return vector(env, env.single_action_space, num_envs, "process" if config == "async" else "python", threads)
 
 
-def pictures(env: Any) -> Any:
-    """Gymnasium's own way to what PixelPendulum shows: two grey pictures of 42 x 42, from the renderer's."""
+def images(env: Any) -> Any:
+    """Gymnasium's own way to what PixelPendulum shows: two grayscale images of 42 x 42, from the renderer's."""
     from gymnasium import wrappers
 
     drawn = wrappers.AddRenderObservation(env, render_only=True)
@@ -94,7 +94,7 @@ def pictures(env: Any) -> Any:
 
 
 def plain_loop(env: Any) -> Stepper:
-    """One world, stepped and reset by hand: every step is valid."""
+    """One environment, stepped and reset in a loop: every step is valid."""
     actions = list(draw_actions(env.action_space, 1)[:, 0])
     env.reset(seed=0)
 

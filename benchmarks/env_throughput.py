@@ -1,7 +1,7 @@
-"""How many environment steps a second: Headrace beside Gymnasium, EnvPool and gymnax, from one world to a million.
+"""Environment steps per second: Headrace compared with Gymnasium, EnvPool and gymnax, from 1 to 2^20 environments.
 
 Actions are given (drawn beforehand), every output is written. Counted are valid steps: where a library needs a step to
-reset a world, that one is not. Each library runs in a process of its own, one after another (env_steppers.py).
+reset an environment, that one is not. Each library runs in a process of its own, one after another (env_steppers.py).
 Libraries that are not installed here are looked for in --peers-home, and left out with a word where there are none.
 """
 
@@ -14,7 +14,7 @@ from common import Neighbours, Row, finish, interpreter_with, parser, run_progra
 
 
 class Case(NamedTuple):
-    """A library, a way of using it, and the numbers of worlds that make sense for it."""
+    """A library, a way of using it, and the numbers of environments that make sense for it."""
 
     library: str
     config: str
@@ -53,7 +53,7 @@ def main() -> None:
         if case.library not in options.libraries or not sizes:
             continue
         if case.library == "gymnasium" and case.config != "loop" and options.env.startswith("Pixel"):
-            print(f"gymnasium {case.config} left out: with pictures, one step of 64 worlds takes seconds")
+            print(f"gymnasium {case.config} left out: with images, one step of 64 environments takes seconds")
             continue
         peer = options.peer_python if case.library != "headrace" else None
         python = peer or interpreter_with(case.module, options.peers_home)

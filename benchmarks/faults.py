@@ -45,7 +45,7 @@ CASES = [
     Case("step", "restart", 4, 90, 1, ""),
     Case("reset", "restart", 4, 60, 1, ""),
     Case("shape", "restart", 4, 50, 1, ""),
-    Case("constructor", "restart", 4, 20, 1, ""),  # when one that went wrong is made anew
+    Case("constructor", "restart", 4, 20, 1, ""),  # when one that went wrong is made again
     Case("kill", "restart", 3, 15, LOST, ""),
     Case("hang", "restart", 3, 5, LOST, ""),
     *(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 COLUMN, PAGE = 3.5, 7.2  # inches
-# Okabe & Ito 2008, told apart by all; each also has a marker of its own
+# Okabe & Ito 2008, safe for colour blindness; each also has a marker of its own
 STYLES = {
     "subprocess": ("#E69F00", "s"),
     "inline": ("#D55E00", "v"),
@@ -40,7 +40,7 @@ def dress(panel: Any) -> None:
 
 
 def line(panel: Any, name: str, x: Any, y: Any, label: str | None = None, **options: Any) -> None:
-    """A line in the colour and with the marker that belong to a way of running worlds."""
+    """A line in the colour and with the marker that belong to a way of running environments."""
     colour, marker = STYLES[name]
     look = {"color": colour, "marker": marker, "markersize": 3.5, "linewidth": 1.3, "markeredgewidth": 0}
     panel.plot(x, y, **{**look, "label": label, **options})

@@ -1,4 +1,4 @@
-"""FusedMLP beside plain torch on the CPU: forward, and forward with backward, by width and batch.
+"""FusedMLP compared with plain torch on the CPU: forward, and forward with backward, by width and batch.
 
 Stacks of 17 inputs, two hidden layers with ReLU, and one output, as critics have. Where the ratio is below 1 torch is
 faster: headrace.policies.fused_mlp.pays is that rule, and is switched off here.

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu.py --output results.json
 
-Each part is tried by itself: one that fails is reported, with its error, and the others go on. Worlds are counted in
-valid steps. Iterations are counted in steps of all worlds.
+Each part is tried by itself: one that fails is reported with its error, and the others run. Environments are counted in
+valid steps. Iterations are counted in steps of all environments.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 
 CUDA = torch.device("cuda")
-WORLDS = (1024, 16_384, 131_072, 1_048_576)
+NUM_ENVS = (1024, 16_384, 131_072, 1_048_576)
 LARGE = {"num_steps": 32, "epochs": 4, "hidden": (64, 64)}  # of PPO, as in ppo_throughput.py
-ITERATIONS = [(256, 2048), (4096, 32_768), (16_384, 131_072)]  # worlds, minibatch
+ITERATIONS = [(256, 2048), (4096, 32_768), (16_384, 131_072)]  # environments, minibatch
 COLUMNS = {
-    "worlds": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
+    "envs": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
     "iterations": ("num_envs", "minibatch_size", "backend", "precision", "way", "ms", "sps"),
 }
 
@@ -44,14 +44,14 @@ def main() -> None:
     default = Path(os.environ.get("OUT", HERE / "results")) / "gpu.json"
     flags.add_argument("--output", type=Path, default=default, help="a JSON file; by default in $OUT, if that is set")
     flags.add_argument("--seconds", type=float, default=0.3, help="of each measurement")
-    flags.add_argument("--without", nargs="+", default=[], help="parts to leave out: tests, check, worlds, ...")
+    flags.add_argument("--without", nargs="+", default=[], help="parts to leave out: tests, check, envs, ...")
     flags.add_argument("--peers-home", type=Path, default=HERE.parent / ".peers")
     options = flags.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks/gpu.py needs an NVIDIA GPU that torch can use, and there is none here")
     parts: dict[str, Callable[[], object]] = {
         "check": check,
-        "worlds": lambda: worlds(options.seconds),
+        "envs": lambda: environments(options.seconds),
         "iterations": lambda: iterations(options.seconds),
         "crossover": lambda: program("cpu_or_gpu.py", "--seconds", "0.2"),
         "peers": lambda: peers(options.peers_home, options.seconds),
@@ -111,11 +111,11 @@ def program(name: str, *arguments: str) -> Row:
     return found
 
 
-def worlds(seconds: float) -> list[Row]:
-    """Valid steps a second of worlds alone: launched one by one, as a graph, and many steps in one launch."""
+def environments(seconds: float) -> list[Row]:
+    """Valid steps a second of environments alone: launched one by one, as a graph, and many steps in one launch."""
     rows = []
     for name in ("CartPole-v1", "Pendulum-v1", "GridWorld"):
-        for num_envs in WORLDS:
+        for num_envs in NUM_ENVS:
             for backend in ("cuda", "torch") if name != "GridWorld" else ("cuda",):
                 rows += _ways(name, num_envs, backend, seconds)
     return rows
@@ -212,7 +212,7 @@ def peers(home: Path, seconds: float) -> Row:
     if python is None:
         print(f"gymnax is not installed, here or in {home}: left out")
         return {"left_out": "gymnax is not installed"}
-    flags = ("gymnax", "scan", "--env", "CartPole-v1", "--seconds", seconds, "--num-envs", *WORLDS)
+    flags = ("gymnax", "scan", "--env", "CartPole-v1", "--seconds", seconds, "--num-envs", *NUM_ENVS)
     return run_program(python, "env_steppers.py", *flags, timeout=150, env={"JAX_PLATFORMS": "cuda,cpu"})
 
 

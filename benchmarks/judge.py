@@ -43,22 +43,22 @@ class Evaluation:
 
     def __init__(self, env_id: str, task: Task, episodes: int = EPISODES) -> None:
         self.task = task
-        self.worlds = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(episodes)]
-        self.limit = self.worlds[0].spec.max_episode_steps
+        self.envs = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(episodes)]
+        self.limit = self.envs[0].spec.max_episode_steps
 
     def mean(self, act: Callable[[np.ndarray], np.ndarray]) -> tuple[float, bool]:
         """Mean return, and whether it was seen to the end: it is given up once the threshold is out of reach.
 
         act: observations [N, ...] float32 -> actions [N, ...], deterministic.
         """
-        observation = np.stack([world.reset(seed=SEED + i)[0] for i, world in enumerate(self.worlds)])
-        total, steps = np.zeros(len(self.worlds)), 0
-        running = np.arange(len(self.worlds))
+        observation = np.stack([env.reset(seed=SEED + i)[0] for i, env in enumerate(self.envs)])
+        total, steps = np.zeros(len(self.envs)), 0
+        running = np.arange(len(self.envs))
         while len(running):
-            actions = act(observation.astype(np.float32))  # of all, since another shape is compiled anew by some
+            actions = act(observation.astype(np.float32))  # of all, since another shape is compiled again by some
             over = np.zeros(len(running), bool)
             for k, i in enumerate(running):
-                observation[i], reward, terminated, truncated, _ = self.worlds[i].step(actions[i])
+                observation[i], reward, terminated, truncated, _ = self.envs[i].step(actions[i])
                 total[i] += float(reward)
                 over[k] = terminated or truncated
             steps += 1
@@ -69,7 +69,7 @@ class Evaluation:
 
     def _best_possible(self, total: np.ndarray, running: np.ndarray, steps: int) -> float:
         future = self.task.most_per_step * (self.limit - steps) + self.task.most_at_end
-        return float(total.sum() + len(running) * future) / len(self.worlds)
+        return float(total.sum() + len(running) * future) / len(self.envs)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How many samples a second on the CPU: PPO's learning call and acting, the kernels beside plain torch.
+"""How many samples a second on the CPU: PPO's learning call and acting, the kernels compared with plain torch.
 
 Both do the same work on the same rollout: all epochs and minibatches of one learning call, with clipping and Adam; or
 one decision for N observations, sampled. The kernels' results equal torch's within rounding (tested).

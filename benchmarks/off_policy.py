@@ -1,4 +1,4 @@
-"""Gradient steps a second of SAC, TD3, DDPG and DQN, and the time until SAC swings a pendulum up, beside SB3 and SBX.
+"""Gradient steps per second of SAC, TD3, DDPG and DQN, and the time to solve Pendulum, compared with SB3 and SBX.
 
 Every measurement has a process of its own; libraries take turns, so that a machine that slows down slows all alike.
 """

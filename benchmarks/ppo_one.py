@@ -12,7 +12,7 @@ from typing import Any
 from common import Neighbours, cores, versions
 from peers import PEERS, WORKS
 
-CHUNK = 65_536  # steps a call, of a library that has to be told beforehand
+CHUNK = 65_536  # steps a call, of a library that needs the number in advance
 XLA = ("sbx", "rejax")  # take a thread for each core they see
 
 

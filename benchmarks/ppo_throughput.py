@@ -1,4 +1,4 @@
-"""How many environment steps a second PPO trains: the whole loop, Headrace beside other libraries on the same work.
+"""Environment steps per second of PPO, the whole training loop: Headrace compared with other libraries.
 
 The configurations are `large` and `zoo` of peers/__init__.py: the same networks, hyperparameters, epochs and
 minibatches for all. Each library first tries its numbers of threads and keeps the best. Then libraries take turns, a
@@ -75,7 +75,7 @@ def best_threads(library: str, python: str, config: str, options: argparse.Names
 
 
 def quiet_run(library: str, python: str, config: str, seed: int, threads: int, options: argparse.Namespace) -> Row:
-    """A run that nobody disturbed, or else the least disturbed of those allowed."""
+    """An undisturbed run, or else the least disturbed of those allowed."""
     flags = ["--config", config, "--seed", seed, "--threads", threads]
     flags += ["--warm", options.warm, "--seconds", options.seconds]
     env = {"OMP_NUM_THREADS": str(threads), "HEADRACE_THREADS": str(threads)}
@@ -114,7 +114,7 @@ def summary(config: str, runs: list[Row], tried: Row) -> Row:
 
 
 def show(rows: list[Row]) -> None:
-    """The table for people."""
+    """The table for users."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -137,11 +137,11 @@ def show(rows: list[Row]) -> None:
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     ratio = row.get("headrace_ratio")
-    told = f"{ratio:.2f} x" if ratio else "" if row["library"] == "headrace" else "other work"
+    ratio_text = f"{ratio:.2f} x" if ratio else "" if row["library"] == "headrace" else "other work"
     spread = f"{row['sps_min']:,.0f} .. {row['sps_max']:,.0f}"
     others = f"{row['others_cpu']:.2f}" + (" !" if row["others_cpu"] > QUIET else "")
     runs = f"{row['repeats']} of {row['tries']}"
-    return PEERS[row["library"]].label, str(row["threads"]), f"{row['sps']:,.0f}", spread, told, others, runs
+    return PEERS[row["library"]].label, str(row["threads"]), f"{row['sps']:,.0f}", spread, ratio_text, others, runs
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Where the time of 100 training steps goes, on each backend: stepping worlds, deciding, learning, the rest.
+"""Where the time of 100 training steps goes, on each backend: stepping environments, deciding, learning, the rest.
 
 PPO on CartPole-v1, 4 iterations of 25 steps with 4 epochs, as the trainer's own timer divides them; then 100 steps of
-the worlds alone under Python's profiler, to name the functions in which a backend spends them. Where a processor does
+the environments alone under Python's profiler, to find the functions that take the time. Where a processor does
 not let programs read its clock, the kernel's collecting cannot be divided, and counts as other.
 """
 
@@ -12,7 +12,7 @@ import pstats
 from pathlib import Path
 from typing import Any
 
-from async_worlds import AsyncWorlds
+from async_vector import AsyncEnvs
 from common import Neighbours, Row, finish, parser, table
 from figures import COLUMN, canvas, save
 
@@ -38,7 +38,7 @@ def main() -> None:
         rows.append(measure(backend, options.num_envs, options.repeats))
     print(table(rows, COLUMNS))
     for row in rows:
-        print(f"\n100 steps of the worlds alone, {BACKENDS[row['backend']]}: own time by Python's profiler")
+        print(f"\n100 steps of the environments alone, {BACKENDS[row['backend']]}: own time by Python's profiler")
         print(table(row["hot"], ("function", "calls", "ms")))
     print(f"figure: {draw(rows, options.results)}")
     finish("profile_steps", rows, options, neighbours, env="CartPole-v1")
@@ -47,7 +47,7 @@ def main() -> None:
 def measure(backend: str, num_envs: int, repeats: int) -> Row:
     """The median of some profiles of 100 steps."""
     neighbours = Neighbours()
-    source: Any = AsyncWorlds("CartPole-v1", num_envs) if backend == "subprocess" else "CartPole-v1"
+    source: Any = AsyncEnvs("CartPole-v1", num_envs) if backend == "subprocess" else "CartPole-v1"
     choice = {} if backend == "subprocess" else {"num_envs": num_envs, "backend": backend}
     trainer = Trainer("ppo", source, **choice, **settings(num_envs))
     trainer.iterate()
@@ -82,7 +82,7 @@ def profile(trainer: Trainer) -> Row:
 
 
 def hot_functions(trainer: Trainer) -> list[Row]:
-    """The functions in which 100 steps of the worlds spend most time of their own."""
+    """The functions in which 100 steps of the environments spend most time of their own."""
     rollout, env = trainer.collector.rollout, trainer.env
     profiler = cProfile.Profile()
     profiler.enable()

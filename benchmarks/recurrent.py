@@ -1,4 +1,4 @@
-"""Steps a second of PPO with an LSTM, beside sb3-contrib's RecurrentPPO: the same network, batches and epochs.
+"""Steps a second of PPO with an LSTM, compared with sb3-contrib's RecurrentPPO: the same network, batches and epochs.
 
 A process for each measurement; the libraries take turns. An LSTM of 256 (sb3-contrib's own) or 64 for actor and critic
 each, right on the observations of CartPole-v1; 8 environments, 128 steps, 10 epochs of minibatches of 128 rows.

@@ -40,7 +40,7 @@ def headrace_rate(size: int, length: int, seconds: float) -> dict[str, Any]:
         iterations.append(trainer.iterate())
 
     found = throughput(iterate, ENVS * STEPS, seconds)
-    counted = trainer.steps / (len(iterations) * ENVS * STEPS)  # rows that only reset a world do not count
+    counted = trainer.steps / (len(iterations) * ENVS * STEPS)  # rows that only reset an environment do not count
     return found | {name: rate * counted for name, rate in found.items() if name.startswith("sps")}
 
 

@@ -1,7 +1,7 @@
 """PPO on each backend: return on Gymnasium's own CartPole-v1 against wall time, mean and band of 5 seeds.
 
-The same PPO with the same hyperparameters (`large`, peers/__init__.py) steps worlds inline in Python, as batched torch,
-and as a compiled kernel; Stable-Baselines3 trains on the same settings beside it. Two more lines show what each reaches
+The same PPO with the same hyperparameters (`large`, peers/__init__.py) steps environments inline in Python, as batched
+torch, and as a compiled kernel; Stable-Baselines3 trains with the same settings. Two more lines show what each reaches
 with settings tuned for it: Headrace's for CartPole, SB3's zoo's. Time spent looking is left out, compiled kernels are
 in the cache.
 """

@@ -1,6 +1,6 @@
 """Do two checkouts learn the same bits? Weights are hashed after some updates of every algorithm on every kind of env.
 
-    python benchmarks/same_bits.py OLD NEW      # two checkouts, each beside the same Python
+    python benchmarks/same_bits.py OLD NEW      # two checkouts, with the same Python
     python benchmarks/same_bits.py . .          # one checkout against itself
     python benchmarks/same_bits.py . . --threads 1 2 --only "ppo"
 

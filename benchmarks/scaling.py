@@ -52,7 +52,7 @@ def main() -> None:
     )
     print(table(best(lines), ("env", "rule", "rule_envs", "fixed", "fixed_envs", "ratio")))
     print("best median seconds over the numbers of envs; ratio: rule / fixed")
-    picture(lines, options.results)
+    plot(lines, options.results)
     finish("scaling", rows, options, neighbours, give_up=options.give_up, fitted=FITTED)
 
 
@@ -109,7 +109,7 @@ def best(lines: list[Row]) -> list[Row]:
     return found
 
 
-def picture(lines: list[Row], folder: Path) -> None:
+def plot(lines: list[Row], folder: Path) -> None:
     """Seconds, and updates, until held against the number of envs; a cross on top where runs were given up."""
     names = list(dict.fromkeys(line["env"] for line in lines))
     figure, first = canvas(PAGE, 3.4)

@@ -12,7 +12,7 @@ from judge import Judge
 
 START = process_start()
 NO_LIMIT = 10**12  # steps: runs are given up after seconds of training, the same for every number of envs
-OWN = {"Catch": 9}  # worlds that are not Gymnasium's, and the steps of an episode: the original is their plain Python
+OWN = {"Catch": 9}  # not in Gymnasium, with the steps of an episode: the reference is their plain Python
 
 
 def main() -> None:

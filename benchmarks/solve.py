@@ -29,7 +29,10 @@ def main() -> None:
     flags.add_argument("--seeds", default="0-9", help="as in 0-9 or 3,5,8")
     flags.add_argument("--cache", nargs="+", default=["warm"], choices=("warm", "cold"), help="of compiled kernels")
     flags.add_argument(
-        "--config", nargs="+", choices=("own", *WORKS), help="own: Headrace's for each world; zoo, large: for all alike"
+        "--config",
+        nargs="+",
+        choices=("own", *WORKS),
+        help="own: Headrace's for each environment; zoo, large: for all alike",
     )
     flags.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings for Headrace")
     flags.add_argument("--threads", type=int, help="of every library; by default as many as each likes")

@@ -1,9 +1,9 @@
 """The time of one step against the number of environments: processes, batched torch, the compiled kernel.
 
-CartPole-v1, one world to 2^17. `subprocess` is Gymnasium's AsyncVectorEnv, a process for each world. On a machine with
+CartPole-v1, 1 to 2^17 environments. `subprocess` is Gymnasium's AsyncVectorEnv, a process for each. On a machine with
 a GPU also torch there and the CUDA kernel at several numbers of threads a block. Where a line turns from flat to
-straight up, more worlds begin to cost more time: the turning point is the first N whose step takes twice as long as
-that of one world.
+straight up, more environments take more time: the turning point is the first N whose step takes twice as long as
+that of one environment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     print(table([in_microseconds(row) for row in rows], COLUMNS))
     points = turning_points(rows)
     for name, num_envs in points.items():
-        print(f"{name}: the turning point is at {num_envs:,} worlds" if num_envs else f"{name}: no turning point")
+        print(f"{name}: the turning point is at {num_envs:,} environments" if num_envs else f"{name}: no turning point")
     print(f"figure: {draw(rows, options.results)}")
     finish("step_time", rows, options, neighbours, env="CartPole-v1", turning_points=points)
 
@@ -52,7 +52,7 @@ def in_microseconds(row: Row) -> Row:
 
 
 def turning_points(rows: list[Row]) -> dict[str, int | None]:
-    """By way: the first number of worlds whose step takes twice as long as the fewest worlds'."""
+    """By way: the first number of environments whose step takes twice as long as the fewest environments'."""
     points = {}
     for name in dict.fromkeys(row["config"] for row in rows):
         line = [row for row in rows if row["config"] == name]

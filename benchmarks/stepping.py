@@ -1,4 +1,4 @@
-"""Ways to step N worlds of one class, for step_time.py and work_per_step.py: each as a call that takes some steps.
+"""Ways to step N environments of one class, for step_time.py and work_per_step.py: each is a call of several steps.
 
 Headrace's backends step into the columns of a rollout, as in training. Random actions are drawn beforehand.
 """
@@ -22,7 +22,7 @@ ACTIONS = 64  # rows of actions, used in turn
 
 
 class Way(NamedTuple):
-    """How worlds are run. name: as in rows; label: in figures; most: worlds beyond which it makes no sense."""
+    """How environments are run. name: as in rows; label: in figures; most: the largest sensible number."""
 
     name: str
     label: str
@@ -47,7 +47,7 @@ def ways() -> list[Way]:
 
 
 def measure(way: Way, kernel: type, original: Callable[[], gymnasium.Env], num_envs: int, seconds: float) -> Row:
-    """Seconds of one step of all worlds: the median of three windows, the shortest, the longest."""
+    """Seconds of one step of all environments: the median of three windows, the shortest, the longest."""
     neighbours = Neighbours()
     if way is SUBPROCESS:
         step, steps, close = subprocess_step(original, num_envs)
@@ -56,12 +56,12 @@ def measure(way: Way, kernel: type, original: Callable[[], gymnasium.Env], num_e
     rate = throughput(step, steps, seconds)
     close()  # ended processes count as this one's, not as other programs
     times = {"step_s": 1 / rate["sps"], "step_s_min": 1 / rate["sps_max"], "step_s_max": 1 / rate["sps_min"]}
-    worlds = {"num_envs": num_envs, "sps": rate["sps"] * num_envs}
-    return {"library": "headrace", "config": way.name, **worlds, **times, "others_cpu": neighbours.busy()}
+    counts = {"num_envs": num_envs, "sps": rate["sps"] * num_envs}
+    return {"library": "headrace", "config": way.name, **counts, **times, "others_cpu": neighbours.busy()}
 
 
 def subprocess_step(original: Callable[[], gymnasium.Env], num_envs: int) -> tuple[Callable[[], Any], int, Any]:
-    """Gymnasium's AsyncVectorEnv: a process for each world."""
+    """Gymnasium's AsyncVectorEnv: a process for each environment."""
     env = gymnasium.vector.AsyncVectorEnv([original] * num_envs)
     env.reset(seed=0)
     drawn, turn = np.random.default_rng(0).integers(0, 2, (ACTIONS, num_envs)), 0
@@ -77,22 +77,22 @@ def subprocess_step(original: Callable[[], gymnasium.Env], num_envs: int) -> tup
 def rollout_step(way: Way, kernel: type, num_envs: int) -> tuple[Callable[[], Any], int, Any]:
     """A whole rollout a call. On a GPU it is captured once in a CUDA graph, and waited for."""
     num_steps = max(4, min(64, 524_288 // num_envs))
-    worlds, device = make(way, kernel, num_envs)
+    envs, device = make(way, kernel, num_envs)
     columns = env_columns(kernel.observation_space) | {"action": action_column(kernel.action_space)}
     rollout = Rollout(num_steps, num_envs, columns, device)
-    worlds.reset(rollout, 0)
+    envs.reset(rollout, 0)
     rollout.action.copy_(torch.randint(0, kernel.action_space.n, rollout.action.shape))
 
     def step() -> None:
         for t in range(num_steps):
-            worlds.step(rollout, t)
+            envs.step(rollout, t)
         rollout.continue_from(rollout)
 
     return (captured(step) if device.type == "cuda" else step), num_steps, lambda: None
 
 
 def make(way: Way, kernel: type, num_envs: int) -> tuple[Any, torch.device]:
-    """The worlds, and where they are."""
+    """The environments, and where they are."""
     if way.block:
         from headrace.kernels.targets.cuda.env import CudaEnvs
 

@@ -1,6 +1,6 @@
-"""The time of one step against the work in it, CartPole with its computation repeated, and the number of worlds.
+"""The time of one step against the work in it, CartPole with its computation repeated, and the number of environments.
 
-Each repetition is a sub-step that needs the one before (repeated.py). As the work grows, what it costs to hand a world
+Each repetition is a sub-step that needs the one before (repeated.py). As the work grows, the cost of passing one
 to a process, or an operation to torch, weighs less and less; the figure shows from where on.
 """
 
@@ -16,8 +16,8 @@ from figures import PAGE, canvas, dress, line, save
 
 TIMES = (1, 4, 16, 64, 256)
 SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16_384)
-SHOWN = (1, 16, 256)  # repetitions in the figure against the number of worlds
-COMMON = 64  # worlds in the figure against the work
+SHOWN = (1, 16, 256)  # repetitions in the figure against the number of environments
+COMMON = 64  # environments in the figure against the work
 COLUMNS = ("config", "times", "num_envs", "step_us", "step_us_max", "sps", "others_cpu")
 WAYS = (stepping.SUBPROCESS, stepping.TORCH, stepping.KERNEL)
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def draw(rows: list[Row], folder: Path) -> Path:
-    figure, (work, worlds) = canvas(PAGE, 2.9, 2, sharey=True)
+    figure, (work, number) = canvas(PAGE, 2.9, 2, sharey=True)
     common = max(n for n in {row["num_envs"] for row in rows} if n <= COMMON)
     shown = [times for times in dict.fromkeys(row["times"] for row in rows) if times in SHOWN]
     for way in WAYS:
@@ -55,15 +55,15 @@ def draw(rows: list[Row], folder: Path) -> Path:
         line(work, way.name, [row["times"] for row in at], [row["step_s"] for row in at], way.label)
         for times, dash in zip(shown, ("-", "--", ":"), strict=False):
             at = [row for row in mine if row["times"] == times]
-            line(worlds, way.name, [row["num_envs"] for row in at], [row["step_s"] for row in at], linestyle=dash)
+            line(number, way.name, [row["num_envs"] for row in at], [row["step_s"] for row in at], linestyle=dash)
     for times, dash in zip(shown, ("-", "--", ":"), strict=False):
-        line(worlds, "kernel", [], [], f"{times} x", linestyle=dash, color="0.3", marker="")
+        line(number, "kernel", [], [], f"{times} x", linestyle=dash, color="0.3", marker="")
     work.set_ylabel("time of one step of all (s)")
     work.set_xlabel("work in a step (sub-steps)")
     work.set_title(f"(a) {common} environments", loc="left")
-    worlds.set_xlabel("number of environments")
-    worlds.set_title("(b) by sub-steps in a step", loc="left")
-    for panel in (work, worlds):
+    number.set_xlabel("number of environments")
+    number.set_title("(b) by sub-steps in a step", loc="left")
+    for panel in (work, number):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
         dress(panel)

@@ -1,9 +1,9 @@
-"""Worlds in processes: steps a second of ours, Gymnasium's, Stable-Baselines3's and TorchRL's, side by side.
+"""Environments in processes: steps a second of ours, Gymnasium's, Stable-Baselines3's and TorchRL's, side by side.
 
-The worlds do nothing but take their time (timed_world.py): 0 to 2000 microseconds a step, computing or sleeping, each
+The environments only take time (timed_env.py): 0 to 2000 microseconds a step, computing or sleeping, each
 step alike or one in a hundred a hundred times longer. `of_ideal` is the share of what `cores` cores would step if
-nothing was lost, for worlds that compute; `times_sb3` compares with SubprocVecEnv. Then, with a policy that acts:
-all workers together, in halves, and each at its own pace. Every measurement has a process of its own.
+nothing was lost, for environments that compute; `times_sb3` compares with SubprocVecEnv. Then, with a policy that acts:
+with sync, double-buffered and async collection. Every measurement has a process of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     neighbours, pythons = Neighbours(), found(options)
     rows: list[Row] = []
     if "stepping" in options.parts:
-        rows += [row for world in kinds(options) for row in stepping(world, pythons, options)]
+        rows += [row for task in kinds(options) for row in stepping(task, pythons, options)]
         columns = ("us", "steps", "library", "workers", "sps", "of_ideal", "times_sb3", "others_cpu")
         print(table([row for row in rows if row["library"] != "alone"], columns))
     if "cartpole" in options.parts:
@@ -43,7 +43,7 @@ def main() -> None:
         rows += more
     if "collecting" in options.parts:
         acting = collecting(options)
-        columns = ("us", "steps", "workers", "num_steps", "pace", "drop_slowest", "sps", "times_together")
+        columns = ("us", "steps", "workers", "num_steps", "collection", "drop_slowest", "sps", "times_together")
         print(table(acting, (*columns, "dead_share", "others_cpu")))
         rows += acting
     finish("workers", rows, options, neighbours)
@@ -63,23 +63,23 @@ def found(options: argparse.Namespace) -> dict[str, str]:
 
 
 def kinds(options: argparse.Namespace) -> list[Row]:
-    """The worlds of the comparison."""
-    worlds = [
+    """The environments of the comparison."""
+    tasks = [
         {"us": us, "sleeping": sleeping, "heavy": heavy}
         for us in options.us
         for sleeping in (False, True)
         for heavy in (False, True)
         if us or not (sleeping or heavy)
     ]
-    return worlds
+    return tasks
 
 
-def stepping(world: Row, pythons: dict[str, str], options: argparse.Namespace) -> list[Row]:
-    """All libraries on one kind of world, and a world alone."""
-    alone = measured("alone", sys.executable, world, options)
-    rows = [measured(library, python, world, options) for library, python in pythons.items() if library != "envpool"]
+def stepping(task: Row, pythons: dict[str, str], options: argparse.Namespace) -> list[Row]:
+    """All libraries on one kind of environment, and an environment alone."""
+    alone = measured("alone", sys.executable, task, options)
+    rows = [measured(library, python, task, options) for library, python in pythons.items() if library != "envpool"]
     compare(rows)
-    if not world["sleeping"]:
+    if not task["sleeping"]:
         for row in rows:
             row["of_ideal"] = row["sps"] / (cores() * alone["sps"])
     return [alone, *rows]
@@ -93,44 +93,44 @@ def compare(rows: list[Row]) -> None:
 
 
 def collecting(options: argparse.Namespace) -> list[Row]:
-    """With a policy: worlds of equal steps on the cores' workers, and slow ones in a process each."""
+    """With a policy: environments of equal steps on the cores' workers, and slow ones in a process each."""
     equal = [
-        {"us": us, "workers": cores(), "num_steps": 64, "pace": pace}
+        {"us": us, "workers": cores(), "num_steps": 64, "collection": mode}
         for us in options.us
-        for pace in ("sync", "double_buffered", "async")
+        for mode in ("sync", "double_buffered", "async")
     ]
     slow = [
         {"us": SLOW, "heavy": True, "sleeping": True, "workers": options.num_envs, "num_steps": steps} | how
         for steps in ((32,) if options.quick else (32, 128))
         for how in (
-            {"pace": "sync"},
-            {"pace": "async"},
-            {"pace": "async", "drop_slowest": 0.25},
+            {"collection": "sync"},
+            {"collection": "async"},
+            {"collection": "async", "drop_slowest": 0.25},
         )
     ]
     rows = [measured("collecting", sys.executable, kind, options) for kind in equal + slow]
     together = None
     for row in rows:
-        together = row["sps"] if row["pace"] == "sync" else together
+        together = row["sps"] if row["collection"] == "sync" else together
         row["times_together"] = row["sps"] / together if together else None
     return rows
 
 
-def measured(library: str, python: str, world: Row, options: argparse.Namespace) -> Row:
-    """One measurement. Ours has a worker for each core where worlds compute, one for each world where they sleep."""
-    workers = world.get("workers") or (options.num_envs if world.get("sleeping") else None)
+def measured(library: str, python: str, task: Row, options: argparse.Namespace) -> Row:
+    """One measurement. Headrace has a worker per core if environments compute, one per environment if they sleep."""
+    workers = task.get("workers") or (options.num_envs if task.get("sleeping") else None)
     words: list[Any] = ["--num-envs", options.num_envs] + (["--workers", workers] if workers else [])
     # a rollout with slow steps takes longer than a window
-    words += ["--seconds", 3 * options.seconds if world.get("heavy") else options.seconds]
-    for name, value in world.items():
+    words += ["--seconds", 3 * options.seconds if task.get("heavy") else options.seconds]
+    for name, value in task.items():
         if name != "workers":
             words += [f"--{name.replace('_', '-')}"] * (value is True)
             words += [] if isinstance(value, bool) else [f"--{name.replace('_', '-')}", value]
     neighbours = Neighbours()
     row = run_program(python, "workers_one.py", library, *words, timeout=120)
-    tail = "heavy-tailed" if world.get("heavy") else "equal"
-    about = {"library": library, "task": "timed", **world, "num_envs": options.num_envs}
-    about["steps"] = f"{'sleeping' if world.get('sleeping') else 'computing'}, {tail}"
+    tail = "heavy-tailed" if task.get("heavy") else "equal"
+    about = {"library": library, "task": "timed", **task, "num_envs": options.num_envs}
+    about["steps"] = f"{'sleeping' if task.get('sleeping') else 'computing'}, {tail}"
     row["workers"] = row["workers"] or workers if library in OURS else options.num_envs
     return {**about, **row, "others_cpu": neighbours.busy()}
 

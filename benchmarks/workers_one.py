@@ -1,4 +1,4 @@
-"""One library stepping worlds in processes, in an interpreter of its own: started by workers.py."""
+"""One library stepping environments in processes, in an interpreter of its own: started by workers.py."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 from common import throughput, versions
-from timed_world import TimedWorld
+from timed_env import TimedEnv
 
 ACTIONS = 64  # rows of actions, used in turn
 STEPS = 64  # of a rollout
-Step = tuple[Callable[[], Any], int, Callable[[], Any]]  # a call, the rows it steps all worlds through, the closing
+Step = tuple[Callable[[], Any], int, Callable[[], Any]]  # a call, the steps it takes, and close()
 
 
-def worlds(options: argparse.Namespace) -> Callable[[], gymnasium.Env]:
-    """What makes one world."""
+def make_env(options: argparse.Namespace) -> Callable[[], gymnasium.Env]:
+    """What makes one environment."""
     if options.task == "CartPole-v1":
         return functools.partial(gymnasium.make, "CartPole-v1", disable_env_checker=True)
-    return functools.partial(TimedWorld, options.us * 1e-6, options.sleeping, options.heavy)
+    return functools.partial(TimedEnv, options.us * 1e-6, options.sleeping, options.heavy)
 
 
 def actions(num_envs: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def headrace(options: argparse.Namespace) -> Step:
     from headrace.data.spaces import action_column, env_columns
     from headrace.envs.workers.env import WorkerEnv
 
-    env = WorkerEnv(worlds(options), options.num_envs, "timed", options.workers)
+    env = WorkerEnv(make_env(options), options.num_envs, "timed", options.workers)
     rollout = env.rollout(STEPS, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
     rollout.action.copy_(torch.from_numpy(actions(options.num_envs)[:STEPS]))
     env.reset(rollout, 0)
@@ -71,7 +71,7 @@ def collecting(options: argparse.Namespace) -> Step:
 
     trainer = Trainer(
         "ppo",
-        worlds(options),
+        make_env(options),
         num_envs=options.num_envs,
         workers=options.workers,
         num_steps=options.num_steps,
@@ -94,29 +94,29 @@ def collecting(options: argparse.Namespace) -> Step:
 
 
 def gymnasium_async(options: argparse.Namespace) -> Step:
-    """AsyncVectorEnv, a process for each world."""
-    env = gymnasium.vector.AsyncVectorEnv([worlds(options)] * options.num_envs)
+    """AsyncVectorEnv, a process for each environment."""
+    env = gymnasium.vector.AsyncVectorEnv([make_env(options)] * options.num_envs)
     env.reset(seed=0)
     return in_turn(env.step, actions(options.num_envs), env.close)
 
 
 def sb3(options: argparse.Namespace) -> Step:
-    """SubprocVecEnv, a process for each world."""
+    """SubprocVecEnv, a process for each environment."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    env = SubprocVecEnv([worlds(options)] * options.num_envs)
+    env = SubprocVecEnv([make_env(options)] * options.num_envs)
     env.seed(0)
     env.reset()
     return in_turn(env.step, actions(options.num_envs), env.close)
 
 
 def torchrl(options: argparse.Namespace) -> Step:
-    """ParallelEnv, a process for each world; worlds that have ended are reset."""
+    """ParallelEnv, a process for each environment; environments that have ended are reset."""
     import torch
     from torchrl.envs import GymWrapper, ParallelEnv
 
     torch.set_num_threads(1)
-    make = worlds(options)
+    make = make_env(options)
     env = ParallelEnv(options.num_envs, lambda: GymWrapper(make(), categorical_action_encoding=True))
     env.set_seed(0)
     now = env.reset()
@@ -139,18 +139,18 @@ def envpool(options: argparse.Namespace) -> Step:
 
 
 def alone(options: argparse.Namespace) -> Step:
-    """One world in this process, without any vector: what a step takes."""
-    world = worlds(options)()
-    world.reset(seed=0)
+    """One environment in this process, without any vector: what a step takes."""
+    env = make_env(options)()
+    env.reset(seed=0)
 
     def step() -> None:
         for _ in range(STEPS):
-            ended = world.step(0)[2:4]
+            ended = env.step(0)[2:4]
             if any(ended):
-                world.reset()
+                env.reset()
 
     options.num_envs = 1
-    return step, STEPS, world.close
+    return step, STEPS, env.close
 
 
 LIBRARIES = {

@@ -51,7 +51,7 @@ def test_the_judge_looks_at_all_episodes_only_where_the_first_are_good(judge):
         asked.append(len(observation))
         return np.full(len(observation), value)
 
-    trial = judge(worlds=Coin)
+    trial = judge(make_env=Coin)
     assert not trial.over(32_767, act) and not asked, "not yet"
     assert not trial.over(32_768, lambda observation: act(observation, 10.0))
     assert asked == [10] and trial.row["mean"] == 10
@@ -61,13 +61,13 @@ def test_the_judge_looks_at_all_episodes_only_where_the_first_are_good(judge):
 
 
 def test_a_run_is_given_up_when_its_time_is_up(judge):
-    trial = judge(worlds=Coin, seconds=0.0)
+    trial = judge(make_env=Coin, seconds=0.0)
     assert trial.over(1, lambda observation: np.zeros(len(observation)))
     assert not trial.row["reached"] and trial.row["mean"] == 0
 
 
 def test_throughput_counts_from_the_first_call(judge):
-    trial = judge(worlds=Coin, seconds=0.0, throughput=True)
+    trial = judge(make_env=Coin, seconds=0.0, throughput=True)
     assert not trial.over(100, act=None)
     assert trial.over(300, act=None)
     assert trial.row["steps"] == 200 and not trial.row["reached"]

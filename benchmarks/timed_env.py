@@ -1,4 +1,4 @@
-"""A world whose steps take a known time: what is left of a core's time is what a vector of environments costs."""
+"""An environment whose steps take a known time: the rest of a core's time is the overhead of a vector environment."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 EPISODE = 1000  # steps
-RARE, TIMES = 0.01, 100.0  # of heavy-tailed worlds: the share of slow steps, and how much longer they take
+RARE, TIMES = 0.01, 100.0  # of heavy-tailed environments: the share of slow steps, and how much longer they take
 
 
-class TimedWorld(gymnasium.Env):
+class TimedEnv(gymnasium.Env):
     """seconds: of a step, in the mean. sleeping: it waits, as for a device or a network; else it computes.
     heavy: one step in a hundred takes a hundred times as long as the others."""
 

@@ -1,4 +1,4 @@
-"""Gymnasium's AsyncVectorEnv, a process for each world, as an Env that Headrace trains on."""
+"""Gymnasium's AsyncVectorEnv, a process for each environment, as an Env that Headrace trains on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from headrace.data.rollout import Rollout
 
 
-class AsyncWorlds:
+class AsyncEnvs:
     """See headrace.envs.base.Env. Gymnasium's own next-step autoreset is the rollout's."""
 
     backend = "subprocess"
