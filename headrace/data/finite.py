@@ -28,7 +28,7 @@ class NotFinite(ArithmeticError):
 def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
     """Raise NotFinite, naming column, env and step, where any float of a rollout is NaN or infinite.
 
-    first_step: steps each env had taken before the rollout, dead rows included. steps: valid ones, of all envs.
+    first_step: steps each env had taken before the rollout, masked rows included. steps: valid ones, of all envs.
     A sum is finite only if all of it is: one reduction of each column and one wait for the device. A closer look
     follows only where the sum of all is not.
     """

@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     reward: Tensor  # [B]: sum of gamma^k reward over the steps taken
     discount: Tensor  # [B]: of the value of next_observation: gamma^steps, 0 after a termination
     next_observation: Any  # [B, ...]: after those steps
-    weight: Tensor  # [B]: 1, and 0 for dead rows; a loss is sum(weight * x) over the number of those above 0
+    weight: Tensor  # [B]: 1, and 0 for masked rows; a loss is sum(weight * x) over the number of those above 0
     rows: Tensor  # int64 [B]: where they lie in the ring, time * N + env
 
     def __getitem__(self, index: Any) -> Any:
@@ -175,7 +175,7 @@ class Replay:
 
 
 def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), beside: int = 0) -> str:
-    """The memory that a Replay will take, in words for people.
+    """The memory that a Replay will take, in words for users.
 
     like, capacity, extra: as the Replay's. beside: bytes a step takes beside the columns, such as priorities.
     Raises MemoryError, with the numbers, where that is more than the device has free.

@@ -63,7 +63,7 @@ class SequenceReplay(Replay):
     def draw(self, random: Tensor) -> Tensor:
         """Rows of minibatches, int64 [..., B], by uniform draws [..., B, DRAWS], of which a few are used.
 
-        Drawn are whole sequences, those alike whose last row's n-step successor has been written; dead rows within
+        Drawn are whole sequences, those alike whose last row's n-step successor has been written; masked rows within
         them come along, and weigh 0. Raises ValueError where sequence_length does not divide B.
         """
         length, envs = self.sequence_length, self.num_envs

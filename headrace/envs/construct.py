@@ -1,4 +1,4 @@
-"""Worlds: `make` gives N of them, by name, Gymnasium id, `file.py:Class`, class or function."""
+"""Environments: `make` gives N of them, by name, Gymnasium id, `file.py:Class`, class or function."""
 
 from __future__ import annotations
 
@@ -49,21 +49,20 @@ def make(
 
     source: a registered name ("CartPole-v1"); any Gymnasium id ("LunarLander-v3", "package:Id-v0");
     "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
-    gives a gymnasium.Env or a pettingzoo.ParallelEnv. Many at once come from an Atari game ("ALE/Pong-v5"), a task of
-    EnvPool ("envpool/Pong-v5"), an id that brings a vector environment, and a function with a parameter `num_envs` that
-    gives a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator.
-    backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another, the
-    originals where a KernelEnv is a port; "workers" steps them in processes; "vector" steps what comes as many; "auto"
-    compiles what can be compiled, for `device`, takes workers where they are asked for, and else what comes as many.
-    With a pettingzoo.ParallelEnv, several agents share each of num_envs worlds: see envs.gym.pettingzoo. group_by:
-    who of them share a policy: those of the same "spaces", of the same "names" but for their numbers, none ("agents"),
-    or groups by name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
-    frame_stack: observations seen together; time_limit: steps until an episode is truncated; reward_scale: what rewards
-    are multiplied by, while returns are reported as they are. See envs.gym.wrappers; a compiled world has its time
-    limit alone from here.
-    workers (how many processes, or the Workers to use, or "auto" for as many as trying one environment says, which may
-    be none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv.
-    device: where the rollouts lie. Worlds that run on the CPU are seen from another one by a DeviceEnv.
+    returns a gymnasium.Env or a pettingzoo.ParallelEnv. Vector environments come from Atari games ("ALE/Pong-v5"),
+    tasks of EnvPool ("envpool/Pong-v5"), ids with a vector entry point, and functions with a parameter `num_envs` that
+    return a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator.
+    backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another (of
+    a port: its reference); "workers" steps them in processes; "vector" steps a vector environment; "auto" compiles
+    what can be compiled, for `device`, and otherwise uses workers where they are given, or a vector environment.
+    A pettingzoo.ParallelEnv has several agents, and num_envs copies: see envs.gym.pettingzoo. group_by: which agents
+    share a policy: those with the same "spaces", with the same "names" up to a number, none ("agents"), or groups by
+    name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
+    frame_stack: observations stacked; time_limit: steps until an episode is truncated; reward_scale: a factor of
+    rewards, but not of reported returns. See envs.gym.wrappers; of these, compiled environments take time_limit only.
+    workers (the number of processes, or the Workers to use, or "auto" to choose by measuring one environment, possibly
+    none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv.
+    device: of the rollouts. Environments that run on the CPU are copied to another device by a DeviceEnv.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
     wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
     "vector" to what makes the vector.
@@ -129,7 +128,7 @@ def factory(
     time_limit: int | None = None,
     **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
-    """A function that makes one gymnasium.Env of a source: the original of a port, or the KernelEnv in plain Python.
+    """A function that makes one gymnasium.Env of a source: the reference of a port, or the KernelEnv in plain Python.
 
     The options are those of make().
     """
@@ -137,12 +136,12 @@ def factory(
     return _factory(known.name, _entry(known), wrappers, kwargs, Wrapping(frame_stack, time_limit))
 
 
-def adapted(worlds: Any) -> Env:
-    """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a simulator (envs.vector.simulators), or
-    an Env, which stays as it is. Raises TypeError for anything else."""
+def adapted(given: Any) -> Env:
+    """An Env of a ready-made object: a gymnasium.vector.VectorEnv, a simulator (envs.vector.simulators), or an Env,
+    which is returned as it is. Raises TypeError for anything else."""
     from headrace.envs.vector import libraries
 
-    return libraries.adapted(worlds)
+    return libraries.adapted(given)
 
 
 def comes_as_vector(source: Source) -> bool:
@@ -162,8 +161,8 @@ class Listing(NamedTuple):
 
 
 def listing() -> list[Listing]:
-    """Every registered environment, but those that have settings alone. Imports them; those of Gymnasium are made once
-    for their spaces."""
+    """Every registered environment, except those registered only for their settings. Imports them, and makes those of
+    Gymnasium once for their spaces."""
     return [_listed(spec(name)) for name in names() if spec(name).listed]
 
 
@@ -171,9 +170,9 @@ def _listed(known: Spec) -> Listing:
     entry = _entry(known)
     source = known.entry if isinstance(known.entry, str) else sources.reference(known.entry)
     if not sources.is_kernel(entry):
-        world = _factory(known.name, entry, (), {})()
-        world.close()
-        return Listing(known.name, world.observation_space, world.action_space, ("inline",), source)
+        env = _factory(known.name, entry, (), {})()
+        env.close()
+        return Listing(known.name, env.observation_space, env.action_space, ("inline",), source)
     backends = ("cpu", "cuda", *(("torch",) if _runs_on_torch(entry) else ()), "inline")
     return Listing(known.name, entry.observation_space, entry.action_space, backends, source)
 
@@ -246,7 +245,7 @@ def _vector(
 
 
 def _seen_from(where: torch.device, env: Env) -> Env:
-    """An env of the CPU as it is seen from another device; any other as it is."""
+    """An env of the CPU behind a DeviceEnv for another device; any other env as it is."""
     if where.type == "cpu" or env.device.type != "cpu":
         return env
     from headrace.envs.wrappers.device_env import DeviceEnv
@@ -255,7 +254,7 @@ def _seen_from(where: torch.device, env: Env) -> Env:
 
 
 def _regrouped(env: Env, group_by: Grouping) -> Env:
-    """A compiled env whose agents share policies otherwise than its class says."""
+    """A compiled env with other groups of agents than its class has."""
     if env.num_agents == 1:
         raise ValueError(f"{env.name} has one agent, and group_by={group_by!r} is for several: leave it out")
     env.groups = grouped(dict.fromkeys(env.agents, (env.observation_space, env.action_space)), group_by)
@@ -267,7 +266,7 @@ def _on_cpu(device: str | torch.device) -> bool:
 
 
 def _refuse_compiled_options(name: str, backend: str, threads: Any, params: Any) -> None:
-    """Raise ValueError where an inline environment is asked for what only a compiled one can do."""
+    """Raise ValueError where options of compiled environments are given for others."""
     if backend not in ("auto", "inline", "workers"):
         raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
     for option, value in (("threads", threads), ("params", params)):
@@ -303,7 +302,7 @@ def _factory_elsewhere(
     kwargs: dict[str, Any],
     wrapping: Wrapping,
 ) -> Callable[[], gymnasium.Env]:
-    """As _factory(), for another process: what lies in a file of its own is found there anew."""
+    """As _factory(), for another process, which loads a source file again."""
     name, entry = known.name, known.entry
     if not (isinstance(entry, str) and ".py" in entry):
         return _factory(name, _entry(known), wrappers, kwargs, wrapping)

@@ -1,4 +1,4 @@
-"""The environments that are known by name: one dict."""
+"""The registry of environments: a dict by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Spec:
 
     entry: `module:Class` or `file.py:Class` (imported when first made), `module:Id-v0` of Gymnasium, a class, or a
     function that gives a gymnasium.Env. defaults: per algorithm, values for fields of its config or of TrainConfig.
-    listed: whether listings show it, rather than that it has settings alone and others bring it.
+    listed: whether listings show it; false for environments of other packages, registered only for their settings.
     """
 
     name: str

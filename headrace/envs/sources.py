@@ -1,4 +1,4 @@
-"""From what people call an environment to what makes one: names, ids, `file.py:Class`, classes, functions."""
+"""Resolves what users name an environment by: names, ids, `file.py:Class`, classes, functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Entry = type | Callable[..., gymnasium.Env] | EnvSpec
 
 
 def find(source: str) -> Entry:
-    """What `file.py:Class`, `package.module:Class` or `module:Id-v0` names: a class, a function, or Gymnasium's spec.
+    """The class, function or Gymnasium spec that `file.py:Class`, `package.module:Class` or `module:Id-v0` names.
 
     Raises FileNotFoundError for a missing file, ImportError for a missing module, ValueError where there is no such
     class in it.
@@ -42,7 +42,7 @@ def find(source: str) -> Entry:
 
 
 def registered(name: str) -> EnvSpec | None:
-    """Gymnasium's spec of an id; None for what is none. For an Atari game, what registers them is imported.
+    """Gymnasium's spec of an id; None where there is none. For an Atari game, imports ale_py, which registers them.
 
     Raises ImportError where that is not installed.
     """
@@ -55,7 +55,7 @@ def registered(name: str) -> EnvSpec | None:
 
 
 def comes_as_vector(name: str, entry: Any) -> bool:
-    """Whether this makes many worlds at once: an id that brings a vector environment, a task of EnvPool, a
+    """Whether this makes a vector environment: an id with a vector entry point, a task of EnvPool, a
     gymnasium.vector.VectorEnv class, or another class or function with a parameter `num_envs`."""
     if name.startswith(ENVPOOL):
         return True
@@ -77,7 +77,7 @@ def reference(thing: Any) -> str:
 
 
 def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
-    """One gymnasium.Env of what find() gave. A KernelEnv gives the original it is a port of, or runs as plain Python.
+    """One gymnasium.Env of what find() returned. A KernelEnv gives the reference that it is a port of, or plain Python.
 
     Raises ImportError where a package is missing, TypeError where a function gives something else.
     """
@@ -93,7 +93,7 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
         if entry.id.startswith(ATARI):
             from headrace.envs.gym import atari
 
-            registered(entry.id)  # in a worker process nobody has imported what registers it
+            registered(entry.id)  # in a worker process nothing has imported what registers it
             return atari.game(entry.id, **kwargs)
         try:
             with _mujoco_warns_once(entry):
@@ -102,7 +102,7 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
             raise ImportError(f"{name} needs a package that is not installed: {_remedy(entry)}") from error
     env = entry(**kwargs)
     if isinstance(env, gymnasium.vector.VectorEnv):
-        raise TypeError(f"{name} gave {env!r}, which is many worlds: let the function take their number as `num_envs`")
+        raise TypeError(f"{name} gave {env!r}, a vector environment: let the function take a parameter `num_envs`")
     if not isinstance(env, gymnasium.Env) and not hasattr(env, "possible_agents"):
         raise TypeError(f"{name} gave {env!r} where a gymnasium.Env or a pettingzoo.ParallelEnv was expected")
     return env
@@ -110,9 +110,9 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
 
 @contextmanager
 def _mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
-    """Let MuJoCo say what it has against a model as a warning, which Python says once.
+    """Turn MuJoCo's messages on a model into warnings, which Python shows once.
 
-    It would print that for each world, and write it to a file."""
+    MuJoCo would print them for each environment, and write them to a file."""
     if ".mujoco" not in str(entry.entry_point) or importlib.util.find_spec("mujoco") is None:
         yield
         return
@@ -134,7 +134,7 @@ def is_kernel(thing: Any) -> bool:
 
 
 def is_module(name: str) -> bool:
-    """Whether this is the dotted name of a module that can be imported."""
+    """Whether this is the dotted name of an importable module."""
     if not all(part.isidentifier() for part in name.split(".")):
         return False
     try:
@@ -144,7 +144,7 @@ def is_module(name: str) -> bool:
 
 
 def has_a_limit(entry: Any) -> bool:
-    """Whether gymnasium.make makes this, or the original that it is a port of, and so limits its episodes."""
+    """Whether gymnasium.make makes this, or the reference that it is a port of, and so limits its episodes."""
     port = is_kernel(entry) and entry.gymnasium_id is not None
     return port or (isinstance(entry, EnvSpec) and not entry.id.startswith(ATARI))
 
@@ -152,7 +152,7 @@ def has_a_limit(entry: Any) -> bool:
 def _parameters(function: Any) -> Any:
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some that are written in C tell nothing
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return ()
 
 

@@ -121,7 +121,7 @@ def first_observation(env):
 def test_names_compile_and_run_inline_when_asked():
     assert isinstance(envs.make("CartPole-v1", 2), CompiledEnv)
     original = envs.make("CartPole-v1", 2, backend="inline")
-    assert isinstance(original, InlineEnv) and original.worlds[0].spec.id == "CartPole-v1"
+    assert isinstance(original, InlineEnv) and original.envs[0].spec.id == "CartPole-v1"
     assert original.name == envs.make("CartPole-v1", 2).name == "CartPole-v1"
 
 
@@ -161,11 +161,11 @@ def test_names_lead_back_to_the_same_environment(my_file):
 
 
 def test_an_edited_file_is_read_anew(my_file):
-    assert envs.make(f"{my_file}:make_still", 1).worlds[0].level == 0.5
+    assert envs.make(f"{my_file}:make_still", 1).envs[0].level == 0.5
     my_file.write_text(my_file.read_text().replace("Still(0.5)", "Still(-0.5)"))
     changed = my_file.stat().st_mtime_ns + 1
     os.utime(my_file, ns=(changed, changed))
-    assert envs.make(f"{my_file}:make_still", 1).worlds[0].level == -0.5
+    assert envs.make(f"{my_file}:make_still", 1).envs[0].level == -0.5
 
 
 def test_worlds_without_an_original_run_inline_in_plain_python():
@@ -204,9 +204,9 @@ def test_a_class_finds_its_registered_defaults():
 
 def test_a_gymnasium_id_may_have_defaults_of_its_own(own_registry):
     envs.register("MyLake", "gymnasium:FrozenLake-v1", {"ppo": {"total_steps": 7}})
-    assert envs.make("MyLake", 1).worlds[0].spec.id == "FrozenLake-v1"
+    assert envs.make("MyLake", 1).envs[0].spec.id == "FrozenLake-v1"
     envs.register("FrozenLake-v1", "FrozenLake-v1", {"ppo": {"total_steps": 8}})
-    assert envs.make("FrozenLake-v1", 1).worlds[0].spec.id == "FrozenLake-v1"
+    assert envs.make("FrozenLake-v1", 1).envs[0].spec.id == "FrozenLake-v1"
     assert envs.spec("FrozenLake-v1").defaults["ppo"]["total_steps"] == 8
 
 

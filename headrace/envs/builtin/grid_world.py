@@ -1,4 +1,4 @@
-"""Collect pills on a board with walls: a world whose state is an array."""
+"""Collect pills on a board with walls: an environment whose state is an array."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GridWorld(KernelEnv):
     is a step that stays.
 
     The observation is the board as seen from the agent, row by row: 15 x 15 cells with the agent's in the middle (wall
-    and outside -1, free 0, pill 1). So a policy need not learn for each place anew that a pill beside it is good.
+    and outside -1, free 0, pill 1). So a policy need not learn for each place again that a pill beside it is good.
     """
 
     observation_space = Box(-1.0, 1.0, (VIEW * VIEW,))

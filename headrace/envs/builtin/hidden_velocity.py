@@ -1,4 +1,4 @@
-"""Worlds without velocities in what is seen: what moves, and how fast, must be remembered."""
+"""Environments without velocities in what is seen: what moves, and how fast, must be remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Catch a falling ball by looking: Catch, seen as a picture."""
+"""Catch a falling ball by looking: Catch, seen as an image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BALL, PADDLE = 255.0, 160.0  # greys
 
 
 class PixelCatch(KernelEnv):
-    """Catch as a grey picture of 20 x 10 pixels, 2 x 2 for each cell: the ball is white, the paddle grey.
+    """Catch as a grey image of 20 x 10 pixels, 2 x 2 for each cell: the ball is white, the paddle grey.
 
     Moves and rewards are Catch's: a perfect policy gets 1, a random one about -0.6.
     """

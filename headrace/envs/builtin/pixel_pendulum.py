@@ -1,4 +1,4 @@
-"""Swing a pendulum up by looking at it: Pendulum-v1, seen as two pictures."""
+"""Swing a pendulum up by looking at it: Pendulum-v1, seen as two images."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import clip, cos, sin, sqrt
 
 SIZE = 42  # pixels a side
-MIDDLE = 0.5 * (SIZE - 1)  # of the picture, where the pivot is
+MIDDLE = 0.5 * (SIZE - 1)  # of the image, where the pivot is
 LENGTH, WIDTH = 17.0, 3.6  # of the rod, pixels
 HUB = 2.4  # radius of the pivot, pixels
 BRIGHT, GREY = 255.0, 110.0  # of the rod and the pivot; the rest is black
 
 
 class PixelPendulum(KernelEnv):
-    """Turn a hanging pendulum upright, seen as two grey pictures of 42 x 42 pixels: before and after the last step.
+    """Turn a hanging pendulum upright, seen as two grey images of 42 x 42 pixels: before and after the last step.
 
-    Physics, actions, rewards and time limit are Pendulum's. The spin is to be seen from both pictures together: within
+    Physics, actions, rewards and time limit are Pendulum's. The spin is to be seen from both images together: within
     a step the tip of the rod moves by up to seven pixels.
     """
 
-    observation_space = Box(0, 255, (2, SIZE, SIZE), np.uint8)  # the older picture, the newer one
+    observation_space = Box(0, 255, (2, SIZE, SIZE), np.uint8)  # the older image, the newer one
     action_space = Pendulum.action_space
     max_steps = Pendulum.max_steps
     frames = 2

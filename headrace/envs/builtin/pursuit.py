@@ -1,4 +1,4 @@
-"""One chases, one flees: a world of two players on a torus, for learning by self-play."""
+"""One chases, one flees: an environment of two players on a torus, for learning by self-play."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.data.spaces import Box, Discrete
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import f32, floor, sqrt, uniform
 
-PICTURE = 240  # pixels a side of a rendered picture
+PICTURE = 240  # pixels a side of a rendered image
 NIGHT, RED, GREEN = (24, 24, 32), (230, 90, 70), (90, 200, 130)
 
 

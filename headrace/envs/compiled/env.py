@@ -1,4 +1,4 @@
-"""N worlds of a KernelEnv, compiled for the CPU or a GPU, or batched in torch."""
+"""N environments of a KernelEnv, compiled for the CPU or a GPU, or batched in torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BACKENDS = ("cpu", "cuda", "torch")
 
 
 class CompiledEnv(Env):
-    """An Env (headrace.envs.base) of N worlds of one KernelEnv.
+    """An Env (headrace.envs.base) of N environments of one KernelEnv.
 
-    backend: "cpu" (Numba, SIMD), "cuda" (a thread per world) or "torch" (batched tensors, any device).
-    num_envs: worlds. Each agent of a world has a column: agent a of world w is column a * num_copies + w, and the
-    attribute num_envs counts columns.
+    backend: "cpu" (Numba, SIMD), "cuda" (one thread per environment) or "torch" (batched tensors, any device).
+    num_envs: copies of the environment. Each agent has a column in each copy: agent a of copy w is column
+    a * num_copies + w, and the attribute num_envs counts columns.
     threads: of the CPU; None measures whether they pay. params: name -> one number, or N of them.
     first_env: number of the first environment, where these are a part of a larger set: environment i draws what
     first_env + i of it draws, so that the parts together give what one CompiledEnv of all gives.
@@ -59,14 +59,14 @@ class CompiledEnv(Env):
         self.step = self.target.step  # type: ignore[method-assign]
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
+        """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
         self.target.reset(rollout, seed)
 
     def step(self, rollout: Rollout, t: int) -> None:
         self.target.step(rollout, t)
 
     def run(self, rollout: Rollout) -> None:
-        """All T steps, by the actions that stand in the rollout. On CUDA one launch: the state stays in registers."""
+        """All T steps, by the actions in the rollout. On CUDA one launch: the state stays in registers."""
         fast = getattr(self.target, "run", None)
         if fast is not None:
             fast(rollout, 0, rollout.num_steps)
@@ -77,7 +77,7 @@ class CompiledEnv(Env):
     def run_random(self, rollout: Rollout, first_step: int) -> None:
         """All T steps by random actions, which are written into the rollout: the same ones on every backend.
 
-        first_step: steps taken before, the counter behind the randomness.
+        first_step: the number of earlier steps, a counter of the random numbers.
         """
         fast = getattr(self.target, "run_random", None)
         if fast is not None:

@@ -9,32 +9,32 @@ from gymnasium.spaces import Space
 
 
 class KernelEnv:
-    """One world as static functions of scalars. Headrace compiles it; nothing here runs in training.
+    """One environment as static functions of scalars. Headrace compiles it; nothing here runs in training.
 
     A subclass gives
 
-        observation_space, action_space     Gymnasium spaces: a float32 Box observation, or pictures Box(0, 255, ...,
+        observation_space, action_space     Gymnasium spaces: a float32 Box observation, or images Box(0, 255, ...,
                                             uint8); Discrete, MultiDiscrete or Box actions
         max_steps                           steps until an episode is truncated; None for never
         class State(NamedTuple)             f32, i32, i8, u8, boolean or array(dtype, *shape) fields
-        class Params(NamedTuple)            optional constants with defaults: one for all worlds, or one per world
+        class Params(NamedTuple)            optional constants with defaults, for all environments or for each
         reset(s, p, key) -> State           s: the state to overwrite (array fields are changed in place)
         step(s, p, action, key) -> (State, reward, terminated)
         observe(s, p) -> (x, y, ...)        or observe(s, p, out), which fills out[...] (float32, observation's shape)
-        pixel(s, p, row, column) -> grey    instead of observe, where observations are pictures [H, W] or [C, H, W]: one
-                                            number from 0 to 255; of several channels a frame, a tuple of them
-        frames                              pictures stacked in an observation as channels, the newest last
-        num_agents                          several in one world: observe(s, p, agent) or observe(s, p, agent, out);
+        pixel(s, p, row, column) -> gray    instead of observe, where observations are images [H, W] or [C, H, W]: one
+                                            number from 0 to 255, or a tuple of one for each channel of a frame
+        frames                              images stacked in an observation as channels, the newest last
+        num_agents                          of several agents: observe(s, p, agent) or observe(s, p, agent, out);
                                             action[agent] in step, which returns a tuple of rewards
         agents, groups                      optional: their names; name -> agents that share a policy
-        render(s, p)                        optional: an RGB image uint8 [H, W, 3], for people
-        from_original(env) -> State         optional, for `headrace check MyEnv --against Id`: the state of the original
-        to_original(env, state)             and how it is set. Not needed where env.state holds the fields in order
+        render(s, p)                        optional: an RGB image uint8 [H, W, 3], for videos
+        from_original(env) -> State         optional, for `headrace check MyEnv --against Id`: reads the state of Id
+        to_original(env, state)             and sets it. Not needed where env.state holds the fields in order
 
-    all plain functions without `self`, in the words of `kernels.language.ops` (sin, uniform, clip ...). `key` is the
-    randomness: uniform(key, 0, low, high), draw numbers are yours to count. The same source runs un-compiled under a
-    debugger, as SIMD code on the CPU, as a CUDA thread per world, and, where it has no `if` or loop statement, on
-    batched torch tensors.
+    all plain functions without `self`, which call the functions of `kernels.language.ops` (sin, uniform, clip ...).
+    `key` is for random numbers: uniform(key, 0, low, high), where each draw needs its own index. The same source runs
+    uncompiled under a debugger, as SIMD code on the CPU, as one CUDA thread per environment, and, where it has no `if`
+    or loop statement, on batched torch tensors.
     """
 
     observation_space: ClassVar[Space]
@@ -44,8 +44,8 @@ class KernelEnv:
     num_agents: ClassVar[int] = 1
     agents: ClassVar[tuple[str, ...] | None] = None
     groups: ClassVar[Mapping[str, tuple[str, ...]] | None] = None
-    render_fps: ClassVar[int] = 30  # pictures a second, where it has a render(s, p)
-    gymnasium_id: ClassVar[str | None] = None  # the original this world is a port of: evaluated and rendered there
+    render_fps: ClassVar[int] = 30  # images a second, where it has a render(s, p)
+    gymnasium_id: ClassVar[str | None] = None  # the reference that this is a port of, used for evaluation and videos
 
     class Params(NamedTuple):
         """No parameters, unless a subclass names some."""

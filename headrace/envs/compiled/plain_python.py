@@ -1,4 +1,4 @@
-"""One world of a KernelEnv in plain Python: what its gymnasium.Env and its pettingzoo.ParallelEnv have in common."""
+"""One environment of a KernelEnv in plain Python: the common part of its gymnasium.Env and pettingzoo.ParallelEnv."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.kernels.targets.params import pack_params
 from headrace.kernels.targets.torch.pixels_plain import PlainPixels
 
 
-class PlainWorld:
-    """One world. `state` is its State, `p` its parameters; both may be set, for tests and debuggers.
+class PlainEnv:
+    """One environment. `state` is its State, `p` its parameters; both may be set, for tests and debuggers.
 
-    Raises EnvError where the class could not be compiled, ValueError for parameters or a render_mode that it has not.
+    Raises EnvError where the class could not be compiled, ValueError for unknown parameters or an unknown render_mode.
     """
 
     def __init__(self, cls: Any, params: dict[str, Any] | None, render_mode: str | None) -> None:
@@ -58,7 +58,7 @@ class PlainWorld:
         return reward, bool(terminated), late
 
     def observation(self, agent: int = 0) -> np.ndarray:
-        """An agent's observation of the present state. Pixel observations are drawn by steps and resets."""
+        """An agent's observation of the current state. Images are rendered by steps and resets."""
         if self._pixels is not None:
             return self._seen.copy()
         out = np.zeros(self.ir.observation_space.shape, np.float32)
@@ -70,7 +70,7 @@ class PlainWorld:
         return out
 
     def render(self) -> Any:
-        """The class's own picture of the state, uint8 [H, W, 3], or what is seen; None without a render mode."""
+        """The class's render() of the state, uint8 [H, W, 3], or the image observation; None without a render mode."""
         if not self.render_mode:
             return None
         if hasattr(self.cls, "render"):
@@ -79,7 +79,7 @@ class PlainWorld:
         return np.repeat(newest[-1:], 3, 0).transpose(1, 2, 0) if len(newest) != 3 else newest.transpose(1, 2, 0)
 
     def typed_action(self, action: Any) -> Any:
-        """One agent's action as the kernels give it to step()."""
+        """One agent's action as the kernels pass it to step()."""
         space: Any = self.ir.action_space
         if isinstance(space, Discrete):
             return np.int32(action)
@@ -88,12 +88,12 @@ class PlainWorld:
         return tuple(np.asarray(action, np.int32))
 
     def _key(self, purpose: Purpose) -> tuple[np.uint32, ...]:
-        """(seed, purpose, env, episode, step), as the kernels give it."""
+        """(seed, purpose, env, episode, step), as in the kernels."""
         words = (self.seed, purpose, 0, self.episode, self.length)
         return tuple(np.uint32(word & 0xFFFFFFFF) for word in words)
 
     def _typed(self, state: Any) -> Any:
-        """The state with each field in the type that it is declared with."""
+        """The state with each field in its declared type."""
         return self.cls.State(
             *(_as(f.dtype, value) if f.shape is None else value for f, value in zip(self.ir.state, state, strict=True))
         )

@@ -1,4 +1,4 @@
-"""One world as a plain gymnasium.Env: nothing is compiled, so a debugger steps through the user's own lines."""
+"""A KernelEnv as a gymnasium.Env in plain Python, for debuggers: nothing is compiled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from headrace.envs.compiled.plain_python import PlainWorld
+from headrace.envs.compiled.plain_python import PlainEnv
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def single(
     cls: type, params: dict[str, Any] | None = None, render_mode: str | None = None
 ) -> gymnasium.Env | ParallelEnv:
-    """A gymnasium.Env of one world of a KernelEnv, in plain Python. Draws what world 0 of the kernels draws.
+    """A KernelEnv in plain Python, as a gymnasium.Env. Its random numbers are those of environment 0 of the kernels.
 
-    Of a class with several agents a pettingzoo.ParallelEnv. params: name -> number, in place of Params' defaults.
+    A class with several agents gives a pettingzoo.ParallelEnv. params: name -> number, in place of Params' defaults.
     Raises EnvError where the class could not be compiled, ImportError where PettingZoo is needed and not installed.
     """
     if getattr(cls, "num_agents", 1) == 1:
@@ -28,8 +28,8 @@ def single(
     return SingleAgents(cls, params, render_mode)
 
 
-class Single(PlainWorld, gymnasium.Env):
-    """One world of one agent."""
+class Single(PlainEnv, gymnasium.Env):
+    """One environment of one agent."""
 
     def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
         super().__init__(cls, params, render_mode)

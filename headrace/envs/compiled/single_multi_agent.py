@@ -1,4 +1,4 @@
-"""One world of several agents as a plain pettingzoo.ParallelEnv, stepped in the user's own lines."""
+"""A KernelEnv of several agents as a pettingzoo.ParallelEnv in plain Python, for debuggers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 
-from headrace.envs.compiled.plain_python import PlainWorld
+from headrace.envs.compiled.plain_python import PlainEnv
 
 try:
     from pettingzoo import ParallelEnv
 except ImportError as error:
-    raise ImportError('a world of several agents in plain Python needs: pip install "headrace[pettingzoo]"') from error
+    raise ImportError('several agents in plain Python need PettingZoo: pip install "headrace[pettingzoo]"') from error
 
 
-class SingleAgents(PlainWorld, ParallelEnv):
-    """One world. Its agents act together, and their episodes end together."""
+class SingleAgents(PlainEnv, ParallelEnv):
+    """One environment. Its agents act together, and their episodes end together."""
 
     def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
         super().__init__(cls, params, render_mode)

@@ -1,6 +1,6 @@
-"""Several agents in one world: who they are, who of them shares a policy, and the columns of a rollout for them.
+"""Environments with several agents: groups of agents that share a policy, and the columns of a rollout for them.
 
-With A agents in W worlds, column agent * W + world is that agent's in that world.
+With A agents in W copies of the environment, column agent * W + copy is that agent's in that copy.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Spaces = tuple[Space, Space]  # of observations and of actions
 
 @dataclass(frozen=True)
 class AgentGroups:
-    """The agents of a world. groups: name -> agents, side by side in their order; spaces: group -> what its agents see
-    and do."""
+    """The agents of an environment. groups: name -> agents, side by side in their order; spaces: group -> spaces of the
+    observations and actions of its agents."""
 
     groups: Mapping[str, tuple[str, ...]]
     spaces: Mapping[str, Spaces]
@@ -37,7 +37,7 @@ class AgentGroups:
 
     @property
     def nested(self) -> bool:
-        """Whether spaces differ between groups: observation and action then are columns for each group apart."""
+        """Whether spaces differ between groups: then observation and action have a column for each group."""
         first, *others = self.spaces.values()
         return any(other != first for other in others)
 
@@ -57,8 +57,7 @@ class AgentGroups:
         return next(iter(self.spaces.values()))[which]
 
     def columns(self, num_copies: int) -> dict[str, Column | Columns]:
-        """What an environment of so many worlds writes, and the action. Raises TypeError for spaces that are not
-        supported."""
+        """The columns that num_copies environments write, and the action. Raises TypeError for unsupported spaces."""
         for group, (observation, action) in self.spaces.items():
             observation_column(observation, f"observation of {group}")
             action_column(action, f"action of {group}")
@@ -72,11 +71,11 @@ class AgentGroups:
                 }
         return declared
 
-    def of_worlds(self, worlds: slice, num_copies: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The columns of some worlds among num_copies: in all, and, counted from its first, in each group's own."""
+    def of_copies(self, copies: slice, num_copies: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The columns of some copies among num_copies: in the rollout, and within the columns of each group."""
 
         def of(agents: int) -> Tensor:
-            return (torch.arange(agents)[:, None] * num_copies + torch.arange(worlds.start, worlds.stop)).flatten()
+            return (torch.arange(agents)[:, None] * num_copies + torch.arange(copies.start, copies.stop)).flatten()
 
         return of(len(self.agents)), {group: of(len(agents)) for group, agents in self.groups.items()}
 
@@ -89,29 +88,28 @@ def take_agents(env: Env, agent_groups: AgentGroups) -> None:
     env.num_envs = num_copies * env.num_agents
 
 
-def agent_groups_of(world: Any, group_by: Grouping = "spaces") -> AgentGroups:
+def agent_groups_of(env: Any, group_by: Grouping = "spaces") -> AgentGroups:
     """The agents of a pettingzoo.ParallelEnv.
 
     group_by: "spaces": agents of the same spaces share a policy; "names": those among them whose names differ in their
-    number alone, such as adversary_0 and adversary_1; "agents": none do; or the groups themselves, name -> agents.
-    Raises TypeError for a world without agents, or in which they take turns; ValueError for another group_by, or groups
-    that are not of all agents, or of agents with different spaces.
+    number only, such as adversary_0 and adversary_1; "agents": none do; or the groups themselves, name -> agents.
+    Raises TypeError for an environment without agents, or in which they take turns; ValueError for another group_by, or
+    groups that miss agents, or have agents with different spaces.
     """
-    if hasattr(world, "agent_iter"):
-        raise TypeError(f"in {world} agents take turns: give its parallel_env, in which all act at once")
-    spaces = {agent: (world.observation_space(agent), world.action_space(agent)) for agent in world.possible_agents}
+    if hasattr(env, "agent_iter"):
+        raise TypeError(f"in {env} agents take turns: give its parallel_env, in which all act at once")
+    spaces = {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
     if not spaces:
-        raise TypeError(f"{world} has no agents: its possible_agents is empty")
+        raise TypeError(f"{env} has no agents: its possible_agents is empty")
     groups = grouped(spaces, group_by)
     return AgentGroups(groups, {group: spaces[agents[0]] for group, agents in groups.items()})
 
 
 def grouped(spaces: Mapping[str, Spaces], by: Grouping = "spaces") -> dict[str, tuple[str, ...]]:
-    """Agents that share a policy, by the group's name. Only agents of equal spaces ever do.
+    """Agents that share a policy, by the group's name. They have equal spaces.
 
-    spaces: agent -> spaces. by: see agent_groups_of(). A group is called by what its agents' names have in common,
-    "all" where
-    there is no other.
+    spaces: agent -> spaces. by: see agent_groups_of(). A group is named after the common part of its agents' names; a
+    single group is "all".
     """
     if isinstance(by, Mapping):
         return _given(spaces, by)
@@ -135,7 +133,7 @@ def grouped(spaces: Mapping[str, Spaces], by: Grouping = "spaces") -> dict[str, 
 
 
 def _given(spaces: Mapping[str, Spaces], groups: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Groups that were named one by one, checked."""
+    """User-defined groups, checked."""
     named = [agent for agents in groups.values() for agent in agents]
     if sorted(named) != sorted(spaces):
         raise ValueError(f"group_by must name each of {', '.join(spaces)} once, got {dict(groups)}")

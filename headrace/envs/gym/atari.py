@@ -1,9 +1,8 @@
-"""Atari games of the Arcade Learning Environment, preprocessed as the field does it. Machado et al. 2018.
+"""Atari games of the Arcade Learning Environment, with the usual preprocessing. Machado et al. 2018.
 
-Ids in Gymnasium's namespace ALE/ are given here what agents are trained on since Mnih et al. 2015: one frame in four,
-the larger of the last two, in grey, 84 x 84, four of them stacked, up to 30 idle steps at the start, and the button
-pressed that starts a game: uint8 [4, 84, 84].
-Who wants the raw pictures gives a function: `lambda: gymnasium.make("ALE/Pong-v5")`.
+Ids in Gymnasium's namespace ALE/ get the preprocessing of Mnih et al. 2015: every fourth frame, the maximum of the last
+two, grayscale, 84 x 84, four of them stacked, up to 30 no-op steps at the start, and the button pressed that starts a
+game: uint8 [4, 84, 84]. For raw images give a function: `lambda: gymnasium.make("ALE/Pong-v5")`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
-FRAMES = 4  # that one action is held for, and that are stacked
+FRAMES = 4  # of the frame skip and of the stack
 
 
 def game(name: str, **options: Any) -> gymnasium.Env:
@@ -29,7 +28,7 @@ def game(name: str, **options: Any) -> gymnasium.Env:
 
 
 class _Fire(gymnasium.Wrapper):
-    """Presses the button once at the beginning, where a game has one: some wait for it for ever."""
+    """Presses the fire button after reset, where a game has one: some games do not start without it."""
 
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**options)

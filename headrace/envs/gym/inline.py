@@ -13,31 +13,33 @@ import torch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Space, action_column, leaves, observation_column
 from headrace.envs.base import Env, State
+from headrace.envs.gym.agent_groups import AgentGroups
 
 Views = list[tuple[tuple[Any, ...], np.ndarray]]
-TRIES = 5  # how often in a row an environment may fail before it is given up
+TRIES = 5  # failures in a row after which an environment's exception is raised
 
 
 class InlineEnv(Env):
     """N Gymnasium environments behind headrace.envs.base.Env, on the CPU.
 
-    factory() makes one of them. Each is seeded once, at reset(), by a seed made of the run's seed and its index.
+    factory() makes one of them. Each is seeded once, at reset(), by a seed derived from the run's seed and its index.
     Observations are cast to their column's dtype (float32, int32, int8, or uint8 images), actions to the dtype of the
-    action space; a Box's are clipped to it, and rounded where it is of whole numbers. Raises TypeError for spaces that
-    are not supported.
+    action space; a Box's are clipped to it, and rounded where its dtype is an integer. Raises TypeError for unsupported
+    spaces.
 
-    An exception inside an environment goes up as it is, with a note of which environment it was, in which episode, at
-    which step. Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode.
+    An exception of an environment is raised again with a note of the environment, the episode and the step.
+    Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode.
 
-    first_env, of: where these are part of more, the index of their first, and how many there are in all.
-    restart: an exception does not go up: the environment is made anew and its episode ends as truncated; `restarts`
-    counts these. One that fails TRIES times without a step between is given up, and its exception goes up.
-    world: an environment of factory's that is there already, and becomes the first.
+    first_env, of: where these are part of a larger set, the index of the first, and the size of the set.
+    restart: instead of raising, make the environment again and truncate its episode; `restarts` counts these. An
+    environment that fails TRIES times without a step between raises its exception.
+    env: an environment that factory has made already, which becomes the first.
     """
 
     backend = "inline"
     device = torch.device("cpu")
     factory: Callable[[], Any]
+    agent_groups: AgentGroups | None = None  # of several agents
 
     def __init__(
         self,
@@ -47,33 +49,33 @@ class InlineEnv(Env):
         first_env: int = 0,
         of: int | None = None,
         restart: bool = False,
-        world: Any = None,
+        env: Any = None,
     ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
         self._restarts = 0
-        self._failures = [0] * num_envs  # since the last step that went well
-        self._made_anew = [0] * num_envs  # so often, which gives the next one another seed
-        self._unseeded: set[int] = set()  # those that were made anew and not yet reset
-        self.worlds: list[Any] = [factory() if world is None else world]
+        self._failures = [0] * num_envs  # since the last successful step
+        self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
+        self._unseeded: set[int] = set()  # those that were made again and not yet reset
+        self.envs: list[Any] = [factory() if env is None else env]
         self.max_steps: int | None = None
         try:
-            self._describe(self.worlds[0])
+            self._describe(self.envs[0])
         except (TypeError, ValueError):
             self.close()
             raise
-        self.worlds += [factory() for _ in range(num_envs - 1)]
+        self.envs += [factory() for _ in range(num_envs - 1)]
         self._rollout: Rollout | None = None
         self._seed = 0
-        self._begin_anew = False
+        self._reset_all = False
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
 
-    def _describe(self, world: gymnasium.Env) -> None:
-        """Take spaces and time limit from a world. Raises TypeError for spaces that are not supported."""
-        self.max_steps = getattr(world.spec, "max_episode_steps", None)
-        self._scale = getattr(world, "headrace_reward_scale", 1.0)
-        self.observation_space: Space = world.observation_space
-        self.action_space: Space = world.action_space
+    def _describe(self, env: gymnasium.Env) -> None:
+        """Take spaces and time limit from an environment. Raises TypeError for spaces that are not supported."""
+        self.max_steps = getattr(env.spec, "max_episode_steps", None)
+        self._scale = getattr(env, "headrace_reward_scale", 1.0)
+        self.observation_space: Space = env.observation_space
+        self.action_space: Space = env.action_space
         observation_column(self.observation_space)
         action_column(self.action_space)
         self._actions = action_caster(self.action_space)
@@ -83,13 +85,13 @@ class InlineEnv(Env):
         return self._restarts
 
     def part(self, rollout: Rollout) -> Rollout:
-        """Of a rollout of all environments, where these are part of more: what is theirs."""
+        """The columns of these environments in the rollout of the whole set."""
         return rollout[:, self.first_env : self.first_env + self.num_envs]
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Seed every environment and begin its first episode."""
         self._bind(rollout)
-        self._seed, self._begin_anew = seed, False
+        self._seed, self._reset_all = seed, False
         self._returns, self._lengths = [0.0] * self.num_copies, [0] * self.num_copies
         self._episodes = [0] * self.num_copies
         for index in range(self.num_copies):
@@ -100,8 +102,8 @@ class InlineEnv(Env):
         """Step every environment, or reset it where valid[t] is false."""
         if rollout is not self._rollout:
             self._bind(rollout)
-        if self._begin_anew:
-            self._valid[t] = self._begin_anew = False
+        if self._reset_all:
+            self._valid[t] = self._reset_all = False
         actions = self._actions(self._action[t])
         valid = self._valid[t].tolist()
         for index in range(self.num_envs):
@@ -113,7 +115,7 @@ class InlineEnv(Env):
                     pass
 
     def _attempt(self, do: Callable[..., None], index: int, *arguments: Any) -> bool:
-        """Whether it went well; if not, the environment has been made anew, or the exception goes up."""
+        """Whether it succeeded. After a failure the environment is made again, or the exception is raised."""
         try:
             do(index, *arguments)
         except Exception as error:
@@ -121,20 +123,20 @@ class InlineEnv(Env):
             self._failures[index] += 1
             if not self.restart or self._failures[index] == TRIES:
                 raise
-            self._make_anew(index)
+            self._remake(index)
             return False
         return True
 
-    def _make_anew(self, index: int) -> None:
+    def _remake(self, index: int) -> None:
         with suppress(Exception):  # it is broken already
-            self.worlds[index].close()
-        self.worlds[index] = self._built(index)
+            self.envs[index].close()
+        self.envs[index] = self._built(index)
         self._restarts += 1
-        self._made_anew[index] += 1
+        self._times_remade[index] += 1
         self._unseeded.add(index)
 
     def _built(self, index: int) -> Any:
-        """Another world; what it needs may not be free at once."""
+        """A new environment. Tries several times: a resource that the old one held may not be free at once."""
         for _ in range(TRIES - 1):
             with suppress(Exception):
                 return self.factory()
@@ -145,7 +147,7 @@ class InlineEnv(Env):
             raise
 
     def _cut_off(self, index: int, t: int) -> None:
-        """End an episode that nobody can go on with, as if its last step had not been taken."""
+        """Truncate an episode that cannot continue, as if its last step had not been taken."""
         for _, column in self._observation:
             column[t + 1, index] = column[t, index]
         self._reward[t, index] = 0.0
@@ -153,15 +155,15 @@ class InlineEnv(Env):
         self._valid[t + 1, index] = False
 
     def _seed_of(self, index: int) -> int:
-        return env_seed(self._seed, self.first_env + index, self._made_anew[index])
+        return env_seed(self._seed, self.first_env + index, self._times_remade[index])
 
     def _begin_one(self, index: int, row: int) -> None:
         self._unseeded.discard(index)
-        self._observe(row, index, observation_of(self.worlds[index].reset(seed=self._seed_of(index))))
+        self._observe(row, index, observation_of(self.envs[index].reset(seed=self._seed_of(index))))
         self._valid[row, index] = True
 
     def _step_one(self, index: int, t: int, action: Any) -> None:
-        outcome: Any = self.worlds[index].step(action)
+        outcome: Any = self.envs[index].step(action)
         try:
             observation, reward, terminated, truncated, _ = outcome
             self._reward[t, index] = reward
@@ -182,7 +184,7 @@ class InlineEnv(Env):
         if index in self._unseeded:
             self._begin_one(index, t + 1)
         else:
-            self._observe(t + 1, index, observation_of(self.worlds[index].reset()))
+            self._observe(t + 1, index, observation_of(self.envs[index].reset()))
         self._reward[t, index] = 0.0
         self._terminated[t, index] = self._truncated[t, index] = False
         self._valid[t + 1, index] = True
@@ -200,7 +202,7 @@ class InlineEnv(Env):
             ) from error
 
     def _bind(self, rollout: Rollout) -> None:
-        """NumPy views of a rollout's columns: made once, because an index into a tensor costs ten of an array."""
+        """NumPy views of a rollout's columns: made once, because indexing tensors is ten times slower."""
         self._rollout = rollout
         self._bind_spaces(rollout)
         self._valid = rollout.valid.numpy()
@@ -219,44 +221,44 @@ class InlineEnv(Env):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: Gymnasium has no way to save an environment."""
+        """Empty: Gymnasium has no way to save an environment."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Begin a new episode everywhere: the next row is dead, and ends an episode of length 0 where none was run."""
-        self._begin_anew = True
+        """Begin a new episode everywhere: the next row is masked, of length 0 where none had begun."""
+        self._reset_all = True
 
-    def adopt(self, seed: int, made_anew: int) -> None:
-        """Stand in for environments that are lost: each begins when it is next reset, seeded as one that has been made
-        anew so often."""
+    def take_over(self, seed: int, times_remade: int) -> None:
+        """Replace environments of a lost process: each begins at its next reset, with the seed of one made again
+        times_remade times."""
         self._seed = seed
-        self._made_anew = [made_anew] * self.num_copies
+        self._times_remade = [times_remade] * self.num_copies
         self._unseeded = set(range(self.num_copies))
 
     def close(self) -> None:
         """Close every environment."""
-        while self.worlds:
-            self.worlds.pop().close()
+        while self.envs:
+            self.envs.pop().close()
 
 
-def env_seed(seed: int, index: int, made_anew: int = 0) -> int:
+def env_seed(seed: int, index: int, times_remade: int = 0) -> int:
     """Seed of environment `index` in a run: 32 bits, far apart for neighbouring seeds.
 
-    made_anew: how often the environment had to be made anew.
+    times_remade: how often the environment had to be made again.
     """
-    words = (seed % 2**64, index, made_anew) if made_anew else (seed % 2**64, index)
+    words = (seed % 2**64, index, times_remade) if times_remade else (seed % 2**64, index)
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
 def observation_of(outcome: Any) -> Any:
-    """The observation of what reset() gave."""
+    """The observation that reset() returned."""
     if not (isinstance(outcome, tuple) and len(outcome) == 2):
         raise TypeError(f"reset() gave {outcome!r}: it must give (observation, info)")
     return outcome[0]
 
 
 def views(space: Space, column: Any) -> Views:
-    """The NumPy arrays of an observation column, each with the keys that lead to its part of an observation."""
+    """The NumPy arrays of an observation column, each with the keys of its part of an observation."""
     found = []
     for keys, _ in leaves(space):
         member = column
@@ -278,7 +280,7 @@ def put(columns: Views, row: int, index: int, observation: Any) -> None:
 
 
 def action_caster(space: Space) -> Callable[[np.ndarray], Any]:
-    """A function from a row of the action column, [N, ...], to N actions as an environment of this space wants them."""
+    """A function from a row of the action column, [N, ...], to N actions in the dtype of the space."""
     if isinstance(space, Box):
         low, high, dtype = space.low, space.high, space.dtype
         if dtype.kind != "f":

@@ -1,8 +1,8 @@
-"""PettingZoo's parallel environments: worlds that several agents share. Agents are columns of a rollout.
+"""PettingZoo's parallel environments, which have several agents. Agents are columns of a rollout.
 
-With A agents in W worlds, column agent * W + world is that agent's in that world. An agent that has ended leaves dead
-rows until no agent of its world is left; then the world begins anew. `episode_return` and `episode_length` of an agent
-stand in its first dead row; in the others both are 0.
+With A agents in W copies of the environment, column agent * W + copy is that agent's in that copy. The rows of an agent
+that has ended are masked until no agent of its copy is left; then that copy begins a new episode. An agent's first
+masked row holds its `episode_return` and `episode_length`; in the others both are 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.data.rollout import Column, Columns, Rollout
-from headrace.envs.gym.agent_groups import Grouping, agent_groups_of, take_agents
+from headrace.envs.gym.agent_groups import AgentGroups, Grouping, agent_groups_of, take_agents
 from headrace.envs.gym.inline import InlineEnv, Views, action_caster, observation_of, put, views
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -25,19 +25,21 @@ class _Place(NamedTuple):
     agent: str
     observation: Views  # of its group
     group: int  # which of the groups' actions it takes
-    offset: int  # its column of world 0 in its group's observation and action
-    first: int  # its column of world 0 in all others
+    offset: int  # its column of copy 0 in its group's observation and action
+    first: int  # its column of copy 0 in all other columns
 
 
 class PettingZooEnv(InlineEnv):
-    """Worlds of a pettingzoo.ParallelEnv behind headrace.envs.base.Env: num_envs = num_agents * num_copies columns.
+    """Copies of a pettingzoo.ParallelEnv behind headrace.envs.base.Env: num_envs = num_agents * num_copies columns.
 
-    factory() makes one world. `agents` are its possible ones, ordered so that those of a group are side by side; who is
-    in a group, see envs.gym.agent_groups. Where spaces differ between groups, the columns observation and action have a
-    member for each group, and the spaces are Dicts of these.
-    first_env, of: of worlds. All else as InlineEnv says.
-    Raises TypeError for spaces that are not supported, and for worlds in which agents take turns.
+    factory() makes one copy. `agents` are its possible agents, ordered so that those of a group are side by side (see
+    envs.gym.agent_groups). Where spaces differ between groups, the columns observation and action have a member for
+    each group, and the spaces are Dicts of these.
+    first_env, of: count copies. The rest is as in InlineEnv.
+    Raises TypeError for spaces that are not supported, and for environments in which agents take turns.
     """
+
+    agent_groups: AgentGroups
 
     def __init__(
         self,
@@ -47,38 +49,38 @@ class PettingZooEnv(InlineEnv):
         first_env: int = 0,
         of: int | None = None,
         restart: bool = False,
-        world: Any = None,
+        env: Any = None,
         group_by: Grouping = "spaces",
     ) -> None:
         self.group_by = group_by
-        super().__init__(factory, num_copies, name, first_env, of, restart, world)
+        super().__init__(factory, num_copies, name, first_env, of, restart, env)
         self._sums = np.zeros((self.num_agents, num_copies))  # returns of episodes so far ...
         self._counts = np.zeros((self.num_agents, num_copies), np.int64)  # ... and their lengths
-        worlds = np.arange(self.first_env, self.first_env + num_copies)[:, None]
-        self._columns = worlds + np.arange(self.num_agents) * self.of  # [world, agent]
+        copies = np.arange(self.first_env, self.first_env + num_copies)[:, None]
+        self._columns = copies + np.arange(self.num_agents) * self.of  # [copy, agent]
         self._died: list[set[str]] = [set() for _ in range(num_copies)]  # agents that ended in the present episode
 
-    def _describe(self, world: Any) -> None:
-        self.agent_groups = agent_groups_of(world, self.group_by)
-        self._scale = getattr(world, "headrace_reward_scale", 1.0)
+    def _describe(self, env: Any) -> None:
+        self.agent_groups = agent_groups_of(env, self.group_by)
+        self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.columns()  # raises for spaces that are not supported
         take_agents(self, self.agent_groups)
         self._casters = [action_caster(action) for _, action in self.spaces.values()]
 
     def columns(self) -> dict[str, Column | Columns]:
-        """What an environment writes, and the action; those two that follow spaces by group, where these differ."""
+        """The columns that the env writes, and the action; by group where spaces differ."""
         return self.agent_groups.columns(self.of)
 
     def part(self, rollout: Rollout) -> Rollout:
-        """All of it: the columns of one world lie apart."""
+        """All of it: the columns of one copy are not side by side."""
         return rollout
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """Step every world, or reset it where none of its agents is valid."""
+        """Step every copy, or reset it where none of its agents is valid."""
         if rollout is not self._rollout:
             self._bind(rollout)
-        if self._begin_anew:
-            self._valid[t, self._columns] = self._begin_anew = False
+        if self._reset_all:
+            self._valid[t, self._columns] = self._reset_all = False
         actions = [cast(column[t]) for cast, column in zip(self._casters, self._action, strict=True)]
         for index, live in enumerate(self._valid[t, self._columns].tolist()):
             if any(live):
@@ -90,15 +92,15 @@ class PettingZooEnv(InlineEnv):
 
     def _step_one(self, index: int, t: int, action: Any) -> None:
         live, actions = action
-        told = {
+        actions_by_agent = {
             place.agent: actions[place.group][place.offset + index]
             for place, acts in zip(self._places, live, strict=True)
             if acts
         }
-        outcome: Any = self.worlds[index].step(told)
+        outcome: Any = self.envs[index].step(actions_by_agent)
         if not (isinstance(outcome, tuple) and len(outcome) == 5 and all(isinstance(x, Mapping) for x in outcome)):
             raise TypeError(f"step() gave {outcome!r}: it must give five dicts by agent: {', '.join(OUTCOME)}")
-        here, seen = set(self.worlds[index].agents), outcome[0]
+        here, seen = set(self.envs[index].agents), outcome[0]
         for number, (place, acts) in enumerate(zip(self._places, live, strict=True)):
             if acts:
                 self._took_part(number, index, t, outcome, place.agent in here)
@@ -111,7 +113,7 @@ class PettingZooEnv(InlineEnv):
         self._failures[index] = 0
 
     def _took_part(self, number: int, index: int, t: int, outcome: tuple[Any, ...], stays: bool) -> None:
-        """Write what a step brought to an agent. One that is there no more, and was not said to end, is truncated."""
+        """Write an agent's outcome of a step. An agent that is gone without a flag is truncated."""
         place = self._places[number]
         seen, rewards, terminations, truncations, _ = outcome
         agent, column = place.agent, place.first + index
@@ -129,13 +131,13 @@ class PettingZooEnv(InlineEnv):
 
     def _begin_one(self, index: int, row: int) -> None:
         self._unseeded.discard(index)
-        self._begin(index, row, self.worlds[index].reset(seed=self._seed_of(index)))
+        self._begin(index, row, self.envs[index].reset(seed=self._seed_of(index)))
 
     def _reset_one(self, index: int, t: int) -> None:
         if index in self._unseeded:
             self._begin_one(index, t + 1)
         else:
-            self._begin(index, t + 1, self.worlds[index].reset())
+            self._begin(index, t + 1, self.envs[index].reset())
         for number in range(self.num_agents):
             self._end_episode(number, index, t)
         self._lengths[index] = 0
@@ -143,16 +145,16 @@ class PettingZooEnv(InlineEnv):
 
     def _begin(self, index: int, row: int, outcome: Any) -> None:
         """Write what reset() gave. Agents may join later."""
-        seen, here = observation_of(outcome), set(self.worlds[index].agents)
+        seen, here = observation_of(outcome), set(self.envs[index].agents)
         if not here & set(self.agents):
-            raise ValueError(f"after reset() there is no agent: agents is {self.worlds[index].agents!r}")
+            raise ValueError(f"after reset() there is no agent: agents is {self.envs[index].agents!r}")
         self._died[index] = set()
         for place in self._places:
             self._valid[row, place.first + index] = place.agent in here
             self._see(place, index, row, seen, must=place.agent in here)
 
     def _end_episode(self, number: int, index: int, t: int) -> None:
-        """Write a dead row: an agent's finished episode, or 0 where it was told before."""
+        """Write a masked row: an agent's finished episode, or 0 where that was reported before."""
         column = self._places[number].first + index
         self._reward[t, column] = 0.0
         self._terminated[t, column] = self._truncated[t, column] = False
@@ -172,7 +174,7 @@ class PettingZooEnv(InlineEnv):
             self._see(place, index, t + 1, {}, must=False)
 
     def _see(self, place: _Place, index: int, row: int, seen: Mapping[str, Any], must: bool) -> None:
-        """Write an agent's observation; where it has none any more, its last one again."""
+        """Write an agent's observation; where it has none, repeat its last one."""
         column = place.offset + index
         if place.agent in seen:
             try:
@@ -201,8 +203,8 @@ class PettingZooEnv(InlineEnv):
                 offset = place * self.of + self.first_env if self.nested else first
                 self._places.append(_Place(agent, found, number, offset, first))
 
-    def adopt(self, seed: int, made_anew: int) -> None:
-        """As InlineEnv's; the episodes that were lost are not counted."""
-        super().adopt(seed, made_anew)
+    def take_over(self, seed: int, times_remade: int) -> None:
+        """As InlineEnv's; lost episodes are not counted."""
+        super().take_over(seed, times_remade)
         self._sums[...] = 0
         self._counts[...] = 0

@@ -1,4 +1,4 @@
-"""A pettingzoo.ParallelEnv with a limit of time, stacked observations, scaled rewards."""
+"""A pettingzoo.ParallelEnv with a time limit, stacked observations, scaled rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.envs.gym.wrapping import Wrapping
 
 
 class AgentsWrapped(BaseParallelWrapper):
-    """See Wrapping. At the limit all agents that are left are truncated, and leave.
+    """See Wrapping. At the time limit all remaining agents are truncated and removed.
 
     An agent's first observation fills its whole stack, as Gymnasium's FrameStackObservation has it with "reset".
     """
@@ -27,14 +27,14 @@ class AgentsWrapped(BaseParallelWrapper):
         self._spaces: dict[Any, Space] = {}
 
     def observation_space(self, agent: Any) -> Space:
-        """Of an agent: of as many observations as are stacked. The same object each time."""
+        """An agent's space, stacked. The same object at each call."""
         if agent not in self._spaces:
             space, frames = self.env.observation_space(agent), self.wrapping.frame_stack
             self._spaces[agent] = space if frames == 1 else batch_space(space, frames)
         return self._spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """Begin anew."""
+        """Begin a new episode."""
         observations, infos = self.env.reset(seed=seed, options=options)
         self._steps, self._seen = 0, {}
         self.agents = list(self.env.agents)
@@ -61,6 +61,6 @@ class AgentsWrapped(BaseParallelWrapper):
             seen = self._seen.setdefault(agent, deque([observation] * frames, maxlen=frames))
             seen.append(observation)
             space = self.env.observation_space(agent)
-            room: Any = create_empty_array(space, frames, np.empty)
-            stacked[agent] = concatenate(space, list(seen), room)
+            out: Any = create_empty_array(space, frames, np.empty)
+            stacked[agent] = concatenate(space, list(seen), out)
         return stacked

@@ -1,4 +1,4 @@
-"""Wrappers that are asked for by name: a limit of time, stacked frames, scaled rewards. They are Gymnasium's own."""
+"""Wrappers chosen by settings: a time limit, stacked frames, scaled rewards. They are Gymnasium's own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headrace.envs.gym.wrapping import Wrapping
 
 
 def wrapped(env: Any, wrapping: Wrapping) -> Any:
-    """An environment in what was asked for; of PettingZoo's worlds alike.
+    """An environment in the wrappers that were requested; PettingZoo's as well.
 
-    Raises ValueError for a time_limit that is longer than the environment's own, which nothing outside can lengthen.
+    Raises ValueError for a time_limit that is longer than the environment's own, which a wrapper cannot lengthen.
     """
     if not wrapping.asked():
         return env
@@ -62,5 +62,5 @@ def _frames_as_channels(env: gymnasium.Env) -> gymnasium.Env:
 
 
 def limited(cls: type[KernelEnv], time_limit: int) -> type[KernelEnv]:
-    """A world whose episodes are truncated after so many steps; compiled anew, and cached, as another world."""
+    """A subclass whose episodes are truncated after time_limit steps. It is compiled and cached separately."""
     return type(cls.__name__, (cls,), {"max_steps": time_limit, "__module__": cls.__module__, "__doc__": cls.__doc__})

@@ -1,4 +1,4 @@
-"""Which wrappers an environment is asked to have, by name."""
+"""The settings of an environment's wrappers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Wrapping:
     """What an environment is wrapped in. Raises ValueError for a value out of range."""
 
-    frame_stack: int = 1  # observations that are seen together, the newest last
+    frame_stack: int = 1  # observations stacked, the newest last
     time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own
-    reward_scale: float = 1.0  # rewards are multiplied by it; returns that are reported are not
+    reward_scale: float = 1.0  # a factor of rewards, but not of reported returns
 
     def __post_init__(self) -> None:
         if self.frame_stack < 1:
@@ -22,7 +22,7 @@ class Wrapping:
             raise ValueError(f"reward_scale must be above 0 and finite, got {self.reward_scale}")
 
     def asked(self, *names: str) -> str:
-        """Those of the settings that are not as they are at first, for people: "frame_stack=4, reward_scale=0.1"."""
+        """The settings that differ from their defaults: "frame_stack=4, reward_scale=0.1"."""
         asked = {name: getattr(self, name) for name in names or self.__dataclass_fields__}
         return ", ".join(f"{name}={value}" for name, value in asked.items() if value != getattr(UNWRAPPED, name))
 

@@ -1,4 +1,4 @@
-"""EnvPool's tasks as headrace.envs.vector.adapter.VectorAdapter asks for them. Weng et al. 2022, arXiv:2206.10558."""
+"""EnvPool's tasks as a Source of headrace.envs.vector.adapter. Weng et al. 2022, arXiv:2206.10558."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome, threads
 
 
 class EnvPoolSource:
-    """A task of EnvPool, whose worlds are made at reset(), because they take their seed then alone.
+    """A task of EnvPool. Its environments are made at reset(), because EnvPool takes the seed when it makes them.
 
-    batch_size: how many worlds are handed over at a time where each has a pace of its own, see
-    headrace.envs.vector.envpool_async; here all of them step together. options: as envpool.make takes them.
+    batch_size: the number of environments that are returned at a time in asynchronous mode, see
+    headrace.envs.vector.envpool_async; here all of them step together. options: of envpool.make.
     Raises ImportError where EnvPool is not installed, ValueError for a task it does not have, or a batch_size that is
     not between 1 and num_envs.
     """
@@ -44,11 +44,11 @@ class EnvPoolSource:
         self.pool: Any = None
         self._actions = action_caster(self.action_space)
         self._make: Callable[..., Any] = envpool.make_gymnasium
-        self._worlds = np.arange(num_envs, dtype=np.int32)
+        self._all = np.arange(num_envs, dtype=np.int32)
 
     def make(self, seed: int, spares: int = 0, batch_size: int | None = None) -> None:
-        """Make the pool anew, with `spares` worlds beside the num_envs. batch_size: how many worlds its recv() gives,
-        of those that are ready; None for all, in their order."""
+        """Make the pool again, with `spares` more environments than num_envs. batch_size: how many recv() returns, of
+        those that are ready; None for all, in their order."""
         self.close()
         number = self.num_envs + spares
         made = {"num_envs": number, "batch_size": batch_size or number, "seed": env_seed(seed, 0) % SEEDS}
@@ -61,16 +61,16 @@ class EnvPoolSource:
         return self.pool.recv(reset=True)[0]
 
     def reset_some(self, mask: Tensor) -> Any:
-        (worlds,) = np.nonzero(mask.numpy())
-        some, info = self.pool.reset(worlds.astype(np.int32))
+        (envs,) = np.nonzero(mask.numpy())
+        some, info = self.pool.reset(envs.astype(np.int32))
         return _scattered(some, info["env_id"], self.num_envs)
 
     def step(self, action: Tensor) -> Outcome:
-        self.pool.send(self.actions(action), self._worlds)
+        self.pool.send(self.actions(action), self._all)
         return Outcome(*self.pool.recv()[:4])
 
     def actions(self, action: Tensor) -> np.ndarray:
-        """Some worlds' actions, [k, ...], as the pool takes them."""
+        """Actions of some environments, [k, ...], in the dtype of the action space."""
         return np.ascontiguousarray(self._actions(action.numpy()))
 
     def close(self) -> None:
@@ -79,12 +79,12 @@ class EnvPoolSource:
             self.pool = None
 
 
-def _scattered(some: Any, worlds: np.ndarray, num_envs: int) -> Any:
-    """Observations of some worlds at their places among all, member by member for a Dict."""
+def _scattered(some: Any, envs: np.ndarray, num_envs: int) -> Any:
+    """Observations of some environments at their places among all, member by member for a Dict."""
     if isinstance(some, dict):
-        return {key: _scattered(member, worlds, num_envs) for key, member in some.items()}
+        return {key: _scattered(member, envs, num_envs) for key, member in some.items()}
     every = np.zeros((num_envs, *some.shape[1:]), some.dtype)
-    every[worlds] = some
+    every[envs] = some
     return every
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium's interface to many worlds, its VectorEnv, as headrace.envs.vector.adapter.VectorAdapter asks for it."""
+"""Gymnasium's VectorEnv as a Source of headrace.envs.vector.adapter."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RESET_SOME = (SyncVectorEnv, AsyncVectorEnv)  # classes that take a reset mask, 
 
 
 class GymnasiumSource:
-    """Any gymnasium.vector.VectorEnv, by the mode that its metadata says.
+    """Any gymnasium.vector.VectorEnv, with the autoreset mode in its metadata.
 
-    Raises ValueError for one that says none, or that steps a part of its worlds at a time.
+    Raises ValueError for one without that, or that steps only a part of its environments at a time.
     """
 
     device = torch.device("cpu")
@@ -31,8 +31,8 @@ class GymnasiumSource:
         size = getattr(env.unwrapped, "batch_size", env.num_envs)
         if size != env.num_envs:
             raise ValueError(
-                f"{self.name} gives {size} of {env.num_envs} worlds at a time, and a rollout's row has them all: leave "
-                "batch_size out"
+                f"{self.name} steps {size} of {env.num_envs} environments at a time, and a row of a rollout has all of "
+                "them: leave batch_size out"
             )
         self.num_envs: int = env.num_envs
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
@@ -65,7 +65,7 @@ def _mode(env: VectorEnv, name: str) -> Autoreset:
         return Autoreset(getattr(mode, "value", mode))
     except ValueError as error:
         raise ValueError(
-            f"{name} does not say when it resets its worlds: metadata['autoreset_mode'] is {mode!r}; set it to "
+            f"{name} does not say when it resets its environments: metadata['autoreset_mode'] is {mode!r}; set it to "
             "gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED"
         ) from error
 
@@ -75,9 +75,9 @@ def _takes_a_mask(env: VectorEnv) -> bool:
 
 
 def _finals(observation: Any, info: dict[str, Any], ended: np.ndarray) -> Any:
-    """Observations of which those of worlds that ended are their last; None where the library does not say.
+    """Observations with the final ones of episodes that ended; None where the library does not give them.
 
-    Finals come as a batch, or as an array of single observations, with None for worlds that go on.
+    Libraries give them as a batch, or as an array of single observations, with None for episodes that continue.
     """
     if not ended.any():
         return observation
@@ -100,5 +100,5 @@ def _replaced(observation: Any, places: np.ndarray, values: list[Any]) -> Any:
 
 
 def gymnasium_vector(env_id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
-    """The vector environment that an id brings itself (its vector_entry_point)."""
+    """The vector environment of an id (its vector_entry_point)."""
     return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)

@@ -1,4 +1,4 @@
-"""Which library many worlds come from: ids that bring a vector environment, EnvPool's tasks, classes and functions."""
+"""Vector environments by source: ids with a vector entry point, EnvPool's tasks, classes and functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EnvSpec = gymnasium.envs.registration.EnvSpec
 
 
 def make(name: str, entry: Any, num_envs: int, options: dict[str, Any]) -> Env:
-    """N worlds of what comes as a vector. Raises ValueError where it gives another number of them."""
+    """A vector environment of N. Raises ValueError where its source gives another number of them."""
     if name.startswith(ENVPOOL):
         return EnvPoolEnv(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options))
     if isinstance(entry, EnvSpec):
@@ -30,20 +30,20 @@ def make(name: str, entry: Any, num_envs: int, options: dict[str, Any]) -> Env:
         return VectorAdapter(GymnasiumSource(gymnasium_vector(entry.id, num_envs, **options), name))
     env = adapted(entry(num_envs=num_envs, **options), name)
     if env.num_envs != num_envs:
-        raise ValueError(f"{name} gave {env.num_envs} worlds where {num_envs} were asked for")
+        raise ValueError(f"{name} gave {env.num_envs} environments where {num_envs} were asked for")
     return env
 
 
-def adapted(worlds: Any, name: str | None = None) -> Env:
-    """An Env of worlds that are there already: a gymnasium.vector.VectorEnv, a Simulator, or an Env, as it is.
+def adapted(given: Any, name: str | None = None) -> Env:
+    """An Env of a ready-made object: a gymnasium.vector.VectorEnv, a Simulator, or an Env, as it is.
 
     Raises TypeError for anything else.
     """
-    if isinstance(worlds, VectorEnv):
-        return VectorAdapter(GymnasiumSource(worlds, name))
-    if isinstance(worlds, Env):
-        return worlds
-    if hasattr(worlds, "backend") and hasattr(worlds, "state_dict"):
-        missing = ", ".join(member for member in ENV_MEMBERS if not hasattr(worlds, member))
-        raise TypeError(f"{worlds!r} has no {missing}: derive its class from headrace.Env, which has defaults for some")
-    return VectorAdapter(SimulatorSource(worlds, name))
+    if isinstance(given, VectorEnv):
+        return VectorAdapter(GymnasiumSource(given, name))
+    if isinstance(given, Env):
+        return given
+    if hasattr(given, "backend") and hasattr(given, "state_dict"):
+        missing = ", ".join(member for member in ENV_MEMBERS if not hasattr(given, member))
+        raise TypeError(f"{given!r} has no {missing}: derive its class from headrace.Env, which has defaults for some")
+    return VectorAdapter(SimulatorSource(given, name))

@@ -1,7 +1,7 @@
 """Any gymnasium.Env, in worker processes, on rollouts in shared memory.
 
-A worker runs its environments one after another, as InlineEnv does, and writes what happens straight into the rollout's
-columns. Between processes go a dozen bytes a step and worker: which row, and that it is done.
+A worker runs its environments one after another, as InlineEnv does, and writes straight into the rollout's columns.
+Processes exchange a dozen bytes per step and worker: the row, and that it is done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.envs.base import AsyncEnv, State
 from headrace.envs.gym.agent_groups import Grouping, take_agents
 from headrace.envs.workers.pool import Order, WorkerPool
 from headrace.envs.workers.process import WorkerProcess, Workers
-from headrace.envs.workers.protocol import BEGIN_ANEW, RESET, ROWS, STEP, Task
+from headrace.envs.workers.protocol import RESET, RESET_ALL, ROWS, STEP, Task
 from headrace.envs.workers.resources import check_processes, check_rollout, in_words
 from headrace.envs.workers.tuning import tried
 
@@ -31,19 +31,20 @@ OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_lengt
 class WorkerEnv(AsyncEnv):
     """N Gymnasium environments in worker processes behind headrace.envs.base.Env.
 
-    factory() makes one of them; it goes to the workers by cloudpickle, and the script that defines it needs no
-    `if __name__ == "__main__"`. workers: how many processes; None for as many as trying one environment says;
-    or Workers, which stay when this is closed. step_timeout: seconds after which a worker that has not
-    answered counts as dead.
-    on_error: "raise" an environment's exception, with its traceback and which it was; or "restart": make it anew, end
-    its episode as truncated, go on, and count it in `restarts`. A worker that dies or hangs is treated alike.
-    group_by: see envs.gym.agent_groups. Where several agents share a world, num_envs asks for worlds, and is columns.
-    set_up, clean_up: called in each worker with its number, first and last of all. Where there are no more workers than
-    cores each keeps to its own share of these; set_up may undo that (os.sched_setaffinity).
+    factory() makes one of them; it is sent to the workers by cloudpickle, and the script that defines it needs no
+    `if __name__ == "__main__"`. workers: the number of processes; None to choose it by measuring one environment; or
+    Workers, which are kept when this is closed. step_timeout: seconds after which a worker that has not answered counts
+    as hanging.
+    on_error: "raise" an environment's exception, with its traceback and the environment's number; or "restart": make it
+    again, truncate its episode, continue, and count it in `restarts`. The same holds for a worker that dies or hangs.
+    group_by: see envs.gym.agent_groups. With several agents, the argument num_envs counts copies of the environment,
+    the attribute columns.
+    set_up, clean_up: called in each worker with its number, first and last of all. Where there are at most as many
+    workers as cores, each is bound to its own cores; set_up may undo that (os.sched_setaffinity).
 
-    step() has all workers take a step. With start() and get() each takes steps at its own pace: `parts` are the
-    environments of each worker, and it is started with a row of a rollout that rollout() gave.
-    Raises TypeError for a function that cannot be sent, and for spaces that are not supported.
+    step() steps all workers. With start() and get() each steps on its own, in a rollout that rollout() has made:
+    `parts` are the environments of each worker.
+    Raises TypeError for a function that cannot be sent, and for unsupported spaces.
     """
 
     backend = "workers"
@@ -69,37 +70,37 @@ class WorkerEnv(AsyncEnv):
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.restart = on_error == "restart"
         functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
-        lender = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
-        check_processes(min(lender.number, num_envs))
-        processes = lender.lend(num_envs)
+        owner = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
+        check_processes(min(owner.number, num_envs))
+        processes = owner.acquire(num_envs)
         bounds = pairwise(num_envs * k // len(processes) for k in range(len(processes) + 1))
         tasks = [
             Task(*functions, name, place, len(processes), first, last - first, num_envs, self.restart, group_by)
             for place, (first, last) in enumerate(bounds)
         ]
         self.parts = [task.envs() for task in tasks]
-        keep = lender is workers
+        keep = owner is workers
         try:
             self._pool = WorkerPool(processes, tasks, step_timeout)
         except BaseException:
-            _give_back(None, lender, processes, keep)
+            _release(None, owner, processes, keep)
             raise
-        self._close = weakref.finalize(self, _give_back, self._pool, lender, processes, keep)
+        self._close = weakref.finalize(self, _release, self._pool, owner, processes, keep)
         self.observation_space, self.action_space, self.max_steps, self.agent_groups = self._pool.facts
-        if self.agent_groups is not None:  # several agents share a world
+        if self.agent_groups is not None:  # several agents
             take_agents(self, self.agent_groups)
         self._seed = 0
         self._rollouts: list[SharedRollout] = []
-        self._row = self.rollout(1, self.columns())  # by which others than the workers' rollouts are filled
+        self._row = self.rollout(1, self.columns())  # through which other rollouts than the workers' are filled
 
     def columns(self) -> dict[str, Column | Columns]:
-        """What the environments write, and the action."""
+        """The columns that the env writes, and the action."""
         if self.agent_groups is not None:
             return self.agent_groups.columns(self.num_copies)
         return super().columns()
 
     def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
-        """A rollout that the workers write into: into any other, what they do is copied step by step."""
+        """A rollout in shared memory, which the workers write into. Into other rollouts each step is copied."""
         size = shared_size(num_steps, self.num_envs, columns)
         check_rollout(size, num_steps, self.num_envs, FOLDER)
         rollout = shared_rollout(num_steps, self.num_envs, columns)
@@ -108,13 +109,13 @@ class WorkerEnv(AsyncEnv):
         return rollout
 
     def plan(self) -> str:
-        """What processes and rollouts take of the machine, in a line."""
+        """The memory of processes and rollouts, in a line."""
         pids = [worker.process.pid for worker in self._pool.workers]
         return in_words(self.name, self.num_envs, pids, [rollout.store.size for rollout in self._rollouts])
 
     @property
     def restarts(self) -> int:
-        """How many environments had to be made anew so far."""
+        """How many environments had to be made again after a failure."""
         return self._pool.restarts()
 
     def reset(self, rollout: Rollout, seed: int) -> None:
@@ -138,27 +139,27 @@ class WorkerEnv(AsyncEnv):
         for name in OUTCOME:
             getattr(rollout, name)[t].copy_(getattr(shared, name)[0])
 
-    def start(self, rollout: Rollout, t: int, worker: int) -> None:
-        """Have one worker step its environments from row t, and do not wait for it.
+    def start(self, rollout: Rollout, t: int, part: int) -> None:
+        """Start the step of one worker's environments from row t, and do not wait for it.
 
         Raises ValueError for a rollout that the workers do not write into, or a worker that is still at a step.
         """
         number, shared = self._place(rollout)
         if shared is not rollout:
-            raise ValueError("workers step at their own pace in a rollout that rollout() has made, not in another one")
-        if worker in self._pool.orders:
-            raise ValueError(f"worker {worker} is still at a step: get() tells when it is ready")
-        self._pool.start(worker, STEP, number * ROWS + t)
+            raise ValueError("workers step on their own only in a rollout that rollout() has made")
+        if part in self._pool.orders:
+            raise ValueError(f"worker {part} is still at a step: get() tells when it is ready")
+        self._pool.start(part, STEP, number * ROWS + t)
 
     def get(self, timeout: float | None = None) -> list[int]:
-        """The workers that have taken their step, as soon as there is one; none after `timeout` seconds, or where
+        """The workers that have finished their step, as soon as there is one; none after `timeout` seconds, or where
         none was started."""
         try:
             ready, lost = self._pool.get(timeout)
             for worker, order in lost.items():
-                self._mend(worker, order)
+                self._replace(worker, order)
         except BaseException:
-            self.close()  # the others may be anywhere in their step
+            self.close()  # the others may be in the middle of a step
             raise
         return sorted([*ready, *lost])
 
@@ -166,16 +167,16 @@ class WorkerEnv(AsyncEnv):
         self._close()
 
     def _do(self, what: int, number: int, t: int, message: Any = None) -> None:
-        """Have all workers do something with row t of a rollout, and wait for them."""
-        while self._pool.orders:  # steps that somebody started and left
+        """Give all workers an order for row t of a rollout, and wait for them."""
+        while self._pool.orders:  # steps that were started and not waited for
             self.get()
         for worker in range(len(self.parts)):
             self._pool.start(worker, what, number * ROWS + t, message)
         while self._pool.orders:
             self.get()
 
-    def _mend(self, worker: int, order: Order) -> None:
-        """Start another process in the place of one that is lost, or raise why it is."""
+    def _replace(self, worker: int, order: Order) -> None:
+        """Start another process in the place of a lost one, or raise why it was lost."""
         if not self.restart:
             raise self._pool.failure(worker)
         self._pool.replace(worker, self._rollouts, self._seed)
@@ -184,47 +185,47 @@ class WorkerEnv(AsyncEnv):
         if self.agent_groups is None:
             _cut_off(rollout, rollout.observation, self.parts[worker], self.parts[worker], t, at_once)
             return
-        columns, in_group = self.agent_groups.of_worlds(self.parts[worker], self.num_copies)
+        columns, in_group = self.agent_groups.of_copies(self.parts[worker], self.num_copies)
         for group, theirs in in_group.items():
             observation = getattr(rollout.observation, group) if self.agent_groups.nested else rollout.observation
             _cut_off(rollout, observation, columns, theirs if self.agent_groups.nested else columns, t, at_once)
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
-        """The number of a rollout among the workers', and itself; of one that is not theirs their row's."""
+        """A rollout of the workers and its number; for another rollout, those of the row through which it is filled."""
         for number, shared in enumerate(self._rollouts):
             if shared is rollout:
                 return number, shared
         return 0, self._row
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: Gymnasium has no way to save an environment."""
+        """Empty: Gymnasium has no way to save an environment."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Begin a new episode everywhere: the next row is dead."""
-        self._pool.tell(BEGIN_ANEW)
+        """Begin a new episode everywhere: the next row is masked."""
+        self._pool.tell(RESET_ALL)
 
 
-def _give_back(pool: WorkerPool | None, lender: Workers, processes: list[WorkerProcess], keep: bool) -> None:
-    """Let processes go: to whom they were lent by, or for good."""
+def _release(pool: WorkerPool | None, owner: Workers, processes: list[WorkerProcess], keep: bool) -> None:
+    """Give processes back to their owner, or end them."""
     if not keep:
-        lender.close()
+        owner.close()
     else:
         if pool is not None:
             pool.dismiss()
-        lender.take_back(processes)
+        owner.release(processes)
 
 
 def _copy(source: Rollout, row: int, target: Rollout, to: int) -> None:
-    """What is seen in a row of one rollout to a row of another."""
+    """Copy observation and valid from a row of one rollout to a row of another."""
     tree_map(lambda theirs, ours: theirs[to].copy_(ours[row]), target.observation, source.observation)
     target.valid[to].copy_(source.valid[row])
 
 
 def _cut_off(rollout: Rollout, observation: Any, columns: Any, seen: Any, t: int, at_once: bool) -> None:
-    """End the episodes of environments whose process is gone. at_once: they had not begun.
+    """Truncate the episodes of environments whose process is gone. at_once: they had not begun.
 
-    columns: theirs in the rollout; seen: theirs in `observation`.
+    columns: their columns in the rollout; seen: those in `observation`.
     """
     if at_once:
         rollout.valid[0, columns] = False
@@ -241,7 +242,7 @@ def _cut_off(rollout: Rollout, observation: Any, columns: Any, seen: Any, t: int
 
 
 def _sendable(function: Callable[..., Any]) -> bytes:
-    """A function as bytes. Raises TypeError, saying what cannot be sent."""
+    """A function as bytes. Raises TypeError, naming what cannot be sent."""
     import cloudpickle
 
     try:

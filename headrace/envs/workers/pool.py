@@ -1,4 +1,4 @@
-"""Several workers and what each of them is at: told together or one by one, waited for as they become ready."""
+"""Several workers and the orders that they have not answered yet, waited for as they become ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from headrace.core.cores import cores
 from headrace.data.shared_memory import SharedRollout
 from headrace.envs.workers.process import GRACE, WorkerError, WorkerProcess
-from headrace.envs.workers.protocol import Facts, Task
+from headrace.envs.workers.protocol import EnvFacts, Task
 from headrace.envs.workers.resources import check_memory, own_memory
 from headrace.envs.workers.spin_wait import Waiting
 
@@ -17,11 +17,11 @@ __all__ = ["Order", "WorkerError", "WorkerPool"]
 
 
 class Order(NamedTuple):
-    """What a worker was told and has not answered yet."""
+    """An order that a worker has not answered yet."""
 
     what: int
     where: int
-    until: float  # of monotonic(): when it counts as hanging
+    until: float  # time by monotonic() after which the worker counts as hanging
 
 
 class WorkerPool:
@@ -29,27 +29,27 @@ class WorkerPool:
 
     def __init__(self, workers: list[WorkerProcess], tasks: list[Task], step_timeout: float) -> None:
         self.workers, self.step_timeout = workers, step_timeout
-        self.orders: dict[int, Order] = {}  # by place, of those that are at it
+        self.orders: dict[int, Order] = {}  # by place
         self._waiting = Waiting(workers[0].spin)
         self._poll = select.poll()
         self._places: dict[int, int] = {}  # by descriptor
-        self._broken: set[int] = set()  # places of workers that nobody may be given again
-        self.facts: Facts
+        self._broken: set[int] = set()  # places of workers that may not be used again
+        self.facts: EnvFacts
         try:
-            # more processes than cores may be more than there is memory for: the first tells what one takes
+            # many processes may need too much memory: measure the first one
             for some in (range(1), range(1, len(workers))) if len(workers) > cores() else (range(len(workers)),):
                 if some.start:
                     check_memory(len(workers), own_memory(workers[0].process.pid))
-                self._engage(tasks, some)
+                self._assign(tasks, some)
         except BaseException:
             self.dismiss()
             raise
 
-    def _engage(self, tasks: list[Task], places: range) -> None:
-        """Have workers make their environments, all at once, and wait until they are made."""
-        self._broken.update(places)  # until they have said their facts
+    def _assign(self, tasks: list[Task], places: range) -> None:
+        """Let workers make their environments, all at once, and wait until they are made."""
+        self._broken.update(places)  # until their environments are made
         for place in places:
-            self.workers[place].engage(tasks[place])
+            self.workers[place].assign(tasks[place])
         for place in places:
             self.facts = self.workers[place].facts()
             self._broken.discard(place)
@@ -74,10 +74,10 @@ class WorkerPool:
         self.orders[place] = Order(what, where, monotonic() + self.step_timeout)
 
     def get(self, timeout: float | None = None) -> tuple[list[int], dict[int, Order]]:
-        """Wait until a worker has answered, or is dead or hanging: the places of those that have answered, and what
-        those were at that are lost. Nothing where none is at anything, or after `timeout` seconds.
+        """Wait until a worker has answered, has died or hangs: the places of those that have answered, and the orders
+        of lost ones. Both are empty where no order is open, or after `timeout` seconds.
 
-        Raises what a worker's environment raised.
+        Raises the exception of a worker's environment.
         """
         if not self.orders:
             return [], {}
@@ -115,21 +115,21 @@ class WorkerPool:
         return self.workers[place].failure(self.step_timeout)
 
     def replace(self, place: int, rollouts: list[SharedRollout], seed: int) -> None:
-        """Start another process in the place of one that is lost."""
+        """Start another process in the place of a lost one."""
         self.workers[place].replace(rollouts, seed)
         self._broken.discard(place)
 
     def restarts(self) -> int:
-        """Environments that had to be made anew so far."""
+        """Environments that had to be made again after a failure."""
         return sum(worker.lost + worker.restarts for worker in self.workers)
 
     def dismiss(self) -> None:
-        """Have all workers close their environments; those that are not free to are ended."""
+        """Let all workers close their environments; end those that are still at an order."""
         until = monotonic() + GRACE
         while self.orders and monotonic() < until:
             try:
                 self.get(until - monotonic())
-            except Exception:  # whoever was to hear of it has gone
+            except Exception:  # nothing is left to report it to
                 continue
         for place, worker in enumerate(self.workers):
             if place in self._broken or place in self.orders:

@@ -1,4 +1,4 @@
-"""One worker process as its parent sees it: started, engaged, told, replaced, ended; and a number of them to lend."""
+"""A worker process as its parent handles it: started, given orders, replaced, ended; and a set of them for reuse."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from typing import Any
 from headrace.core.cores import cores
 from headrace.data.shared_memory import SharedRollout
 from headrace.envs.workers.protocol import (
-    ADOPT,
     ANSWER,
+    ASSIGN,
     BIND,
     CLOSE,
     DISMISS,
-    ENGAGE,
     FAILED,
     ORDER,
-    Facts,
+    TAKE_OVER,
+    EnvFacts,
     Failure,
     Task,
     read,
@@ -51,26 +51,26 @@ class WorkerError(RuntimeError):
 
 
 class WorkerProcess:
-    """One process after another in the same place, and the way to it. The first starts when there is work for it."""
+    """A process, which may be replaced by another, and the connection to it. It starts with its first task."""
 
     process: BaseProcess
     orders: Connection
     task: Task
 
     def __init__(self, spin: float) -> None:
-        self.spin = spin  # see waiting.Waiting
+        self.spin = spin  # see spin_wait.Waiting
         self.running = False
-        self.lost = 0  # environments made anew because their process was gone
-        self.restarts = 0  # environments that this process has made anew
+        self.lost = 0  # environments made again because their process was gone
+        self.restarts = 0  # environments that this process has made again
 
-    def engage(self, task: Task) -> None:
-        """Have it make environments; facts() waits until they are made."""
+    def assign(self, task: Task) -> None:
+        """Let it make the environments of a task; facts() waits until they are made."""
         if self.running and not self.process.is_alive():
             self.end(0.0)
         if not self.running:
             self._launch()
         self.task, self.lost, self.restarts = task, 0, 0
-        self.tell(ENGAGE, 0, task)
+        self.tell(ASSIGN, 0, task)
 
     def _launch(self) -> None:
         context: Any = get_context("spawn" if sys.platform == "win32" else "forkserver")
@@ -83,34 +83,34 @@ class WorkerProcess:
         theirs.close()
         self.running = True
 
-    def facts(self) -> Facts:
-        """What it says once its environments are made. Raises what making them raised, or WorkerError."""
+    def facts(self) -> EnvFacts:
+        """The facts of its environments, once they are made. Raises the exception of making them, or WorkerError."""
         if not self.orders.poll(START_TIMEOUT):
             raise WorkerError(f"{self} had not made its environments after {START_TIMEOUT:g} s")
-        facts: Facts = self._received()
+        facts: EnvFacts = self._received()
         return facts
 
     def answer(self) -> None:
-        """Take its answer to an order. Raises what it failed with, or WorkerError where it is gone."""
+        """Read its answer to an order. Raises its exception, or WorkerError where the process is gone."""
         try:
-            (said,) = ANSWER.unpack(read(self.orders.fileno(), ANSWER.size))
+            (answer,) = ANSWER.unpack(read(self.orders.fileno(), ANSWER.size))
         except (EOFError, ConnectionResetError):
             raise self.death() from None
-        if said == FAILED:
+        if answer == FAILED:
             self._received()
-        self.restarts = said
+        self.restarts = answer
 
     def _received(self) -> Any:
         try:
-            said = self.orders.recv()
+            answer = self.orders.recv()
         except (EOFError, ConnectionResetError):
             raise self.death() from None
-        if isinstance(said, Failure):
-            raise _again(said)
-        return said
+        if isinstance(answer, Failure):
+            raise _again(answer)
+        return answer
 
     def tell(self, what: int, where: int = 0, message: Any = None) -> None:
-        """Give an order; one that is gone is found out when it is waited for."""
+        """Send an order. A process that is gone is noticed when its answer is read."""
         with suppress(BrokenPipeError, ConnectionResetError):
             os.write(self.orders.fileno(), ORDER.pack(what, where))
             if message is not None:
@@ -123,15 +123,15 @@ class WorkerProcess:
             send_handle(self.orders, rollout.store.descriptor, self.process.pid)  # type: ignore[arg-type]
 
     def replace(self, rollouts: list[SharedRollout], seed: int) -> None:
-        """Start another process in the place of this one. Its environments begin when they are next reset."""
+        """Start another process in the place of this one. Its environments begin an episode at their next reset."""
         lost = self.lost + self.restarts + self.task.size
         self.end(0.0)
-        self.engage(self.task)
+        self.assign(self.task)
         self.lost = lost
         self.facts()
         for rollout in rollouts:
             self.bind(rollout)
-        self.tell(ADOPT, 0, (seed, lost))
+        self.tell(TAKE_OVER, 0, (seed, lost))
 
     def failure(self, timeout: float) -> WorkerError:
         """Why it has not answered."""
@@ -140,18 +140,18 @@ class WorkerProcess:
         return self.death()
 
     def death(self) -> WorkerError:
-        """How it ended, for people."""
+        """How the process ended."""
         self.process.join(GRACE)
         code = self.process.exitcode
         how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
         return WorkerError(f"{self} {how}")
 
     def dismiss(self) -> None:
-        """Have it close its environments, and be ready for others."""
+        """Let it close its environments, and wait for the next task."""
         self.tell(DISMISS)
 
     def end(self, grace: float) -> None:
-        """See it ended, by force after `grace` seconds."""
+        """End it, by force after `grace` seconds."""
         if not self.running:
             return
         self.tell(CLOSE)
@@ -174,8 +174,8 @@ class Workers:
             hr.train("ppo", "LunarLander-v3", workers=workers)
             hr.train("ppo", "BipedalWalker-v3", workers=workers)
 
-    number: how many; None for as many as there are cores, but one for the learner. Processes start when they are first
-    needed, and stay until the end: the next training replaces their environments alone.
+    number: of processes; None for one per core, except one for the learner. Processes start when they are first needed,
+    and are reused until close(): the next training only replaces their environments.
     Raises ValueError for a number below 1.
     """
 
@@ -187,18 +187,18 @@ class Workers:
         self._all = list(self._idle)
         self.close = weakref.finalize(self, _end, self._all)
 
-    def lend(self, most: int) -> list[WorkerProcess]:
-        """At most so many processes, for one who gives them back. Raises RuntimeError where none is left."""
+    def acquire(self, most: int) -> list[WorkerProcess]:
+        """Up to `most` idle processes, until release(). Raises RuntimeError where none is idle."""
         if not self.close.alive:
             raise RuntimeError("these workers are closed: make the environments inside the `with`")
         if not self._idle:
             raise RuntimeError(f"all {self.number} workers are busy: close the environments they run, or make others")
-        lent, self._idle = self._idle[:most], self._idle[most:]
-        return lent
+        acquired, self._idle = self._idle[:most], self._idle[most:]
+        return acquired
 
-    def take_back(self, lent: list[WorkerProcess]) -> None:
-        """Processes that may be lent again."""
-        self._idle += lent
+    def release(self, acquired: list[WorkerProcess]) -> None:
+        """Processes that may be acquired again."""
+        self._idle += acquired
 
     def __enter__(self) -> Workers:
         return self
@@ -218,7 +218,7 @@ def _end(processes: list[WorkerProcess]) -> None:
 
 
 def _again(failure: Failure) -> BaseException:
-    """A worker's exception, to be raised here, with the traceback it had there."""
+    """A worker's exception, to be raised here, with its traceback in the worker."""
     error: BaseException = (
         pickle.loads(failure.error) if failure.error else WorkerError("an environment raised what cannot be sent")
     )

@@ -1,4 +1,4 @@
-"""What runs in a worker process: some of the environments, on their part of the shared rollouts."""
+"""The code of a worker process: it runs some of the environments, on their part of the shared rollouts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from contextlib import suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-ORDER = struct.Struct("<iq")  # what to do, and with which rollout and row
-ANSWER = struct.Struct("<i")  # how many environments it has made anew, or that it has failed and tells how
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
+    from headrace.data.rollout import Rollout
+    from headrace.envs.gym.agent_groups import AgentGroups
+
+ORDER = struct.Struct("<iq")  # operation, and rollout and row
+ANSWER = struct.Struct("<i")  # how many environments it has made again, or FAILED, followed by a Failure
 FAILED = -1
-ENGAGE, BIND, RESET, STEP, BEGIN_ANEW, ADOPT, DISMISS, CLOSE = range(8)
-ROWS = 2**32  # a rollout's number is written above its row
-GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # what it looks like when the other process is gone
+ASSIGN, BIND, RESET, STEP, RESET_ALL, TAKE_OVER, DISMISS, CLOSE = range(8)
+ROWS = 2**32  # a rollout's number is stored in the bits above its row
+GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # raised where the other process is gone
 
 
 class Task(NamedTuple):
-    """Which environments a worker is to run. Functions are pickled by cloudpickle."""
+    """The environments that a worker runs. Functions are pickled by cloudpickle."""
 
     factory: bytes  # gives an environment
     set_up: bytes | None  # called with the worker's place before anything else
@@ -43,22 +49,22 @@ class Task(NamedTuple):
         return slice(self.first, self.first + self.size)
 
     def cores(self, allowed: list[int]) -> list[int]:
-        """Its share of the cores, all of them where there are more workers.
+        """Its part of the cores; all of them where there are more workers than cores.
 
-        Workers that are woken together may land on one core while another idles, and wait there for milliseconds.
+        Workers woken at the same time may be put on one core while another is idle, and wait for milliseconds.
         """
         number = len(allowed)
         share = allowed[number * self.place // self.workers : number * (self.place + 1) // self.workers]
         return share if self.workers <= number else allowed
 
 
-class Facts(NamedTuple):
-    """What a worker says once its environments are made."""
+class EnvFacts(NamedTuple):
+    """What a worker reports once its environments are made."""
 
-    observation_space: Any
-    action_space: Any
+    observation_space: Space
+    action_space: Space
     max_steps: int | None
-    agent_groups: Any  # headrace.envs.gym.agent_groups.AgentGroups, where several agents share a world; else None
+    agent_groups: AgentGroups | None  # of several agents
 
 
 class Failure(NamedTuple):
@@ -69,21 +75,21 @@ class Failure(NamedTuple):
 
 
 def run(orders: Connection, spin: float) -> None:
-    """Run one set of environments after another, until told to close or the parent is gone. spin: see Waiting."""
+    """Run one task after another, until CLOSE or the end of the parent. spin: see spin_wait.Waiting."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then tells
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
     torch.set_num_threads(1)
     inbox = _Inbox(orders, spin)
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
     with suppress(*GONE):
-        while inbox.order()[0] == ENGAGE and _serve(inbox, orders.recv(), allowed):
+        while inbox.order()[0] == ASSIGN and _serve(inbox, orders.recv(), allowed):
             pass
 
 
 def _serve(inbox: _Inbox, task: Task, allowed: list[int]) -> bool:
-    """Run environments until told to stop: whether there may be others after them. allowed: cores, [] if unknown."""
+    """Run a task until it ends: whether there may be another one. allowed: cores, [] if unknown."""
     worker: _Worker | None = None
     try:
         if allowed:
@@ -91,8 +97,8 @@ def _serve(inbox: _Inbox, task: Task, allowed: list[int]) -> bool:
         if task.set_up is not None:
             pickle.loads(task.set_up)(task.place)
         worker = _Worker(task, inbox)
-        inbox.orders.send(Facts(*worker.facts()))
-        while (last := worker.obey()) is None:
+        inbox.orders.send(worker.facts())
+        while (last := worker.carry_out()) is None:
             pass
         return last == DISMISS
     except GONE:
@@ -108,7 +114,7 @@ def _serve(inbox: _Inbox, task: Task, allowed: list[int]) -> bool:
 
 
 class _Inbox:
-    """Where a worker's orders come in."""
+    """Receives a worker's orders."""
 
     def __init__(self, orders: Connection, spin: float) -> None:
         from headrace.envs.workers.spin_wait import Waiting
@@ -118,7 +124,7 @@ class _Inbox:
         self._poll.register(orders.fileno(), select.POLLIN)
 
     def order(self) -> tuple[int, int]:
-        """The next order: what to do, and with which rollout and row. Raises EOFError where the parent is gone."""
+        """The next order: operation, and rollout and row. Raises EOFError where the parent is gone."""
         while not self._waiting.poll(self._poll, 3600.0):
             pass
         what, where = ORDER.unpack(read(self.orders.fileno(), ORDER.size))
@@ -135,14 +141,14 @@ class _Worker:
         self.task, self.inbox, self.orders = task, inbox, inbox.orders
         part = {"first_env": task.first, "of": task.of, "restart": task.restart}
         self.env = inline(factory, task.size, task.name, group_by=task.group_by, **part)
-        self.rollouts: list[Any] = []
+        self.rollouts: list[Rollout] = []
 
-    def facts(self) -> tuple[Any, ...]:
-        agent_groups = getattr(self.env, "agent_groups", None)
-        return self.env.observation_space, self.env.action_space, self.env.max_steps, agent_groups
+    def facts(self) -> EnvFacts:
+        env = self.env
+        return EnvFacts(env.observation_space, env.action_space, env.max_steps, env.agent_groups)
 
-    def obey(self) -> int | None:
-        """Carry out one order, and answer where one is expected: the order if it is the last, else None."""
+    def carry_out(self) -> int | None:
+        """Carry out one order, and answer where that is expected. Returns the order if it is the last, else None."""
         what, where = self.inbox.order()
         rollout, t = divmod(where, ROWS)
         if what == STEP:
@@ -151,10 +157,10 @@ class _Worker:
             self.env.reset(self.rollouts[rollout], self.orders.recv())
         elif what == BIND:
             self._bind()
-        elif what == BEGIN_ANEW:
+        elif what == RESET_ALL:
             self.env.load_state_dict({})
-        elif what == ADOPT:
-            self.env.adopt(*self.orders.recv())
+        elif what == TAKE_OVER:
+            self.env.take_over(*self.orders.recv())
         else:
             return what
         if what in (STEP, RESET):
@@ -172,12 +178,12 @@ class _Worker:
 
 
 def _report(orders: Connection, error: BaseException, asked: bool) -> None:
-    """Send an exception to the parent, with its notes and traceback. asked: in the place of an answer."""
+    """Send an exception to the parent, with its notes and traceback. asked: instead of an answer."""
     text = "".join(traceback.format_exception(error))
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)
-    except Exception:  # some cannot be sent, or not be made again
+    except Exception:  # some exceptions cannot be pickled or unpickled
         pickled = None
     with suppress(*GONE):
         if asked:
@@ -186,7 +192,7 @@ def _report(orders: Connection, error: BaseException, asked: bool) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """A step that hangs must not outlive those who wait for it."""
+    """End this process with its parent, even in a step that hangs."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -194,7 +200,7 @@ def _end_with_the_parent() -> None:
 
 
 def read(descriptor: int, size: int) -> bytes:
-    """Exactly so many bytes. Raises EOFError where the other end is closed."""
+    """Exactly `size` bytes. Raises EOFError where the other end is closed."""
     content = b""
     while len(content) < size:
         more = os.read(descriptor, size - len(content))

@@ -1,4 +1,4 @@
-"""What worker processes and their rollouts will take of the machine; refused where it cannot be had."""
+"""Memory, processes and files that workers and their rollouts need, checked against the machine's limits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from headrace.core.cores import cores
 
 DESCRIPTORS = 4  # of a worker, in its parent
-SPARE = 0.9  # share of what is free that may be planned with
+SPARE = 0.9  # fraction of the free memory that may be used
 MEGABYTE = 1e6
 
 
 def free_memory() -> float | None:
-    """Bytes that programs may still have; None where the system does not tell. In a container its limit counts too."""
+    """Bytes of memory that are free, within a container's limit; None where the system does not report it."""
     meminfo = Path("/proc/meminfo")
     if not meminfo.is_file():
         return None
@@ -27,7 +27,7 @@ def free_memory() -> float | None:
 
 
 def own_memory(pid: int | None) -> float | None:
-    """Bytes that a process shares with no other; None where the system does not tell."""
+    """Bytes that a process does not share with others; None where the system does not report it."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -36,7 +36,7 @@ def own_memory(pid: int | None) -> float | None:
 
 
 def check_processes(number: int) -> None:
-    """Raise ValueError, with the numbers, for more processes than this user may have or open files for."""
+    """Raise ValueError, with the numbers, for more processes or open files than this user may have."""
     if sys.platform == "win32":
         return
     import resource
@@ -54,7 +54,7 @@ def check_processes(number: int) -> None:
 
 
 def check_memory(number: int, each: float | None) -> None:
-    """Raise MemoryError, with the numbers, where so many processes of `each` bytes do not fit."""
+    """Raise MemoryError, with the numbers, where `number` processes of `each` bytes do not fit."""
     free = free_memory()
     if each is None or free is None or number * each <= SPARE * free:
         return
@@ -65,7 +65,7 @@ def check_memory(number: int, each: float | None) -> None:
 
 
 def check_rollout(size: int, num_steps: int, num_envs: int, folder: str) -> None:
-    """Raise MemoryError, with the numbers, where a rollout does not fit into the shared memory that is left."""
+    """Raise MemoryError, with the numbers, where a rollout does not fit into the free shared memory."""
     free = shutil.disk_usage(folder).free
     memory = free_memory()
     if size <= free and (memory is None or size <= SPARE * memory):
@@ -79,7 +79,7 @@ def check_rollout(size: int, num_steps: int, num_envs: int, folder: str) -> None
 
 
 def in_words(name: str, num_envs: int, processes: list[int | None], rollouts: list[int]) -> str:
-    """The plan as a line for people. processes: their pids; rollouts: bytes of each."""
+    """The processes and their memory, in a line. processes: their pids; rollouts: bytes of each."""
     count = f"{num_envs} environments of {name} in {len(processes)} processes of one thread ({cores()} cores)"
     shared = f"rollout {sum(rollouts) / MEGABYTE:.3g} MB, shared"
     each, free = own_memory(processes[0]), free_memory()

@@ -1,8 +1,8 @@
-"""Waiting for another process: looking again and again where that costs nobody anything, asleep otherwise.
+"""Waiting for another process: by polling where a core is free, then asleep.
 
-Waking a sleeper takes 20 to 80 microseconds, a look at a descriptor a third of one (benchmarks/worker_sync.py). But
-whoever looks keeps a core busy, and where others want that core the system takes it away for milliseconds: it pays only
-where each process has a core of its own, and for a short while.
+Waking a sleeping process takes 20 to 80 microseconds, polling a descriptor a third of one (benchmarks/worker_sync.py).
+But polling keeps a core busy, and where other programs need that core the system takes it away for milliseconds: it
+pays only where each process has a core of its own, and for a short time.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from time import perf_counter
 
 from headrace.core.cores import cores
 
-SPIN = 200e-6  # s of looking before going to sleep
-FIRST_PAUSE, LONGEST_PAUSE = 5e-3, 2.0  # s without looking after the core was taken away, doubled each time
-CALM = 10  # times the last pause without that: the next one is the first again
-PERIOD = 10e-3  # s between two looks at how long this thread has waited for a core
-SHARE = 0.05  # of the time that a thread may wait for a core because of the system itself: nobody else wants it
+SPIN = 200e-6  # s of polling before going to sleep
+FIRST_PAUSE, LONGEST_PAUSE = 5e-3, 2.0  # s without polling after the core was taken away, doubled each time
+CALM = 10  # times the last pause without that: the next pause is the first one again
+PERIOD = 10e-3  # s between two checks of how long this thread has waited for a core
+SHARE = 0.05  # of the time: a thread waits so long for a core because of the system itself, without other programs
 
 
 def spin_of(processes: int) -> float:
-    """Seconds for which each of so many processes that wait for each other may look before it sleeps."""
+    """Seconds for which each of `processes` that wait for each other may poll before it sleeps."""
     return SPIN if processes <= cores() and sys.platform == "linux" else 0.0
 
 
 class Waiting:
     """Waits on the descriptors of a poll object, awake for at most `spin` seconds, then asleep.
 
-    Gives way: where other programs took the core from this thread, as it finds within PERIOD, it goes to sleep at once.
+    Where other programs took the core from this thread, which is noticed within PERIOD, it sleeps at once.
     """
 
     def __init__(self, spin: float) -> None:
@@ -38,7 +38,7 @@ class Waiting:
         self._waited, self._noted = _waited() if spin else 0.0, perf_counter()
 
     def poll(self, poll: select.poll, timeout: float) -> list[tuple[int, int]]:
-        """What has happened, as soon as something has; nothing after `timeout` seconds."""
+        """The events, as soon as there are some; none after `timeout` seconds."""
         if self.spin and timeout > 0 and self._alone():
             until = perf_counter() + min(self.spin, timeout)
             while perf_counter() < until:
@@ -48,7 +48,7 @@ class Waiting:
         return poll.poll(max(0.0, timeout) * 1000)
 
     def _alone(self) -> bool:
-        """Whether nobody else has wanted the core of late."""
+        """Whether no other program has needed the core recently."""
         now = perf_counter()
         if now < max(self._until, self._noted + PERIOD):
             return now >= self._until
@@ -63,7 +63,7 @@ class Waiting:
 
 
 def _waited() -> float:
-    """Seconds for which this thread could have run and had no core; where the system does not tell, ever more."""
+    """Seconds for which this thread could have run and had no core; infinite where the system does not report it."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
             return int(file.read().split()[1]) * 1e-9

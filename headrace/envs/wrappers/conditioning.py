@@ -1,7 +1,7 @@
-"""What an agent is told beside what it sees: a goal, a skill, a share of random actions; for each env its own.
+"""Conditioning input of a policy, one for each env: a goal, a skill, a fraction of random actions.
 
-It is a member `agent_info` of a Dict observation. So it lies in a column of the rollout and of the replay, encoders put
-it beside the other features, and checkpoints and exports know of it.
+It is a member `agent_info` of a Dict observation. So it is a column of rollouts and replay buffers, encoders
+concatenate it with the other features, and checkpoints and exports contain it.
 """
 
 from __future__ import annotations
@@ -18,28 +18,26 @@ from headrace.data.rollout import Column, Columns, Group, Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, observation_column
 from headrace.envs.base import Env, EnvWrapper, State
 
-NAME, SEEN = "agent_info", "observation"  # SEEN: the name of an observation that is no Dict itself
-GIVEN = "given"  # stands in a run's settings for what was told
+NAME, PLAIN = "agent_info", "observation"  # PLAIN: the name of an observation that is not a Dict
+GIVEN = "given"  # stands for the conditioning input in a run's settings
 
 
 class InformedEnv(EnvWrapper):
-    """An env that tells each of its N agents something: `agent_info`.
+    """An env with a conditioning input `agent_info` for each of its N agents.
 
-    agent_info: numbers [N] or [N, ...], which stay (whole numbers [N] are choices, all others quantities); or a Box,
-    Discrete or MultiDiscrete space, of which each episode draws its own, all alike, by counted randomness.
-    The rest is the env's. Raises ValueError for numbers of another count or a Box without bounds, TypeError for what
-    is neither numbers nor such a space, or a Dict observation that has an agent_info.
+    agent_info: constant numbers [N] or [N, ...] (integers [N] are categories, all others quantities); or a Box,
+    Discrete or MultiDiscrete space, from which each episode draws uniformly, by counter-based random numbers.
+    Raises ValueError for another count of numbers or a Box without bounds, TypeError for what is neither numbers nor
+    such a space, or a Dict observation that has an agent_info.
     """
 
     def __init__(self, env: Env, agent_info: Any) -> None:
         super().__init__(env)
-        self.info_space, self._fixed = _understood(agent_info, env.num_envs)
+        self.info_space, self._fixed = _parsed(agent_info, env.num_envs)
         if env.nested:
-            raise TypeError(
-                f"groups of agents see different things in {env.name}, and agent_info is for those who see alike"
-            )
+            raise TypeError(f"groups of agents have different observations in {env.name}: agent_info needs equal ones")
         seen = env.observation_space
-        members = dict(seen.spaces) if isinstance(seen, Dict) else {SEEN: seen}
+        members = dict(seen.spaces) if isinstance(seen, Dict) else {PLAIN: seen}
         if NAME in members:
             raise TypeError(f"the observations of {env.name} have an {NAME} of their own: {seen}")
         self.observation_space = Dict(members | {NAME: self.info_space})
@@ -50,24 +48,24 @@ class InformedEnv(EnvWrapper):
             self._low, self._span = (torch.as_tensor(x, device=env.device) for x in _ends(self.info_space))
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Those of the env, and agent_info within the observation."""
+        """The env's columns, with agent_info within the observation."""
         own = self.env.columns()
-        members = {SEEN: own["observation"]} if self._plain else dict(own["observation"])  # type: ignore[arg-type]
+        members = {PLAIN: own["observation"]} if self._plain else dict(own["observation"])  # type: ignore[arg-type]
         return own | {"observation": members | {NAME: observation_column(self.info_space)}}
 
     def rollout(self, num_steps: int, columns: Columns) -> Rollout:
-        """A rollout with these columns; what is the env's in memory of the env's choice."""
+        """A rollout of these columns; those of the env are in the env's own memory."""
         inner = self.env.rollout(num_steps, {**columns, "observation": self.env.columns()["observation"]})
         info: Any = columns["observation"][NAME].allocate(num_steps, self.env.num_envs, inner.device)  # type: ignore
         outer = inner[:]
         outer.columns = columns
-        members = {SEEN: inner.observation} if self._plain else dict(inner.observation)
+        members = {PLAIN: inner.observation} if self._plain else dict(inner.observation)
         outer.observation = Group(members | {NAME: info})
         self._inner[outer] = inner
         return outer
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """Begin new episodes, and tell each agent what it is to know."""
+        """Begin new episodes, and write each agent's agent_info."""
         self._seed = seed
         self._steps.zero_()
         if self._fixed is not None:
@@ -76,7 +74,7 @@ class InformedEnv(EnvWrapper):
         getattr(rollout.observation, NAME)[0] = self._drawn()
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """Step the worlds; agents whose episode begins in row t + 1 are told anew, the others the same again."""
+        """Step the environments; agents whose episode begins in row t + 1 get a new agent_info, others keep theirs."""
         self.env.step(self._of_env(rollout), t)
         self._steps += 1
         info = getattr(rollout.observation, NAME)
@@ -84,7 +82,7 @@ class InformedEnv(EnvWrapper):
         info[t + 1] = torch.where(begins, self._drawn(), info[t])
 
     def state_dict(self) -> dict[str, Any]:
-        """The env's, and how many steps were taken; empty where the env cannot be saved."""
+        """The env's state, and the number of steps; empty where the env cannot be saved."""
         state = self.env.state_dict()
         return {"env": state, "steps": self._steps.clone(), "seed": self._seed} if state else {}
 
@@ -96,43 +94,43 @@ class InformedEnv(EnvWrapper):
             self._seed = state["seed"]
 
     def _of_env(self, rollout: Rollout) -> Rollout:
-        """The rollout as the env knows it: the same memory, without agent_info."""
+        """The rollout for the env: the same memory, without agent_info."""
         inner = self._inner.get(rollout)
         if inner is None:
             inner = self._inner[rollout] = rollout[:]
             seen = rollout.observation
             inner.columns = {**rollout.columns, "observation": self.env.columns()["observation"]}
             rest = {name: member for name, member in seen if name != NAME}
-            inner.observation = rest[SEEN] if self._plain else Group(rest)
+            inner.observation = rest[PLAIN] if self._plain else Group(rest)
         return inner
 
     def _drawn(self) -> Tensor:
-        """What agents whose episode begins now are told, [N, ...]."""
+        """The agent_info of agents whose episode begins now, [N, ...]."""
         if self._fixed is not None:
             return self._fixed
         space: Any = self.info_space
         shape = self.env.num_envs, *space.shape
         draws = shape[0], int(np.prod(space.shape)), self._steps.device
-        share = rng.uniform(self._seed, rng.Purpose.AGENT_INFO, self._steps, 1, *draws)[0].reshape(shape)
+        fraction = rng.uniform(self._seed, rng.Purpose.AGENT_INFO, self._steps, 1, *draws)[0].reshape(shape)
         if isinstance(space, Box):
-            return self._low + share * self._span
-        return (self._low + (share * self._span).floor()).to(torch.int32)
+            return self._low + fraction * self._span
+        return (self._low + (fraction * self._span).floor()).to(torch.int32)
 
 
 def informed(env: Env, agent_info: Any, eval_freq: int = 0) -> Any:
-    """An InformedEnv; the env itself where there is nothing to tell. eval_freq: of the training it is for.
+    """An InformedEnv; the env itself where agent_info is None. eval_freq: of the training.
 
-    Raises ValueError where there are to be evaluations; TypeError, ValueError as InformedEnv does.
+    Raises ValueError where eval_freq is set; TypeError, ValueError as InformedEnv does.
     """
     if agent_info is None:
         return env
     if eval_freq:
-        raise ValueError("evaluations do not know what agents are told: leave out eval_freq, or agent_info")
+        raise ValueError("evaluations have no agent_info: leave out eval_freq, or agent_info")
     return InformedEnv(env, agent_info)
 
 
-def _understood(given: Any, num_envs: int) -> tuple[Space, Tensor | None]:
-    """The space of an agent_info, and the numbers that stay, on the CPU; None where they are drawn."""
+def _parsed(given: Any, num_envs: int) -> tuple[Space, Tensor | None]:
+    """The space of an agent_info, and its constant numbers, on the CPU; None where they are drawn."""
     if isinstance(given, Discrete | MultiDiscrete):
         return given, None
     if isinstance(given, Box):
@@ -153,7 +151,7 @@ def _understood(given: Any, num_envs: int) -> tuple[Space, Tensor | None]:
 
 
 def _ends(space: Any) -> tuple[Any, Any]:
-    """The lowest entry of a space, and how many there are or how far they reach."""
+    """The lowest value of a space, and the number of values or their range."""
     if isinstance(space, Box):
         return space.low.astype(np.float32), (space.high - space.low).astype(np.float32)
     return (space.start, space.n) if isinstance(space, Discrete) else (space.start, space.nvec)

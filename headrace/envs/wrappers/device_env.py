@@ -1,4 +1,4 @@
-"""Worlds that run on the CPU, seen from another device."""
+"""Environments that run on the CPU, seen from another device."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headrace.data.rollout import Columns, Group, Rollout, tree_map
 from headrace.envs.base import Env, EnvWrapper, State
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
-SEEN = ("observation", "valid")  # what a step writes into row t + 1 ...
-RESULT = ("reward", "terminated", "truncated", "episode_return", "episode_length")  # ... and into row t
+NEXT_ROW = ("observation", "valid")  # what a step writes into row t + 1 ...
+THIS_ROW = ("reward", "terminated", "truncated", "episode_return", "episode_length")  # ... and into row t
 
 
 class DeviceEnv(EnvWrapper):
     """Any Env of the CPU behind headrace.envs.base.Env on `device`: its rollouts lie there.
 
-    A step costs two copies, whatever the number of columns: a block of bytes to the CPU, with the actions and which
-    rows are valid, for which it waits; and one back, with all that came of it, for which nobody waits: it goes from
-    pinned memory by the device's current stream, and what the policy does next is queued behind it. The env itself
-    steps a rollout on the CPU, of as many rows: that of worker processes lies where they write.
+    A step takes two copies, for any number of columns: a block of bytes to the CPU, with the actions and `valid`, which
+    it waits for; and a block back with the outcome, which it does not wait for: it is copied from pinned memory in the
+    device's current stream, and the policy's next operations are queued behind it. The env itself steps a rollout on
+    the CPU with as many rows, in shared memory for worker processes.
 
     Raises ValueError for an env that is not on the CPU.
     """
@@ -34,57 +34,57 @@ class DeviceEnv(EnvWrapper):
         super().__init__(env)
         self.device = torch.empty(0, device=device).device  # "cuda" becomes cuda:0
         row = Rollout(1, self.num_envs, env.columns())
-        self._orders = _Block(row, ("action", "valid"), self.device)
-        self._outcome = _Block(row, (*SEEN, *RESULT), self.device)
+        self._inputs = _Block(row, ("action", "valid"), self.device)
+        self._outcome = _Block(row, (*NEXT_ROW, *THIS_ROW), self.device)
         self._mirrors: dict[int, Rollout] = {}  # on the CPU, by their number of steps
         self._written: tuple[Rollout, int] | None = None  # the row that the env itself wrote last
-        self._begins_anew = False
+        self._resets_all = False
 
     def rollout(self, num_steps: int, columns: Columns) -> Rollout:
         """A rollout on the device."""
         return Rollout(num_steps, self.num_envs, columns, self.device)
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """Begin a new episode in every world; write observation[0] and valid[0]. Same seed, same episodes."""
+        """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
         mirror = self._mirror(rollout)
         self.env.reset(mirror, seed)
-        for name in SEEN:
+        for name in NEXT_ROW:
             tree_map(transfer, getattr(mirror, name)[0], getattr(rollout, name)[0])
-        self._written, self._begins_anew = (rollout, 0), False
+        self._written, self._resets_all = (rollout, 0), False
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """Step every world from row t to row t + 1; where valid[t] is false, reset it instead."""
+        """Step every environment from row t to row t + 1; where valid[t] is false, reset it instead."""
         mirror = self._mirror(rollout)
         self._read(rollout, mirror, t)
         self.env.step(mirror, t)
         self._write(rollout, mirror, t)
-        if self._begins_anew:  # the env has said so in row t
+        if self._resets_all:  # the env has changed valid[t]
             transfer(mirror.valid[t], rollout.valid[t])
-        self._written, self._begins_anew = (rollout, t + 1), False
+        self._written, self._resets_all = (rollout, t + 1), False
 
     def _read(self, rollout: Rollout, mirror: Rollout, t: int) -> None:
-        """What others than the env write into row t. The device has done all that was queued when this returns."""
-        there, here = self._orders.there, self._orders.here
+        """Copy what the env reads in row t. The device has finished all queued operations when this returns."""
+        there, here = self._inputs.there, self._inputs.here
         for name, part in there:
             tree_map(lambda packed, column: packed.copy_(column), part, getattr(rollout, name)[t])
-        self._orders.down()
+        self._inputs.down()
         mirror.action[t], mirror.valid[t] = here.action, here.valid
         if self._written is None or self._written[0] is not rollout or self._written[1] != t:
             tree_map(transfer, rollout.observation[t], mirror.observation[t])
 
     def _write(self, rollout: Rollout, mirror: Rollout, t: int) -> None:
-        """What came of the step, to the rollout."""
+        """Copy the outcome of the step to the rollout."""
         there, here = self._outcome.there, self._outcome.here
         for name, part in here:
-            row = t + (name in SEEN)
+            row = t + (name in NEXT_ROW)
             tree_map(lambda packed, column: packed.copy_(column), part, getattr(mirror, name)[row])
         self._outcome.up()
         for name, part in there:
-            row = t + (name in SEEN)
+            row = t + (name in NEXT_ROW)
             tree_map(lambda packed, column: column.copy_(packed), part, getattr(rollout, name)[row])
 
     def _mirror(self, rollout: Rollout) -> Rollout:
-        """The rollout on the CPU that stands for one on the device."""
+        """The rollout on the CPU for one on the device."""
         steps = rollout.num_steps
         if steps not in self._mirrors:
             self._mirrors[steps] = self.env.rollout(steps, self.columns())
@@ -93,13 +93,13 @@ class DeviceEnv(EnvWrapper):
     def load_state_dict(self, state: State) -> None:
         """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
         self.env.load_state_dict(state)
-        self._written, self._begins_anew = None, True
+        self._written, self._resets_all = None, True
 
 
 class _Block:
     """A row of some columns as one block of bytes, on the CPU (`here`: pinned for a GPU) and on a device (`there`).
 
-    A GPU copies what lies in one piece without a stop between; columns of a rollout do not lie so.
+    A GPU copies contiguous memory in one operation; columns of a rollout are not contiguous.
     """
 
     def __init__(self, rollout: Rollout, names: Iterable[str], device: torch.device) -> None:
@@ -111,11 +111,11 @@ class _Block:
         self.there: Any = _parts(row, self._there)
 
     def up(self) -> None:
-        """To the device, without waiting."""
+        """Copy to the device, without waiting."""
         transfer(self._here, self._there, self._stream())
 
     def down(self) -> None:
-        """From the device, when it has done all that was queued before."""
+        """Copy from the device, after all operations that were queued before."""
         stream = self._stream()
         transfer(self._there, self._here, stream)
         if stream is not None:

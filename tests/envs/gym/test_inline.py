@@ -152,7 +152,7 @@ def test_actions_arrive_as_the_space_wants_them(space, given, handed):
     env.reset(rollout, seed=0)
     rollout.action[0] = torch.tensor(given)
     env.step(rollout, 0)
-    received = [world.actions[0] for world in env.worlds]
+    received = [world.actions[0] for world in env.envs]
     assert all(space.contains(action) for action in received)
     assert [action.tolist() for action in received] == handed
     assert rollout.action[0].tolist() == given  # the column keeps what the policy said
@@ -164,10 +164,10 @@ def test_each_environment_is_seeded_once_and_differently():
     env.reset(rollout, seed=4)
     for t in range(8):
         env.step(rollout, t)
-    first = [world.seeds[0] for world in env.worlds]
+    first = [world.seeds[0] for world in env.envs]
     assert first == [env_seed(4, index) for index in range(3)]
     assert len({*first, *(env_seed(5, index) for index in range(3))}) == 6
-    assert all(set(world.seeds[1:]) == {None} for world in env.worlds)
+    assert all(set(world.seeds[1:]) == {None} for world in env.envs)
 
 
 def test_seeds_may_be_any_integer():
@@ -243,7 +243,7 @@ def test_wrappers_and_keyword_arguments_reach_the_environment():
     env = envs.make(
         "Pendulum-v1", 1, backend="inline", g=0.0, wrappers=[lambda world: TransformReward(world, lambda r: 42.0)]
     )
-    assert env.worlds[0].unwrapped.g == 0.0
+    assert env.envs[0].unwrapped.g == 0.0
     rollout = rollout_of(env, 1)
     env.reset(rollout, seed=0)
     env.step(rollout, 0)

@@ -90,7 +90,7 @@ def test_actions_reach_their_agent_as_its_space_has_them():
     getattr(rollout.action, first)[:] = torch.tensor([0, 1, 2, 1], dtype=torch.int32)
     getattr(rollout.action, second)[:] = torch.tensor([[0.5, -3.0], [0.25, 1.0]])
     env.step(rollout, 0)
-    told = [world.told[0] for world in env.worlds]
+    told = [world.told[0] for world in env.envs]
     assert [(one["a"], one["c"]) for one in told] == [(0, 2), (1, 1)]
     assert [one["b"].tolist() for one in told] == [[0.5, -1.0], [0.25, 1.0]]
 
@@ -110,7 +110,7 @@ def test_agents_of_different_spaces_have_columns_of_their_own():
 def test_every_world_has_a_seed_of_its_own_and_only_once():
     env = envs.make(lambda: Relay({"a": 1}), 2)
     run(env, 3, seed=5)
-    assert [world.seeds for world in env.worlds] == [[env_seed(5, k), None] for k in range(2)]
+    assert [world.seeds for world in env.envs] == [[env_seed(5, k), None] for k in range(2)]
 
 
 @pytest.mark.parametrize(

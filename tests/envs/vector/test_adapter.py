@@ -172,7 +172,7 @@ def test_where_some_cannot_be_reset_the_first_step_goes_unseen():
 
 def test_the_library_that_tells_no_last_observation_gets_a_warning_once():
     env = VectorAdapter(GymnasiumSource(Unmasked(AutoresetMode.SAME_STEP, final=False)))
-    with pytest.warns(UserWarning, match="Unmasked does not say what was seen last") as caught:
+    with pytest.warns(UserWarning, match="Unmasked gives no final observations") as caught:
         rollout = run(env)
     assert len(caught) == 1
     assert not rollout.truncated.any()
@@ -275,9 +275,9 @@ def test_make_takes_functions_and_classes_of_many():
 
     assert envs.make(many, 3).num_envs == 3
     assert envs.make(Many, 5).num_envs == 5
-    with pytest.raises(ValueError, match="gave 4 worlds where 2 were asked for"):
+    with pytest.raises(ValueError, match="gave 4 environments where 2 were asked for"):
         envs.make(lambda num_envs: counts(AutoresetMode.SAME_STEP), 2)
-    with pytest.raises(TypeError, match="let the function take their number as `num_envs`"):
+    with pytest.raises(TypeError, match="let the function take a parameter `num_envs`"):
         envs.make(lambda: counts(AutoresetMode.SAME_STEP), 2)
 
 

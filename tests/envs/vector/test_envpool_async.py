@@ -235,9 +235,9 @@ def test_what_does_not_go_is_said(pools):
     env.make_async()
     rollout = begun(env)
     env.start(rollout, 0, 1)
-    with pytest.raises(ValueError, match="world 1 is still at a step"):
+    with pytest.raises(ValueError, match="environment 1 is still at a step"):
         env.start(rollout, 0, 1)
-    with pytest.raises(ValueError, match="under way in another rollout"):
+    with pytest.raises(ValueError, match="being stepped in another rollout"):
         env.start(Rollout(4, 4, env.columns()), 0, 2)
 
 

@@ -119,7 +119,7 @@ def test_a_tensor_on_another_device_is_named():
             observation, _, *ends = super().step(action)
             return observation, torch.zeros(self.num_envs), *ends
 
-    with pytest.raises(ValueError, match="the reward of Astray is on cpu, and its worlds say that meta is"):
+    with pytest.raises(ValueError, match="the reward of Astray is on cpu, but its environments are on meta"):
         run(Astray(device="meta"))
 
 
@@ -139,7 +139,7 @@ def test_a_simulator_that_cannot_reset_is_refused():
     class Once(Ramp):
         reset_some = property()  # hasattr() says no
 
-    with pytest.raises(TypeError, match="Once never resets its worlds itself"):
+    with pytest.raises(TypeError, match="Once never resets its environments itself"):
         envs.adapted(Once(autoreset="Disabled"))
 
 
