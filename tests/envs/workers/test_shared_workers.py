@@ -52,7 +52,7 @@ def test_workers_serve_one_training_after_another(tmp_path):
         all_pids = {*first, *pids(others)}
         env.close()
         others.close()
-        with pytest.raises(ValueError, match=r"0 .. 1, got 2"):
+        with pytest.raises(ValueError, match=r"0 to below 1, got 2"):
             Trainer("a2c", CARTPOLE, num_envs=6, workers=workers, collection="async", drop_slowest=2.0)
         trainer = Trainer("a2c", CARTPOLE, num_envs=6, num_steps=4, workers=workers, hidden=(8,))
         assert set(pids(trainer.env)) == all_pids and trainer.config.workers == 3
@@ -174,7 +174,7 @@ def test_settings_take_a_number_or_auto():
 def test_auto_is_told_and_resumed_with_as_many(monkeypatch, capfd):
     monkeypatch.setattr(tuning, "step_time", lambda factory: StepTime(1.0, 0.0))
     trainer = Trainer("a2c", CARTPOLE, num_envs=2, num_steps=4, workers="auto", hidden=(8,))
-    assert "2 workers: a step of one world takes 1e+03 ms, waiting; one of all 2" in capfd.readouterr().err
+    assert "2 workers: a step of one environment takes 1e+03 ms, waiting; one of all 2" in capfd.readouterr().err
     assert trainer.settings()["workers"] == 2 and "2 environments of" in trainer.resources
     trainer.close()
 
