@@ -224,7 +224,7 @@ def test_what_does_not_go_is_said(pools):
         hr.Trainer("a2c", several, num_envs=2, **asynchronous)
     with pytest.raises(ValueError, match="'async' needs 2 environments or more, and there is 1"):
         hr.Trainer("a2c", NAME, num_envs=1, **asynchronous)
-    with pytest.raises(ValueError, match="'async' goes without agent_info"):
+    with pytest.raises(ValueError, match="'async' does not work with agent_info"):
         hr.Trainer("a2c", NAME, num_envs=2, agent_info=torch.zeros(2, 1), **asynchronous)
     with pytest.raises(ValueError, match="batch_size must be between 1 and num_envs = 4, got 0"):
         envs.make(NAME, 4, batch_size=0)
