@@ -192,7 +192,7 @@ def test_agents_of_a_world_may_be_told_who_they_are():
     trainer.iterate()
     assert trainer.collector.rollout.observation.agent_info[3].tolist() == [0, 1]
     trainer.close()
-    with pytest.raises(TypeError, match="groups of agents see different things"):
+    with pytest.raises(TypeError, match="groups of agents have different observations"):
         Trainer("ppo", farm, **SMALL, agent_info=np.zeros(6))
 
 
