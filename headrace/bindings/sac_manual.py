@@ -1,10 +1,8 @@
-"""SAC's learning call with gradients by hand. The plain one is headrace.algorithms.sac.learn."""
+"""SAC's learning call with gradients written out. The plain one is headrace.algorithms.sac.learn."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -12,8 +10,9 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
-from headrace.bindings.manual_backward import Inputs, actor_tower, critic_tower, inputs, why_not
-from headrace.core.fused import register
+from headrace.bindings.bound import Bound
+from headrace.bindings.manual_backward import Inputs, actor_mlp, critic_mlp, inputs, why_not
+from headrace.core.fused import Methods, register
 from headrace.data.replay import Batch
 from headrace.policies import squashed_gaussian
 from headrace.policies.actor_q import ActorQ
@@ -23,71 +22,79 @@ from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
 DIGEST = "6d3f8517bcadb520"
-SOURCES: Any = (
+SOURCES: Methods = (
     *((ActorQ, name) for name in ("sample", "_normal", "actor_output", "normalize_action")),
-    *(
-        (squashed_gaussian, "sample"),
-        (squashed_gaussian, "split"),
-        (Critics, "forward"),
-        (Adam, "step"),
-        (Adam, "_move"),
-    ),
+    *((squashed_gaussian, name) for name in ("sample", "split")),
+    *((Critics, "forward"), (Adam, "step"), (Adam, "_move")),
 )
 
 
 class _Learner:
-    """Learns for one policy, as long as its parameters lie where they lay."""
+    """Actor, critics and target critics for batches of this many rows."""
 
-    def __init__(self, policy: ActorQ, target: ActorQ, optimizers: Optimizers, rows: int) -> None:
-        self.rows, self.address = rows, optimizers.critics.flat.data_ptr()
-        self.size, self.encoded = policy.action_size, policy.encoder.size
-        self.actor = actor_tower(policy, 2 * rows)  # next observations, then those of now
-        self.critics = critic_tower(policy.critics, rows, policy.activation)
-        self.target = critic_tower(target.critics, rows, policy.activation)
-        self.slope = torch.empty(1, rows, 2 * self.size)
+    def __init__(self, policy: ActorQ, target: ActorQ, rows: int) -> None:
+        self.rows, self.size, self.features = rows, policy.action_size, policy.encoder.size
+        self.actor = actor_mlp(policy, 2 * rows)  # next observations, then current ones
+        self.critics = critic_mlp(policy.critics, rows, policy.activation)
+        self.target_critics = critic_mlp(target.critics, rows, policy.activation)
+        self.actor_gradient = torch.empty(1, rows, 2 * self.size)
         self.lowest = torch.empty(policy.critics.number, rows, 1)  # 1 for the lowest critic of a row
 
-    def act(self, batch: Inputs, normal: Tensor, constant: Tensor) -> tuple[Tensor, ...]:
-        """Actions [2 B, K] and their log-density [2 B, 1]; what the slopes of those of now are made of.
+    def sample(self, batch: Inputs, normal: Tensor, constant: Tensor) -> tuple[Tensor, ...]:
+        """Actions [2 B, K] and their log-density [2 B, 1]; for actor_backward(), of the current rows: the standard
+        deviation times the normal draw, and where log_std was not clipped.
 
-        constant: what of the log-density does not depend on the actor."""
-        mean, raw = self.actor.forward(batch.seen)[0].split(self.size, 1)
+        constant: the part of the log-density that does not depend on the actor."""
+        mean, raw = self.actor.forward(batch.observations)[0].split(self.size, 1)
         log_std = raw.clamp(squashed_gaussian.LOG_STD_MIN, squashed_gaussian.LOG_STD_MAX)
         spread = log_std.exp().mul_(normal)
         x = mean + spread
-        # the log of tanh's slope is 2 (log 2 - log(e^x + e^-x))
+        # the log of tanh's derivative is 2 (log 2 - log(e^x + e^-x))
         log_prob = torch.sub(constant, log_std).add_(torch.logaddexp(x, -x), alpha=2).sum(1, True)
         action = x.tanh_()
-        batch.chosen[:, self.encoded :] = action
+        batch.with_policy_action[:, self.features :] = action
         return action, log_prob, spread[self.rows :], (raw == log_std)[self.rows :]
 
-    def learn_critics(self, batch: Inputs, log_prob: Tensor, temperature: Tensor) -> Tensor:
-        """Write the critics' gradients; gives their loss."""
-        next_value = self.target.forward(batch.chosen[: self.rows]).amin(0).addcmul_(log_prob, temperature, value=-1)
-        aim = torch.addcmul(batch.reward, batch.discount, next_value)
-        error = self.critics.forward(batch.taken) - aim
-        slope = error * batch.share
-        self.critics.backward(slope)
-        return torch.dot(error.view(-1), slope.view(-1)).mul_(0.5)
+    def critic_backward(self, batch: Inputs, log_prob: Tensor, temperature: Tensor) -> Tensor:
+        """Write the critics' gradients; returns their loss."""
+        next_value = self.target_critics.forward(batch.with_policy_action[: self.rows]).amin(0)
+        next_value.addcmul_(log_prob, temperature, value=-1)
+        error = self.critics.forward(batch.with_action) - torch.addcmul(batch.reward, batch.discount, next_value)
+        gradient = error * batch.weight
+        self.critics.backward(gradient)
+        return torch.dot(error.view(-1), gradient.view(-1)).mul_(0.5)
 
-    def learn_actor(
+    def actor_backward(
         self, batch: Inputs, action: Tensor, log_prob: Tensor, spread: Tensor, free: Tensor, temperature: Tensor
     ) -> Tensor:
-        """Write the actor's gradients; gives its loss. free: where log_std was not clipped."""
-        values = self.critics.forward(batch.chosen[self.rows :])
+        """Write the actor's gradients; returns its loss. free: where log_std was not clipped."""
+        values = self.critics.forward(batch.with_policy_action[self.rows :])
         lowest = values.amin(0)
         torch.eq(values, lowest, out=self.lowest)
-        of_value = self.critics.slope_of_inputs(self.lowest * (batch.share / self.lowest.sum(0)))[:, self.encoded :]
-        weight = temperature * batch.share
+        gradient = self.lowest * (batch.weight / self.lowest.sum(0))
+        grad_action = self.critics.backward_to_inputs(gradient)[:, self.features :]
+        weight = temperature * batch.weight
         # of tanh(x), and of the density of what tanh squashes
-        of_x = torch.addcmul(2 * weight * action, of_value, action.square().sub_(1))
-        self.slope[0, :, : self.size] = of_x
-        self.slope[0, :, self.size :] = of_x.mul_(spread).sub_(weight).mul_(free)
-        self.actor.backward(self.slope, self.rows)
-        return torch.dot((temperature * log_prob).sub_(lowest).view(-1), batch.share.view(-1))
+        grad_x = torch.addcmul(2 * weight * action, grad_action, action.square().sub_(1))
+        self.actor_gradient[0, :, : self.size] = grad_x
+        self.actor_gradient[0, :, self.size :] = grad_x.mul_(spread).sub_(weight).mul_(free)
+        self.actor.backward(self.actor_gradient, self.rows)
+        return torch.dot((temperature * log_prob).sub_(lowest).view(-1), batch.weight.view(-1))
 
 
-_learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
+_learners: Bound[_Learner] = Bound()
+
+
+def normals(policy: ActorQ, random: Tensor) -> Tensor:
+    """Normal draws [G, 2 B, K] from uniform ones [G, B, 2 D]: for the next actions, then for the current ones."""
+    steps, rows, draws = random.shape
+    uniform = random.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
+    return box_muller(uniform.t(), policy.action_size).t().reshape(steps, 2 * rows, -1)
+
+
+def target_entropy(policy: ActorQ, config: SACConfig) -> float:
+    """The entropy that the temperature is learned for, in nats."""
+    return float(-policy.action_size if config.target_entropy is None else config.target_entropy)
 
 
 def serves(
@@ -99,7 +106,7 @@ def serves(
     random: Tensor,
     config: SACConfig,
 ) -> bool | str:
-    """Whether it was written for this policy; else the reason why not."""
+    """Whether gradients of this policy are written out; else the reason."""
     if random.device.type != "cpu":
         return False
     return why_not(policy, *optimizers) or True
@@ -117,32 +124,26 @@ def learn(
     config: SACConfig,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
-    steps, rows, draws = random.shape
-    learner = _learners.get(policy)
-    if learner is None or (learner.rows, learner.address) != (rows, optimizers.critics.flat.data_ptr()):
-        learner = _learners[policy] = _Learner(policy, target, optimizers, rows)
-    size = policy.action_size
-    target_entropy = -size if config.target_entropy is None else config.target_entropy
-    log_temperature, noted = optimizers.temperature.flat, []
-    # [G, B, 2 D] -> [G, 2 B, K]: for the next actions, then for those of now
-    uniform = random.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
-    normals = box_muller(uniform.t(), size).t().reshape(steps, 2 * rows, size)
-    constants = -0.5 * normals.square() - (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
-    for batch, normal, constant in zip(inputs(policy, batches), normals.unbind(), constants.unbind(), strict=True):
+    rows = random.shape[1]
+    learner = _learners.get(lambda: _Learner(policy, target, rows), policy, optimizers.critics.flat, rows)
+    entropy, log_temperature, losses = target_entropy(policy, config), optimizers.temperature.flat, []
+    normal = normals(policy, random)
+    constants = -0.5 * normal.square() - (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
+    for batch, draws, constant in zip(inputs(policy, batches), normal.unbind(), constants.unbind(), strict=True):
         temperature = log_temperature.exp()
-        action, log_prob, spread, free = learner.act(batch, normal, constant)
-        critic_loss = learner.learn_critics(batch, log_prob[:rows], temperature)
+        action, log_prob, spread, free = learner.sample(batch, draws, constant)
+        critic_loss = learner.critic_backward(batch, log_prob[:rows], temperature)
         optimizers.critics.step_unclipped()
-        now = (action[rows:], log_prob[rows:])
-        actor_loss = learner.learn_actor(batch, *now, spread, free, temperature)
+        action, log_prob = action[rows:], log_prob[rows:]
+        actor_loss = learner.actor_backward(batch, action, log_prob, spread, free, temperature)
         optimizers.actor.step_unclipped()
-        surplus = torch.dot((now[1] + target_entropy).view(-1), batch.share.view(-1))
-        temperature_loss = -log_temperature * surplus
+        entropy_error = torch.dot((log_prob + entropy).view(-1), batch.weight.view(-1))
+        temperature_loss = -log_temperature * entropy_error
         if config.learn_temperature:
-            optimizers.temperature.gradient.copy_(-surplus)
+            optimizers.temperature.gradient.copy_(-entropy_error)
             optimizers.temperature.step_unclipped()
         polyak(target_flat, optimizers.critics.flat, config.tau)
-        noted.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
+        losses.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
     for optimizer in optimizers:
         optimizer.gradient.zero_()
-    return means(noted, METRICS)
+    return means(losses, METRICS)

@@ -1,9 +1,8 @@
-"""The learning calls of TD3 and DDPG with gradients by hand. The plain ones are those of td3.py and ddpg.py."""
+"""TD3's and DDPG's learning calls with gradients written out. The plain ones are in headrace.algorithms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,7 +12,8 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.td3 import METRICS, TD3Config
-from headrace.bindings.manual_backward import Inputs, actor_tower, critic_tower, inputs, why_not
+from headrace.bindings.bound import Bound
+from headrace.bindings.manual_backward import Inputs, actor_mlp, critic_mlp, inputs, why_not
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.policies.actor_q import ActorQ
@@ -30,47 +30,39 @@ SOURCES = (
 
 
 class _Learner:
-    """Learns for one policy, as long as its parameters lie where they lay."""
+    """Actor, critics and target networks for batches of this many rows."""
 
     def __init__(self, networks: Networks, rows: int) -> None:
         policy, target = networks.policy, networks.target
-        self.rows, self.address = rows, networks.critic_optimizer.flat.data_ptr()
-        self.size, self.encoded = policy.action_size, policy.encoder.size
-        self.actor, self.next_actor = actor_tower(policy, rows), actor_tower(target, rows)
-        self.critics = critic_tower(policy.critics, rows, policy.activation)
-        self.first = critic_tower(policy.critics, rows, policy.activation, 1)
-        self.target = critic_tower(target.critics, rows, policy.activation)
+        self.rows, self.features = rows, policy.encoder.size
+        self.actor, self.target_actor = actor_mlp(policy, rows), actor_mlp(target, rows)
+        self.critics = critic_mlp(policy.critics, rows, policy.activation)
+        self.first_critic = critic_mlp(policy.critics, rows, policy.activation, 1)
+        self.target_critics = critic_mlp(target.critics, rows, policy.activation)
 
-    def learn_critics(self, batch: Inputs, smoothing: Tensor | float) -> Tensor:
-        """Write the critics' gradients; gives the sum of their losses."""
+    def critic_backward(self, batch: Inputs, smoothing: Tensor | float) -> Tensor:
+        """Write the critics' gradients; returns the sum of their losses."""
         rows = self.rows
-        next_action = self.next_actor.forward(batch.seen[:rows])[0].tanh()
-        batch.chosen[:rows, self.encoded :] = next_action.add_(smoothing).clamp_(-1, 1)
-        aim = torch.addcmul(batch.reward, batch.discount, self.target.forward(batch.chosen[:rows]).amin(0))
-        error = self.critics.forward(batch.taken) - aim
-        slope = error * batch.share
-        self.critics.backward(2 * slope)
-        return torch.dot(error.view(-1), slope.view(-1))
+        next_action = self.target_actor.forward(batch.observations[:rows])[0].tanh()
+        batch.with_policy_action[:rows, self.features :] = next_action.add_(smoothing).clamp_(-1, 1)
+        next_value = self.target_critics.forward(batch.with_policy_action[:rows]).amin(0)
+        error = self.critics.forward(batch.with_action) - torch.addcmul(batch.reward, batch.discount, next_value)
+        gradient = error * batch.weight
+        self.critics.backward(2 * gradient)
+        return torch.dot(error.view(-1), gradient.view(-1))
 
-    def learn_actor(self, batch: Inputs) -> Tensor:
-        """Write the actor's gradients; gives its loss."""
+    def actor_backward(self, batch: Inputs) -> Tensor:
+        """Write the actor's gradients; returns its loss."""
         rows = self.rows
-        action = self.actor.forward(batch.seen[rows:]).tanh()
-        batch.chosen[rows:, self.encoded :] = action[0]
-        value = self.first.forward(batch.chosen[rows:])[0]
-        of_action = self.first.slope_of_inputs(batch.share.unsqueeze(0))[:, self.encoded :]
-        self.actor.backward(of_action * action.square().sub_(1))
-        return -torch.dot(value.view(-1), batch.share.view(-1))
+        action = self.actor.forward(batch.observations[rows:]).tanh()
+        batch.with_policy_action[rows:, self.features :] = action[0]
+        value = self.first_critic.forward(batch.with_policy_action[rows:])[0]
+        grad_action = self.first_critic.backward_to_inputs(batch.weight.unsqueeze(0))[:, self.features :]
+        self.actor.backward(grad_action * action.square().sub_(1))
+        return -torch.dot(value.view(-1), batch.weight.view(-1))
 
 
-_learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
-
-
-def _learner(networks: Networks, rows: int) -> _Learner:
-    learner = _learners.get(networks.policy)
-    if learner is None or (learner.rows, learner.address) != (rows, networks.critic_optimizer.flat.data_ptr()):
-        learner = _learners[networks.policy] = _Learner(networks, rows)
-    return learner
+_learners: Bound[_Learner] = Bound()
 
 
 def _learn(
@@ -78,26 +70,33 @@ def _learn(
 ) -> dict[str, Tensor]:
     """smoothing [G, B, K]: noise on the target's actions; None for none."""
     steps, rows = batches.reward.shape
-    learner, noted = _learner(networks, rows), []
-    _, _, actor, critics, slow_actor, slow_critics = networks
+    policy, _, actor, critics, target_actor, target_critics = networks
+    learner, losses = _learners.get(lambda: _Learner(networks, rows), policy, critics.flat, rows), []
     actor_loss = torch.zeros(())
     noises: Sequence[Tensor | float] = [0.0] * steps if smoothing is None else smoothing.unbind()
-    for step, (batch, random) in enumerate(zip(inputs(networks.policy, batches), noises, strict=True), since + 1):
-        critic_loss = learner.learn_critics(batch, random)
+    for step, (batch, noise) in enumerate(zip(inputs(policy, batches), noises, strict=True), since + 1):
+        critic_loss = learner.critic_backward(batch, noise)
         critics.step_unclipped()
         if step % delay == 0:
-            actor_loss = learner.learn_actor(batch)
+            actor_loss = learner.actor_backward(batch)
             actor.step_unclipped()
-            polyak(slow_actor, actor.flat, tau)
-            polyak(slow_critics, critics.flat, tau)
-        noted.append((actor_loss, critic_loss))
+            polyak(target_actor, actor.flat, tau)
+            polyak(target_critics, critics.flat, tau)
+        losses.append((actor_loss, critic_loss))
     actor.gradient.zero_()
     critics.gradient.zero_()
-    return means(noted, METRICS)
+    return means(losses, METRICS)
+
+
+def target_smoothing(policy: ActorQ, random: Tensor, config: TD3Config) -> Tensor:
+    """Clipped noise [G, B, K] on the target's actions, from uniform draws [G, B, num_draws]."""
+    steps, rows, draws = random.shape
+    normal = box_muller(random.reshape(-1, draws).t(), policy.action_size).t().reshape(steps, rows, -1)
+    return normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
 
 
 def td3_serves(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> bool | str:
-    """Whether it was written for this policy; else the reason why not."""
+    """Whether gradients of this policy are written out; else the reason."""
     return ddpg_serves(networks, batches, config)
 
 
@@ -105,14 +104,12 @@ def td3_serves(networks: Networks, batches: Batch, random: Tensor, since: int, c
 @torch.no_grad()
 def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
-    steps, rows, draws = random.shape
-    normal = box_muller(random.reshape(-1, draws).t(), networks.policy.action_size).t().reshape(steps, rows, -1)
-    smoothing = normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
+    smoothing = target_smoothing(networks.policy, random, config)
     return _learn(networks, batches, smoothing, since, config.policy_delay, config.tau)
 
 
 def ddpg_serves(networks: Networks, batches: Batch, config: DDPGConfig | TD3Config) -> bool | str:
-    """Whether it was written for this policy; else the reason why not."""
+    """Whether gradients of this policy are written out; else the reason."""
     if batches.reward.device.type != "cpu":
         return False
     return why_not(networks.policy, networks.actor_optimizer, networks.critic_optimizer) or True
