@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headrace.bindings.actor_critic_layout import compiled, encoded
+from headrace.bindings.bound import Bound
 from headrace.bindings.eligibility import flat_parameters, why_not
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
@@ -40,13 +40,12 @@ _IDENTITY_SCALE = np.array((0, 1), np.float32)
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 
 
-class _Actor:
+class Acting:
     """Decides for one policy, as long as its parameters lie where they lay."""
 
     def __init__(self, policy: ActorCritic) -> None:
         flat = flat_parameters(policy)
         assert flat is not None  # else _serves() had said so
-        self.address = policy.critic_out.weight.data_ptr()
         self.tables = compiled(policy, flat)
         self.parameters = flat.numpy()
         self.scratch = aligned(WORKERS, rounded(self.tables.scratch))
@@ -103,17 +102,15 @@ def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
     return np.uint64(random.shape[-2]), random.reshape(-1), np.uint64(random.shape[-1])
 
 
-_actors: WeakKeyDictionary[ActorCritic, _Actor] = WeakKeyDictionary()
+_actors: Bound[Acting] = Bound()
 
 
 def _serves(policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
     weight = policy.critic_out.weight
     if weight.device.type != "cpu" or torch.is_grad_enabled():
         return False
-    known = _actors.get(policy)
-    if known is not None and known.address == weight.data_ptr():
+    if _actors.find(policy, weight) is not None:
         return True
-    _actors.pop(policy, None)
     return why_not(policy) or flat_parameters(policy) is not None
 
 
@@ -129,12 +126,9 @@ def value(policy: ActorCritic, observation: Any, rnn_state: Any = None) -> Tenso
     return actor_of(policy).act(policy, observation, rnn_state, None).value
 
 
-def actor_of(policy: ActorCritic) -> _Actor:
-    """Its actor; _serves() has dropped one whose parameters have moved."""
-    actor = _actors.get(policy)
-    if actor is None:
-        actor = _actors[policy] = _Actor(policy)
-    return actor
+def actor_of(policy: ActorCritic) -> Acting:
+    """What acts for the policy."""
+    return _actors.get(lambda: Acting(policy), policy, policy.critic_out.weight)
 
 
 def value_scale(policy: ActorCritic) -> np.ndarray:

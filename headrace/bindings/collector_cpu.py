@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from time import perf_counter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from headrace.bindings import acting
 from headrace.bindings.actor_critic_layout import encoded
+from headrace.bindings.bound import Bound
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
@@ -30,9 +30,7 @@ LINE = 8  # words of a cache line: see headrace.kernels.learning.collect
 class _Filling:
     """T steps of one policy in one env's worlds into one rollout, as long as all of them lie where they lay."""
 
-    def __init__(self, env: CompiledEnv, policy: ActorCritic, rollout: Rollout) -> None:
-        self.actor = actor = acting.actor_of(policy)
-        self.step: Call = env.target.bound(rollout)  # type: ignore[attr-defined]
+    def __init__(self, actor: acting.Acting, step: Call, policy: ActorCritic, rollout: Rollout) -> None:
         steps, worlds = rollout.num_steps, rollout.num_envs
         column, stride, normalizer = encoded(policy, flatten(rollout.observation))
         self.told = actor.told(policy, normalizer)
@@ -40,13 +38,13 @@ class _Filling:
         self.random = np.zeros((steps, policy.num_draws, worlds), np.float32)
         workers = len(actor.scratch)
         self.spent = np.zeros((workers, LINE), np.uint64)
-        words = np.tile(self.step.slots, (workers, 1))
+        words = np.tile(step.slots, (workers, 1))
         log_prob, value = rollout.log_prob.view(-1).numpy(), rollout.value.view(-1).numpy()
         arguments = (
             *(0, queue_state(), self.told, (column, np.uint64(stride)), acting.draws(self.random)),
             (*actor.column(action.numpy()), np.uint64(steps * worlds), log_prob, value),
             (np.uint64(steps), np.uint64(worlds)),
-            (np.uint64(self.step.function.address), np.uint64(words.shape[1])),
+            (np.uint64(step.function.address), np.uint64(words.shape[1])),
             *(words.reshape(-1), actor.scratch, self.spent.reshape(-1)),
         )
         self.call = Call(entry("learning.collect", "collect", arguments, ANNOUNCEMENT), arguments)
@@ -67,7 +65,7 @@ class _Filling:
         return {"inference": seconds * inference / (inference + env), "env": seconds * env / (inference + env)}
 
 
-_fillings: WeakKeyDictionary[Rollout, _Filling] = WeakKeyDictionary()
+_fillings: Bound[_Filling] = Bound()
 
 
 def serves(collector: InlineCollector, random: Tensor) -> bool:
@@ -92,12 +90,7 @@ def steps(collector: InlineCollector, random: Tensor) -> None:
     env: Any = collector.env
     policy: Any = collector.policy
     rollout = collector.rollout
-    filling = _fillings.get(rollout)
-    if filling is None or not _same(filling, env, policy, rollout):
-        filling = _fillings[rollout] = _Filling(env, policy, rollout)
+    actor, step = acting.actor_of(policy), env.target.bound(rollout)
+    filling = _fillings.get(lambda: _Filling(actor, step, policy, rollout), rollout, actor, step)
     for part, seconds in filling.run(policy, random).items():
         collector.timer.add(part, seconds)
-
-
-def _same(filling: _Filling, env: Any, policy: ActorCritic, rollout: Rollout) -> bool:
-    return filling.actor is acting.actor_of(policy) and filling.step is env.target.bound(rollout)

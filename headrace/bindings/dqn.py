@@ -7,22 +7,21 @@ headrace.bindings.dqn_manual.
 from __future__ import annotations
 
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig
 from headrace.bindings import dqn_manual
+from headrace.bindings.bound import Bound
+from headrace.bindings.manual_backward import encode, mean_weights
 from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
 from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
-from headrace.data.rollout import flatten
 from headrace.kernels.learning.dqn_arguments import DQNArguments, Settings
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
@@ -36,10 +35,9 @@ TOGETHER = 8  # minibatches for which the target is asked at once
 
 
 class _Learner:
-    """Learns for one policy, as long as its parameters lie where they lay, from `steps` batches of `rows`."""
+    """Learns from `steps` batches of `rows`; shape: (steps, rows)."""
 
     def __init__(self, policy: QNetwork, slow: Tensor, optimizer: Adam, shape: tuple[int, int], double: bool) -> None:
-        self.key = (optimizer.flat.data_ptr(), slow.data_ptr(), *shape, double)
         (steps, rows), block = shape, int(BLOCK)
         blocks, features, actions = count(rows), policy.encoder.size, policy.out.weight.shape[0]
         layers = dense([*policy.trunk.layers, policy.out], policy.activation, optimizer.flat)
@@ -67,9 +65,9 @@ class _Learner:
         of_now, of_next, *columns = self.given
         steps, rows = batches.reward.shape
         for target, part in ((of_now, batches.observation), (of_next, batches.next_observation)):
-            lay(target, policy.encoder(flatten(part)).view(steps, rows, -1))
-        share = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
-        given = (batches.action - policy.start, batches.reward, batches.discount, share)
+            lay(target, encode(policy, part, (steps, rows)))
+        weight = mean_weights(batches.weight)
+        given = (batches.action - policy.start, batches.reward, batches.discount, weight)
         for target, column in zip(columns, given, strict=True):
             lay(target, column.unsqueeze(2))
         self.follow.copy_(follow)
@@ -83,11 +81,19 @@ class _Learner:
         return value, error
 
 
-_learners: WeakKeyDictionary[QNetwork, _Learner] = WeakKeyDictionary()
+_learners: Bound[_Learner] = Bound()
 
 
-def serves(policy: Any, target: Any, slow: Tensor, optimizer: Any, batches: Batch, follow: Tensor, config: Any) -> bool:
-    """Whether the kernel is the best there is for this policy; what else there is says what it does not know."""
+def serves(
+    policy: QNetwork,
+    target: QNetwork,
+    slow: Tensor,
+    optimizer: Adam,
+    batches: Batch,
+    follow: Tensor,
+    config: DQNConfig,
+) -> bool:
+    """Whether the kernel is the fastest for this policy; where it is not, dqn_manual gives the reason, if any."""
     if dqn_manual.serves(policy, target, slow, optimizer, batches, follow, config) is not True or policy.dueling:
         return False
     return narrow((*policy.hidden, policy.encoder.size))
@@ -106,12 +112,9 @@ def learn(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.dqn.learn, with the same results within rounding."""
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    learner = _learners.get(policy)
-    if learner is None or learner.key != (optimizer.flat.data_ptr(), slow.data_ptr(), *shape, config.double):
-        learner = _learners[policy] = _Learner(policy, slow, optimizer, shape, config.double)
+    depends_on = (optimizer.flat, slow, shape, config.double)
+    learner = _learners.get(lambda: _Learner(policy, slow, optimizer, shape, config.double), policy, *depends_on)
     settings = Settings(float(optimizer.steps), float(optimizer.learning_rate), float(config.max_grad_norm))
     value, error = learner.learn(policy, batches, follow, settings)
     optimizer.steps += shape[0]
-    weight = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
-    loss = (smooth_l1_loss(error, torch.zeros_like(error), reduction="none") * weight).sum(1).mean()
-    return {"loss": loss, "q_value": (value * weight).sum(1).mean()}, error
+    return dqn_manual.metrics(value, error, mean_weights(batches.weight)), error

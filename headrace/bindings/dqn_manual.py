@@ -14,7 +14,7 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig
 from headrace.bindings.bound import Bound
 from headrace.bindings.eligibility import flat_parameters
-from headrace.bindings.manual_backward import ACTIVATIONS, SingleMLP, dense_parameters, encode, mean_weights
+from headrace.bindings.manual_backward import ACTIVATIONS, BatchedMLP, dense_parameters, encode, mean_weights
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
@@ -41,12 +41,10 @@ class _Network:
     """A Q-network on R rows, of which those from `first` on are learned from."""
 
     def __init__(self, policy: QNetwork, rows: int, first: int) -> None:
-        self.first = first
+        def mlp(trunk: MLP, *out: Dense) -> BatchedMLP:
+            return BatchedMLP(dense_parameters([*trunk.layers, *out]), rows, policy.activation, first, not out)
 
-        def mlp(trunk: MLP, *out: Dense) -> SingleMLP:
-            return SingleMLP(dense_parameters([*trunk.layers, *out]), rows, policy.activation, activate_last=not out)
-
-        self.branches: list[SingleMLP] = []  # of dueling networks: the advantages', then the value's
+        self.branches: list[BatchedMLP] = []  # of dueling networks: the advantages', then the value's
         if policy.branch is None or policy.value_branch is None or policy.value_out is None:
             self.trunk = mlp(policy.trunk, policy.out)
         else:
@@ -55,10 +53,10 @@ class _Network:
 
     def forward(self, features: Tensor) -> Tensor:
         """Values [R, actions] of encoded observations [R, inputs]."""
-        features = self.trunk.forward(features)[0]
+        features = self.trunk.forward(features)
         if not self.branches:
             return features
-        advantage, value = (branch.forward(features)[0] for branch in self.branches)
+        advantage, value = (branch.forward(features) for branch in self.branches)
         return value + advantage - advantage.mean(1, keepdim=True)
 
     def backward(self, gradient: Tensor) -> None:
@@ -67,11 +65,11 @@ class _Network:
             of_value = gradient.sum(1, True)
             of_advantage = gradient - gradient.mean(1, keepdim=True)
             gradient, other = (
-                branch.input_gradient(branch.backward(x.unsqueeze(0), self.first))
+                branch.input_gradient(branch.backward(x))
                 for branch, x in zip(self.branches, (of_advantage, of_value), strict=True)
             )
             gradient += other
-        self.trunk.backward(gradient.unsqueeze(0), self.first)
+        self.trunk.backward(gradient)
 
 
 _networks: Bound[_Network] = Bound()

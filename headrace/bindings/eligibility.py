@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from headrace.bindings.bound import Bound
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
@@ -17,27 +18,31 @@ _HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
 
 
 _Parts = list[tuple[type, int, int, int, bool]]
-_known: WeakKeyDictionary[Policy, tuple[_Parts, str | None, Tensor | None]] = WeakKeyDictionary()
+
+
+class _Examination(NamedTuple):
+    reason: str | None  # why_not()
+    flat: Tensor | None  # flat_parameters()
+
+
+_examinations: Bound[_Examination] = Bound()
 
 
 def why_not(policy: Policy) -> str | None:
     """The reason why kernels cannot serve this policy on the CPU; None where they can."""
-    return _examined(policy)[1]
+    return _examined(policy).reason
 
 
 def flat_parameters(policy: Policy) -> Tensor | None:
     """The one float32 buffer of which all parameters are views, as an optimizer makes it; None where there is none."""
-    return _examined(policy)[2]
+    return _examined(policy).flat
 
 
-def _examined(policy: Policy) -> tuple[_Parts, str | None, Tensor | None]:
-    """What the two above say, examined again where a module or parameter was replaced, moved or frozen."""
+def _examined(policy: Policy) -> _Examination:
+    """Examined again once a module or parameter was replaced, moved or frozen."""
     parts: _Parts = []
     _take_apart(policy, parts)
-    known = _known.get(policy)
-    if known is None or known[0] != parts:
-        known = _known[policy] = parts, _why_not(policy), _flat_parameters(policy)
-    return known
+    return _examinations.get(lambda: _Examination(_why_not(policy), _flat_parameters(policy)), policy, parts)
 
 
 def _take_apart(module: nn.Module, parts: _Parts) -> None:

@@ -37,7 +37,8 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tenso
 
 
 class Parameters(NamedTuple):
-    """Dense layers of C networks: weights [C, inputs, outputs], biases [C, 1, outputs], and their gradients alike.
+    """Dense layers of C networks: weights [C, inputs, outputs], biases [C, 1, outputs], and their gradients alike; of
+    one network also without the dimension C.
 
     All are views of the optimizer's buffers. Gradients are empty where none are written.
     """
@@ -49,102 +50,88 @@ class Parameters(NamedTuple):
 
 
 class BatchedMLP:
-    """C networks of one shape, evaluated together on R rows. backward() writes gradients over the previous ones.
+    """C networks of one shape, evaluated together on R rows; without the dimension C, one network by matrix products.
 
-    activate_last: whether the last layer has an activation, too.
+    first: the first of the rows that are learned from. activate_last: whether the last layer has an activation, too.
+    backward() writes gradients over the previous ones.
     """
 
-    def __init__(self, parameters: Parameters, rows: int, activation: str, activate_last: bool = False) -> None:
-        self.weights, self.biases, self._weight_gradients, self._bias_gradients = parameters
+    def __init__(
+        self, parameters: Parameters, rows: int, activation: str, first: int = 0, activate_last: bool = False
+    ) -> None:
+        self.weights, self.biases, weight_gradients, self._bias_gradients = parameters
         self._activate, self._activation_backward = ACTIVATIONS[activation]
+        self._batched, self._first = self.weights[0].dim() == 3, first
+        # torch rounds batched products of fewer than 400 terms differently from those of matrices
+        self._affine: Callable[..., Tensor] = torch.baddbmm if self._batched else torch.addmm
+        self._product: Callable[..., Tensor] = torch.bmm if self._batched else torch.mm
         self._activated = len(self.weights) - (not activate_last)  # layers with an activation
-        self.outputs = [weight.new_empty(len(weight), rows, weight.shape[2]) for weight in self.weights]
-        self._gradients = [torch.empty_like(output) for output in self.outputs[:-1]]
-        self._transposed = [weight.transpose(1, 2) for weight in self.weights]
+        self.outputs = [x.new_empty(*x.shape[:-2], rows, x.shape[-1]) for x in self.weights]
+        # views are made once: making one costs as much as a small operation
+        self._learned = [output[..., first:, :] for output in self.outputs]
+        self._gradients = [torch.empty_like(output) for output in self._learned[:-1]]
+        self._transposed = [weight.mT for weight in self.weights]
+        # a row times a matrix is four times as fast as a matrix times a column
+        self._weight_gradients = [x.mT if x.shape[-1] == 1 else x for x in weight_gradients]
         self._inputs = torch.empty(0)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs [C, R, outputs] for inputs [R, inputs]; valid until the next call."""
-        features = self._inputs = inputs.expand(len(self.weights[0]), *inputs.shape)
+        features = inputs.expand(len(self.weights[0]), *inputs.shape) if self._batched else inputs
+        self._inputs = features[..., self._first :, :]
         for layer, output in enumerate(self.outputs):
-            features = self._affine(self.biases[layer], features, self.weights[layer], output)
+            features = self._affine(self.biases[layer], features, self.weights[layer], out=output)
             if layer < self._activated:
                 self._activate(features)
         return features
 
-    def backward(self, gradient: Tensor, first: int = 0) -> Tensor:
+    def backward(self, gradient: Tensor) -> Tensor:
         """Write the gradients of the parameters, from a loss's gradient [C, R - first, outputs] at the outputs of the
-        rows from `first` on; rows before `first` do not count.
+        rows that are learned from.
 
         Returns the gradient at the first layer's output, before its activation: see input_gradient().
         """
-        return self._backward(gradient, first, self._write)
+        return self._backward(gradient, write=True)
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
-        """A loss's gradient at the inputs, summed over the C networks: [R, inputs], from what backward() returned."""
-        return torch.bmm(gradient, self._transposed[0]).sum(0)
+        """A loss's gradient at the inputs, summed over networks: [R - first, inputs], from what backward() returned."""
+        product = self._product(gradient, self._transposed[0])
+        return product.sum(0) if self._batched else product
 
     def backward_to_inputs(self, gradient: Tensor) -> Tensor:
-        """A loss's gradient at the inputs, summed over the C networks: [R, inputs]. Writes no gradients."""
-        return self.input_gradient(self._backward(gradient, 0, lambda layer, gradient, first: None))
+        """A loss's gradient at the inputs, summed over networks: [R - first, inputs]. Writes no gradients."""
+        return self.input_gradient(self._backward(gradient, write=False))
 
-    def _backward(self, gradient: Tensor, first: int, visit: Callable[[int, Tensor, int], None]) -> Tensor:
+    def _backward(self, gradient: Tensor, write: bool) -> Tensor:
         last = len(self.weights) - 1
         if last < self._activated:
-            gradient = self._activation_backward(gradient, self.outputs[last][:, first:])
-        for layer in range(last, 0, -1):
-            visit(layer, gradient, first)
-            below = self._gradients[layer - 1][:, first:]
-            if gradient.shape[2] == 1:
-                torch.mul(gradient, self._transposed[layer], out=below)
-            else:
-                self._product(gradient, self._transposed[layer], below)
-            gradient = self._activation_backward(below, self.outputs[layer - 1][:, first:])
-        visit(0, gradient, first)
+            gradient = self._activation_backward(gradient, self._learned[last])
+        for layer in range(last, -1, -1):
+            column = gradient.shape[-1] == 1
+            if write:
+                features, out = self._learned[layer - 1] if layer else self._inputs, self._weight_gradients[layer]
+                factors = (gradient.mT, features) if column else (features.mT, gradient)
+                self._product(*factors, out=out)
+                torch.sum(gradient, -2, True, out=self._bias_gradients[layer])
+            if layer:
+                product = torch.mul if column else self._product
+                below = product(gradient, self._transposed[layer], out=self._gradients[layer - 1])
+                gradient = self._activation_backward(below, self._learned[layer - 1])
         return gradient
-
-    def _write(self, layer: int, gradient: Tensor, first: int) -> None:
-        """Write the gradients of one layer, from the gradient at its output before the activation."""
-        features = (self.outputs[layer - 1] if layer else self._inputs)[:, first:]
-        out = self._weight_gradients[layer]
-        if gradient.shape[2] == 1:  # a row times a matrix is four times as fast as a matrix times a column
-            self._product(gradient.transpose(1, 2), features, out.transpose(1, 2))
-        else:
-            self._product(features.transpose(1, 2), gradient, out)
-        torch.sum(gradient, 1, True, out=self._bias_gradients[layer])
-
-    def _affine(self, bias: Tensor, features: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-        return torch.baddbmm(bias, features, weight, out=out)
-
-    def _product(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        torch.bmm(a, b, out=out)
-
-
-class SingleMLP(BatchedMLP):
-    """One network (C = 1) by matrix products; torch rounds batched products of fewer than 400 terms differently."""
-
-    def _affine(self, bias: Tensor, features: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-        torch.addmm(bias[0], features[0], weight[0], out=out[0])
-        return out
-
-    def _product(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        torch.mm(a[0], b[0], out=out[0])
 
 
 def dense_parameters(layers: Sequence[Dense]) -> Parameters:
     """Dense layers one after another as one network: their weights [outputs, inputs] are seen transposed."""
-
-    def views(weights: Sequence[Tensor], biases: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        return [x.detach().t().unsqueeze(0) for x in weights], [x.detach().view(1, 1, -1) for x in biases]
-
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-    gradients = views(_gradients(weights), _gradients(biases))
-    return Parameters(*views(weights, biases), *gradients)
+    parts = ([x.detach() for x in weights], [x.detach() for x in biases], _gradients(weights), _gradients(biases))
+    return Parameters(*([x.t() if x.dim() == 2 else x.unsqueeze(0) for x in part] for part in parts))
 
 
-def actor_mlp(policy: ActorQ, rows: int) -> BatchedMLP:
-    """The BatchedMLP of an actor."""
-    return BatchedMLP(dense_parameters([*policy.actor.layers, policy.actor_out]), rows, policy.activation)
+def actor_mlp(policy: ActorQ, rows: int, first: int = 0) -> BatchedMLP:
+    """The BatchedMLP of an actor, C = 1."""
+    parameters = dense_parameters([*policy.actor.layers, policy.actor_out])
+    batched = Parameters(*([x.unsqueeze(0) for x in part] for part in parameters))
+    return BatchedMLP(batched, rows, policy.activation, first)
 
 
 def critic_mlp(critics: Critics, rows: int, activation: str, number: int | None = None) -> BatchedMLP:

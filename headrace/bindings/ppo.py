@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
 from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.bindings.actor_critic_layout import compiled, encoded
+from headrace.bindings.bound import Bound
 from headrace.bindings.eligibility import flat_parameters, why_not
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
@@ -46,7 +46,6 @@ class _Learner:
     """Learns for one policy, as long as its parameters lie where they lay."""
 
     def __init__(self, policy: ActorCritic, optimizer: Adam) -> None:
-        self.address = optimizer.flat.data_ptr()
         self.tables = compiled(policy, optimizer.flat)
         flat = (optimizer.flat, optimizer.mean, optimizer.square)
         self.arrays = (
@@ -154,7 +153,7 @@ class _Learner:
         return (*at, float(optimizer.eps), float(config.max_grad_norm), float(config.target_kl))
 
 
-_learners: WeakKeyDictionary[ActorCritic, _Learner] = WeakKeyDictionary()
+_learners: Bound[_Learner] = Bound()
 
 
 def serves(
@@ -189,9 +188,7 @@ def learn(
     config: PPOConfig,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
-    learner = _learners.get(policy)
-    if learner is None or learner.address != optimizer.flat.data_ptr():
-        learner = _learners[policy] = _Learner(policy, optimizer)
+    learner = _learners.get(lambda: _Learner(policy, optimizer), policy, optimizer.flat)
     sums = learner.learn(policy, optimizer, rollout, advantage, returns, permutation, config)
     return _metrics(sums, count(permutation.shape[1], config.minibatch_size), config)
 

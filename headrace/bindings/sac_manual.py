@@ -34,7 +34,7 @@ class _Learner:
 
     def __init__(self, policy: ActorQ, target: ActorQ, rows: int) -> None:
         self.rows, self.size, self.features = rows, policy.action_size, policy.encoder.size
-        self.actor = actor_mlp(policy, 2 * rows)  # next observations, then current ones
+        self.actor = actor_mlp(policy, 2 * rows, rows)  # next observations, then current ones
         self.critics = critic_mlp(policy.critics, rows, policy.activation)
         self.target_critics = critic_mlp(target.critics, rows, policy.activation)
         self.actor_gradient = torch.empty(1, rows, 2 * self.size)
@@ -78,7 +78,7 @@ class _Learner:
         grad_x = torch.addcmul(2 * weight * action, grad_action, action.square().sub_(1))
         self.actor_gradient[0, :, : self.size] = grad_x
         self.actor_gradient[0, :, self.size :] = grad_x.mul_(spread).sub_(weight).mul_(free)
-        self.actor.backward(self.actor_gradient, self.rows)
+        self.actor.backward(self.actor_gradient)
         return torch.dot((temperature * log_prob).sub_(lowest).view(-1), batch.weight.view(-1))
 
 

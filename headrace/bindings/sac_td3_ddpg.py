@@ -1,13 +1,12 @@
 """The learning calls of SAC, TD3 and DDPG by the CPU's kernel: hundreds of gradient steps in one call.
 
 Where networks are wide and the processor's registers narrow, the library's products are faster: then
-headrace.bindings.sac_manual and td3_cpu serve.
+headrace.bindings.sac_manual and td3_manual serve.
 """
 
 from __future__ import annotations
 
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,14 +18,14 @@ from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
 from headrace.algorithms.td3 import TD3Config
 from headrace.bindings import sac_manual, td3_manual
-from headrace.bindings.manual_backward import why_not
+from headrace.bindings.bound import Bound
+from headrace.bindings.manual_backward import encode, mean_weights, why_not
 from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
 from headrace.bindings.replay_batches import place as place_of
 from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
-from headrace.data.rollout import tree_map
 from headrace.kernels.learning import off_policy_arguments as slots
 from headrace.kernels.learning.off_policy_arguments import Batches, OffPolicyArguments, Settings, Weights
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
@@ -36,19 +35,17 @@ from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
-from headrace.policies.distributions import box_muller
 
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
 _NO_TEMPERATURE = Weights(*np.zeros((6, 1), np.float32))
 
 
 class _Learner:
-    """Learns for one policy, as long as its parameters lie where they lay, from `steps` batches of `rows`."""
+    """Learns from `steps` batches of `rows`; shape: (steps, rows)."""
 
     def __init__(
         self, policy: ActorQ, actor: Adam, critics: Adam, targets: tuple[Tensor, Tensor], shape: tuple[int, int]
     ):
-        self.key = (critics.flat.data_ptr(), targets[1].data_ptr(), *shape)
         steps, rows = shape
         self.steps, self.rows, self.blocks = steps, rows, count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
@@ -99,11 +96,10 @@ class _Learner:
         """Lay the batches into blocks, encoded and with actions normalised."""
         now, later, action, *columns, random = self.given
         for target, part in ((now, batches.observation), (later, batches.next_observation)):
-            encoded = policy.encoder(tree_map(lambda x: x.flatten(0, 1), part))
-            lay(target, encoded.view(self.steps, self.rows, -1))
+            lay(target, encode(policy, part, (self.steps, self.rows)))
         lay(action, policy.normalize_action(batches.action))
-        share = batches.weight / batches.weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
-        for target, column in zip(columns, (batches.reward, batches.discount, share), strict=True):
+        given = (batches.reward, batches.discount, mean_weights(batches.weight))
+        for target, column in zip(columns, given, strict=True):
             lay(target, column.unsqueeze(2))
         for half in range(normal.shape[1] // self.rows):
             part = normal[:, half * self.rows : (half + 1) * self.rows]
@@ -119,15 +115,13 @@ def _critic(critics: Critics, c: int, activation: str, flat: Tensor) -> list[Den
     ]
 
 
-_learners: WeakKeyDictionary[ActorQ, _Learner] = WeakKeyDictionary()
+_learners: Bound[_Learner] = Bound()
 
 
 def _learner(policy: ActorQ, actor: Adam, critics: Adam, targets: tuple[Tensor, Tensor], batches: Batch) -> _Learner:
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    learner = _learners.get(policy)
-    if learner is None or learner.key != (critics.flat.data_ptr(), targets[1].data_ptr(), *shape):
-        learner = _learners[policy] = _Learner(policy, actor, critics, targets, shape)
-    return learner
+    depends_on = (critics.flat, targets[1], shape)
+    return _learners.get(lambda: _Learner(policy, actor, critics, targets, shape), policy, *depends_on)
 
 
 def _knows(policy: ActorQ, *optimizers: Adam) -> bool:
@@ -163,11 +157,7 @@ def sac_learn(
     """headrace.algorithms.sac.learn, with the same results within rounding."""
     actor, critics, temperature = optimizers
     learner = _learner(policy, actor, critics, (actor.flat, target_flat), batches)
-    steps, rows, draws = random.shape
-    # [G, B, 2 D] -> [G, 2 B, K]: for the next actions, then for those of now
-    uniform = random.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
-    normal = box_muller(uniform.t(), policy.action_size).t().reshape(steps, 2 * rows, -1)
-    entropy = float(-policy.action_size if config.target_entropy is None else config.target_entropy)
+    steps, normal, entropy = len(random), sac_manual.normals(policy, random), sac_manual.target_entropy(policy, config)
     counts = (float(x.steps) for x in optimizers)
     rates = (float(x.learning_rate) for x in optimizers)
     numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature.eps))
@@ -203,9 +193,7 @@ def td3_serves(networks: Networks, batches: Batch, random: Tensor, since: int, c
 @torch.no_grad()
 def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
-    steps, rows, draws = random.shape
-    normal = box_muller(random.reshape(-1, draws).t(), networks.policy.action_size).t().reshape(steps, rows, -1)
-    smoothing = normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
+    smoothing = td3_manual.target_smoothing(networks.policy, random, config)
     return _follow(networks, batches, smoothing, since, config.policy_delay, config.tau)
 
 
