@@ -23,6 +23,7 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import Policy
 from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import MLP, Readout
@@ -157,13 +158,13 @@ _learners: Bound[_Learner] = Bound()
 
 
 def serves(
-    policy: Any,
+    policy: Policy,
     optimizer: Adam,
     rollout: Rollout,
     advantage: Tensor,
     returns: Tensor,
     permutation: Tensor,
-    config: Any,
+    config: PPOConfig,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
     if rollout.device.type != "cpu":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import tyro
 
+from headrace.core.types import Json, Settings
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
 from headrace.runs.run import BEST, LAST, load
@@ -41,7 +42,7 @@ class Chosen(NamedTuple):
     folder: Path  # of the checkpoint
     env: str
     deterministic: bool
-    env_kwargs: dict[str, Any]
+    env_kwargs: Settings
 
 
 def load_chosen(run: Path, choice: Choice) -> Chosen:
@@ -62,7 +63,7 @@ def env_of(run: Path) -> str:
     return env
 
 
-def eval_env_kwargs(run: Path) -> dict[str, Any]:
+def eval_env_kwargs(run: Path) -> Settings:
     """The settings of a run's environments that evaluation uses too; none without a config."""
     settings = _config(run)
     return {
@@ -70,7 +71,7 @@ def eval_env_kwargs(run: Path) -> dict[str, Any]:
     }
 
 
-def _config(run: Path) -> dict[str, Any]:
+def _config(run: Path) -> Json:
     """The config.toml of a run, given its folder or a checkpoint in it; empty if there is none."""
     paths = [folder / "config.toml" for folder in (run, run.parent)]
     return next((read_toml(path) for path in paths if path.is_file()), {})

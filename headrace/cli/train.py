@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from headrace import envs
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.core.types import DataclassInstance, Json
 from headrace.runs import checkpoint
 from headrace.runs.run import LAST, Run
 from headrace.training.config import TrainConfig, merge_settings, read_toml
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> None:
     _finish(run, parsed.final_episodes)
 
 
-def _parser(named: dict[str, str | None], training: TrainConfig, learning: Any) -> Any:
+def _parser(named: dict[str, str | None], training: TrainConfig, learning: DataclassInstance) -> Any:
     """A dataclass of all arguments; those that are known already are the defaults."""
     group = (named["algorithm"] or next(iter(ALGORITHMS))).rpartition(":")[2]
     known = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own"
@@ -141,12 +142,12 @@ def _integer(argument: str) -> str:
     return str(int(number)) if number.is_integer() else argument
 
 
-def _saved_settings(run: Path) -> dict[str, Any]:
+def _saved_settings(run: Path) -> Json:
     """The settings of a saved run; none if a checkpoint holds only a policy."""
     return dict(checkpoint.read_manifest(checkpoint.find(run, LAST)).get("settings", {}))
 
 
-def _flat(*configs: Any) -> dict[str, Any]:
+def _flat(*configs: DataclassInstance) -> Json:
     return {member.name: getattr(config, member.name) for config in configs for member in fields(config)}
 
 

@@ -33,7 +33,9 @@ class Purpose(IntEnum):
     AGENT_INFO = 7
 
 
-def philox(key: tuple[Any, Any], counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, ...]:
+def philox(
+    key: tuple[int | Tensor, int | Tensor], counter: tuple[Tensor, Tensor, Tensor, Tensor]
+) -> tuple[Tensor, ...]:
     """Four random words in [0, 2^32) for each entry: int64, since torch cannot add or shift uint32."""
     k0, k1 = key
     c0, c1, c2, c3 = counter

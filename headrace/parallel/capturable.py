@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -95,7 +96,7 @@ class _Calls(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def _check(operation: Any, args: Any, kwargs: Any) -> None:
+def _check(operation: OpOverload, args: tuple, kwargs: dict) -> None:
     name = operation.overloadpacket.__name__
     if any(tag in operation.tags for tag in READS):
         _refuse(f"{name} waits for a number of the device", "keep it in a tensor")
@@ -112,7 +113,7 @@ def _check(operation: Any, args: Any, kwargs: Any) -> None:
         _refuse(f"{name} copies between devices", "make the tensor where it is used")
 
 
-def _moves(name: str, args: Any, kwargs: Any) -> bool:
+def _moves(name: str, args: tuple, kwargs: dict) -> bool:
     """Whether to() or copy_() goes from one kind of device to another."""
     wanted = [*args[1:], *kwargs.values()]
     devices = [torch.device(x) for x in wanted if isinstance(x, str | torch.device)]

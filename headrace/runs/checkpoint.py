@@ -16,7 +16,7 @@ import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 from headrace.core.types import Json, StateDict
 from headrace.data.rollout import Group
 
+State: TypeAlias = Any  # a tree of mappings, lists and tuples of tensors, numbers, strings and None
 FORMAT = 1
 MANIFEST = "manifest.json"
 
@@ -33,7 +34,7 @@ class DamagedCheckpoint(RuntimeError):
     """A file of a checkpoint is missing or was changed."""
 
 
-def save(folder: str | Path, states: StateDict, **facts: Any) -> None:
+def save(folder: str | Path, states: StateDict, **facts: State) -> None:
     """Write a checkpoint to `folder`, replacing one that is there, which stays as `folder`.previous.
 
     states: name -> nested dicts, lists and tuples of tensors, numbers, strings and None; NAME.safetensors each.
@@ -77,7 +78,7 @@ def read_manifest(folder: str | Path) -> Json:
     return manifest
 
 
-def load(folder: str | Path, name: str) -> Any:
+def load(folder: str | Path, name: str) -> State:
     """The state saved under `name`, tensors on the CPU. Raises DamagedCheckpoint, FileNotFoundError."""
     from safetensors.torch import load as from_bytes
 
@@ -159,7 +160,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _encode(value: State, path: str, tensors: dict[str, Tensor]) -> State:
     """`value` in JSON's types; its tensors go to `tensors`. What JSON cannot say is an object with one key "$kind"."""
     if value is None or isinstance(value, bool | str):
         return value
@@ -184,13 +185,13 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds tensors, numbers, strings and None")
 
 
-def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _decode(value: State, tensors: Mapping[str, Tensor]) -> State:
     if isinstance(value, list):
         return [_decode(member, tensors) for member in value]
     if not isinstance(value, dict):
         return value
     kind: str = next(iter(value), "")
-    inner: Any = value.get(kind)
+    inner: State = value.get(kind)
     match kind:
         case "$float":
             return struct.unpack(">d", bytes.fromhex(inner))[0]

@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace.core.types import Json
+
+if TYPE_CHECKING:
+    from tensorboardX import SummaryWriter
 
 # Names of Stable-Baselines3, so that existing dashboards work.
 TENSORBOARD = {
@@ -44,7 +47,7 @@ class Logs:
         self.folder = folder
         self._waiting: dict[str, list[str]] = {MONITOR: [], METRICS: []}
         self._scalars: list[tuple[float, int, dict[str, float]]] = []
-        self._writer: Any = None
+        self._writer: SummaryWriter | None = None
         self._purge: int | None = None
         self._next_row = 0.0
         self._started = time.monotonic()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headrace.runs.signals import saying
 from headrace.training.iteration import IterationResult
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
 
 LIVE_AFTER = 1.0  # s: shorter runs end without a table, and without importing rich
 LIVE_EVERY = 0.25  # s between two tables
@@ -34,7 +38,7 @@ class Progress:
     def __init__(self, mode: str, title: str) -> None:
         self.mode = ("rich" if sys.stdout.isatty() else "plain") if mode == "auto" else mode
         self.title = title
-        self._live: Any = None
+        self._live: Live | None = None
         self._next = time.monotonic() + (LIVE_AFTER if self.mode == "rich" else LINE_AFTER)
 
     def close(self) -> None:
@@ -85,7 +89,7 @@ def summary(result: IterationResult) -> str:
     )
 
 
-def _table(title: str, result: IterationResult) -> Any:
+def _table(title: str, result: IterationResult) -> Table:
     from rich import box
     from rich.table import Table
 

@@ -107,7 +107,7 @@ def describe(folder: Path, config: str) -> None:
         file.write(shlex.join(sys.argv) + "\n")
 
 
-def save_policy(folder: Path, policy: Policy, weights: StateDict, **facts: Any) -> None:
+def save_policy(folder: Path, policy: Policy, weights: StateDict, **facts: float | None) -> None:
     """Write a checkpoint that holds a policy and nothing else."""
     checkpoint.save(folder, {"policy": weights}, policy=identity(policy), **facts)
 

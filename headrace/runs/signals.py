@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -24,7 +23,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.caught = ""
-        self._before: dict[signal.Signals, Any] = {}
+        self._before: dict[signal.Signals, signal._HANDLER] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 from headrace import envs
 from headrace.algorithms.base import Algorithm
@@ -13,6 +12,7 @@ from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core.device import torch_threads
 from headrace.core.precision import resolve
 from headrace.core.timer import Timer
+from headrace.core.types import Json
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.collection_modes import make_collector
@@ -92,7 +92,7 @@ def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfi
 
 def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:
     """The environments by a backend; as plain torch where this machine's CUDA kernel cannot be trusted."""
-    options: dict[str, Any] = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
+    options: Json = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
     options["workers"] = plan.workers or plan.config.workers
     assert plan.source is not None
     env = envs.make(plan.source, plan.config.num_envs, backend=backend, device=placement.collect, **options)
