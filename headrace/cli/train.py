@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
