@@ -196,7 +196,7 @@ def split_batches(batches: Batch) -> list[Batch]:
     """G batches [G, B] one by one."""
 
     def one(g: int) -> Batch:
-        return Batch(*(tree_map(lambda x: x[g], column) for column in batches))
+        return Batch._make(tree_map(lambda x: x[g], column) for column in batches)
 
     return [one(g) for g in range(len(batches.reward))]
 

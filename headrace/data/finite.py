@@ -1,17 +1,16 @@
-"""NaN and infinity stop a run where they appear, before anything is learned from them."""
+"""Checks that stop a run at NaN and infinity, before they reach the weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from headrace.data.rollout import Group, Rollout
+from headrace.data.rollout import Group, Rollout, Value
 
-WRITTEN_BY = {  # whom to look at, by the column a bad number stands in
+WRITTEN_BY = {  # where to look for the cause, by column
     "observation": "the environment's observation",
     "reward": "the environment's reward",
     "episode_return": "the environment's reward, summed up",
@@ -22,15 +21,15 @@ WRITTEN_BY = {  # whom to look at, by the column a bad number stands in
 
 
 class NotFinite(ArithmeticError):
-    """A NaN or an infinity where a number is needed."""
+    """A NaN or an infinity in a rollout or a metric."""
 
 
 def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
     """Raise NotFinite, naming column, env and step, where any float of a rollout is NaN or infinite.
 
     first_step: steps each env had taken before the rollout, masked rows included. steps: valid ones, of all envs.
-    A sum is finite only if all of it is: one reduction of each column and one wait for the device. A closer look
-    follows only where the sum of all is not.
+    A sum is finite only if all its terms are: one reduction per column and one wait for the device. Entries are
+    searched only where the total is not finite.
     """
     columns = [(name, column) for name, column in _floats(rollout) if column.numel()]
     total = torch.stack([column.sum() for _, column in columns]).sum()
@@ -50,9 +49,9 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
 
 
 def check_metrics(metrics: Mapping[str, float], steps: int) -> None:
-    """Raise NotFinite, naming the metric, where learning gave a NaN or an infinity."""
+    """Raise NotFinite, naming the metric, where an update gave a NaN or an infinity."""
     for name, value in metrics.items():
-        if value - value != 0.0:  # true of NaN and of infinities alone
+        if value - value != 0.0:  # true of NaN and infinities only
             raise NotFinite(
                 f"{name} is {value} after learning at {steps:,} steps: the weights are ruined. A smaller "
                 "learning_rate, or normalize_observation and normalize_return, may help"
@@ -64,7 +63,7 @@ def _floats(rollout: Rollout) -> Iterator[tuple[str, Tensor]]:
         yield from _members(name, getattr(rollout, name))
 
 
-def _members(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+def _members(name: str, value: Value) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Group):
         for member, column in value:
             yield from _members(f"{name}.{member}", column)

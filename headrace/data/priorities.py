@@ -1,29 +1,28 @@
-"""Rows of a replay drawn by how wrong their last prediction was. Schaul et al. 2016, arXiv:1511.05952.
+"""Prioritized experience replay: rows drawn in proportion to their TD errors. Schaul et al. 2016, arXiv:1511.05952.
 
-Priorities lie in the leaves of a binary tree whose nodes are sums: a draw goes down from the root, a change goes up
-from the leaf, both in log2(rows) steps, for any number of rows at once. Rows that cannot be drawn have priority 0.
+Priorities are the leaves of a sum tree: a draw descends from the root, an update ascends from the leaf, both in
+log2(rows) steps, for any number of rows at once. Rows that cannot be drawn have priority 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from headrace.core.types import StateDict
 from headrace.data.replay import Batch, Replay
 from headrace.data.rollout import Rollout
 
-BYTES = 32  # of the tree, for each step of the replay, at most
-SMALLEST = 1e-6  # added to errors, so that no live row is never drawn: the paper's epsilon
+BYTES = 32  # of the tree per step of the replay buffer, at most
+SMALLEST = 1e-6  # added to errors, so that every valid row may be drawn: epsilon in the paper
 
 
 class PrioritizedReplay(Replay):
-    """A Replay whose draw() follows priorities, and whose gather() makes up for that in the weights.
+    """A Replay whose draw() samples by priority, and whose gather() gives importance-sampling weights.
 
-    like, capacity, num_steps, extra: as the Replay's. alpha: how much priorities count, from 0 (all rows alike) to 1
-    (in proportion to the error); eq. 1 of the paper. The scalar tensor `beta`, from 0 to 1, says how much is made up
-    for; its owner writes into it.
+    like, capacity, num_steps, extra: as the Replay's. alpha: exponent of priorities, from 0 (uniform) to 1 (in
+    proportion to the error); eq. 1 of the paper. `beta`: a scalar tensor, the exponent of the importance-sampling
+    weights, from 0 to 1; the algorithm writes into it.
     """
 
     def __init__(
@@ -36,11 +35,11 @@ class PrioritizedReplay(Replay):
         self.beta = torch.ones((), device=device)
         # node 1 is the root, nodes 2i and 2i + 1 are the children of i, and leaf r is node 2^depth + r
         self.tree = torch.zeros(2 ** (self.depth + 1), dtype=torch.float64, device=device)
-        self.highest = torch.ones((), dtype=torch.float64, device=device)  # priority that new rows get
+        self.highest = torch.ones((), dtype=torch.float64, device=device)  # priority of new rows
 
     def append(self, rollout: Rollout) -> None:
-        """Write the rows of a rollout. Those that can be drawn from now on get the highest priority so far; those that
-        were written over, and those whose successor is still to come, 0."""
+        """Write the rows of a rollout. Rows that can be drawn now get the highest priority so far; rows that were
+        overwritten, and rows whose successor is not written yet, 0."""
         super().append(rollout)
         steps, device = rollout.num_steps, self.tree.device
         last = self.written - self.num_steps  # that can be drawn
@@ -51,9 +50,9 @@ class PrioritizedReplay(Replay):
         self._set(rows, self.highest * (can & self.ring.valid.flatten()[rows]))
 
     def draw(self, random: Tensor) -> Tensor:
-        """Rows of minibatches, int64 [G, B], by uniform draws [G, B, DRAWS], of which the first is used.
+        """Rows of minibatches, int64 [G, B], by uniform numbers [G, B, DRAWS], of which the first is used.
 
-        The total is cut into B equal parts, and one row drawn from each (the paper's appendix B.2.1).
+        The total is divided into B equal parts, and one row is drawn from each (the paper's appendix B.2.1).
         """
         size = random.shape[-2]
         part = torch.arange(size, device=random.device)
@@ -62,21 +61,21 @@ class PrioritizedReplay(Replay):
         for _ in range(self.depth):
             node = node * 2
             first = self.tree[node]
-            # sums are rounded: never go where there is nothing
+            # sums are rounded: do not descend into a sum of 0
             right = (left >= first) & (self.tree[node + 1] > 0)
             left, node = left - first * right, node + right
         return node - 2**self.depth
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
-        """Transitions as the Replay's, of minibatches [..., B] whose weights are (N P(row))^-beta over the largest of
-        their minibatch (section 3.4)."""
+        """Transitions as the Replay's, of minibatches [..., B] whose weights are (N P(row))^-beta divided by the
+        largest of their minibatch (section 3.4)."""
         batch = super().gather(rows, gamma)
         priority = self.tree[rows + 2**self.depth].clamp(min=torch.finfo(torch.float64).tiny)
-        made_up = (priority.amin(-1, keepdim=True) / priority) ** self.beta
-        return batch._replace(weight=batch.weight * made_up.float())
+        weight = (priority.amin(-1, keepdim=True) / priority) ** self.beta
+        return batch._replace(weight=batch.weight * weight.float())
 
     def update(self, rows: Tensor, error: Tensor) -> None:
-        """Set priorities by the errors of rows, both of one shape; by the largest of a row that comes twice.
+        """Set priorities from the errors of rows, of the same shape; from the largest for a row that occurs twice.
 
         Rows that cannot be drawn keep 0.
         """
@@ -104,12 +103,12 @@ class PrioritizedReplay(Replay):
         """The priority of each row, float64 [rows]: a view."""
         return self.tree[2**self.depth :][: self.length * self.num_envs]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The Replay's, and the priorities."""
-        return super().state_dict() | {"leaves": self.leaves().clone(), "highest": self.highest.clone()}
+        return {**super().state_dict(), "leaves": self.leaves().clone(), "highest": self.highest.clone()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(), bit for bit. Raises ValueError where it is of a ring of another size."""
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""
         super().load_state_dict(state)
         leaves = state["leaves"].to(self.tree.device)
         self._set(torch.arange(len(leaves), device=leaves.device), leaves)

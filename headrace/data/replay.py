@@ -1,8 +1,7 @@
-"""The last steps of N environments in a ring, from which off-policy algorithms learn again and again.
+"""Replay buffers: the last steps of N environments in a ring buffer, for off-policy algorithms.
 
-Rows are a rollout's; the observation that follows row t is that of row t + 1, so that each is stored once. Nothing
-here waits for the device: the write head is a tensor, shapes never depend on data, and what must not be drawn (dead
-rows) weighs nothing in a batch.
+Rows are a rollout's; the observation that follows row t is that of row t + 1, so each is stored once. No operation
+waits for the device: the write position is a tensor, shapes do not depend on data, and masked rows have weight 0.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.core.types import StateDict
+from headrace.data.rollout import Column, Columns, Index, Rollout, SomeTree, tree_map
 
 KEPT = ("observation", "valid", "action", "reward", "terminated", "truncated")
-TRIES = 3  # rows looked at for each one drawn, of which the first live one is taken
-DRAWS = TRIES + 1  # uniform draws that drawing a row uses
+TRIES = 3  # candidates for each row drawn, of which the first valid one is taken
+DRAWS = TRIES + 1  # uniform random numbers per row drawn
 _MIB = 2**20
 
 
 class Batch(NamedTuple):
-    """Transitions of up to n steps. The leading shape, here [B], is that of the rows asked for.
+    """Transitions of up to n steps. The leading shape, here [B], is that of the rows.
 
-    What a policy with memory learns from has histories in place of observations: see headrace.data.sequences.
+    For recurrent policies the observations are histories: see headrace.data.sequences.
     """
 
     observation: Any  # [B, ...]
@@ -36,19 +36,19 @@ class Batch(NamedTuple):
     discount: Tensor  # [B]: of the value of next_observation: gamma^steps, 0 after a termination
     next_observation: Any  # [B, ...]: after those steps
     weight: Tensor  # [B]: 1, and 0 for masked rows; a loss is sum(weight * x) over the number of those above 0
-    rows: Tensor  # int64 [B]: where they lie in the ring, time * N + env
+    rows: Tensor  # int64 [B]: positions in the ring buffer, time * N + env
 
-    def __getitem__(self, index: Any) -> Any:
-        """Of a batch [G, B]: its part `index`, a Batch [B]."""
+    def __getitem__(self, index: Index) -> Batch:  # type: ignore[override]
+        """Minibatch `index` of a batch [G, B]: a Batch [B]."""
         return Batch(*(tree_map(lambda x: x[index], column) for column in self._asdict().values()))
 
 
 class Replay:
-    """A ring of `capacity` steps, in all environments together, on one device.
+    """A ring buffer of `capacity` steps, over all environments, on one device.
 
-    like: the rollout whose rows it will keep. extra: names of columns to keep beside those of every algorithm.
-    num_steps: n of the n-step returns that will be asked for.
-    Raises ValueError where the ring is too short to hold anything that can be drawn.
+    like: the rollout whose rows it stores. extra: names of columns to store besides those of every algorithm.
+    num_steps: n of the n-step returns.
+    Raises ValueError where the ring is too short for a row to be drawn.
     """
 
     def __init__(self, like: Rollout, capacity: int, num_steps: int = 1, extra: tuple[str, ...] = ()) -> None:
@@ -65,21 +65,21 @@ class Replay:
         self.written = torch.zeros((), dtype=torch.int64, device=like.device)  # rows since the beginning
 
     def rounded(self, length: int) -> int:
-        """The longest ring of a length that is this or less."""
+        """The longest ring of at most this length."""
         return length
 
     @property
     def n_step_span(self) -> int:
-        """Steps from the first row that is looked at until all is known that learning from it takes."""
+        """Steps from the first row used for a transition to the last one."""
         return self.num_steps
 
     @property
     def least(self) -> int:
-        """Rows, beside those of a rollout, without which nothing could be drawn."""
+        """Rows, besides those of a rollout, that are needed to draw any."""
         return self.n_step_span + 1
 
     def append(self, rollout: Rollout) -> None:
-        """Write the T rows of a rollout over the oldest, and what is seen after them as the row that follows."""
+        """Write the T rows of a rollout over the oldest, and its bootstrap row after them."""
         steps = rollout.num_steps
         rows = (self.written + torch.arange(steps + 1, device=self.ring.device)) % self.length
         for name in self.columns:
@@ -92,16 +92,16 @@ class Replay:
         self.written += steps
 
     def draw(self, random: Tensor) -> Tensor:
-        """Rows drawn alike from all that can be, by uniform draws in [0, 1) of [..., DRAWS]: int64 [...].
+        """Rows drawn uniformly, int64 [...]. random: uniform numbers in [0, 1), [..., DRAWS].
 
-        Drawn are rows whose n-step successor has been written; there must be one. Of TRIES rows the first live one is
-        taken; where none is live, a dead one, whose weight is 0.
+        Drawn are rows whose n-step successor has been written; there must be one. Of TRIES candidates the first valid
+        one is taken; where none is valid, a masked one, which has weight 0.
         """
-        end = self.written - self.num_steps + 1  # one past the last that may be drawn
+        end = self.written - self.num_steps + 1  # one after the last that may be drawn
         oldest = (self.written - self.length + 1).clamp(min=0)
         choices = ((end - oldest) * self.num_envs).clamp(min=1)
         start, size = oldest % self.length * self.num_envs, self.length * self.num_envs
-        # float32 cannot tell the rows of a large ring apart: the last draw gives the digits behind those of the others
+        # float32 is too coarse for the rows of a large ring: the last number adds lower digits to the others
         fine = random[..., TRIES].double() * 2.0**-24
         valid = self.ring.valid.flatten()
 
@@ -115,16 +115,15 @@ class Replay:
         return drawn
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
-        """The transitions of n steps that begin at `rows`, of any shape, cut short where an episode ends within them.
+        """The n-step transitions that begin at `rows`, of any shape, shorter where an episode ends within them.
 
-        The n-step return of Sutton 1988; after a truncation the value of the final observation goes on.
+        n-step return: Sutton 1988; after a truncation it bootstraps from the value of the final observation.
         """
         reward, discount, steps = self._ahead(rows, gamma)
         after = (rows + steps * self.num_envs) % (self.length * self.num_envs)
-        take = self._take
-        observation, next_observation = take("observation", rows), take("observation", after)
-        weight = take("valid", rows).float()
-        return Batch(observation, take("action", rows), reward, discount, next_observation, weight, rows)
+        ring, weight = self.ring, take(self.ring.valid, rows).float()
+        observation, next_observation = take(ring.observation, rows), take(ring.observation, after)
+        return Batch(observation, take(ring.action, rows), reward, discount, next_observation, weight, rows)
 
     def _ahead(self, rows: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
         """Reward and discount of the transitions that begin at `rows`, and how many steps they take, in its shape."""
@@ -144,40 +143,37 @@ class Replay:
             at, running = torch.where(running, following, at), running & ~ended
         return reward, discount, steps
 
-    def _take(self, name: str, rows: Tensor) -> Any:
-        """Entries of a column at `rows`, [*rows.shape, ...]."""
+    def state_dict(self) -> StateDict:
+        """The rows that have been written, and their number. Waits for the device.
 
-        def entries(column: Tensor) -> Tensor:
-            return column.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape)
-
-        return tree_map(entries, getattr(self.ring, name))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The rows that have been written, and the head. Waits for the device.
-
-        Rows are views, because a copy might not fit: they say what is there until the next append().
+        Rows are views, since a copy might not fit into memory: they change at the next append().
         """
         rows = min(int(self.written) + 1, self.length)
         columns = {name: tree_map(lambda x: x[:rows], getattr(self.ring, name)) for name in self.columns}
         return {"written": self.written.clone(), **columns}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(), bit for bit. Raises ValueError where it is of a ring of another size."""
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""
         written, saved = int(state["written"]), state["valid"].shape
         if saved != (min(written + 1, self.length), self.num_envs):
             raise ValueError(
                 f"the saved replay has {saved[0]} rows of {saved[1]} envs after {written} steps of each, and a ring of "
-                f"{self.length} rows of {self.num_envs} envs cannot go on from it: buffer_size and num_envs must stay"
+                f"{self.length} rows of {self.num_envs} envs cannot continue from it: keep buffer_size and num_envs"
             )
         self.written.fill_(written)
         for name in self.columns:
             tree_map(lambda ring, source: ring[: len(source)].copy_(source), getattr(self.ring, name), state[name])
 
 
-def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), beside: int = 0) -> str:
-    """The memory that a Replay will take, in words for users.
+def take(column: SomeTree, rows: Tensor) -> SomeTree:
+    """Entries of a column of a ring buffer at `rows`, [*rows.shape, ...]."""
+    return tree_map(lambda x: x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape), column)
 
-    like, capacity, extra: as the Replay's. beside: bytes a step takes beside the columns, such as priorities.
+
+def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), beside: int = 0) -> str:
+    """The memory that a Replay takes, in words for users.
+
+    like, capacity, extra: as the Replay's. beside: bytes per step in addition to the columns, such as priorities.
     Raises MemoryError, with the numbers, where that is more than the device has free.
     """
     steps = capacity // like.num_envs * like.num_envs
@@ -192,7 +188,7 @@ def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), beside: int 
 
 
 def kept_columns(columns: Columns, extra: tuple[str, ...] = ()) -> dict[str, Column | Columns]:
-    """Columns as a ring buffer stores them: row by row in memory, since rows are drawn one by one, no bootstrap."""
+    """Columns as a ring buffer stores them: row by row, since rows are drawn one by one, and without bootstrap rows."""
     return {name: _kept(columns[name]) for name in (*KEPT, *extra)}
 
 
@@ -203,7 +199,7 @@ def _kept(column: Column | Columns) -> Column | Columns:
 
 
 def bytes_needed(columns: Columns, capacity: int) -> int:
-    """Memory of a ring of `capacity` steps with these columns, in bytes."""
+    """Bytes of a ring buffer of `capacity` steps with these columns."""
     return capacity * sum(_bytes(column) for column in columns.values())
 
 

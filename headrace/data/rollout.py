@@ -1,4 +1,4 @@
-"""Memory between the parts: columns [T, N, ...] that one writes and another reads in place.
+"""Rollouts: columns [T, N, ...], written and read in place by environments, policies and algorithms.
 
 A rollout has T steps of N environments. Row t holds what is observed before step t (observation, valid), the policy's
 output (action, log_prob, value) and the step's outcome (reward, terminated, truncated). Bootstrap columns have one more
@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Union
+from functools import partial
+from typing import Any, TypeVar, Union
 
 import torch
 from torch import Tensor
 
 Value = Union[Tensor, "Group"]
+Tree = Union[Tensor, "Group", None]
+SomeTree = TypeVar("SomeTree", bound=Tree)
+Index = int | slice | Tensor | tuple[int | slice | Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,14 @@ class Column:
 
     def allocate(self, num_steps: int, num_envs: int, device: torch.device | str) -> Tensor:
         """Zeros [T or T + 1, N, *shape] in this column's layout."""
+        return self.place(num_steps, num_envs, partial(torch.zeros, device=device))
+
+    def place(self, num_steps: int, num_envs: int, new: Callable[..., Tensor]) -> Tensor:
+        """As allocate(), in memory that new(shape, dtype=dtype) returns."""
         rows, num_envs = num_steps + self.bootstrap, self.envs or num_envs
         if self.feature_major and len(self.shape) == 1:
-            return torch.zeros(*self.shape, rows, num_envs, dtype=self.dtype, device=device).permute(1, 2, 0)
-        return torch.zeros(rows, num_envs, *self.shape, dtype=self.dtype, device=device)
+            return new((*self.shape, rows, num_envs), dtype=self.dtype).permute(1, 2, 0)
+        return new((rows, num_envs, *self.shape), dtype=self.dtype)
 
 
 Columns = Mapping[str, Union[Column, "Columns"]]
@@ -56,15 +64,15 @@ class Group:
     def __iter__(self) -> Iterator[tuple[str, Value]]:
         return iter(self.__dict__.items())
 
-    def __getitem__(self, index: Any) -> Group:
+    def __getitem__(self, index: Index) -> Group:
         return Group({name: member[index] for name, member in self})
 
-    def __setitem__(self, index: Any, value: Group) -> None:
+    def __setitem__(self, index: Index, value: Group) -> None:
         for name, member in self:
             member[index] = getattr(value, name)
 
     def copy_(self, value: Group) -> Group:
-        """Take over the values of a group of the same shape, as torch's copy_ does."""
+        """Copy the values of a group of the same shape, as Tensor.copy_ does."""
         for name, member in self:
             member.copy_(getattr(value, name))
         return self
@@ -73,20 +81,21 @@ class Group:
         return f"Group({', '.join(f'{name}={_shape(member)}' for name, member in self)})"
 
 
-def tree_map(function: Callable[..., Tensor], value: Any, *others: Any) -> Any:
+def tree_map(function: Callable[..., Tensor], value: SomeTree, *others: Tree) -> SomeTree:
     """`function` of a tensor, or of each tensor of a (nested) group; None stays None."""
     if isinstance(value, Group):
-        return Group({name: tree_map(function, member, *(getattr(o, name) for o in others)) for name, member in value})
-    return None if value is None else function(value, *others)
+        members = {name: tree_map(function, member, *(getattr(o, name) for o in others)) for name, member in value}
+        return Group(members)  # type: ignore[return-value]
+    return value if value is None else function(value, *others)  # type: ignore[return-value]
 
 
-def flatten(value: Any) -> Any:
-    """[T, N, ...] -> [T * N, ...]: a view, in either layout, as long as all N environments of each row are there."""
+def flatten(value: SomeTree) -> SomeTree:
+    """[T, N, ...] -> [T * N, ...]: a view, in either layout, where rows have all N environments."""
     return tree_map(lambda column: column.flatten(0, 1), value)
 
 
-def sequences(value: Any, length: int) -> Any:
-    """[T, N, ...] -> [T * N, ...]: rows of which each `length` follow each other in one environment.
+def sequences(value: SomeTree, length: int) -> SomeTree:
+    """[T, N, ...] -> [T * N, ...]: sequences of `length` consecutive rows of one environment.
 
     Raises ValueError where length does not divide T.
     """
@@ -108,6 +117,7 @@ class Rollout:
 
     Columns of every rollout, written by environments: observation, valid (with a bootstrap row); reward, terminated,
     truncated, episode_return, episode_length. Algorithms declare the rest: action, log_prob, value ...
+    new: returns the memory of a column, see Column.place(); None for zeros on the device.
     """
 
     observation: Any
@@ -119,13 +129,20 @@ class Rollout:
     episode_return: Tensor
     episode_length: Tensor
 
-    def __init__(self, num_steps: int, num_envs: int, columns: Columns, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        num_steps: int,
+        num_envs: int,
+        columns: Columns,
+        device: torch.device | str = "cpu",
+        new: Callable[..., Tensor] | None = None,
+    ) -> None:
         if num_steps < 1 or num_envs < 1:
             raise ValueError(f"a rollout needs at least one step and one env, got {num_steps} steps of {num_envs} envs")
         self.num_steps, self.num_envs, self.columns = num_steps, num_envs, columns
         self.device = torch.device(device)
         for name, column in columns.items():
-            setattr(self, name, _allocate(column, num_steps, num_envs, device))
+            setattr(self, name, _place(column, num_steps, num_envs, new or partial(torch.zeros, device=device)))
 
     def __getattr__(self, name: str) -> Any:
         names = ", ".join(self.__dict__.get("columns", ()))
@@ -152,11 +169,10 @@ class Rollout:
 
         previous may be this rollout, which is then overwritten by the steps that follow.
         """
-        for name, column in self.columns.items():
-            _continue(getattr(self, name), getattr(previous, name), column)
+        _continue(self, previous, self.columns)
 
     def to(self, device: torch.device | str) -> Rollout:
-        """A copy on another device, in the same layout; itself where it is there already."""
+        """A copy on another device, in the same layout; itself where it is on it already."""
         if torch.device(device) == self.device:
             return self
         other = Rollout(self.num_steps, self.num_envs, self.columns, device)
@@ -165,7 +181,7 @@ class Rollout:
         return other
 
     def valid_steps(self) -> Tensor:
-        """How many of the T * N steps were live: an int64 scalar on the rollout's device."""
+        """How many of the T * N steps are valid: an int64 scalar on the rollout's device."""
         return self.valid[: self.num_steps].sum()
 
     def __repr__(self) -> str:
@@ -179,21 +195,22 @@ def masked_mean(value: Tensor, valid: Tensor) -> Tensor:
     return (value * mask).sum() / mask.sum().clamp(min=1)
 
 
-def _allocate(column: Column | Columns, num_steps: int, num_envs: int, device: torch.device | str) -> Value:
+def _place(column: Column | Columns, num_steps: int, num_envs: int, new: Callable[..., Tensor]) -> Value:
     if isinstance(column, Column):
-        return column.allocate(num_steps, num_envs, device)
-    return Group({name: _allocate(member, num_steps, num_envs, device) for name, member in column.items()})
+        return column.place(num_steps, num_envs, new)
+    return Group({name: _place(member, num_steps, num_envs, new) for name, member in column.items()})
 
 
-def _slice(value: Any, column: Column | Columns, start: int, stop: int, envs: slice) -> Value:
+def _slice(value: Value, column: Column | Columns, start: int, stop: int, envs: slice) -> Value:
     if isinstance(column, Column):
         return value[start : stop + column.bootstrap, envs]
     return Group({name: _slice(getattr(value, name), member, start, stop, envs) for name, member in column.items()})
 
 
-def _continue(value: Any, previous: Any, column: Column | Columns) -> None:
-    if not isinstance(column, Column):
-        for name, member in column.items():
-            _continue(getattr(value, name), getattr(previous, name), member)
-    elif column.bootstrap:
-        value[0].copy_(previous[-1])
+def _continue(target: Rollout | Group, previous: Rollout | Group, columns: Columns) -> None:
+    for name, column in columns.items():
+        value, earlier = getattr(target, name), getattr(previous, name)
+        if not isinstance(column, Column):
+            _continue(value, earlier, column)
+        elif column.bootstrap:
+            value[0].copy_(earlier[-1])

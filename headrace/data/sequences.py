@@ -1,17 +1,16 @@
-"""Sequences of rows drawn from a replay, for policies that remember. Kapturowski et al. 2019 (R2D2), section 2.3.
+"""Sequences of rows drawn from a replay buffer, for recurrent policies. Kapturowski et al. 2019 (R2D2), section 2.3.
 
-Each begins where the memory of the policy that collected it was kept. Its first `burn_in` rows only bring that memory
-up to date with what the networks have become since; the rows after them are learned from.
+Each begins at a stored recurrent state of the policy that collected it. Its first `burn_in` rows only update that state
+with the present weights; the rows after them are learned from.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from headrace.data.replay import Batch, Replay
+from headrace.core.types import StateDict
+from headrace.data.replay import Batch, Replay, take
 from headrace.data.rollout import Group, Rollout, tree_map
 
 
@@ -38,7 +37,7 @@ class SequenceReplay(Replay):
         self.sequence_length, self.burn_in = sequence_length, burn_in
         super().__init__(like, capacity, num_steps, extra)
         self.chunks = self.length // sequence_length
-        # the last is a place for what is not kept
+        # the last entry takes the states that are not stored
         kept = (self.chunks + 1, like.num_envs)
         self.rnn_state = tree_map(lambda x: torch.zeros(*kept, *x.shape[2:], device=x.device), like.rnn_state)
 
@@ -70,7 +69,7 @@ class SequenceReplay(Replay):
         if random.shape[-2] % length:
             raise ValueError(f"{random.shape[-2]} rows are not whole sequences of {length}")
         random = random[..., : random.shape[-2] // length, :]
-        end = (self.written - self.n_step_span) // length + 1  # one past the last that may be drawn
+        end = (self.written - self.n_step_span) // length + 1  # one after the last that may be drawn
         oldest = ((self.written - self.length).clamp(min=-1) + length) // length
         choices = ((end - oldest) * envs).clamp(min=1)
         fine = random[..., 0].double() + random[..., 1].double() * 2.0**-24  # see Replay.draw
@@ -87,7 +86,7 @@ class SequenceReplay(Replay):
         begin = (rows.unflatten(-1, (-1, length))[..., 0] - burn_in * self.num_envs) % size
         whole = torch.arange(self.n_step_span + 1, device=device) * self.num_envs
         seen = (begin.unsqueeze(-1) + whole) % size
-        observation, valid = self._take("observation", seen), self._take("valid", seen)
+        observation, valid = take(self.ring.observation, seen), take(self.ring.valid, seen)
         chunk, env = begin // self.num_envs // length, begin % self.num_envs
         rnn_state = tree_map(lambda kept: kept[chunk, env], self.rnn_state)
         at = (burn_in + torch.arange(length, device=device)).expand(*begin.shape, length)
@@ -98,13 +97,14 @@ class SequenceReplay(Replay):
             return Group(part | {"valid": valid[..., :rows], "rnn_state": rnn_state, "at": at})
 
         now, later = history(until, at), history(self.n_step_span + 1, at + steps.unflatten(-1, (-1, length)))
-        return Batch(now, self._take("action", rows), reward, discount, later, self._take("valid", rows).float(), rows)
+        weight = take(self.ring.valid, rows).float()
+        return Batch(now, take(self.ring.action, rows), reward, discount, later, weight, rows)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The Replay's, and the memory kept."""
-        return super().state_dict() | {"rnn_state": tree_map(torch.clone, self.rnn_state)}
+    def state_dict(self) -> StateDict:
+        """The Replay's, and the recurrent states."""
+        return {**super().state_dict(), "rnn_state": tree_map(torch.clone, self.rnn_state)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(), bit for bit. Raises ValueError where it is of a ring of another size."""
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""
         super().load_state_dict(state)
         tree_map(lambda kept, saved: kept.copy_(saved), self.rnn_state, state["rnn_state"])

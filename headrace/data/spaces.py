@@ -1,18 +1,17 @@
-"""What the house asks of a Gymnasium space: the column that holds it, and a form that JSON can hold.
-
-The spaces themselves are Gymnasium's, because they are what users know.
-"""
+"""Gymnasium spaces: the columns of a rollout that hold their values, and their form in JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Space, Text, Tuple
 
+from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns
 
 __all__ = [
@@ -40,8 +39,10 @@ WHY_NOT: dict[type[Space], str] = {
     Graph: "its size differs from step to step",
     OneOf: "which of its spaces a sample is of differs from step to step",
 }
-CHANNELS = (1, 2, 3, 4)  # sizes by which a dimension is known to hold channels, colours or stacked frames
+CHANNELS = (1, 2, 3, 4)  # sizes by which a dimension is known to hold channels, colors or stacked frames
 MOST = 2**31  # whole numbers are kept as int32
+Key = str | int  # of a member of a Dict or a Tuple
+Sample: TypeAlias = Any  # a value of a space, or a batch of them: an array, a number, or a dict or tuple of Samples
 
 
 def env_columns(observation_space: Space) -> dict[str, Column | Columns]:
@@ -91,7 +92,7 @@ def action_column(space: Space, path: str = "action") -> Column:
     """
     why = _why_not(space)
     if isinstance(space, Dict | Tuple):
-        why = "a policy has one action; let a wrapper take it apart"
+        why = "a policy has one action; flatten it in a wrapper"
     if why:
         raise _refusal(space, path, why, ACTED)
     if isinstance(space, Discrete):
@@ -125,14 +126,14 @@ def _refusal(space: Space, path: str, why: str, instead: str) -> TypeError:
     return TypeError(f"{path}: {space} is not supported: {why}{instead}")
 
 
-def members(space: Dict | Tuple) -> list[tuple[str, Any, Space]]:
+def members(space: Dict | Tuple) -> list[tuple[str, Key, Space]]:
     """Of each member: its name in a group of columns, its key in an observation, and its space."""
     if isinstance(space, Dict):
         return [(key, key, member) for key, member in space.spaces.items()]
     return [(str(place), place, member) for place, member in enumerate(space.spaces)]
 
 
-def leaves(space: Space, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space]]:
+def leaves(space: Space, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Space]]:
     """The spaces in a nested one that have no members, with the keys that lead to each in an observation."""
     if not isinstance(space, Dict | Tuple):
         yield keys, space
@@ -142,7 +143,7 @@ def leaves(space: Space, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any
 
 
 def of_envs(column: Column | Columns, envs: int) -> Column | Columns:
-    """A column, or a nested group of them, of so many environments alone."""
+    """A column, or a nested group of them, of `envs` environments only."""
     if isinstance(column, Column):
         return replace(column, envs=envs)
     return {name: of_envs(member, envs) for name, member in column.items()}
@@ -154,10 +155,11 @@ def is_image(space: Space) -> TypeGuard[Box]:
 
 
 def channels_first(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
-    """Whether images of a space's shape have their channels in front, and (channels, height, width).
+    """Whether images of a space's shape have their channels first, and (channels, height, width).
 
-    [H, W] has one channel. Of three dimensions the channels are that end which is 4 or less, or else the smaller of
-    both; in doubt the last, as Gymnasium draws them. Raises TypeError for another number of dimensions.
+    [H, W] has one channel. Of three dimensions the channels are the first or last one that is 4 or less, or else
+    the smaller of both; if undecided the last, as in Gymnasium's renderings. Raises TypeError for another number of
+    dimensions.
     """
     if len(shape) == 2:
         return True, (1, *shape)
@@ -168,7 +170,7 @@ def channels_first(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
     return in_front, shape if in_front else (last, *shape[:2])
 
 
-def to_json(space: Space) -> dict[str, Any]:
+def to_json(space: Space) -> Json:
     """A JSON object from which `from_json` makes an equal space."""
     if isinstance(space, Dict):
         return {"type": "Dict", "spaces": {name: to_json(member) for name, member in space.items()}}
@@ -188,7 +190,7 @@ def to_json(space: Space) -> dict[str, Any]:
     raise TypeError(f"{space} cannot be written as JSON")
 
 
-def from_json(data: dict[str, Any]) -> Space:
+def from_json(data: Json) -> Space:
     """The space that `to_json` wrote."""
     match data["type"]:
         case "Dict":
@@ -211,13 +213,13 @@ def from_json(data: dict[str, Any]) -> Space:
     raise ValueError(f"unknown space type {data['type']!r}")
 
 
-def _number(dtype: Any) -> type[int] | type[float]:
+def _number(dtype: npt.DTypeLike) -> type[int] | type[float]:
     """Python's kind of number that holds those of a dtype exactly."""
     return int if np.dtype(dtype).kind in "iub" else float
 
 
 def describe(space: Space) -> str:
-    """A space in a few letters: "Box(4)", "Box(1) ±2", "Box(50) [0, 1]", "Discrete(3)"."""
+    """A short name of a space: "Box(4)", "Box(1) ±2", "Box(50) [0, 1]", "Discrete(3)"."""
     if not isinstance(space, Box):
         return str(space)
     shape = ", ".join(map(str, space.shape))

@@ -195,7 +195,7 @@ def test_a_state_of_another_size_is_refused():
     world = World(2, 3, 0, 0.1)
     replay = Replay(world.rollout, 60)
     replay.append(world.collect())
-    with pytest.raises(ValueError, match=r"3 rows of 3 envs .* 20 rows of 2 envs cannot go on"):
+    with pytest.raises(ValueError, match=r"3 rows of 3 envs .* 20 rows of 2 envs cannot continue"):
         Replay(World(2, 2, 0, 0.1).rollout, 40).load_state_dict(replay.state_dict())
 
 

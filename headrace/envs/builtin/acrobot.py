@@ -1,4 +1,4 @@
-"""Swing a two-link arm up by its elbow. Sutton 1996; the numbers of Gymnasium's Acrobot-v1 ("book" equations)."""
+"""Swing up a two-link arm with a torque at the elbow. Sutton 1996; constants of Gymnasium's Acrobot-v1 ("book")."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIGH = np.array([1.0, 1.0, 1.0, 1.0, MAX_SPIN1, MAX_SPIN2], np.float32)
 def accelerations(p, torque, angle1, angle2, spin1, spin2):
     """Angular accelerations of both joints. Sutton & Barto 1998, section 11.3.
 
-    The book's cos(x - pi/2) is written sin(x).
+    cos(x - pi/2) of the book is sin(x) here.
     """
     reach = p.mass2 * p.length1 * p.center2
     sine2 = sin(angle2)
@@ -59,10 +59,10 @@ class Acrobot(KernelEnv):
         length1: f32 = 1.0  # m
         mass1: f32 = 1.0  # kg
         mass2: f32 = 1.0  # kg
-        center1: f32 = 0.5  # m, from the joint to the link's centre of mass
+        center1: f32 = 0.5  # m, from the joint to the link's center of mass
         center2: f32 = 0.5  # m
         inertia: f32 = 1.0  # kg m^2, of each link
-        tau: f32 = 0.2  # s a step
+        tau: f32 = 0.2  # s per step
 
     class State(NamedTuple):
         angle1: f32  # rad, 0 hangs down

@@ -1,4 +1,4 @@
-"""Balance a pole on a cart. Barto, Sutton & Anderson 1983; the numbers of Gymnasium's CartPole-v1."""
+"""Balance a pole on a cart. Barto, Sutton & Anderson 1983; constants of Gymnasium's CartPole-v1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HIGH = np.array([2 * POSITION_LIMIT, np.inf, 2 * ANGLE_LIMIT, np.inf], np.float3
 
 
 class CartPole(KernelEnv):
-    """Push a cart left or right so that the pole on it stays up; reward 1 for each step it does."""
+    """Push a cart left or right so that the pole on it stays up; reward 1 per step."""
 
     observation_space = Box(-HIGH, HIGH)
     action_space = Discrete(2)  # push left, push right

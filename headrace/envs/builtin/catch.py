@@ -12,11 +12,11 @@ from headrace.kernels.language.ops import clip, i32, randint
 
 ROWS, COLUMNS = 10, 5
 CELL = 32  # pixels of a rendered cell
-BALL, PADDLE, NIGHT = (240, 180, 60), (80, 160, 240), (24, 24, 32)
+BALL, PADDLE, BACKGROUND = (240, 180, 60), (80, 160, 240), (24, 24, 32)
 
 
 class Catch(KernelEnv):
-    """Move a paddle below a ball that falls one row a step from a random column; reward 1 if caught, -1 if missed.
+    """Move a paddle below a ball that falls one row per step from a random column; reward 1 if caught, -1 if missed.
 
     An episode takes 9 steps, and only the last one is rewarded. The observation is the board, row by row: 1 at the ball
     and at the paddle, 0 elsewhere. A perfect policy gets 1, a random one about -0.6.
@@ -49,7 +49,7 @@ class Catch(KernelEnv):
             out[cell] = 1.0 if (cell == ball) | (cell == paddle) else 0.0
 
     def render(s, p):
-        board = np.full((ROWS, COLUMNS, 3), NIGHT, np.uint8)
+        board = np.full((ROWS, COLUMNS, 3), BACKGROUND, np.uint8)
         board[ROWS - 1, s.paddle] = PADDLE
         board[s.row, s.column] = BALL
         return board.repeat(CELL, axis=0).repeat(CELL, axis=1)

@@ -11,23 +11,22 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import array, clip, i8, i32, randint
 
 SIZE = 8
-VIEW = 2 * SIZE - 1  # cells across what the agent sees, itself in the middle: all of the board from any corner
+VIEW = 2 * SIZE - 1  # cells per side of the view, with the agent in the middle: the whole board from any corner
 FREE, WALL, PILL = 0, -1, 1
 CELL = 32  # pixels of a rendered cell
-COLOURS = {FREE: (24, 24, 32), WALL: (110, 110, 120), PILL: (240, 180, 60)}
+COLORS = {FREE: (24, 24, 32), WALL: (110, 110, 120), PILL: (240, 180, 60)}
 AGENT = (80, 160, 240)
 
 
 class GridWorld(KernelEnv):
     """Walk over an 8 x 8 board and collect its pills; reward 1 for each, and the episode ends with the last one.
 
-    Every episode has a new board: each cell is a wall or a pill with one chance in eight each, the agent's corner is
-    free and the opposite corner always holds a pill. So a board has 8.75 pills on average, some of which may be walled
-    in: not every board can be finished, and then only the 100 steps end the episode. Walking into a wall or the edge
-    is a step that stays.
+    Every episode has a new board: each cell is a wall with probability 1/8 and a pill with probability 1/8, the agent's
+    corner is free, and the opposite corner has a pill. A board has 8.75 pills on average, some of which may be behind
+    walls: then the episode ends after 100 steps. A step into a wall or the edge leaves the agent where it is.
 
     The observation is the board as seen from the agent, row by row: 15 x 15 cells with the agent's in the middle (wall
-    and outside -1, free 0, pill 1). So a policy need not learn for each place again that a pill beside it is good.
+    and outside -1, free 0, pill 1), so that what a policy learns in one place holds in others.
     """
 
     observation_space = Box(-1.0, 1.0, (VIEW * VIEW,))
@@ -77,7 +76,7 @@ class GridWorld(KernelEnv):
 
     def render(s, p):
         image = np.zeros((SIZE, SIZE, 3), np.uint8)
-        for value, colour in COLOURS.items():
-            image[np.asarray(s.board) == value] = colour
+        for value, color in COLORS.items():
+            image[np.asarray(s.board) == value] = color
         image[s.row, s.column] = AGENT
         return image.repeat(CELL, axis=0).repeat(CELL, axis=1)

@@ -1,4 +1,4 @@
-"""Environments without velocities in what is seen: what moves, and how fast, must be remembered."""
+"""Environments whose observations lack velocities: partially observed, for recurrent policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.kernels.language.ops import cos, sin
 
 
 class CartPoleHidden(KernelEnv):
-    """CartPole of which only positions are seen: of the cart, m, and the pole's angle, rad."""
+    """CartPole with positions only: of the cart, m, and the pole's angle, rad."""
 
     observation_space = Box(-HIGH[::2], HIGH[::2])
     action_space = CartPole.action_space
@@ -25,7 +25,7 @@ class CartPoleHidden(KernelEnv):
 
 
 class PendulumHidden(KernelEnv):
-    """Pendulum of which only the angle is seen: its cosine and sine."""
+    """Pendulum with the angle only: its cosine and sine."""
 
     observation_space = Box(-1.0, 1.0, (2,), np.float32)
     action_space = Pendulum.action_space

@@ -1,4 +1,4 @@
-"""Drive a weak car out of a valley. Moore 1990; the numbers of Gymnasium's MountainCar-v0."""
+"""Drive a weak car out of a valley. Moore 1990; constants of Gymnasium's MountainCar-v0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import clip, cos, f32, uniform
 
 LEFT, RIGHT = -1.2, 0.6  # m: ends of the road; the left one is a wall
-MAX_SPEED = 0.07  # m a step
+MAX_SPEED = 0.07  # m per step
 LOW = np.array([LEFT, -MAX_SPEED], np.float32)
 HIGH = np.array([RIGHT, MAX_SPEED], np.float32)
 
@@ -25,14 +25,14 @@ class MountainCar(KernelEnv):
     gymnasium_id = "MountainCar-v0"
 
     class Params(NamedTuple):
-        force: f32 = 0.001  # m a step^2
-        gravity: f32 = 0.0025  # m a step^2
+        force: f32 = 0.001  # m per step^2
+        gravity: f32 = 0.0025  # m per step^2
         goal_position: f32 = 0.5  # m
         goal_velocity: f32 = 0.0  # m a step, at least this fast at the flag
 
     class State(NamedTuple):
         position: f32  # m, the valley's floor is at -pi / 6
-        velocity: f32  # m a step
+        velocity: f32  # m per step
 
     def reset(s, p, key):
         return MountainCar.State(uniform(key, 0, -0.6, -0.4), 0.0)

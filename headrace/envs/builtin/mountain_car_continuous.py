@@ -1,4 +1,4 @@
-"""Drive a weak car out of a valley with little fuel. The numbers of Gymnasium's MountainCarContinuous-v0."""
+"""Drive a weak car out of a valley by a continuous force. Constants of Gymnasium's MountainCarContinuous-v0."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import clip, cos, f32, uniform
 
 LEFT, RIGHT = -1.2, 0.6  # m: ends of the road; the left one is a wall
-MAX_SPEED = 0.07  # m a step
+MAX_SPEED = 0.07  # m per step
 LOW = np.array([LEFT, -MAX_SPEED], np.float32)
 HIGH = np.array([RIGHT, MAX_SPEED], np.float32)
 
 
 class MountainCarContinuous(KernelEnv):
-    """Reach the flag for 100, paying 0.1 force^2 for each step on the way. A policy that never moves gets 0.
+    """Reach the flag: reward 100, minus 0.1 force^2 for each step. A policy that never moves gets 0.
 
-    The force paid for is the clipped one; Gymnasium's original, handed a force outside [-1, 1], pays for all of it.
+    The cost is that of the clipped force; Gymnasium's takes the force before clipping to [-1, 1].
     """
 
     observation_space = Box(LOW, HIGH)  # position, velocity
-    action_space = Box(-1.0, 1.0, (1,))  # force, as a share of the car's power
+    action_space = Box(-1.0, 1.0, (1,))  # force, as a fraction of the maximum
     max_steps = 999
     gymnasium_id = "MountainCarContinuous-v0"
 
@@ -35,7 +35,7 @@ class MountainCarContinuous(KernelEnv):
 
     class State(NamedTuple):
         position: f32  # m, the valley's floor is at -pi / 6
-        velocity: f32  # m a step
+        velocity: f32  # m per step
 
     def reset(s, p, key):
         return MountainCarContinuous.State(uniform(key, 0, -0.6, -0.4), 0.0)

@@ -1,4 +1,4 @@
-"""Swing a pendulum up and hold it. The numbers of Gymnasium's Pendulum-v1."""
+"""Swing up a pendulum and keep it upright. Constants of Gymnasium's Pendulum-v1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pendulum(KernelEnv):
     """Turn a hanging pendulum upright with a motor too weak to lift it at once.
 
     The reward is -(angle^2 + 0.1 spin^2 + 0.001 torque^2) before the step: 0 at best, -16.3 at worst. The angle is kept
-    in [-pi, pi], where Gymnasium lets it grow: the same pendulum, and float32 stays exact after many turns.
+    in [-pi, pi], unlike Gymnasium's: the dynamics are the same, and float32 stays precise after many turns.
     """
 
     observation_space = Box(-HIGH, HIGH)  # cos(angle), sin(angle), spin

@@ -1,4 +1,4 @@
-"""Catch a falling ball by looking: Catch, seen as an image."""
+"""Catch with image observations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from headrace.data.spaces import Box
 from headrace.envs.builtin.catch import COLUMNS, ROWS, Catch
 from headrace.envs.compiled.kernel_env import KernelEnv
 
-CELL = 2  # pixels a side of a cell
-BALL, PADDLE = 255.0, 160.0  # greys
+CELL = 2  # pixels per side of a cell
+BALL, PADDLE = 255.0, 160.0  # gray levels
 
 
 class PixelCatch(KernelEnv):
-    """Catch as a grey image of 20 x 10 pixels, 2 x 2 for each cell: the ball is white, the paddle grey.
+    """Catch as a gray image of 20 x 10 pixels, 2 x 2 for each cell: the ball is white, the paddle gray.
 
-    Moves and rewards are Catch's: a perfect policy gets 1, a random one about -0.6.
+    Dynamics and rewards are Catch's: a perfect policy gets 1, a random one about -0.6.
     """
 
     observation_space = Box(0, 255, (1, ROWS * CELL, COLUMNS * CELL), np.uint8)

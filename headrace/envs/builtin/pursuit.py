@@ -1,4 +1,4 @@
-"""One chases, one flees: an environment of two players on a torus, for learning by self-play."""
+"""Pursuit and evasion on a torus: a zero-sum environment of two agents, for self-play."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from headrace.data.spaces import Box, Discrete
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import f32, floor, sqrt, uniform
 
-PICTURE = 240  # pixels a side of a rendered image
-NIGHT, RED, GREEN = (24, 24, 32), (230, 90, 70), (90, 200, 130)
+PIXELS = 240  # pixels per side of a rendered image
+BACKGROUND, RED, GREEN = (24, 24, 32), (230, 90, 70), (90, 200, 130)
 
 
 def apart(here, there):
-    """The short way round from one coordinate to another, in [-0.5, 0.5)."""
+    """The shortest displacement from one coordinate to another, in [-0.5, 0.5)."""
     way = there - here
     return way - floor(way + 0.5)
 
 
 def steered(right, up, action, speed, agility):
-    """A velocity after a step: it goes over to the one that is asked for, the faster the more agile."""
+    """A velocity after a step: it approaches that of the action, by the fraction `agility`."""
     wanted_right = speed * ((1.0 if action == 1 else 0.0) - (1.0 if action == 2 else 0.0))
     wanted_up = speed * ((1.0 if action == 3 else 0.0) - (1.0 if action == 4 else 0.0))
     return right + agility * (wanted_right - right), up + agility * (wanted_up - up)
@@ -30,13 +30,12 @@ def steered(right, up, action, speed, agility):
 class Pursuit(KernelEnv):
     """A pursuer and an evader on a torus of side 1; the pursuer is faster, the evader turns more quickly.
 
-    Both choose at once among standing still and four directions. It ends when they are within reach of each other. The
-    pursuer's reward is by how much they came nearer, and 1 for catching; the evader's is the negative of that, so what
-    one gains the other loses. A catch gives the pursuer 1 and the distance there was at first; time that runs out gives
-    it what was gained in distance, about 0.
+    Both act at once: stay, or move in one of four directions. An episode ends when their distance is below `reach`. The
+    pursuer's reward is the decrease of the distance, plus 1 for a catch; the evader's is its negative. With a catch the
+    pursuer's return is 1 plus the initial distance; without one it is the decrease of the distance, about 0.
 
-    An agent sees the way to the other (right and up, in halves of the side), its own velocity and the other's (in the
-    pursuer's full speeds), and which of the two it is (pursuer 0, evader 1): so one policy can play both.
+    An agent observes the displacement to the other (right and up, in halves of the side), both velocities, its own
+    first (in units of the pursuer's speed), and its number (pursuer 0, evader 1), so that one policy can act for both.
     """
 
     observation_space = Box(-2.0, 2.0, (7,))
@@ -47,16 +46,16 @@ class Pursuit(KernelEnv):
     agents = ("pursuer", "evader")
 
     class Params(NamedTuple):
-        pursuer_speed: f32 = 0.05  # sides a step
+        pursuer_speed: f32 = 0.05  # sides per step
         evader_speed: f32 = 0.035
-        pursuer_agility: f32 = 0.25  # share of a change of velocity that comes about in a step
+        pursuer_agility: f32 = 0.25  # fraction of a change of velocity per step
         evader_agility: f32 = 0.7
         reach: f32 = 0.06  # sides
 
     class State(NamedTuple):
         pursuer_x: f32  # sides, 0 .. 1
         pursuer_y: f32
-        pursuer_right: f32  # velocity, sides a step
+        pursuer_right: f32  # velocity, sides per step
         pursuer_up: f32
         evader_x: f32
         evader_y: f32
@@ -106,10 +105,10 @@ class Pursuit(KernelEnv):
         return right, up, own_right, own_up, its_right, its_up, agent
 
     def render(s, p):
-        y, x = (np.mgrid[0:PICTURE, 0:PICTURE] + 0.5) / PICTURE
-        picture = np.full((PICTURE, PICTURE, 3), NIGHT, np.uint8)
+        y, x = (np.mgrid[0:PIXELS, 0:PIXELS] + 0.5) / PIXELS
+        image = np.full((PIXELS, PIXELS, 3), BACKGROUND, np.uint8)
         players = ((s.evader_x, s.evader_y, p.reach / 3, GREEN), (s.pursuer_x, s.pursuer_y, p.reach * 2 / 3, RED))
-        for place_x, place_y, radius, colour in players:
+        for place_x, place_y, radius, color in players:
             right, up = (x - place_x + 0.5) % 1.0 - 0.5, (1.0 - y - place_y + 0.5) % 1.0 - 0.5
-            picture[right * right + up * up < radius * radius] = colour
-        return picture
+            image[right * right + up * up < radius * radius] = color
+        return image

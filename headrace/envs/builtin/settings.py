@@ -25,7 +25,7 @@ def register_all() -> None:
 
 
 def _value(value: bool | int | float | str | list[int]) -> Value:
-    """A setting as Python has it: TOML has neither None nor tuples."""
+    """A setting in Python: TOML has neither None nor tuples."""
     if isinstance(value, list):
         return tuple(value)
     return None if value == "none" else value
