@@ -10,17 +10,12 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
-from headrace.data.spaces import Space, is_image, leaves, to_json
-from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput
+from headrace.data.spaces import Space, to_json
+from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
 from headrace.policies.numpy_io import batch_size, pad
-
-# Decisions are made in whole blocks of rows: for a rest BLAS and vectorised functions take other routes, and what is
-# decided for an observation would differ in its last bits with the size of the batch. Not so for images, of which a
-# block would cost more than all else.
-BLOCK = 64
 
 
 class ActorCritic(Policy):
@@ -55,7 +50,7 @@ class ActorCritic(Policy):
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.head = action_head(action_space, distribution)
         self.num_draws = self.head.num_draws
-        self.block = 1 if any(is_image(leaf) for _, leaf in leaves(observation_space)) else BLOCK
+        self.block = inference_block(observation_space)
         self.layer_norm, self.images = layer_norm, images
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator, layer_norm)
@@ -88,9 +83,7 @@ class ActorCritic(Policy):
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         if rows % self.block:
-            padded = None if random is None else pad(random, self.block)
-            decision = self.act(pad(observation, self.block), rnn_state, padded)
-            return PolicyOutput(decision.action[:rows], decision.log_prob[:rows], decision.value[:rows], rnn_state)
+            return self.act(*(pad(x, self.block) for x in (observation, rnn_state, random))).first(rows)
         distribution, value = self(observation)
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, rnn_state)

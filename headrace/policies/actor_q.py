@@ -11,17 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
-from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
+from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Box, Space, to_json
-from headrace.policies.base import Policy, PolicyOutput
+from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
 from headrace.policies.rnn import step, width, with_memory
 from headrace.policies.squashed_gaussian import sample
-
-BLOCK = 64  # decisions are made in whole blocks of rows: see actor_critic.BLOCK
 
 
 class ActorQ(Policy):
@@ -69,6 +67,7 @@ class ActorQ(Policy):
         self.noise_autocorrelation, self.images = noise_autocorrelation, images
         self.recurrent, self.rnn_size = recurrent, rnn_size
         self.sequence_length, self.burn_in = 1 if recurrent == "none" else sequence_length, burn_in
+        self.block = inference_block(observation_space, recurrent)
         center, half_range = _bounds(action_space)
         self.action_size = len(center)
         self.num_draws = self.action_size + self.action_size % 2
@@ -118,9 +117,8 @@ class ActorQ(Policy):
         rows = batch_size(observation)
         if rnn_state is None and self.recurrent != "none":
             rnn_state = self.initial_state(rows)
-        if rows % BLOCK:
-            padded = self.act(*(pad(x, BLOCK) for x in (observation, rnn_state, random)))
-            return PolicyOutput(padded.action[:rows], None, None, tree_map(lambda x: x[:rows], padded.rnn_state))
+        if rows % self.block:
+            return self.act(*(pad(x, self.block) for x in (observation, rnn_state, random))).first(rows)
         encoded, remembered = step(self.encoder, observation, rnn_state)
         if random is None:
             action = self.best_action(encoded)
@@ -158,8 +156,10 @@ class ActorQ(Policy):
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         """What the lowest of the critics gives for the actor's best actions, [N]."""
-        if rnn_state is None:
-            rnn_state = self.initial_state(batch_size(observation))
+        rows = batch_size(observation)
+        rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
+        if rows % self.block:
+            return self.value(pad(observation, self.block), pad(rnn_state, self.block))[:rows]
         encoded, _ = step(self.encoder, observation, rnn_state)
         values: Tensor = self.critics(encoded, self.best_action(encoded))
         return values.amin(0)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from headrace.data.rollout import Column, Columns, Rollout, flatten
-from headrace.data.spaces import Space, from_json
+from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
+from headrace.data.spaces import Space, from_json, is_image, leaves
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
 
 
@@ -20,6 +20,10 @@ class PolicyOutput(NamedTuple):
     value: Any  # Tensor [N], in units of return; None likewise
     rnn_state: Any  # what the policy wants back at the next step; None for one without memory
 
+    def first(self, rows: int) -> PolicyOutput:
+        """The output for the first `rows` environments."""
+        return PolicyOutput(*(tree_map(lambda x: x[:rows], part) for part in self))
+
 
 class LogProbEntropyValue(NamedTuple):
     """How likely given actions are, with gradients."""
@@ -27,6 +31,16 @@ class LogProbEntropyValue(NamedTuple):
     log_prob: Tensor  # [B]
     entropy: Tensor  # [B]
     value: Tensor  # [B]
+
+
+def inference_block(observation_space: Space, recurrent: str = "none") -> int:
+    """Rows in one block of inference: 64, or 16 for image observations and recurrent policies.
+
+    act() and value() pad a batch to whole blocks. BLAS and vectorised functions compute the remainder of a batch by
+    other routines, so without padding the last bits of an output would change with the size of the batch.
+    """
+    images = any(is_image(leaf) for _, leaf in leaves(observation_space))
+    return 16 if images or recurrent != "none" else 64
 
 
 class Policy(nn.Module):
@@ -43,6 +57,7 @@ class Policy(nn.Module):
     action_space: Space
     num_draws: int  # uniform draws one decision uses
     sequence_length: int = 1  # how many rows of rows() belong together, one after another in one environment
+    block: int = 1  # act() and value() pad a batch to a multiple of this number of rows
     recurrent: str = "none"  # what remembers earlier observations: "gru", "lstm"
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:

@@ -11,12 +11,10 @@ from torch import Tensor
 from headrace.core import rng
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Discrete, Space, to_json
-from headrace.policies.base import Policy, PolicyOutput
+from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
 from headrace.policies.rnn import step, width, with_memory
-
-BLOCK = 64  # rows decided together: see actor_critic.BLOCK
 
 
 class QNetwork(Policy):
@@ -58,7 +56,7 @@ class QNetwork(Policy):
         self.dueling, self.normalize_observation = dueling, normalize_observation
         self.images, self.recurrent, self.rnn_size = images, recurrent, rnn_size
         self.sequence_length, self.burn_in = 1 if recurrent == "none" else sequence_length, burn_in
-        self.start = int(action_space.start)
+        self.start, self.block = int(action_space.start), inference_block(observation_space, recurrent)
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.encoder = with_memory(encoder, recurrent, rnn_size, burn_in, generator)
@@ -96,8 +94,8 @@ class QNetwork(Policy):
         rows = batch_size(observation)
         if rnn_state is None:
             rnn_state = self.initial_state(rows)
-        if rows % BLOCK:
-            observation, rnn_state = pad(observation, BLOCK), pad(rnn_state, BLOCK)
+        if rows % self.block:
+            observation, rnn_state = pad(observation, self.block), pad(rnn_state, self.block)
         features, rnn_state = step(self.encoder, observation, rnn_state)
         value, action = self.values(features).max(0)
         action = action[:rows]

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.data.rollout import Column, Columns, Group, Rollout, flatten, sequences
 from headrace.data.spaces import Space, to_json
-from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput
+from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
-from headrace.policies.numpy_io import batch_size
+from headrace.policies.numpy_io import batch_size, pad
 from headrace.policies.rnn import RNNCell
 
 
@@ -54,7 +54,7 @@ class RecurrentActorCritic(Policy):
         copies = 1 if shared else 2
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.head = action_head(action_space, distribution)
-        self.num_draws = self.head.num_draws
+        self.num_draws, self.block = self.head.num_draws, inference_block(observation_space, recurrent)
         trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
         self.trunks: Any = nn.ModuleList(trunks)
         self.rnn = RNNCell(recurrent, copies, trunks[0].outputs, rnn_size, generator)
@@ -63,7 +63,10 @@ class RecurrentActorCritic(Policy):
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        rnn_state = self.initial_state(batch_size(observation)) if rnn_state is None else rnn_state
+        rows = batch_size(observation)
+        rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
+        if rows % self.block:
+            return self.act(*(pad(x, self.block) for x in (observation, rnn_state, random))).first(rows)
         features, after = self.rnn(self._features(observation), rnn_state)
         distribution, value = self._outcome(features)
         action = distribution.mode() if random is None else distribution.sample(random)
@@ -92,6 +95,10 @@ class RecurrentActorCritic(Policy):
         return [p for part in parts for p in part.parameters()]
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
+        rows = batch_size(observation)
+        rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
+        if rows % self.block:
+            return self.value(pad(observation, self.block), pad(rnn_state, self.block))[:rows]
         return self._outcome(self.rnn(self._features(observation), rnn_state)[0])[1]
 
     def value_scale(self) -> Tensor | float:

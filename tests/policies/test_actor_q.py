@@ -87,9 +87,9 @@ def test_its_config_makes_it_again():
 
 
 def test_the_value_is_that_of_the_lowest_critic():
-    policy, seen = made(), torch.randn(5, 3)
+    policy, seen = made(), torch.randn(64, 3)  # a whole block: value() pads others
     values = policy.critics(seen, policy.best_action(seen))
-    assert values.shape == (2, 5) and torch.equal(policy.value(seen), torch.minimum(values[0], values[1]))
+    assert values.shape == (2, 64) and torch.equal(policy.value(seen), torch.minimum(values[0], values[1]))
 
 
 def test_critics_side_by_side_are_those_one_by_one():
