@@ -1,23 +1,51 @@
-"""Running mean and variance, and what policies normalise with them: observations and returns.
+"""Running mean and variance, and the normalisation of observations and returns with them.
 
-Statistics move only in update(), once per iteration, after learning: until then every replay sees what was collected.
+Statistics change only in update(), once per iteration, after learning: until then a rollout is evaluated with the
+statistics it was collected with.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 
-class RunningStatistics(nn.Module):
-    """Mean and variance of all rows seen, in float64. Chan, Golub & LeVeque 1983, the parallel update.
+class Moments(NamedTuple):
+    """Count, mean and sum of squared deviations (M2) of a set of rows; those of two sets can be merged."""
 
-    keep: weight left to earlier rows at each update; 1 forgets nothing.
+    count: Tensor  # float64 []
+    mean: Tensor  # float64 [F]
+    squares: Tensor  # float64 [F]: the sum of squared deviations from the mean
+
+    @classmethod
+    def of(cls, rows: Tensor, valid: Tensor) -> Moments:
+        """Moments of the valid rows of [R, F]; valid: bool [R]."""
+        weight = valid.to(torch.float64)
+        rows = rows.to(torch.float64).t()  # feature-first, as they lie in memory
+        count = weight.sum()
+        mean = rows @ weight / count.clamp(min=1)
+        return cls(count, mean, (rows - mean.unsqueeze(1)).square() @ weight)
+
+    def merge(self, other: Moments) -> Moments:
+        """Moments of the rows of both sets. Chan, Golub & LeVeque 1983."""
+        count = self.count + other.count
+        fraction = other.count / count.clamp(min=1)
+        shift = other.mean - self.mean
+        squares = self.squares + (other.squares + shift.square() * (self.count * fraction))
+        return Moments(count, self.mean + shift * fraction, squares)
+
+
+class RunningStatistics(nn.Module):
+    """Mean and variance of all rows given to update(), in float64.
+
+    keep: factor on the weight of earlier rows at each update; 1 weighs all rows alike.
     """
 
     count: Tensor
     mean: Tensor
-    squares: Tensor  # sum of squared distances from the mean
+    squares: Tensor
 
     def __init__(self, size: int, keep: float = 1.0) -> None:
         super().__init__()
@@ -26,20 +54,19 @@ class RunningStatistics(nn.Module):
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
 
+    def moments(self) -> Moments:
+        """The statistics as they are now: views of the buffers."""
+        return Moments(self.count, self.mean, self.squares)
+
     def update(self, rows: Tensor, valid: Tensor) -> None:
-        """Take in the valid ones of rows [R, F]; valid: bool [R]."""
-        weight = valid.to(torch.float64)
-        rows = rows.to(torch.float64).t()  # feature-first, as they lie in memory
-        added = weight.sum()
-        mean = rows @ weight / added.clamp(min=1)
-        squares = (rows - mean.unsqueeze(1)).square() @ weight
-        before = self.count * self.keep
-        total = before + added
-        share = added / total.clamp(min=1)
-        shift = mean - self.mean
-        self.mean += shift * share
-        self.squares.mul_(self.keep).add_(squares + shift.square() * (before * share))
-        self.count.copy_(total)
+        """Add the valid rows of [R, F]; valid: bool [R]."""
+        self.merge(Moments.of(rows, valid))
+
+    def merge(self, new: Moments) -> None:
+        """Add rows by their moments, so that parts of a batch can be counted in different places and merged."""
+        before = Moments(self.count * self.keep, self.mean, self.squares * self.keep)
+        for buffer, merged in zip(self.moments(), before.merge(new), strict=True):
+            buffer.copy_(merged)
 
     def variance(self) -> Tensor:
         """Variance of the rows seen, float64 [F]; 1 before there are two."""
@@ -65,7 +92,7 @@ class ObservationNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, observation: Tensor, valid: Tensor) -> None:
-        """Move the statistics by the valid ones of observations [R, F]."""
+        """Update the statistics with the valid rows of observations [R, F]."""
         self.statistics.update(observation, valid)
         self.center.copy_(self.statistics.mean)
         self.scale.copy_((self.statistics.variance() + 1e-8).rsqrt())
@@ -74,7 +101,7 @@ class ObservationNormalizer(nn.Module):
 class ReturnNormalizer(nn.Module):
     """PopArt: the critic's last layer predicts (return - center) / scale. van Hasselt et al. 2016, arXiv:1602.07714.
 
-    Returns grow as a policy improves, so earlier ones are forgotten: each iteration keeps 0.9 of their weight.
+    Returns grow as a policy improves, so the weight of earlier returns is multiplied by 0.9 at each update.
     """
 
     center: Tensor
@@ -87,12 +114,12 @@ class ReturnNormalizer(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def forward(self, value: Tensor) -> Tensor:
-        """Values in units of return from the critic's normalised ones."""
+        """Values in units of return, from the critic's normalised output."""
         return torch.addcmul(self.center, value, self.scale)
 
     @torch.no_grad()
     def update(self, returns: Tensor, valid: Tensor, weight: Tensor, bias: Tensor) -> None:
-        """Move the statistics by valid returns [R], and rescale the last layer so that its values stay what they were.
+        """Update the statistics with the valid returns of [R], and rescale the last layer so that values do not change.
 
         weight [1, H] and bias [1] of the last layer are changed in place. van Hasselt et al. 2016, eq. 8 and 9.
         """

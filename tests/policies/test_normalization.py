@@ -1,9 +1,10 @@
-"""Running statistics against numpy, and PopArt's promise: statistics move, values do not."""
+"""Running statistics against NumPy, merging, and PopArt: statistics change, values do not."""
 
+import pytest
 import torch
 
 from headrace.policies.networks import Readout
-from headrace.policies.normalization import ObservationNormalizer, ReturnNormalizer, RunningStatistics
+from headrace.policies.normalization import Moments, ObservationNormalizer, ReturnNormalizer, RunningStatistics
 
 
 def rows(seed=0, count=1000):
@@ -21,7 +22,32 @@ def test_statistics_in_parts_equal_those_of_all_valid_rows():
     torch.testing.assert_close(statistics.variance(), kept.var(0, correction=0), rtol=1e-9, atol=0)
 
 
-def test_dead_rows_alone_change_nothing():
+@pytest.mark.parametrize("first", [500, 130, 999, 0])
+def test_merged_moments_of_two_parts_equal_those_of_the_whole(first):
+    data, valid = rows(), torch.arange(1000) % 7 != 0
+    whole = Moments.of(data, valid)
+    merged = Moments.of(data[:first], valid[:first]).merge(Moments.of(data[first:], valid[first:]))
+    assert merged.count == whole.count == valid.sum()
+    torch.testing.assert_close(merged.mean, whole.mean, rtol=1e-14, atol=0)
+    torch.testing.assert_close(merged.squares, whole.squares, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.9])
+def test_statistics_updated_by_merged_moments_equal_those_updated_by_rows(keep):
+    by_rows, by_moments, valid = (
+        RunningStatistics(3, keep),
+        RunningStatistics(3, keep),
+        torch.ones(500, dtype=torch.bool),
+    )
+    for seed in range(3):
+        data = rows(seed)
+        by_rows.update(data, valid.repeat(2))
+        by_moments.merge(Moments.of(data[:500], valid).merge(Moments.of(data[500:], valid)))
+    for expected, given in zip(by_rows.moments(), by_moments.moments(), strict=True):
+        torch.testing.assert_close(given, expected, rtol=1e-9, atol=0)
+
+
+def test_masked_rows_alone_change_nothing():
     statistics = RunningStatistics(3)
     statistics.update(rows(), torch.zeros(1000, dtype=torch.bool))
     assert statistics.count == 0 and torch.equal(statistics.variance(), torch.ones(3, dtype=torch.float64))
