@@ -28,7 +28,7 @@ class KernelCounter:
             return {}
         if self._began is not None and now >= self._began + self._seconds:
             seconds, self._began, self._due = now - self._began, None, float("inf")
-            return figures(_stop(torch), seconds)
+            return figures(torch.autograd._disable_profiler().events(), seconds)
         return None
 
 
@@ -43,7 +43,7 @@ def figures(events, seconds):
         if kind == "kernel":
             kernels.append((event.start_ns(), event.end_ns()))
         elif kind == "gpu_memcpy" and ("HtoD" in name or "DtoH" in name):
-            copied += _bytes(event)
+            copied += int(json.loads("{" + event.metadata_json().strip().strip("{}") + "}").get("bytes", 0))
         elif name in LAUNCHES:
             launches += 1
         elif name.startswith("cuda") and name.endswith("Synchronize"):
@@ -66,11 +66,6 @@ def _covered(intervals):
     return total
 
 
-def _bytes(event):
-    metadata = json.loads("{" + event.metadata_json().strip().strip("{}") + "}")
-    return int(metadata.get("bytes", 0))
-
-
 def _start(torch):
     profiler = torch._C._profiler
     settings = profiler.ProfilerConfig(
@@ -79,7 +74,3 @@ def _start(torch):
     activities = {profiler.ProfilerActivity.CUDA}
     torch.autograd._prepare_profiler(settings, activities)
     torch.autograd._enable_profiler(settings, activities)
-
-
-def _stop(torch):
-    return torch.autograd._disable_profiler().events()

@@ -16,7 +16,7 @@ def versions():
     found = {}
     for name in LIBRARIES:
         if name in sys.modules:
-            version = getattr(sys.modules[name], "__dict__", {}).get("__version__")
+            version = _attributes(sys.modules[name]).get("__version__")
             found[name] = version if isinstance(version, str) else ""
     return found
 
@@ -26,10 +26,11 @@ def of_torch():
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "get_num_interop_threads"):  # not imported, or being imported
         return {}
-    counters = {"torch_threads": torch.get_num_threads(), "torch_interop_threads": torch.get_num_interop_threads()}
-    cuda = sys.modules.get("torch.cuda")
-    counters["cuda"] = int(getattr(cuda, "_initialized", False))
-    return counters
+    return {
+        "torch_threads": torch.get_num_threads(),
+        "torch_interop_threads": torch.get_num_interop_threads(),
+        "cuda": int(getattr(sys.modules.get("torch.cuda"), "_initialized", False)),
+    }
 
 
 def of_stack(frame, sizes):
@@ -39,14 +40,12 @@ def of_stack(frame, sizes):
     return. sizes: a cache of the numbers of parameters, by module.
     """
     counters = {}
-    torch = sys.modules.get("torch")
     while frame is not None:
         name = frame.f_code.co_name
         if name in _FORWARD and "torch/nn/modules" in frame.f_code.co_filename.replace("\\", "/"):
-            counters.update(_of_forward(frame.f_locals, torch, sizes))
+            counters.update(_of_forward(frame.f_locals, sizes))
         elif name in ("step", "step_wait", "step_async", "send", "recv"):
-            environment = frame.f_locals.get("self")
-            count = getattr(environment, "__dict__", {}).get("num_envs")
+            count = _attributes(frame.f_locals.get("self")).get("num_envs")
             if isinstance(count, int):
                 counters["num_envs"] = count
         elif name in ("learn", "iterate"):
@@ -55,26 +54,30 @@ def of_stack(frame, sizes):
     return counters
 
 
+def _attributes(value):
+    return getattr(value, "__dict__", {})
+
+
 def _of_learner(learner, sizes):
     """Environment steps per second, if a learner counts them, and the seconds of its timers, if it has any.
 
     Stable-Baselines3's model counts num_timesteps; Headrace's trainer counts steps, and times its parts.
     """
-    own = getattr(learner, "__dict__", {})
+    own = _attributes(learner)
     total = own.get("num_timesteps", own.get("steps"))
     if not isinstance(total, int):
         return {}
     now = time.monotonic()
     began, before = sizes.setdefault("steps", (now, total))
     found = {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
-    timed = getattr(own.get("timer"), "__dict__", {}).get("seconds")
+    timed = _attributes(own.get("timer")).get("seconds")
     if isinstance(timed, dict) and isinstance(own.get("seconds"), float):
         found["timed"] = max(own["seconds"], sum(timed.values()))  # the latter includes the current iteration
         found.update({f"timed {part}": seconds for part, seconds in timed.items()})
     return found
 
 
-def _of_forward(variables, torch, sizes):
+def _of_forward(variables, sizes):
     module, inputs = variables.get("self"), list(variables.get("args") or ())
     if id(module) not in sizes:
         sizes[id(module)] = sum(parameter.numel() for parameter in module.parameters())
@@ -83,7 +86,7 @@ def _of_forward(variables, torch, sizes):
         value = inputs.pop(0)
         if isinstance(value, dict):
             inputs += value.values()
-        elif isinstance(value, torch.Tensor):
+        elif isinstance(value, sys.modules["torch"].Tensor):
             found["batch"] = int(value.shape[0]) if value.dim() > 1 else 1
             break
     return found

@@ -21,9 +21,7 @@ from .ticker import Ticker
 WRITE_EVERY = 0.5  # s
 THREAD_PERIOD = 0.04  # s between samples of other threads
 STUCK = 0.5  # s without a sample of the main thread, after which the background thread samples it
-LONG_CALL = (
-    2.0  # s without one, after which a process without other threads gets a background thread; imports take less
-)
+LONG_CALL = 2.0  # s without one, until a process without other threads gets a background thread; imports take less
 POLL_EVERY = 0.5  # s between readings of library state
 KERNELS_FOR = 1.0  # s for which GPU kernels are counted
 MOST_COST = 0.015  # largest share of time for sampling; above, the period is doubled
@@ -87,6 +85,11 @@ class Sampler:
     def _record(self, *record):
         self._records.append(record)
 
+    def _record_once(self, key, *record):
+        if key not in self._recorded:
+            self._recorded[key] = True
+            self._record(*record)
+
     # --- the main thread
 
     def _tick(self, _, frame):
@@ -97,16 +100,24 @@ class Sampler:
         if not self._working or self._in_tick or frame is None:
             return
         self._in_tick = True  # ticks during this one are covered by the next
+        try:
+            self._sample(THREAD_PERIOD, frame)
+        finally:
+            self._in_tick = False
+
+    def _sample(self, period, frame=None):
+        """Sample the other threads after `period`, and the main thread where its frame is given; write if due."""
         began = time.thread_time()
         try:
-            self._sample_main(frame)
-            self._sample_threads(THREAD_PERIOD)
+            if frame is not None:
+                self._sample_main(frame)
+            self._sample_threads(period)
             self._write_if_due()
-        except Exception as error:  # the script must not notice
-            self._record_failure(error)
+        except Exception as error:  # the script goes on, sampled or not; the next sample covers the time of this one
+            message = f"A sample of process {self._pid} failed: {type(error).__name__}: {error}"
+            self._record_once(f"failed {type(error).__name__}", "limitation", message)
         finally:  # KeyboardInterrupt goes to the script
             self._cost += time.thread_time() - began
-            self._in_tick = False
 
     def _sample_main(self, frame):
         origin, period = self._schedule
@@ -168,13 +179,6 @@ class Sampler:
             self._ticker.stop()
             self._ticker = None
 
-    def _record_failure(self, error):
-        """Record, once per type, that a sample has failed; the next sample covers its time."""
-        key = f"failed {type(error).__name__}"
-        if key not in self._recorded:
-            self._recorded[key] = True
-            self._record("limitation", f"A sample of process {self._pid} failed: {type(error).__name__}: {error}")
-
     # --- the other threads
 
     def _start_background_thread(self):
@@ -187,13 +191,7 @@ class Sampler:
                 time.sleep(STUCK / 2)
                 continue
             time.sleep(THREAD_PERIOD * (0.5 + _random()))
-            began = time.thread_time()
-            try:
-                self._sample_threads()
-                self._write_if_due()
-            except Exception as error:  # the script goes on, sampled or not
-                self._record_failure(error)
-            self._cost += time.thread_time() - began
+            self._sample(period=0.0)
         if self._pid == pid:
             self._write()
 
@@ -207,21 +205,13 @@ class Sampler:
         for thread, frame in sys._current_frames().items():
             if thread == self._main:
                 if not self._ticker or now - self._last > STUCK:
-                    stack = self._stacks.number(frame)
-                    self._samples.append((self._pid, now, now - self._last, stack))
+                    self._samples.append((self._pid, now, now - self._last, self._stacks.number(frame)))
                     self._last = now
             elif thread != self._background:
                 known = _threads().get(thread)
                 number = getattr(known, "native_id", None) or thread
-                self._name(number, known)
-                stack = self._stacks.number(frame)
-                self._samples.append((number, now, spent, stack))
-
-    def _name(self, number, thread):
-        key = f"thread {number}"
-        if key not in self._recorded:
-            self._recorded[key] = True
-            self._record("thread", number, thread.name if thread else "")
+                self._record_once(f"thread {number}", "thread", number, known.name if known else "")
+                self._samples.append((number, now, spent, self._stacks.number(frame)))
 
     def _write_if_due(self):
         now = time.monotonic()
@@ -301,8 +291,7 @@ def _silent_excepthook(kind, error, trace):
 
 def start():
     """Sample this process and those it forks. HEADRACE_DIAGNOSE holds Sampler's arguments as a JSON object."""
-    settings = json.loads(os.environ["HEADRACE_DIAGNOSE"])
-    sampler = Sampler(**settings)
+    sampler = Sampler(**json.loads(os.environ["HEADRACE_DIAGNOSE"]))
     sampler.start()
     atexit.register(sampler.stop)
     os.register_at_fork(after_in_child=sampler.restart)

@@ -33,8 +33,7 @@ class Stacks:
             frames.append((id(outer.f_code), outer.f_lasti))
             outer = outer.f_back
         key = tuple(frames)
-        number = self._stacks.get(key)
-        if number is None:
+        if key not in self._stacks:
             places = []
             for place in key:
                 places.append(self._places.get(place) or self._describe(frame, place))
@@ -44,7 +43,7 @@ class Stacks:
             number = next(self._numbers)
             self.new.append(["stack", number, [place[0] for place in places]])
             self._stacks[key] = number
-        return number
+        return self._stacks[key]
 
     def _describe(self, frame, place):
         code, offset = frame.f_code, place[1]

@@ -20,9 +20,7 @@ class _Event(ctypes.Structure):
 
     _fields_ = [
         ("value", ctypes.c_void_p),
-        ("signal", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("thread", ctypes.c_int),
+        *((name, ctypes.c_int) for name in ("signal", "notify", "thread")),
         ("padding", ctypes.c_int * 16),
     ]
 
@@ -50,9 +48,7 @@ class Ticker:
 
     def start(self, first, period):
         """Tick at first, first + period, ... s of time.monotonic(), instead of any earlier schedule."""
-        whole, part = divmod(int(period * 1e9), 10**9)
-        first_whole, first_part = divmod(int(first * 1e9), 10**9)
-        times = _Times(whole, part, first_whole, first_part)
+        times = _Times(*divmod(int(period * 1e9), 10**9), *divmod(int(first * 1e9), 10**9))
         if self._library.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(times), None):
             raise OSError(ctypes.get_errno(), "timer_settime failed")
 

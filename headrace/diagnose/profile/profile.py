@@ -13,23 +13,37 @@ PROFILE = "profile.json"
 
 
 class Role(StrEnum):
-    """What a thread was doing. At each moment, a lane has exactly one role."""
+    """What a thread was doing, in the order of reports. At each moment, a lane has exactly one role."""
 
-    ENVIRONMENT = "environment"  # step and reset of environments, with their wrappers
-    INFERENCE = "inference"  # the policy computing actions
-    FORWARD = "learning.forward"  # losses and their networks, with targets that need no gradients
-    BACKWARD = "learning.backward"
-    OPTIMIZER = "learning.optimizer"  # the optimizer's step, zero_grad, gradient clipping
-    COPY = "copy"  # between host and device, with waiting for the device
-    LAUNCH = "launch"  # launching kernels on a GPU that is idle meanwhile; only if a GPU was measured
-    WAIT = "wait"  # for other processes and threads: pipes, queues, locks, joins
-    EVALUATION = "evaluation"  # of the policy, with everything it calls
-    DATA = "data"  # buffers, batches, advantages, conversions between arrays
-    LOGGING = "logging"
-    SAVING = "saving"  # checkpoints, models, videos
-    START_UP = "start-up"  # imports, compilation, building networks and environments, starting processes
-    IDLE = "idle"  # sleeping
-    OTHER = "other"
+    label: str  # in reports
+    colour: str  # in charts: similar hues of different lightness for related roles
+
+    def __new__(cls, value: str, label: str = "", colour: str = "") -> Role:
+        """A role by its name in files."""
+        role = str.__new__(cls, value)
+        role._value_, role.label, role.colour = value, label, colour
+        return role
+
+    # step and reset of environments, with their wrappers
+    ENVIRONMENT = "environment", "environment", "#e8833a"
+    INFERENCE = "inference", "policy inference", "#3b7dd8"  # the policy computing actions
+    # losses and their networks, with targets that need no gradients
+    FORWARD = "learning.forward", "learning: forward", "#9bd0a5"
+    BACKWARD = "learning.backward", "learning: backward", "#4fa96b"
+    # the optimizer's step, zero_grad, gradient clipping
+    OPTIMIZER = "learning.optimizer", "learning: optimizer", "#22744a"
+    COPY = "copy", "host-device copies", "#c65b9a"  # with waiting for the device
+    # launching kernels on a GPU that is idle meanwhile; only if a GPU was measured
+    LAUNCH = "launch", "kernel launches", "#e59bc4"
+    WAIT = "wait", "waiting for others", "#c9ced6"  # other processes and threads: pipes, queues, locks, joins
+    EVALUATION = "evaluation", "evaluation", "#7d5bbe"  # of the policy, with everything it calls
+    DATA = "data", "data handling", "#4fb8c4"  # buffers, batches, advantages, conversions between arrays
+    LOGGING = "logging", "logging", "#d8b63a"
+    SAVING = "saving", "saving", "#a08434"  # checkpoints, models, videos
+    # imports, compilation, building networks and environments, starting processes
+    START_UP = "start-up", "start-up", "#7b8794"
+    IDLE = "idle", "sleeping", "#e4e7eb"
+    OTHER = "other", "other", "#9aa5b1"
 
 
 LEARNING = (Role.FORWARD, Role.BACKWARD, Role.OPTIMIZER)

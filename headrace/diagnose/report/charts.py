@@ -7,9 +7,8 @@ from html import escape
 
 from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import Lane, Role, Series
-from headrace.diagnose.report.palette import COLOURS, ORDER
 from headrace.diagnose.report.table import Row
-from headrace.diagnose.verdict.profile_facts import TITLES, binned, overlaps
+from headrace.diagnose.verdict.profile_facts import binned, overlaps
 
 COLUMNS = 300  # of a timeline: each is a stacked bar of the roles in its part of the time
 HEIGHT = 100  # of a chart, in SVG units
@@ -20,12 +19,12 @@ def strip(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
     paths: dict[Role, list[str]] = {}
     for column, shares in enumerate(binned(lane.spans, start, end, columns)):
         top = float(HEIGHT)
-        for role in ORDER:
+        for role in Role:
             height = HEIGHT * shares.get(role, 0.0)
             if height > 0.3:
                 top -= height
                 paths.setdefault(role, []).append(f"M{column} {top:.1f}h1v{height:.1f}h-1z")
-    drawn = "".join(_path("".join(parts), COLOURS[role], TITLES[role]) for role, parts in paths.items())
+    drawn = "".join(_path("".join(parts), role.colour, role.label) for role, parts in paths.items())
     return _svg(columns, drawn, f"activity of {lane.name} over time")
 
 
@@ -39,7 +38,7 @@ def effort(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
     parts = [
         f"M{column} {HEIGHT * (1 - min(share, 1)):.1f}h1V{HEIGHT}h-1z" for column, share in enumerate(used) if share > 0
     ]
-    return _svg(columns, _path("".join(parts), COLOURS[Role.OTHER], "on a core"), f"use of a core by {lane.name}")
+    return _svg(columns, _path("".join(parts), Role.OTHER.colour, "on a core"), f"use of a core by {lane.name}")
 
 
 def area(series: Sequence[Series], seconds: float, top: float) -> str:
@@ -67,10 +66,10 @@ def summed(series: Sequence[Series], seconds: float, columns: int) -> list[float
 
 
 def bar(rows: Sequence[Row]) -> str:
-    """A stacked bar in HTML, in the order of the palette."""
+    """A stacked bar in HTML, in the order of the roles."""
     parts = [
         f'<i style="flex:{row.share:.4f} 0 0;background:{row.colour}" title="{row.title} {percent(row.share)}"></i>'
-        for row in sorted(rows, key=lambda row: ORDER.index(row.role))
+        for row in sorted(rows, key=lambda row: list(Role).index(row.role))
     ]
     label = ", ".join(f"{row.title} {percent(row.share)}" for row in rows)
     return f'<div class="bar" role="img" aria-label="{escape(label)}">{"".join(parts)}</div>'

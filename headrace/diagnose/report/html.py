@@ -7,9 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from headrace.diagnose.profile.formatting import percent
-from headrace.diagnose.profile.profile import Lane
+from headrace.diagnose.profile.profile import Lane, Role
 from headrace.diagnose.report import charts
-from headrace.diagnose.report.palette import COLOURS, ORDER
 from headrace.diagnose.report.table import Row, command_line, mostly, rows, scene
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import Remedy
@@ -99,8 +98,8 @@ def _timeline(facts: Facts) -> str:
     )
     caption = f"Zoom: {ZOOM:g} s from the middle of the window."
     zoom = _figure(lanes, middle, min(middle + ZOOM, profile.seconds), caption)
-    roles = [role for role in ORDER if any(lane.seconds.get(role, 0.0) > 0 for lane in lanes)]
-    legend = "".join(f"<span>{_dot(COLOURS[role])}{facts.title(role)}</span>" for role in roles)
+    roles = [role for role in Role if any(lane.seconds.get(role, 0.0) > 0 for lane in lanes)]
+    legend = "".join(f"<span>{_dot(role.colour)}{facts.title(role)}</span>" for role in roles)
     more = f'<p class="soft">{hidden} more threads, which used less CPU time, are not shown.</p>' if hidden > 0 else ""
     return (
         f'<section id="timeline"><h2>Timeline of processes and threads</h2>\n{whole}\n{zoom}\n'

@@ -10,13 +10,12 @@ from typing import TextIO
 
 from headrace.diagnose.profile.formatting import count, percent, place
 from headrace.diagnose.profile.profile import Profile, Role
-from headrace.diagnose.report.palette import COLOURS, STEPPED_ELSEWHERE
-from headrace.diagnose.verdict.profile_facts import TITLES, Facts
+from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import Remedy
 from headrace.diagnose.verdict.verdict import Verdict, ending, gain_text
 
 BAR = 30  # characters for the longest bar
-ELSEWHERE = "waiting for environments"
+ELSEWHERE, ELSEWHERE_COLOUR = "waiting for environments", "#f3bf96"
 SMALLEST = 0.005  # share of the time below which a role has no row
 Line = list[tuple[str, str]]  # (text, style of rich), side by side
 
@@ -85,12 +84,12 @@ class Row:
 
 def rows(facts: Facts) -> list[Row]:
     """The activities, the most first, without the smallest."""
-    parts = [(facts.title(role), role, COLOURS[role], seconds) for role, seconds in facts.seconds.items()]
+    parts = [(facts.title(role), role, role.colour, seconds) for role, seconds in facts.seconds.items()]
     if facts.env_wait > 0:
         waiting = facts.spent(Role.WAIT) - facts.env_wait
         parts = [part for part in parts if part[1] is not Role.WAIT]
-        parts.append((ELSEWHERE, Role.WAIT, STEPPED_ELSEWHERE, facts.env_wait))
-        parts.append(("other waiting", Role.WAIT, COLOURS[Role.WAIT], waiting))
+        parts.append((ELSEWHERE, Role.WAIT, ELSEWHERE_COLOUR, facts.env_wait))
+        parts.append(("other waiting", Role.WAIT, Role.WAIT.colour, waiting))
     found = [Row(*part, part[3] / facts.total) for part in parts if part[3] >= SMALLEST * facts.total]
     return sorted(found, key=lambda row: -row.seconds)
 
@@ -109,7 +108,7 @@ def _parts(facts: Facts, bar_width: int) -> list[Line]:
         bar = "█" * max(1, round(bar_width * row.share / shown[0].share))
         found.append([(f"{row.title:<25}{row.seconds:>9.1f}{percent(row.share):>11}  ", ""), (bar, row.colour)])
     if facts.start_up >= 0.05:
-        found.append([(f"{TITLES[Role.START_UP]:<25}{facts.start_up:>9.1f}{'not counted':>13}", "dim")])
+        found.append([(f"{Role.START_UP.label:<25}{facts.start_up:>9.1f}{'not counted':>13}", "dim")])
     return found
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.diagnose.profile.profile import Lane, Profile, Series
-from headrace.diagnose.verdict.profile_facts import TITLES
 
 TRACE = "trace.json"
 Json: TypeAlias = float | str | dict[str, "Json"] | list["Json"]
@@ -48,7 +47,7 @@ def _spans(lane: Lane) -> list[Event]:
     return [
         {
             "ph": "X",
-            "name": TITLES[span.role],
+            "name": span.role.label,
             "cat": str(span.role),
             "pid": lane.pid,
             "tid": lane.tid,

@@ -11,23 +11,6 @@ from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Profile, Role, Site, Span
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not mentioned
-TITLES = {
-    Role.ENVIRONMENT: "environment",
-    Role.INFERENCE: "policy inference",
-    Role.FORWARD: "learning: forward",
-    Role.BACKWARD: "learning: backward",
-    Role.OPTIMIZER: "learning: optimizer",
-    Role.COPY: "host-device copies",
-    Role.LAUNCH: "kernel launches",
-    Role.WAIT: "waiting for others",
-    Role.EVALUATION: "evaluation",
-    Role.DATA: "data handling",
-    Role.LOGGING: "logging",
-    Role.SAVING: "saving",
-    Role.START_UP: "start-up",
-    Role.IDLE: "sleeping",
-    Role.OTHER: "other",
-}
 IN_PROCESSES = ("SubprocVecEnv", "subproc_vec_env", "AsyncVectorEnv", "async_vector_env")
 UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # Headrace's classes that step Gymnasium environments
 BUILT_IN = {  # Gymnasium's classes of which Headrace has compiled versions -> their ids
@@ -152,7 +135,7 @@ class Facts:
 
     def title(self, role: Role) -> str:
         """A role's name in reports."""
-        return "learning" if role is Role.FORWARD and self.learns_in_one_call else TITLES[role]
+        return "learning" if role is Role.FORWARD and self.learns_in_one_call else role.label
 
     @property
     def ratio(self) -> float | None:

@@ -9,7 +9,7 @@ from headrace.diagnose.profile.formatting import at, capitalized, count, duratio
 from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.network_remedies import NETWORK, is_small
-from headrace.diagnose.verdict.profile_facts import NOTICEABLE, TITLES, Facts, binned
+from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts, binned
 from headrace.diagnose.verdict.remedies import remedies
 from headrace.diagnose.verdict.remedy import Remedy
 
@@ -61,8 +61,8 @@ def judge(facts: Facts) -> Verdict:
 def groups(facts: Facts) -> list[tuple[str, float]]:
     """The names of activities in reports, and their seconds; the most first."""
     waiting = facts.spent(Role.WAIT) - facts.env_wait
-    found = [("environments", facts.environment), ("learning", facts.learning), (TITLES[Role.WAIT], waiting)]
-    found += [(TITLES[role], facts.spent(role)) for role in SINGLE_ROLES]
+    found = [("environments", facts.environment), ("learning", facts.learning), (Role.WAIT.label, waiting)]
+    found += [(role.label, facts.spent(role)) for role in SINGLE_ROLES]
     return sorted(found, key=lambda item: -item[1])
 
 
@@ -71,13 +71,13 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
         return _headline_of_few_samples(facts)
     name, seconds = groups(facts)[0]
     share = facts.percent(seconds)
-    if facts.share(Role.OTHER) > UNKNOWN and name == TITLES[Role.OTHER]:
+    if facts.share(Role.OTHER) > UNKNOWN and name == Role.OTHER.label:
         return f"{share} of the time goes into code whose role is not known{at(facts.site(Role.OTHER))}."
     if max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN:
         return f"There is little to gain: no known remedy makes it {times(LITTLE_GAIN)} as fast."
-    if name == TITLES[Role.IDLE]:
+    if name == Role.IDLE.label:
         return f"The script sleeps {share} of the time."
-    if name == TITLES[Role.WAIT]:
+    if name == Role.WAIT.label:
         return f"The script waits for other processes or threads {share} of the time, and they do not work meanwhile."
     most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
     return f"{most} into {name}: {share}."
