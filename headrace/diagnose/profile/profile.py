@@ -107,9 +107,13 @@ class Lane:
         """Seconds of the window for which the thread was sampled."""
         return sum(self.seconds.values())
 
+    def spent(self, *roles: Role) -> float:
+        """Seconds in these roles."""
+        return sum(self.seconds.get(role, 0.0) for role in roles)
+
     def share(self, *roles: Role) -> float:
         """Share of the lane's time in these roles, 0 .. 1."""
-        return sum(self.seconds.get(role, 0.0) for role in roles) / max(self.total, 1e-9)
+        return self.spent(*roles) / max(self.total, 1e-9)
 
 
 @dataclass

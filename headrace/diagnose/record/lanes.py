@@ -49,9 +49,7 @@ def of_process(process: Process, classifier: Classifier, monitor: ProcessMonitor
     """The lanes of a process's sampled threads."""
     lanes = []
     for thread, samples in process.samples.items():
-        kept = [
-            sample for sample in samples if sample.end > window.begin and sample.end - sample.seconds < window.ended
-        ]
+        kept = [each for each in samples if each.end > window.begin and each.end - each.seconds < window.ended]
         if not kept:
             continue
         main = thread == process.pid
@@ -100,7 +98,7 @@ def training_thread_first(lanes: list[Lane], root: int) -> list[Lane]:
     if not own:
         return lanes
     main = next((lane for lane in own if lane.kind is Kind.MAIN), own[0])
-    best = max(own, key=lambda lane: sum(lane.seconds.get(role, 0.0) for role in TRAINING))
+    best = max(own, key=lambda lane: lane.spent(*TRAINING))
     first = best if main.share(*TRAINING) < 0.1 and best.share(*TRAINING) > 0.3 else main
     return [first, *(lane for lane in lanes if lane is not first)]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headrace.diagnose.profile.spool import Process
 from headrace.diagnose.record.processes import PROC, ProcessMonitor
-from headrace.diagnose.record.py_spy import PERIOD, Event, process
+from headrace.diagnose.record.py_spy import PERIOD, process
 
 AFTER = 2.0  # s without a spool file, after which a process is recorded from outside
 POLL_EVERY = 0.5  # s
@@ -38,7 +38,6 @@ class _Recorder:
     def __init__(self, py_spy: str, pid: int, parent: int, python: str, path: Path) -> None:
         """python: the version of the recorded process. path: of the file that py-spy writes when it ends."""
         self.pid, self._parent, self._python, self._path = pid, parent, python, path
-        self._events: list[Event] = []
         self._began = time.monotonic()
         command = [py_spy, "record", "--pid", str(pid), "--rate", str(round(1 / PERIOD)), "--output", str(path), *HOW]
         with path.with_suffix(".log").open("w") as log:
@@ -49,20 +48,17 @@ class _Recorder:
         """Whether py-spy has not ended."""
         return self._process.poll() is None
 
-    def finish(self) -> bool:
-        """Stop py-spy if it still runs; return whether there is a recording."""
+    def finish(self) -> Process | None:
+        """Stop py-spy if it still runs; return the recorded process, None without a recording."""
         with suppress(subprocess.TimeoutExpired):
             self._process.send_signal(signal.SIGINT)
             self._process.wait(GRACE)
         self._process.kill()
         self._process.wait()
         with suppress(OSError, json.JSONDecodeError):
-            self._events = json.loads(self._path.read_text())
-        return bool(self._events)
-
-    def process(self) -> Process:
-        """The recorded process."""
-        return process(self._events, self.pid, self._parent, self._began, self._python)
+            if events := json.loads(self._path.read_text()):
+                return process(events, self.pid, self._parent, self._began, self._python)
+        return None
 
     def failure(self) -> str:
         """Why there is no recording."""
@@ -82,6 +78,7 @@ class OutsideRecorder:
         self._first_seen: dict[int, float] = {}  # pid -> s of time.monotonic()
         self._handled: set[int] = set()
         self._recorders: list[_Recorder] = []
+        self._recorded: list[Process] = []
         self._missed: dict[int, str] = {}  # pid -> why it is not recorded
         self._next = 0.0
 
@@ -116,21 +113,18 @@ class OutsideRecorder:
 
     def finish(self) -> None:
         """Stop recording."""
-        finished = []
         for recorder in self._recorders:
             recorded = recorder.finish()
             if self._is_sampled(recorder.pid):  # it was only slow to start
                 continue
             if recorded:
-                finished.append(recorder)
+                self._recorded.append(recorded)
             else:
                 self._missed[recorder.pid] = recorder.failure()
-        self._recorders = finished
 
     def with_recorded(self, inside: list[Process]) -> list[Process]:
         """The sampled processes and those recorded from outside, in the order in which they began."""
-        found = [recorder.process() for recorder in self._recorders]
-        return sorted([*inside, *found], key=lambda process: process.began)
+        return sorted([*inside, *self._recorded], key=lambda process: process.began)
 
     @property
     def missed(self) -> set[int]:
@@ -145,9 +139,9 @@ class OutsideRecorder:
             f"{number} {what}; only their CPU time was measured: {reason}."
             for reason, number in Counter(self._missed.values()).items()
         ]
-        if self._recorders:
+        if self._recorded:
             notes.append(
-                f"{len(self._recorders)} {what}: recorded from outside by py-spy, {AFTER:g} s after they began."
+                f"{len(self._recorded)} {what}: recorded from outside by py-spy, {AFTER:g} s after they began."
             )
         return notes
 

@@ -43,11 +43,9 @@ class ThreadClock:
 
     def _at(self, values: list[float], moment: float) -> float:
         """The value at a moment, interpolated linearly between two readings."""
-        if not values:
-            return 0.0
         index = bisect_left(self.times, moment)
-        if index in (0, len(self.times)):
-            return values[0] if index == 0 else values[-1]
+        if index in (0, len(values)):
+            return values[max(index - 1, 0)] if values else 0.0
         before, after = self.times[index - 1], self.times[index]
         share = (moment - before) / max(after - before, 1e-9)
         return values[index - 1] + share * (values[index] - values[index - 1])
@@ -102,10 +100,7 @@ class ProcessMonitor:
                     if fields[0] not in "ZX":  # zombies
                         parents[int(entry.name)] = int(fields[1])
         family = {pid for pid in self.parents if pid in parents}
-        while True:
-            children = {pid for pid, parent in parents.items() if parent in family} - family
-            if not children:
-                break
+        while children := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= children
             self.parents.update({pid: parents[pid] for pid in children})
         self._alive = family

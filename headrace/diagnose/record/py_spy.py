@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -80,10 +80,8 @@ def _stretches(events: list[Event]) -> Iterator[tuple[str, float, float, Stack]]
 def _place(file: str, name: str, line: int) -> Place:
     """A place by its line, with its function from the source, and the call on the line if there is only one."""
     code = Code(file, name, _module(file), line, ())
-    inside = [each for each in _functions(file) if each.first <= line <= each.last and each.method == code.method]
-    if inside:
-        inner = max(inside, key=lambda each: each.first)
-        code = Code(file, inner.name, code.module, inner.first, inner.ancestors)
+    inside = (each for each, last in _functions(file) if each.line <= line <= last and each.method == code.method)
+    code = max(inside, key=lambda each: each.line, default=code)
     calls = [call for call in calls_in(file) if call.lineno == line]
     if len(calls) != 1:
         return Place(code, line)
@@ -100,31 +98,24 @@ def _module(file: str) -> str:
     return ".".join(names)
 
 
-@dataclass(frozen=True)
-class _Function:
-    name: str  # qualified
-    method: str
-    first: int  # line
-    last: int
-    ancestors: tuple[str, ...]
-
-
 @cache
-def _functions(file: str) -> list[_Function]:
-    """The functions of a file."""
-    return list(_functions_in(syntax_tree(file), "", ()))
+def _functions(file: str) -> list[tuple[Code, int]]:
+    """The functions of a file, with their last lines."""
+    return list(_functions_in(syntax_tree(file), Code(file, "", _module(file), 0, ())))
 
 
-def _functions_in(node: ast.AST, prefix: str, ancestors: tuple[str, ...]) -> Iterator[_Function]:
+def _functions_in(node: ast.AST, around: Code) -> Iterator[tuple[Code, int]]:
+    """around: what contains the node; its name is the prefix of the functions' names."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function):
-            name = prefix + child.name
-            yield _Function(name, child.name, child.lineno, child.end_lineno or child.lineno, ancestors)
-            yield from _functions_in(child, f"{name}.<locals>.", ())
+            code = replace(around, name=around.name + child.name, line=child.lineno)
+            yield code, child.end_lineno or child.lineno
+            yield from _functions_in(child, replace(code, name=f"{code.name}.<locals>.", ancestors=()))
         elif isinstance(child, ast.ClassDef):
-            yield from _functions_in(child, f"{prefix}{child.name}.", (ENV_CLASS,) if _is_env(child) else ())
+            bases = (ENV_CLASS,) if _is_env(child) else ()
+            yield from _functions_in(child, replace(around, name=f"{around.name}{child.name}.", ancestors=bases))
         else:
-            yield from _functions_in(child, prefix, ancestors)
+            yield from _functions_in(child, around)
 
 
 def _is_env(tree: ast.ClassDef) -> bool:

@@ -43,7 +43,7 @@ class Facts:
     @property
     def start_up(self) -> float:
         """Seconds of start-up within the window."""
-        return self.profile.training_thread.seconds.get(Role.START_UP, 0.0)
+        return self.profile.training_thread.spent(Role.START_UP)
 
     def spent(self, *roles: Role) -> float:
         """Seconds of the training thread in these roles."""
@@ -81,13 +81,12 @@ class Facts:
     @cached_property
     def env_workers(self) -> list[Lane]:
         """The processes that step environments for the training thread."""
-        found = []
-        for lane in self.profile.workers:
-            asleep = _seconds(lane, Role.IDLE) > NOTICEABLE * self.total  # an environment that sleeps
-            serving = any(word in site.file for site in lane.sites for word in IN_PROCESSES)  # steps too short to see
-            if asleep or serving or _seconds(lane, Role.ENVIRONMENT) > 0:
-                found.append(lane)
-        return found
+        return [lane for lane in self.profile.workers if self._steps_envs(lane)]
+
+    def _steps_envs(self, lane: Lane) -> bool:
+        asleep = lane.spent(Role.IDLE) > NOTICEABLE * self.total  # an environment that sleeps
+        serving = any(word in site.file for site in lane.sites for word in IN_PROCESSES)  # steps too short to see
+        return asleep or serving or lane.spent(Role.ENVIRONMENT) > 0
 
     @property
     def training_lanes(self) -> list[Lane]:
@@ -97,7 +96,7 @@ class Facts:
     @cached_property
     def env_worker_seconds(self) -> list[float]:
         """Seconds that each of `env_workers` was busy with its environments."""
-        return [_seconds(lane, Role.ENVIRONMENT, Role.IDLE) for lane in self.env_workers]
+        return [lane.spent(Role.ENVIRONMENT, Role.IDLE) for lane in self.env_workers]
 
     @cached_property
     def unsampled_env_workers(self) -> bool:
@@ -221,12 +220,7 @@ class Facts:
 
     def site(self, *roles: Role) -> Site | None:
         """The line with one of these roles that takes the most time, the user's own first; None without one."""
-        sites = [
-            site
-            for lane in [self.profile.training_thread, *self.env_workers]
-            for site in lane.sites
-            if site.role in roles
-        ]
+        sites = (site for lane in self.training_lanes for site in lane.sites if site.role in roles)
         return max(sites, key=lambda site: (site.own, site.seconds), default=None)
 
     def pools(self) -> dict[int, int]:
@@ -253,10 +247,6 @@ def binned(spans: Sequence[Span], start: float, end: float, columns: int) -> lis
         for column, inside in overlaps((span.start - start) / width, (span.end - start) / width, columns):
             shares[column][span.role] = shares[column].get(span.role, 0.0) + inside
     return shares
-
-
-def _seconds(lane: Lane, *roles: Role) -> float:
-    return sum(lane.seconds.get(role, 0.0) for role in roles)
 
 
 def _on_cpu(lanes: Sequence[Lane], *roles: Role) -> float:
