@@ -5,15 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from gymnasium.spaces import Space
 
+from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Dict, action_column, env_columns
-
-State = Mapping[str, Any]  # tensors, numbers, and mappings of these
 
 
 @runtime_checkable
@@ -37,7 +36,7 @@ class Env(Protocol):
     groups: Mapping[str, tuple[str, ...]] = MappingProxyType({"all": ("agent_0",)})  # agents that share a policy
     nested: bool = False  # whether spaces differ between groups: then observation and action have a member for each
     first_env: int = 0  # number of the first environment, where these are a part of a larger set
-    factory: Callable[..., Any] | None = None  # makes one of the environments; None where that is not known
+    factory: Callable | None = None  # makes one of the environments; None where that is not known
 
     @property
     def num_agents(self) -> int:
@@ -83,11 +82,11 @@ class Env(Protocol):
         """Step every environment from row t to row t + 1; where valid[t] is false, reset it instead."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Tensors and numbers to continue from, bit for bit. Empty where the environments cannot be saved."""
 
     @abstractmethod
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(). The caller restores the rollout's bootstrap row."""
 
     @abstractmethod
@@ -151,10 +150,10 @@ class EnvWrapper(Env):
     def step(self, rollout: Rollout, t: int) -> None:
         self.env.step(rollout, t)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         return self.env.state_dict()
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         self.env.load_state_dict(state)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,6 +12,7 @@ from gymnasium.spaces import Space
 
 from headrace.core.device import resolve
 from headrace.core.text import did_you_mean
+from headrace.core.types import EnvArgument, Settings
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.builtin import settings  # noqa: F401  registers environments
@@ -20,10 +21,12 @@ from headrace.envs.gym.agent_groups import Grouping, grouped
 from headrace.envs.gym.wrappers import limited, wrapped
 from headrace.envs.gym.wrapping import UNWRAPPED, Wrapping
 from headrace.envs.registry import Source, Spec, names, spec
+from headrace.envs.sources import Entry
 
 if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
 
+Wrappers = Sequence[Callable[[gymnasium.Env], gymnasium.Env]]
 BACKENDS = ("auto", "cpu", "cuda", "torch", "inline", "workers", "vector")
 
 
@@ -34,8 +37,8 @@ def make(
     backend: str = "auto",
     device: str | torch.device = "cpu",
     threads: int | None = None,
-    params: Mapping[str, Any] | None = None,
-    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    params: Settings | None = None,
+    wrappers: Wrappers = (),
     workers: int | Workers | Literal["auto"] | None = None,
     on_error: Literal["raise", "restart"] = "raise",
     step_timeout: float = 60.0,
@@ -91,8 +94,18 @@ def make(
         from headrace.envs.workers.env import WorkerEnv
 
         build = _factory_elsewhere(known, wrappers, kwargs, wrapping)
-        faults: Any = {"on_error": on_error, "step_timeout": step_timeout}
-        return _seen_from(where, WorkerEnv(build, num_envs, known.name, workers, group_by=group_by, **faults))
+        return _seen_from(
+            where,
+            WorkerEnv(
+                build,
+                num_envs,
+                known.name,
+                workers,
+                on_error=on_error,
+                step_timeout=step_timeout,
+                group_by=group_by,
+            ),
+        )
     if backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry)):
         if wrapping.asked():
             raise ValueError(
@@ -123,7 +136,7 @@ def make(
 def factory(
     source: Source,
     *,
-    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    wrappers: Wrappers = (),
     frame_stack: int = 1,
     time_limit: int | None = None,
     **kwargs: Any,
@@ -136,7 +149,7 @@ def factory(
     return _factory(known.name, _entry(known), wrappers, kwargs, Wrapping(frame_stack, time_limit))
 
 
-def adapted(given: Any) -> Env:
+def adapted(given: EnvArgument) -> Env:
     """An Env of a ready-made object: a gymnasium.vector.VectorEnv, a simulator (envs.vector.simulators), or an Env,
     which is returned as it is. Raises TypeError for anything else."""
     from headrace.envs.vector import libraries
@@ -189,7 +202,7 @@ def _runs_on_torch(cls: type[KernelEnv]) -> bool:
     return True
 
 
-def _entry(known: Spec) -> Any:
+def _entry(known: Spec) -> Entry | str:
     """The class, function or Gymnasium spec behind a name."""
     entry = known.entry
     if not isinstance(entry, str):
@@ -215,7 +228,7 @@ def _compiled(
     backend: str,
     device: str | torch.device,
     threads: int | None,
-    params: Mapping[str, Any] | None,
+    params: Settings | None,
 ) -> Env:
     from headrace.envs.compiled.env import CompiledEnv
 
@@ -230,7 +243,7 @@ def _compiled(
 
 
 def _vector(
-    name: str, entry: Any, num_envs: int, device: str | torch.device, wrappers: Sequence[Any], kwargs: dict[str, Any]
+    name: str, entry: Entry | str, num_envs: int, device: str | torch.device, wrappers: Wrappers, kwargs: Settings
 ) -> Env:
     from headrace.envs.vector import libraries
 
@@ -265,7 +278,7 @@ def _on_cpu(device: str | torch.device) -> bool:
     return str(device) in ("cpu", "auto")
 
 
-def _refuse_compiled_options(name: str, backend: str, threads: Any, params: Any) -> None:
+def _refuse_compiled_options(name: str, backend: str, threads: int | None, params: Settings | None) -> None:
     """Raise ValueError where options of compiled environments are given for others."""
     if backend not in ("auto", "inline", "workers"):
         raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
@@ -276,9 +289,9 @@ def _refuse_compiled_options(name: str, backend: str, threads: Any, params: Any)
 
 def _factory(
     name: str,
-    entry: Any,
-    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
-    kwargs: dict[str, Any],
+    entry: Entry | str,
+    wrappers: Wrappers,
+    kwargs: Settings,
     wrapping: Wrapping = UNWRAPPED,
 ) -> Callable[[], gymnasium.Env]:
     if wrapping.time_limit is not None:
@@ -298,8 +311,8 @@ def _factory(
 
 def _factory_elsewhere(
     known: Spec,
-    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]],
-    kwargs: dict[str, Any],
+    wrappers: Wrappers,
+    kwargs: Settings,
     wrapping: Wrapping,
 ) -> Callable[[], gymnasium.Env]:
     """As _factory(), for another process, which loads a source file again."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import gymnasium
 
+from headrace.core.types import Settings
 from headrace.envs import sources
 
 Source = str | type | Callable[..., gymnasium.Env]
@@ -24,16 +24,14 @@ class Spec:
 
     name: str
     entry: Source
-    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    defaults: Mapping[str, Settings] = field(default_factory=dict)
     listed: bool = True
 
 
 _specs: dict[str, Spec] = {}
 
 
-def register(
-    name: str, entry: Source, defaults: Mapping[str, Mapping[str, Any]] | None = None, listed: bool = True
-) -> Spec:
+def register(name: str, entry: Source, defaults: Mapping[str, Settings] | None = None, listed: bool = True) -> Spec:
     """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it.
 
         register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})

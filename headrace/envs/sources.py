@@ -7,13 +7,14 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import TypeGuard
 
 import gymnasium
 
+from headrace.core.types import Settings
 from headrace.core.user_names import import_user_module, is_from_file
 from headrace.envs.compiled.kernel_env import KernelEnv
 
@@ -54,7 +55,7 @@ def registered(name: str) -> EnvSpec | None:
     return gymnasium.registry.get(name)
 
 
-def comes_as_vector(name: str, entry: Any) -> bool:
+def comes_as_vector(name: str, entry: Entry | str) -> bool:
     """Whether this makes a vector environment: an id with a vector entry point, a task of EnvPool, a
     gymnasium.vector.VectorEnv class, or another class or function with a parameter `num_envs`."""
     if name.startswith(ENVPOOL):
@@ -66,7 +67,7 @@ def comes_as_vector(name: str, entry: Any) -> bool:
     return callable(entry) and "num_envs" in _parameters(entry)
 
 
-def reference(thing: Any) -> str:
+def reference(thing: Callable) -> str:
     """The name by which find() gives this class or function again: `package.module:Class` or `file.py:Class`."""
     name = getattr(thing, "__qualname__", type(thing).__qualname__)  # functools.partial has none of its own
     module = sys.modules.get(thing.__module__)
@@ -76,7 +77,7 @@ def reference(thing: Any) -> str:
     return f"{thing.__module__}:{name}"
 
 
-def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
+def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
     """One gymnasium.Env of what find() returned. A KernelEnv gives the reference that it is a port of, or plain Python.
 
     Raises ImportError where a package is missing, TypeError where a function gives something else.
@@ -100,6 +101,7 @@ def build(name: str, entry: Any, kwargs: dict[str, Any]) -> gymnasium.Env:
                 return gymnasium.make(entry, **kwargs)
         except gymnasium.error.DependencyNotInstalled as error:
             raise ImportError(f"{name} needs a package that is not installed: {_remedy(entry)}") from error
+    assert callable(entry)
     env = entry(**kwargs)
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise TypeError(f"{name} gave {env!r}, a vector environment: let the function take a parameter `num_envs`")
@@ -116,7 +118,7 @@ def _mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
     if ".mujoco" not in str(entry.entry_point) or importlib.util.find_spec("mujoco") is None:
         yield
         return
-    mujoco: Any = importlib.import_module("mujoco")
+    mujoco = importlib.import_module("mujoco")
     said: list[str] = []
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(said.append)
@@ -128,7 +130,7 @@ def _mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
         warnings.warn(f"MuJoCo: {text}", stacklevel=1)
 
 
-def is_kernel(thing: Any) -> bool:
+def is_kernel(thing: Entry | str) -> TypeGuard[type[KernelEnv]]:
     """Whether it is a class that can be compiled."""
     return inspect.isclass(thing) and issubclass(thing, KernelEnv)
 
@@ -143,20 +145,20 @@ def is_module(name: str) -> bool:
         return False
 
 
-def has_a_limit(entry: Any) -> bool:
+def has_a_limit(entry: Entry | str) -> bool:
     """Whether gymnasium.make makes this, or the reference that it is a port of, and so limits its episodes."""
     port = is_kernel(entry) and entry.gymnasium_id is not None
     return port or (isinstance(entry, EnvSpec) and not entry.id.startswith(ATARI))
 
 
-def _parameters(function: Any) -> Any:
+def _parameters(function: Callable) -> Collection[str]:
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):  # some functions written in C have no signature
         return ()
 
 
-def _is_environment(thing: Any) -> bool:
+def _is_environment(thing: Callable) -> bool:
     return inspect.isclass(thing) and issubclass(thing, KernelEnv | gymnasium.Env)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
+from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Rollout
-from headrace.envs.base import Env, State
+from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
@@ -36,7 +34,7 @@ class CompiledEnv(Env):
         num_envs: int,
         backend: str = "cpu",
         threads: int | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Settings | None = None,
         device: torch.device | str | None = None,
         name: str | None = None,
         first_env: int = 0,
@@ -88,11 +86,11 @@ class CompiledEnv(Env):
         rollout.action.copy_(random_actions(self.action_space, seed, first_step, *shape, self.device, self.first_env))
         self.run(rollout)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Tensors and numbers from which load_state_dict() goes on bit for bit."""
         return self.target.state_dict()
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
         self.target.load_state_dict(state)
 
@@ -105,7 +103,7 @@ def _target(
     num_envs: int,
     backend: str,
     threads: int | None,
-    params: Mapping[str, Any],
+    params: Settings,
     device: torch.device | str | None,
     first_env: int,
 ) -> CompiledTarget:

@@ -8,6 +8,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from headrace.core.rng import Purpose
+from headrace.core.types import Json, Settings
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
@@ -21,12 +23,13 @@ class PlainEnv:
     Raises EnvError where the class could not be compiled, ValueError for unknown parameters or an unknown render_mode.
     """
 
-    def __init__(self, cls: Any, params: dict[str, Any] | None, render_mode: str | None) -> None:
+    def __init__(self, cls: type[KernelEnv], params: Settings | None, render_mode: str | None) -> None:
         self.ir: EnvIR = read(cls)
-        self.cls = cls
+        self.cls: Any = cls  # its functions are those of a subclass
         draws = hasattr(cls, "render") or self.ir.frames > 0
-        self.metadata = {"render_modes": ["rgb_array"] if draws else [], "render_fps": self.cls.render_fps}
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+        modes = ["rgb_array"] if draws else []
+        self.metadata: Json = {"render_modes": modes, "render_fps": cls.render_fps}
+        if render_mode is not None and render_mode not in modes:
             has = "rgb_array alone" if draws else "none: give it a render(s, p), an RGB array uint8 [H, W, 3]"
             raise ValueError(f"there is no render_mode {render_mode!r}; {cls.__name__} has {has}")
         self.render_mode = render_mode
@@ -69,7 +72,7 @@ class PlainEnv:
             out[...] = self.cls.observe(self.state, self.p, *who)
         return out
 
-    def render(self) -> Any:
+    def render(self) -> np.ndarray | None:
         """The class's render() of the state, uint8 [H, W, 3], or the image observation; None without a render mode."""
         if not self.render_mode:
             return None
@@ -78,7 +81,7 @@ class PlainEnv:
         newest = self._seen.reshape(-1, *self._seen.shape[-2:])[-self.ir.channels :]
         return np.repeat(newest[-1:], 3, 0).transpose(1, 2, 0) if len(newest) != 3 else newest.transpose(1, 2, 0)
 
-    def typed_action(self, action: Any) -> Any:
+    def typed_action(self, action: np.ndarray | int) -> np.int32 | tuple:
         """One agent's action as the kernels pass it to step()."""
         space: Any = self.ir.action_space
         if isinstance(space, Discrete):
@@ -120,7 +123,7 @@ def _empty(ir: EnvIR) -> Any:
     return ir.cls.State(*fields)  # type: ignore[attr-defined]
 
 
-def _params(ir: EnvIR, params: dict[str, Any]) -> Any:
+def _params(ir: EnvIR, params: Settings) -> Any:
     floats, integers, _ = pack_params(ir, params, 1)
     packs = {True: iter(floats), False: iter(integers)}
     values = [_as(p.dtype, next(packs[p.dtype == kinds.F32])) for p in ir.params]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gymnasium
 import numpy as np
 
+from headrace.core.types import Json, Settings
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.compiled.plain_python import PlainEnv
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def single(
-    cls: type, params: dict[str, Any] | None = None, render_mode: str | None = None
+    cls: type[KernelEnv], params: Settings | None = None, render_mode: str | None = None
 ) -> gymnasium.Env | ParallelEnv:
     """A KernelEnv in plain Python, as a gymnasium.Env. Its random numbers are those of environment 0 of the kernels.
 
@@ -31,13 +33,11 @@ def single(
 class Single(PlainEnv, gymnasium.Env):
     """One environment of one agent."""
 
-    def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
+    def __init__(self, cls: type[KernelEnv], params: Settings | None = None, render_mode: str | None = None) -> None:
         super().__init__(cls, params, render_mode)
         self.observation_space, self.action_space = self.ir.observation_space, self.ir.action_space
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[np.ndarray, Json]:
         """Begin episode 0 of a seed, or, without one, the next episode."""
         gymnasium.Env.reset(self, seed=seed)
         if seed is not None:
@@ -47,7 +47,7 @@ class Single(PlainEnv, gymnasium.Env):
         self.begin()
         return self.observation(), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool, Json]:
         """One step. Raises RuntimeError before the first reset."""
         reward, terminated, truncated = self.advance(self.typed_action(action))
         return self.observation(), float(np.float32(reward)), terminated, truncated, {}

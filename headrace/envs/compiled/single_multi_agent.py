@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Space
 
+from headrace.core.types import Json, Settings
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.compiled.plain_python import PlainEnv
 
 try:
@@ -19,7 +20,7 @@ except ImportError as error:
 class SingleAgents(PlainEnv, ParallelEnv):
     """One environment. Its agents act together, and their episodes end together."""
 
-    def __init__(self, cls: Any, params: dict[str, Any] | None = None, render_mode: str | None = None) -> None:
+    def __init__(self, cls: type[KernelEnv], params: Settings | None = None, render_mode: str | None = None) -> None:
         super().__init__(cls, params, render_mode)
         self.metadata |= {"name": cls.__name__}
         self.possible_agents = list(self.ir.agents)
@@ -37,8 +38,8 @@ class SingleAgents(PlainEnv, ParallelEnv):
         return self.action_spaces[agent]
 
     def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
+        self, seed: int | None = None, options: Json | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
         """Begin episode 0 of a seed, or, without one, the next episode."""
         if seed is not None:
             self.seed, self.episode = seed, -1
@@ -48,7 +49,7 @@ class SingleAgents(PlainEnv, ParallelEnv):
         self.agents = list(self.possible_agents)
         return self._observations(), {name: {} for name in self.agents}
 
-    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:  # type: ignore[override]
+    def step(self, actions: dict[str, np.ndarray | int]) -> tuple[Json, ...]:  # type: ignore[override]
         """One step of all agents: observations, rewards, terminated, truncated, infos, by their names.
 
         Raises RuntimeError before the first reset, KeyError where an agent has no action.

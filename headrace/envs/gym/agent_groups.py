@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch import Tensor
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
 from headrace.envs.base import Env
+
+if TYPE_CHECKING:
+    from pettingzoo import ParallelEnv
 
 Grouping = Literal["spaces", "names", "agents"] | Mapping[str, Sequence[str]]
 GROUPINGS = ("spaces", "names", "agents")
@@ -88,7 +91,7 @@ def take_agents(env: Env, agent_groups: AgentGroups) -> None:
     env.num_envs = num_copies * env.num_agents
 
 
-def agent_groups_of(env: Any, group_by: Grouping = "spaces") -> AgentGroups:
+def agent_groups_of(env: ParallelEnv, group_by: Grouping = "spaces") -> AgentGroups:
     """The agents of a pettingzoo.ParallelEnv.
 
     group_by: "spaces": agents of the same spaces share a policy; "names": those among them whose names differ in their
@@ -115,7 +118,7 @@ def grouped(spaces: Mapping[str, Spaces], by: Grouping = "spaces") -> dict[str, 
         return _given(spaces, by)
     if by not in GROUPINGS:
         raise ValueError(f"group_by must be one of {', '.join(GROUPINGS)}, or groups by name, got {by!r}")
-    groups: list[tuple[Any, list[str]]] = []
+    groups: list[tuple[tuple[Spaces, str], list[str]]] = []
     for agent, pair in spaces.items():
         key = (pair, role(agent) if by == "names" else agent if by == "agents" else "")
         members = next((members for known, members in groups if known == key), None)

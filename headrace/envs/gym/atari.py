@@ -10,7 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+from headrace.core.types import Json
 
 FRAMES = 4  # of the frame skip and of the stack
 
@@ -30,7 +33,7 @@ def game(name: str, **options: Any) -> gymnasium.Env:
 class _Fire(gymnasium.Wrapper):
     """Presses the fire button after reset, where a game has one: some games do not start without it."""
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **options: Any) -> tuple[np.ndarray, Json]:
         observation, info = self.env.reset(**options)
         meanings = self.unwrapped.get_action_meanings()  # type: ignore[attr-defined]
         if len(meanings) > 1 and meanings[1] == "FIRE":

@@ -13,7 +13,7 @@ from headrace.envs.gym.pettingzoo import PettingZooEnv
 
 
 def inline(
-    factory: Callable[[], Any], num_copies: int, name: str, *, group_by: Grouping = "spaces", **part: Any
+    factory: Callable[[], gymnasium.Env], num_copies: int, name: str, *, group_by: Grouping = "spaces", **part: Any
 ) -> InlineEnv:
     """An InlineEnv of the environments that factory makes, or a PettingZooEnv of several agents. part: see InlineEnv.
 

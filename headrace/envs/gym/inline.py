@@ -10,12 +10,13 @@ import gymnasium
 import numpy as np
 import torch
 
-from headrace.data.rollout import Rollout
-from headrace.data.spaces import Box, Space, action_column, leaves, observation_column
-from headrace.envs.base import Env, State
+from headrace.core.types import StateDict
+from headrace.data.rollout import Rollout, Value
+from headrace.data.spaces import Box, Key, Sample, Space, action_column, leaves, observation_column
+from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups
 
-Views = list[tuple[tuple[Any, ...], np.ndarray]]
+Views = list[tuple[tuple[Key, ...], np.ndarray]]
 TRIES = 5  # failures in a row after which an environment's exception is raised
 
 
@@ -38,7 +39,7 @@ class InlineEnv(Env):
 
     backend = "inline"
     device = torch.device("cpu")
-    factory: Callable[[], Any]
+    factory: Callable[[], gymnasium.Env]
     agent_groups: AgentGroups | None = None  # of several agents
 
     def __init__(
@@ -49,7 +50,7 @@ class InlineEnv(Env):
         first_env: int = 0,
         of: int | None = None,
         restart: bool = False,
-        env: Any = None,
+        env: gymnasium.Env | None = None,
     ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
@@ -57,7 +58,7 @@ class InlineEnv(Env):
         self._failures = [0] * num_envs  # since the last successful step
         self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
         self._unseeded: set[int] = set()  # those that were made again and not yet reset
-        self.envs: list[Any] = [factory() if env is None else env]
+        self.envs = [factory() if env is None else env]
         self.max_steps: int | None = None
         try:
             self._describe(self.envs[0])
@@ -135,7 +136,7 @@ class InlineEnv(Env):
         self._times_remade[index] += 1
         self._unseeded.add(index)
 
-    def _built(self, index: int) -> Any:
+    def _built(self, index: int) -> gymnasium.Env:
         """A new environment. Tries several times: a resource that the old one held may not be free at once."""
         for _ in range(TRIES - 1):
             with suppress(Exception):
@@ -162,8 +163,8 @@ class InlineEnv(Env):
         self._observe(row, index, observation_of(self.envs[index].reset(seed=self._seed_of(index))))
         self._valid[row, index] = True
 
-    def _step_one(self, index: int, t: int, action: Any) -> None:
-        outcome: Any = self.envs[index].step(action)
+    def _step_one(self, index: int, t: int, action: Sample) -> None:
+        outcome = self.envs[index].step(action)
         try:
             observation, reward, terminated, truncated, _ = outcome
             self._reward[t, index] = reward
@@ -193,7 +194,7 @@ class InlineEnv(Env):
         self._returns[index], self._lengths[index] = 0.0, 0
         self._episodes[index] += 1
 
-    def _observe(self, row: int, index: int, observation: Any) -> None:
+    def _observe(self, row: int, index: int, observation: Sample) -> None:
         try:
             put(self._observation, row, index, observation)
         except (TypeError, ValueError, KeyError, IndexError) as error:
@@ -220,11 +221,11 @@ class InlineEnv(Env):
             f"step {self._lengths[index]}; its seed was {self._seed_of(index)}, the run's {self._seed}"
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Empty: Gymnasium has no way to save an environment."""
         return {}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Begin a new episode everywhere: the next row is masked, of length 0 where none had begun."""
         self._reset_all = True
 
@@ -250,25 +251,25 @@ def env_seed(seed: int, index: int, times_remade: int = 0) -> int:
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
-def observation_of(outcome: Any) -> Any:
+def observation_of(outcome: Sample) -> Sample:
     """The observation that reset() returned."""
     if not (isinstance(outcome, tuple) and len(outcome) == 2):
         raise TypeError(f"reset() gave {outcome!r}: it must give (observation, info)")
     return outcome[0]
 
 
-def views(space: Space, column: Any) -> Views:
+def views(space: Space, column: Value) -> Views:
     """The NumPy arrays of an observation column, each with the keys of its part of an observation."""
     found = []
     for keys, _ in leaves(space):
-        member = column
+        member: Any = column
         for key in keys:
             member = getattr(member, str(key))
         found.append((keys, member.numpy()))
     return found
 
 
-def put(columns: Views, row: int, index: int, observation: Any) -> None:
+def put(columns: Views, row: int, index: int, observation: Sample) -> None:
     """Write one observation. Raises ValueError, TypeError, KeyError, IndexError where it does not fit."""
     for keys, column in columns:
         part = observation
@@ -279,7 +280,7 @@ def put(columns: Views, row: int, index: int, observation: Any) -> None:
         column[row, index] = part
 
 
-def action_caster(space: Space) -> Callable[[np.ndarray], Any]:
+def action_caster(space: Space) -> Callable[[np.ndarray], np.ndarray]:
     """A function from a row of the action column, [N, ...], to N actions in the dtype of the space."""
     if isinstance(space, Box):
         low, high, dtype = space.low, space.high, space.dtype

@@ -8,13 +8,17 @@ masked row holds its `episode_return` and `episode_length`; in the others both a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from headrace.data.rollout import Column, Columns, Rollout
+from headrace.data.spaces import Sample
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping, agent_groups_of, take_agents
 from headrace.envs.gym.inline import InlineEnv, Views, action_caster, observation_of, put, views
+
+if TYPE_CHECKING:
+    from pettingzoo import ParallelEnv
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -40,16 +44,17 @@ class PettingZooEnv(InlineEnv):
     """
 
     agent_groups: AgentGroups
+    envs: list[ParallelEnv]  # type: ignore[assignment]
 
     def __init__(
         self,
-        factory: Callable[[], Any],
+        factory: Callable[[], ParallelEnv],
         num_copies: int,
         name: str,
         first_env: int = 0,
         of: int | None = None,
         restart: bool = False,
-        env: Any = None,
+        env: ParallelEnv | None = None,
         group_by: Grouping = "spaces",
     ) -> None:
         self.group_by = group_by
@@ -60,7 +65,7 @@ class PettingZooEnv(InlineEnv):
         self._columns = copies + np.arange(self.num_agents) * self.of  # [copy, agent]
         self._died: list[set[str]] = [set() for _ in range(num_copies)]  # agents that ended in the present episode
 
-    def _describe(self, env: Any) -> None:
+    def _describe(self, env: ParallelEnv) -> None:
         self.agent_groups = agent_groups_of(env, self.group_by)
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.columns()  # raises for spaces that are not supported
@@ -90,14 +95,14 @@ class PettingZooEnv(InlineEnv):
                 while not self._attempt(self._reset_one, index, t):
                     pass
 
-    def _step_one(self, index: int, t: int, action: Any) -> None:
+    def _step_one(self, index: int, t: int, action: tuple[list[bool], list[np.ndarray]]) -> None:
         live, actions = action
         actions_by_agent = {
             place.agent: actions[place.group][place.offset + index]
             for place, acts in zip(self._places, live, strict=True)
             if acts
         }
-        outcome: Any = self.envs[index].step(actions_by_agent)
+        outcome = self.envs[index].step(actions_by_agent)
         if not (isinstance(outcome, tuple) and len(outcome) == 5 and all(isinstance(x, Mapping) for x in outcome)):
             raise TypeError(f"step() gave {outcome!r}: it must give five dicts by agent: {', '.join(OUTCOME)}")
         here, seen = set(self.envs[index].agents), outcome[0]
@@ -112,7 +117,7 @@ class PettingZooEnv(InlineEnv):
         self._lengths[index] += 1
         self._failures[index] = 0
 
-    def _took_part(self, number: int, index: int, t: int, outcome: tuple[Any, ...], stays: bool) -> None:
+    def _took_part(self, number: int, index: int, t: int, outcome: tuple[Mapping, ...], stays: bool) -> None:
         """Write an agent's outcome of a step. An agent that is gone without a flag is truncated."""
         place = self._places[number]
         seen, rewards, terminations, truncations, _ = outcome
@@ -143,7 +148,7 @@ class PettingZooEnv(InlineEnv):
         self._lengths[index] = 0
         self._episodes[index] += 1
 
-    def _begin(self, index: int, row: int, outcome: Any) -> None:
+    def _begin(self, index: int, row: int, outcome: Sample) -> None:
         """Write what reset() gave. Agents may join later."""
         seen, here = observation_of(outcome), set(self.envs[index].agents)
         if not here & set(self.agents):
@@ -173,7 +178,7 @@ class PettingZooEnv(InlineEnv):
             self._valid[t + 1, column] = False
             self._see(place, index, t + 1, {}, must=False)
 
-    def _see(self, place: _Place, index: int, row: int, seen: Mapping[str, Any], must: bool) -> None:
+    def _see(self, place: _Place, index: int, row: int, seen: Mapping[str, Sample], must: bool) -> None:
         """Write an agent's observation; where it has none, repeat its last one."""
         column = place.offset + index
         if place.agent in seen:

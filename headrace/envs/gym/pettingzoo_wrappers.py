@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from pettingzoo import ParallelEnv
 from pettingzoo.utils import BaseParallelWrapper
 
+from headrace.core.types import Json
+from headrace.data.spaces import Sample
 from headrace.envs.gym.wrapping import Wrapping
+
+ByAgent = dict[str, Sample]
 
 
 class AgentsWrapped(BaseParallelWrapper):
@@ -19,28 +23,28 @@ class AgentsWrapped(BaseParallelWrapper):
     An agent's first observation fills its whole stack, as Gymnasium's FrameStackObservation has it with "reset".
     """
 
-    def __init__(self, env: Any, wrapping: Wrapping) -> None:
+    def __init__(self, env: ParallelEnv, wrapping: Wrapping) -> None:
         super().__init__(env)
         self.wrapping, self.headrace_reward_scale = wrapping, wrapping.reward_scale
         self._steps = 0
-        self._seen: dict[Any, deque[Any]] = {}
-        self._spaces: dict[Any, Space] = {}
+        self._seen: dict[str, deque[Sample]] = {}
+        self._spaces: dict[str, Space] = {}
 
-    def observation_space(self, agent: Any) -> Space:
+    def observation_space(self, agent: str) -> Space:
         """An agent's space, stacked. The same object at each call."""
         if agent not in self._spaces:
             space, frames = self.env.observation_space(agent), self.wrapping.frame_stack
             self._spaces[agent] = space if frames == 1 else batch_space(space, frames)
         return self._spaces[agent]
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    def reset(self, seed: int | None = None, options: Json | None = None) -> tuple[ByAgent, ByAgent]:
         """Begin a new episode."""
         observations, infos = self.env.reset(seed=seed, options=options)
         self._steps, self._seen = 0, {}
         self.agents = list(self.env.agents)
         return self._stacked(observations), infos
 
-    def step(self, actions: Any) -> tuple[Any, ...]:
+    def step(self, actions: ByAgent) -> tuple[ByAgent, ...]:
         """A step of all agents."""
         here = list(self.env.agents)
         observations, rewards, terminations, truncations, infos = self.env.step(actions)
@@ -52,7 +56,7 @@ class AgentsWrapped(BaseParallelWrapper):
         rewards = {agent: reward * self.wrapping.reward_scale for agent, reward in rewards.items()}
         return self._stacked(observations), rewards, terminations, truncations, infos
 
-    def _stacked(self, observations: Any) -> Any:
+    def _stacked(self, observations: ByAgent) -> ByAgent:
         frames = self.wrapping.frame_stack
         if frames == 1:
             return observations
@@ -61,6 +65,6 @@ class AgentsWrapped(BaseParallelWrapper):
             seen = self._seen.setdefault(agent, deque([observation] * frames, maxlen=frames))
             seen.append(observation)
             space = self.env.observation_space(agent)
-            out: Any = create_empty_array(space, frames, np.empty)
-            stacked[agent] = concatenate(space, list(seen), out)
+            out = create_empty_array(space, frames, np.empty)
+            stacked[agent] = concatenate(space, list(seen), out)  # type: ignore[arg-type]
         return stacked

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
@@ -14,7 +12,7 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.wrapping import Wrapping
 
 
-def wrapped(env: Any, wrapping: Wrapping) -> Any:
+def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
     """An environment in the wrappers that were requested; PettingZoo's as well.
 
     Raises ValueError for a time_limit that is longer than the environment's own, which a wrapper cannot lengthen.
@@ -54,7 +52,7 @@ def _frames_as_channels(env: gymnasium.Env) -> gymnasium.Env:
     in_front, (channels, height, width) = channels_first(space.shape[1:])
     shape = (space.shape[0] * channels, height, width)
 
-    def stacked(images: Any) -> Any:
+    def stacked(images: np.ndarray) -> np.ndarray:
         pixels = np.asarray(images)
         return (pixels if in_front else pixels.transpose(0, 3, 1, 2)).reshape(shape)
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import warnings
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headrace.core.cores import cores
-from headrace.data.rollout import Group, Rollout, tree_map
-from headrace.data.spaces import Space, action_column, observation_column
-from headrace.envs.base import Env, State
+from headrace.core.types import StateDict
+from headrace.data.rollout import Group, Rollout, Value, tree_map
+from headrace.data.spaces import Sample, Space, action_column, observation_column
+from headrace.envs.base import Env
 
 SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many give environment i the seed + i
 
@@ -33,11 +34,11 @@ class Autoreset(Enum):
 class Outcome(NamedTuple):
     """The results of a step of N environments: arrays, tensors, or objects with DLPack; dicts or tuples of these."""
 
-    observation: Any  # [N, ...]
-    reward: Any  # [N]
-    terminated: Any  # bool [N]
-    truncated: Any  # bool [N]
-    final: Any = None  # [N, ...]: final observations where an episode ended. Only of SAME_STEP; None if not known
+    observation: Sample  # [N, ...]
+    reward: Sample  # [N]
+    terminated: Sample  # bool [N]
+    truncated: Sample  # bool [N]
+    final: Sample = None  # [N, ...]: final observations where an episode ended. Only of SAME_STEP; None if not known
 
 
 class Source(Protocol):
@@ -52,10 +53,10 @@ class Source(Protocol):
     autoreset: Autoreset
     resets_some: bool  # whether reset_some() works
 
-    def reset(self, seed: int | None) -> Any:
+    def reset(self, seed: int | None) -> Sample:
         """Begin an episode in every environment; return observations [N, ...]."""
 
-    def reset_some(self, mask: Tensor) -> Any:
+    def reset_some(self, mask: Tensor) -> Sample:
         """Begin an episode in the environments of a mask, bool [N]; return observations [N, ...], valid for these."""
 
     def step(self, action: Tensor) -> Outcome:
@@ -116,9 +117,9 @@ class VectorAdapter(Env):
         if some and self.source.autoreset is Autoreset.DISABLED:
             self.source.reset_some(~valid)  # they may not be stepped as they are
         outcome = self.source.step(rollout.action[t])
-        reward = self._tensors(outcome.reward, "the reward")
-        terminated = self._tensors(outcome.terminated, "terminated").bool()
-        truncated = self._tensors(outcome.truncated, "truncated").bool()
+        reward = self._tensor(outcome.reward, "the reward")
+        terminated = self._tensor(outcome.terminated, "terminated").bool()
+        truncated = self._tensor(outcome.truncated, "truncated").bool()
         ended = terminated | truncated
         if self.source.autoreset is Autoreset.SAME_STEP and outcome.final is None:
             self._warn(truncated)
@@ -165,7 +166,7 @@ class VectorAdapter(Env):
         self._lengths = torch.where(over, 0, self._lengths) + stepped.int()
         self._ended = ended & ~reset if self.source.autoreset is Autoreset.NEXT_STEP else ended & ~masked
 
-    def _last_seen(self, outcome: Outcome, ended: Tensor) -> Any:
+    def _last_seen(self, outcome: Outcome, ended: Tensor) -> Value:
         """Observations after a step; of episodes that ended, the final ones."""
         seen = self._tensors(outcome.observation, "the observation")
         if outcome.final is None or (self._on_cpu and not bool(ended.any())):
@@ -181,15 +182,19 @@ class VectorAdapter(Env):
         self._clear()
         self._see(rollout, t + 1, self._tensors(self.source.reset(None), "the observation"))
 
-    def _see(self, rollout: Rollout, row: int, seen: Any) -> None:
+    def _see(self, rollout: Rollout, row: int, seen: Value) -> None:
         tree_map(lambda column, values: column[row].copy_(values), rollout.observation, seen)
 
-    def _tensors(self, values: Any, what: str) -> Any:
-        """Arrays of a library as tensors, which share their memory. Raises ValueError for those of another device."""
+    def _tensors(self, values: Sample, what: str) -> Value:
+        """Arrays of a library as tensors, member by member for a dict or tuple; see _tensor()."""
         if isinstance(values, tuple):
             values = {str(place): member for place, member in enumerate(values)}
         if isinstance(values, dict):
             return Group({name: self._tensors(member, f"{what} {name!r}") for name, member in values.items()})
+        return self._tensor(values, what)
+
+    def _tensor(self, values: Sample, what: str) -> Tensor:
+        """An array of a library as a tensor, which shares its memory. Raises ValueError for one of another device."""
         if isinstance(values, Tensor):
             tensor = values
         elif isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
@@ -209,11 +214,11 @@ class VectorAdapter(Env):
                 stacklevel=3,
             )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Empty: libraries have no common way to save their environments."""
         return {}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Begin a new episode everywhere: the next row is masked."""
         self._reset_all = True
 
@@ -222,7 +227,7 @@ class VectorAdapter(Env):
         self.source.close()
 
 
-def _where(mask: Tensor, values: Any, others: Any) -> Any:
+def _where(mask: Tensor, values: Value, others: Value) -> Value:
     """`values` where the mask [N] is set, `others` elsewhere, member by member for a Dict."""
     return tree_map(lambda x, y: torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, y), values, others)
 

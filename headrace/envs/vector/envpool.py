@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.text import did_you_mean
+from headrace.data.spaces import Sample
 from headrace.envs.gym.inline import action_caster, env_seed
 from headrace.envs.sources import ENVPOOL
 from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome, threads
@@ -54,13 +56,13 @@ class EnvPoolSource:
         made = {"num_envs": number, "batch_size": batch_size or number, "seed": env_seed(seed, 0) % SEEDS}
         self.pool = self._make(self.task, **made, **self.options)
 
-    def reset(self, seed: int | None) -> Any:
+    def reset(self, seed: int | None) -> Sample:
         if seed is not None or self.pool is None:
             self.make(seed or 0)
         self.pool.async_reset()
         return self.pool.recv(reset=True)[0]
 
-    def reset_some(self, mask: Tensor) -> Any:
+    def reset_some(self, mask: Tensor) -> Sample:
         (envs,) = np.nonzero(mask.numpy())
         some, info = self.pool.reset(envs.astype(np.int32))
         return _scattered(some, info["env_id"], self.num_envs)
@@ -79,7 +81,7 @@ class EnvPoolSource:
             self.pool = None
 
 
-def _scattered(some: Any, envs: np.ndarray, num_envs: int) -> Any:
+def _scattered(some: Sample, envs: np.ndarray, num_envs: int) -> Sample:
     """Observations of some environments at their places among all, member by member for a Dict."""
     if isinstance(some, dict):
         return {key: _scattered(member, envs, num_envs) for key, member in some.items()}
@@ -88,7 +90,7 @@ def _scattered(some: Any, envs: np.ndarray, num_envs: int) -> Any:
     return every
 
 
-def _envpool() -> Any:
+def _envpool() -> ModuleType:
     try:
         import envpool
     except ImportError as error:

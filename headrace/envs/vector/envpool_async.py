@@ -7,14 +7,15 @@ as at a rollout's end. So a pool has batch_size - 1 spare environments, which ar
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.data.rollout import Rollout, tree_map
-from headrace.envs.base import AsyncEnv, State
+from headrace.core.types import StateDict
+from headrace.data.rollout import Rollout, Value, tree_map
+from headrace.data.spaces import Sample
+from headrace.envs.base import AsyncEnv
 from headrace.envs.vector.adapter import Outcome, VectorAdapter
 from headrace.envs.vector.envpool import EnvPoolSource
 
@@ -110,7 +111,8 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         """Send the actions of environments that were started; reset those whose row is masked."""
         if not self._started:
             return
-        rollout: Any = self._rollout
+        rollout = self._rollout
+        assert rollout is not None
         envs = torch.tensor(self._started)
         self._started = []
         rows = torch.from_numpy(self._row)[envs]
@@ -143,12 +145,12 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
                 return envs[ours], self._outcome(batch, ours)
         return None
 
-    def _outcome(self, batch: Any, ours: Tensor) -> Outcome:
+    def _outcome(self, batch: tuple[Sample, ...], ours: Tensor) -> Outcome:
         """The outcomes at some places of a batch of recv()."""
         named = zip(batch[:4], ("the observation", "the reward", "terminated", "truncated"), strict=True)
         return Outcome(*(tree_map(lambda x: x[ours], self._tensors(values, what)) for values, what in named))
 
-    def _receive(self, timeout: float | None) -> Any:
+    def _receive(self, timeout: float | None) -> tuple[Sample, ...] | None:
         """The result of recv(), with spare environments; None where it is still waiting after `timeout` seconds."""
         if self._pending is None:
             missing = self.batch_size - np.count_nonzero(self._stepping)
@@ -164,7 +166,8 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
 
     def _write(self, envs: Tensor, outcome: Outcome) -> None:
         """Write the outcomes of some environments' steps, each at its own row."""
-        rollout: Any = self._rollout
+        rollout = self._rollout
+        assert rollout is not None
         rows = torch.from_numpy(self._row)[envs]
         here, after = (rows, envs), (rows + 1, envs)
         live = rollout.valid[here]
@@ -183,7 +186,7 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         self._lengths[envs] = (lengths + 1) * live
         self._ended[envs] = ended
 
-    def _put(self, columns: Any, place: tuple[Tensor, Tensor], values: Any) -> None:
+    def _put(self, columns: Value, place: tuple[Tensor, Tensor], values: Value) -> None:
         """Write values [k, ...] at k rows and environments of a column, or of each in a group."""
         tree_map(lambda column, x: column.index_put_(place, x.to(column.dtype)), columns, values)
 
@@ -200,7 +203,7 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         self._started = []
         self._stepping[:] = False
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Begin a new episode everywhere: the next row is masked."""
         self._finish()
         if self.is_async:

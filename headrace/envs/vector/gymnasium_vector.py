@@ -10,6 +10,8 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
+from headrace.core.types import Json
+from headrace.data.spaces import Sample
 from headrace.envs.gym.inline import action_caster, env_seed
 from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome
 
@@ -17,7 +19,7 @@ RESET_SOME = (SyncVectorEnv, AsyncVectorEnv)  # classes that take a reset mask, 
 
 
 class GymnasiumSource:
-    """Any gymnasium.vector.VectorEnv, with the autoreset mode in its metadata.
+    """A gymnasium.vector.VectorEnv, with the autoreset mode in its metadata.
 
     Raises ValueError for one without that, or that steps only a part of its environments at a time.
     """
@@ -26,7 +28,7 @@ class GymnasiumSource:
 
     def __init__(self, env: VectorEnv, name: str | None = None) -> None:
         self.env = env
-        spec: Any = getattr(env, "spec", None)
+        spec = getattr(env, "spec", None)
         self.name = name or getattr(spec, "id", None) or type(env.unwrapped).__name__
         size = getattr(env.unwrapped, "batch_size", env.num_envs)
         if size != env.num_envs:
@@ -41,10 +43,10 @@ class GymnasiumSource:
         self.resets_some = self.autoreset is Autoreset.DISABLED or _takes_a_mask(env.unwrapped)
         self._actions = action_caster(self.action_space)
 
-    def reset(self, seed: int | None) -> Any:
+    def reset(self, seed: int | None) -> Sample:
         return self.env.reset(seed=None if seed is None else env_seed(seed, 0) % SEEDS)[0]
 
-    def reset_some(self, mask: Tensor) -> Any:
+    def reset_some(self, mask: Tensor) -> Sample:
         return self.env.reset(options={"reset_mask": mask.numpy()})[0]
 
     def step(self, action: Tensor) -> Outcome:
@@ -74,7 +76,7 @@ def _takes_a_mask(env: VectorEnv) -> bool:
     return isinstance(env, RESET_SOME) or type(env).__module__.startswith("ale_py")
 
 
-def _finals(observation: Any, info: dict[str, Any], ended: np.ndarray) -> Any:
+def _finals(observation: Sample, info: Json, ended: np.ndarray) -> Sample:
     """Observations with the final ones of episodes that ended; None where the library does not give them.
 
     Libraries give them as a batch, or as an array of single observations, with None for episodes that continue.
@@ -88,7 +90,7 @@ def _finals(observation: Any, info: dict[str, Any], ended: np.ndarray) -> Any:
     return _replaced(observation, places, [finals[place] for place in places])
 
 
-def _replaced(observation: Any, places: np.ndarray, values: list[Any]) -> Any:
+def _replaced(observation: Sample, places: np.ndarray, values: list[Sample]) -> Sample:
     """A copy of observations with those at `places` replaced, member by member for a Dict or Tuple."""
     if isinstance(observation, dict):
         return {key: _replaced(member, places, [v[key] for v in values]) for key, member in observation.items()}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium
 from gymnasium.vector import VectorEnv
 
+from headrace.core.types import EnvArgument, Settings
 from headrace.envs.base import Env
-from headrace.envs.sources import ATARI, ENVPOOL
+from headrace.envs.sources import ATARI, ENVPOOL, Entry, EnvSpec
 from headrace.envs.vector import ale
 from headrace.envs.vector.adapter import VectorAdapter
 from headrace.envs.vector.envpool import EnvPoolSource
@@ -17,10 +15,9 @@ from headrace.envs.vector.gymnasium_vector import GymnasiumSource, gymnasium_vec
 from headrace.envs.vector.simulators import SimulatorSource
 
 ENV_MEMBERS = [name for name in {**Env.__annotations__, **vars(Env)} if not name.startswith("_")]
-EnvSpec = gymnasium.envs.registration.EnvSpec
 
 
-def make(name: str, entry: Any, num_envs: int, options: dict[str, Any]) -> Env:
+def make(name: str, entry: Entry | str, num_envs: int, options: Settings) -> Env:
     """A vector environment of N. Raises ValueError where its source gives another number of them."""
     if name.startswith(ENVPOOL):
         return EnvPoolEnv(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options))
@@ -28,13 +25,14 @@ def make(name: str, entry: Any, num_envs: int, options: dict[str, Any]) -> Env:
         if name.startswith(ATARI):
             return ale.games(name, num_envs, **options)
         return VectorAdapter(GymnasiumSource(gymnasium_vector(entry.id, num_envs, **options), name))
+    assert callable(entry)
     env = adapted(entry(num_envs=num_envs, **options), name)
     if env.num_envs != num_envs:
         raise ValueError(f"{name} gave {env.num_envs} environments where {num_envs} were asked for")
     return env
 
 
-def adapted(given: Any, name: str | None = None) -> Env:
+def adapted(given: EnvArgument, name: str | None = None) -> Env:
     """An Env of a ready-made object: a gymnasium.vector.VectorEnv, a Simulator, or an Env, as it is.
 
     Raises TypeError for anything else.

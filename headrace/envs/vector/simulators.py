@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from headrace.data.spaces import Box, Space
+from headrace.data.spaces import Box, Sample, Space
 from headrace.envs.vector.adapter import Autoreset, Outcome
 
 
@@ -23,14 +23,14 @@ class Simulator(Protocol):
     """
 
     num_envs: int
-    device: Any  # of torch
+    device: torch.device | str
     observation_space: Space  # of one environment
     action_space: Space  # of one environment
 
-    def reset(self, seed: int | None) -> Any:
+    def reset(self, seed: int | None) -> Sample:
         """Begin an episode in every environment, the same ones for the same seed; return observations [N, ...]."""
 
-    def step(self, action: Tensor) -> tuple[Any, ...]:
+    def step(self, action: Tensor) -> tuple[Sample, ...]:
         """Step every environment. action: int64 [N], int64 [N, K], or float32 [N, K] within the bounds of its space;
         contiguous, on the device. Returns observation [N, ...], reward [N], terminated [N], truncated [N]; with
         "SameStep" also the final observations, [N, ...], valid where an episode ended.
@@ -56,10 +56,10 @@ class SimulatorSource:
             raise TypeError(f"{self.name} never resets its environments itself, and has no reset_some(mask) either")
         self._actions = _actions(self.action_space, self.device)
 
-    def reset(self, seed: int | None) -> Any:
+    def reset(self, seed: int | None) -> Sample:
         return self.simulator.reset(seed)
 
-    def reset_some(self, mask: Tensor) -> Any:
+    def reset_some(self, mask: Tensor) -> Sample:
         return self.simulator.reset_some(mask)
 
     def step(self, action: Tensor) -> Outcome:

@@ -1,4 +1,4 @@
-"""Any gymnasium.Env, in worker processes, on rollouts in shared memory.
+"""Gymnasium environments in worker processes, on rollouts in shared memory.
 
 A worker runs its environments one after another, as InlineEnv does, and writes straight into the rollout's columns.
 Processes exchange a dozen bytes per step and worker: the row, and that it is done.
@@ -9,22 +9,24 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import gymnasium
 import torch
 from torch import Tensor
 
-from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.core.types import StateDict
+from headrace.data.rollout import Column, Columns, Rollout, Value, tree_map
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_rollout, shared_size
-from headrace.envs.base import AsyncEnv, State
+from headrace.envs.base import AsyncEnv
 from headrace.envs.gym.agent_groups import Grouping, take_agents
 from headrace.envs.workers.pool import Order, WorkerPool
 from headrace.envs.workers.process import WorkerProcess, Workers
-from headrace.envs.workers.protocol import RESET, RESET_ALL, ROWS, STEP, Task
+from headrace.envs.workers.protocol import RESET, RESET_ALL, ROWS, STEP, Message, Task
 from headrace.envs.workers.resources import check_processes, check_rollout, in_words
 from headrace.envs.workers.tuning import tried
 
+Part = slice | Tensor  # of the environments
 OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 
 
@@ -166,7 +168,7 @@ class WorkerEnv(AsyncEnv):
     def close(self) -> None:
         self._close()
 
-    def _do(self, what: int, number: int, t: int, message: Any = None) -> None:
+    def _do(self, what: int, number: int, t: int, message: Message = None) -> None:
         """Give all workers an order for row t of a rollout, and wait for them."""
         while self._pool.orders:  # steps that were started and not waited for
             self.get()
@@ -197,11 +199,11 @@ class WorkerEnv(AsyncEnv):
                 return number, shared
         return 0, self._row
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Empty: Gymnasium has no way to save an environment."""
         return {}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Begin a new episode everywhere: the next row is masked."""
         self._pool.tell(RESET_ALL)
 
@@ -222,7 +224,7 @@ def _copy(source: Rollout, row: int, target: Rollout, to: int) -> None:
     target.valid[to].copy_(source.valid[row])
 
 
-def _cut_off(rollout: Rollout, observation: Any, columns: Any, seen: Any, t: int, at_once: bool) -> None:
+def _cut_off(rollout: Rollout, observation: Value, columns: Part, seen: Part, t: int, at_once: bool) -> None:
     """Truncate the episodes of environments whose process is gone. at_once: they had not begun.
 
     columns: their columns in the rollout; seen: those in `observation`.
@@ -241,7 +243,7 @@ def _cut_off(rollout: Rollout, observation: Any, columns: Any, seen: Any, t: int
     rollout.episode_return[t, columns], rollout.episode_length[t, columns] = 0.0, 0
 
 
-def _sendable(function: Callable[..., Any]) -> bytes:
+def _sendable(function: Callable) -> bytes:
     """A function as bytes. Raises TypeError, naming what cannot be sent."""
     import cloudpickle
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import select
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headrace.core.cores import cores
 from headrace.data.shared_memory import SharedRollout
 from headrace.envs.workers.process import GRACE, WorkerError, WorkerProcess
-from headrace.envs.workers.protocol import EnvFacts, Task
+from headrace.envs.workers.protocol import EnvFacts, Message, Task
 from headrace.envs.workers.resources import check_memory, own_memory
 from headrace.envs.workers.spin_wait import Waiting
 
@@ -54,7 +54,7 @@ class WorkerPool:
             self.facts = self.workers[place].facts()
             self._broken.discard(place)
 
-    def tell(self, what: int, where: int = 0, message: Any = None) -> None:
+    def tell(self, what: int, where: int = 0, message: Message = None) -> None:
         """Give all workers an order that is not answered."""
         for worker in self.workers:
             worker.tell(what, where, message)
@@ -64,7 +64,7 @@ class WorkerPool:
         for worker in self.workers:
             worker.bind(rollout)
 
-    def start(self, place: int, what: int, where: int, message: Any = None) -> None:
+    def start(self, place: int, what: int, where: int, message: Message = None) -> None:
         """Give one worker an order that it will answer."""
         worker = self.workers[place]
         worker.tell(what, where, message)

@@ -30,6 +30,7 @@ from headrace.envs.workers.protocol import (
     TAKE_OVER,
     EnvFacts,
     Failure,
+    Message,
     Task,
     read,
     run,
@@ -87,8 +88,7 @@ class WorkerProcess:
         """The facts of its environments, once they are made. Raises the exception of making them, or WorkerError."""
         if not self.orders.poll(START_TIMEOUT):
             raise WorkerError(f"{self} had not made its environments after {START_TIMEOUT:g} s")
-        facts: EnvFacts = self._received()
-        return facts
+        return self._received()
 
     def answer(self) -> None:
         """Read its answer to an order. Raises its exception, or WorkerError where the process is gone."""
@@ -100,7 +100,7 @@ class WorkerProcess:
             self._received()
         self.restarts = answer
 
-    def _received(self) -> Any:
+    def _received(self) -> EnvFacts:
         try:
             answer = self.orders.recv()
         except (EOFError, ConnectionResetError):
@@ -109,7 +109,7 @@ class WorkerProcess:
             raise _again(answer)
         return answer
 
-    def tell(self, what: int, where: int = 0, message: Any = None) -> None:
+    def tell(self, what: int, where: int = 0, message: Message = None) -> None:
         """Send an order. A process that is gone is noticed when its answer is read."""
         with suppress(BrokenPipeError, ConnectionResetError):
             os.write(self.orders.fileno(), ORDER.pack(what, where))

@@ -13,19 +13,20 @@ from contextlib import suppress
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
     from headrace.data.rollout import Rollout
-    from headrace.envs.gym.agent_groups import AgentGroups
+    from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 
 ORDER = struct.Struct("<iq")  # operation, and rollout and row
 ANSWER = struct.Struct("<i")  # how many environments it has made again, or FAILED, followed by a Failure
 FAILED = -1
 ASSIGN, BIND, RESET, STEP, RESET_ALL, TAKE_OVER, DISMISS, CLOSE = range(8)
 ROWS = 2**32  # a rollout's number is stored in the bits above its row
+Message = int | tuple | None  # what follows an order
 GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # raised where the other process is gone
 
 
@@ -42,7 +43,7 @@ class Task(NamedTuple):
     size: int
     of: int
     restart: bool
-    group_by: Any = "spaces"
+    group_by: Grouping = "spaces"
 
     def envs(self) -> slice:
         """Its environments among all."""

@@ -5,9 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import gymnasium
 
 from headrace.core.cores import cores
+from headrace.data.spaces import Sample
+
+if TYPE_CHECKING:
+    from pettingzoo import ParallelEnv
 
 TRIED = 0.3  # s of steps to measure, at most
 FEWEST, MOST = 5, 200  # steps measured
@@ -24,7 +30,7 @@ class StepTime(NamedTuple):
     busy: float  # fraction of it during which a core was busy
 
 
-def step_time(factory: Callable[[], Any], seed: int = 0) -> StepTime:
+def step_time(factory: Callable[[], gymnasium.Env], seed: int = 0) -> StepTime:
     """Measure an environment with random actions, in this process. Several agents act by a dict, as in PettingZoo."""
     env = factory()
     try:
@@ -53,17 +59,16 @@ def _sleeps() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
-def _actions(env: Any) -> Callable[[], Any]:
+def _actions(env: gymnasium.Env | ParallelEnv) -> Callable[[], Sample]:
     """A function that draws an action."""
-    if not hasattr(env, "possible_agents"):
+    if isinstance(env, gymnasium.Env):
         env.action_space.seed(0)
-        sample: Callable[[], Any] = env.action_space.sample
-        return sample
+        return env.action_space.sample
     spaces = {agent: env.action_space(agent) for agent in env.possible_agents}
     return lambda: {agent: space.sample() for agent, space in spaces.items()}
 
 
-def _ended(flag: Any) -> bool:
+def _ended(flag: bool | dict[str, bool]) -> bool:
     return all(flag.values()) if isinstance(flag, dict) else bool(flag)
 
 
@@ -95,7 +100,7 @@ def choose(step: StepTime, num_envs: int, fewest: int = 0) -> tuple[int, str]:
     return chosen, text
 
 
-def tried(factory: Callable[[], Any], num_envs: int, fewest: int = 0) -> int:
+def tried(factory: Callable[[], gymnasium.Env], num_envs: int, fewest: int = 0) -> int:
     """choose() after measuring one environment here; prints the explanation on stderr."""
     chosen, text = choose(step_time(factory), num_envs, fewest)
     print(text, file=sys.stderr, flush=True)

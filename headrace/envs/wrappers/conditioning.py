@@ -6,18 +6,21 @@ concatenate it with the other features, and checkpoints and exports contain it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from headrace.core import rng
+from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, observation_column
-from headrace.envs.base import Env, EnvWrapper, State
+from headrace.envs.base import Env, EnvWrapper
 
+AgentInfo = Space | Tensor | np.ndarray | Sequence[float]
 NAME, PLAIN = "agent_info", "observation"  # PLAIN: the name of an observation that is not a Dict
 GIVEN = "given"  # stands for the conditioning input in a run's settings
 
@@ -31,7 +34,7 @@ class InformedEnv(EnvWrapper):
     such a space, or a Dict observation that has an agent_info.
     """
 
-    def __init__(self, env: Env, agent_info: Any) -> None:
+    def __init__(self, env: Env, agent_info: AgentInfo) -> None:
         super().__init__(env)
         self.info_space, self._fixed = _parsed(agent_info, env.num_envs)
         if env.nested:
@@ -56,7 +59,7 @@ class InformedEnv(EnvWrapper):
     def rollout(self, num_steps: int, columns: Columns) -> Rollout:
         """A rollout of these columns; those of the env are in the env's own memory."""
         inner = self.env.rollout(num_steps, {**columns, "observation": self.env.columns()["observation"]})
-        info: Any = columns["observation"][NAME].allocate(num_steps, self.env.num_envs, inner.device)  # type: ignore
+        info = columns["observation"][NAME].allocate(num_steps, self.env.num_envs, inner.device)  # type: ignore
         outer = inner[:]
         outer.columns = columns
         members = {PLAIN: inner.observation} if self._plain else dict(inner.observation)
@@ -81,12 +84,12 @@ class InformedEnv(EnvWrapper):
         begins = ~rollout.valid[t].view(-1, *[1] * (info.dim() - 2))
         info[t + 1] = torch.where(begins, self._drawn(), info[t])
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The env's state, and the number of steps; empty where the env cannot be saved."""
         state = self.env.state_dict()
         return {"env": state, "steps": self._steps.clone(), "seed": self._seed} if state else {}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict()."""
         if state:
             self.env.load_state_dict(state["env"])
@@ -108,7 +111,8 @@ class InformedEnv(EnvWrapper):
         """The agent_info of agents whose episode begins now, [N, ...]."""
         if self._fixed is not None:
             return self._fixed
-        space: Any = self.info_space
+        space = self.info_space
+        assert space.shape is not None
         shape = self.env.num_envs, *space.shape
         draws = shape[0], int(np.prod(space.shape)), self._steps.device
         fraction = rng.uniform(self._seed, rng.Purpose.AGENT_INFO, self._steps, 1, *draws)[0].reshape(shape)
@@ -117,7 +121,7 @@ class InformedEnv(EnvWrapper):
         return (self._low + (fraction * self._span).floor()).to(torch.int32)
 
 
-def informed(env: Env, agent_info: Any, eval_freq: int = 0) -> Any:
+def informed(env: Env, agent_info: AgentInfo | None, eval_freq: int = 0) -> Env:
     """An InformedEnv; the env itself where agent_info is None. eval_freq: of the training.
 
     Raises ValueError where eval_freq is set; TypeError, ValueError as InformedEnv does.
@@ -129,7 +133,7 @@ def informed(env: Env, agent_info: Any, eval_freq: int = 0) -> Any:
     return InformedEnv(env, agent_info)
 
 
-def _parsed(given: Any, num_envs: int) -> tuple[Space, Tensor | None]:
+def _parsed(given: AgentInfo | str, num_envs: int) -> tuple[Space, Tensor | None]:
     """The space of an agent_info, and its constant numbers, on the CPU; None where they are drawn."""
     if isinstance(given, Discrete | MultiDiscrete):
         return given, None
@@ -150,8 +154,9 @@ def _parsed(given: Any, num_envs: int) -> tuple[Space, Tensor | None]:
     return Box(-np.inf, np.inf, tuple(numbers.shape[1:])), numbers.to(torch.float32)
 
 
-def _ends(space: Any) -> tuple[Any, Any]:
+def _ends(space: Space) -> tuple[npt.ArrayLike, npt.ArrayLike]:
     """The lowest value of a space, and the number of values or their range."""
     if isinstance(space, Box):
         return space.low.astype(np.float32), (space.high - space.low).astype(np.float32)
-    return (space.start, space.n) if isinstance(space, Discrete) else (space.start, space.nvec)
+    assert isinstance(space, Discrete | MultiDiscrete)
+    return space.start, space.n if isinstance(space, Discrete) else space.nvec

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from headrace.core.device import transfer
-from headrace.data.rollout import Columns, Group, Rollout, tree_map
-from headrace.envs.base import Env, EnvWrapper, State
+from headrace.core.types import StateDict
+from headrace.data.rollout import Columns, Group, Rollout, Value, tree_map
+from headrace.envs.base import Env, EnvWrapper
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
 NEXT_ROW = ("observation", "valid")  # what a step writes into row t + 1 ...
@@ -18,7 +19,7 @@ THIS_ROW = ("reward", "terminated", "truncated", "episode_return", "episode_leng
 
 
 class DeviceEnv(EnvWrapper):
-    """Any Env of the CPU behind headrace.envs.base.Env on `device`: its rollouts lie there.
+    """An Env of the CPU behind headrace.envs.base.Env on `device`: its rollouts lie there.
 
     A step takes two copies, for any number of columns: a block of bytes to the CPU, with the actions and `valid`, which
     it waits for; and a block back with the outcome, which it does not wait for: it is copied from pinned memory in the
@@ -90,7 +91,7 @@ class DeviceEnv(EnvWrapper):
             self._mirrors[steps] = self.env.rollout(steps, self.columns())
         return self._mirrors[steps]
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
         self.env.load_state_dict(state)
         self._written, self._resets_all = None, True
@@ -125,14 +126,14 @@ class _Block:
         return torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
 
 
-def _size(row: Any) -> int:
+def _size(row: Value) -> int:
     """Bytes of a block."""
     if isinstance(row, Group):
         return sum(_size(part) for _, part in row)
     return -(-row.nbytes // LINE) * LINE
 
 
-def _parts(row: Any, block: Tensor) -> Any:
+def _parts(row: Value, block: Tensor) -> Value:
     """Views of a block, in the shapes and dtypes of a row's parts."""
     if not isinstance(row, Group):
         return block[: row.nbytes].view(row.dtype).view(row.shape)
