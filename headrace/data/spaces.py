@@ -14,25 +14,6 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscr
 from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns
 
-__all__ = [
-    "Box",
-    "Dict",
-    "Discrete",
-    "MultiBinary",
-    "MultiDiscrete",
-    "Space",
-    "Tuple",
-    "action_column",
-    "channels_first",
-    "env_columns",
-    "from_json",
-    "is_image",
-    "leaves",
-    "members",
-    "of_envs",
-    "to_json",
-]
-
 WHY_NOT: dict[type[Space], str] = {
     Text: "text has no numbers that a network could read",
     Sequence: "its length differs from step to step",

@@ -94,18 +94,10 @@ def make(
         from headrace.envs.workers.env import WorkerEnv
 
         build = _factory_elsewhere(known, wrappers, kwargs, wrapping)
-        return _seen_from(
-            where,
-            WorkerEnv(
-                build,
-                num_envs,
-                known.name,
-                workers,
-                on_error=on_error,
-                step_timeout=step_timeout,
-                group_by=group_by,
-            ),
+        env = WorkerEnv(
+            build, num_envs, known.name, workers, on_error=on_error, step_timeout=step_timeout, group_by=group_by
         )
+        return _seen_from(where, env)
     if backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry)):
         if wrapping.asked():
             raise ValueError(
@@ -288,11 +280,7 @@ def _refuse_compiled_options(name: str, backend: str, threads: int | None, param
 
 
 def _factory(
-    name: str,
-    entry: Entry | str,
-    wrappers: Wrappers,
-    kwargs: Settings,
-    wrapping: Wrapping = UNWRAPPED,
+    name: str, entry: Entry | str, wrappers: Wrappers, kwargs: Settings, wrapping: Wrapping = UNWRAPPED
 ) -> Callable[[], gymnasium.Env]:
     if wrapping.time_limit is not None:
         if sources.has_a_limit(entry):
@@ -310,10 +298,7 @@ def _factory(
 
 
 def _factory_elsewhere(
-    known: Spec,
-    wrappers: Wrappers,
-    kwargs: Settings,
-    wrapping: Wrapping,
+    known: Spec, wrappers: Wrappers, kwargs: Settings, wrapping: Wrapping
 ) -> Callable[[], gymnasium.Env]:
     """As _factory(), for another process, which loads a source file again."""
     name, entry = known.name, known.entry

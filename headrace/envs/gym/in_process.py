@@ -7,22 +7,12 @@ from typing import Any
 
 import gymnasium
 
-from headrace.envs.gym.agent_groups import Grouping
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.gym.pettingzoo import PettingZooEnv
 
 
-def inline(
-    factory: Callable[[], gymnasium.Env], num_copies: int, name: str, *, group_by: Grouping = "spaces", **part: Any
-) -> InlineEnv:
-    """An InlineEnv of the environments that factory makes, or a PettingZooEnv of several agents. part: see InlineEnv.
-
-    Raises ValueError for a group_by where there is one agent.
-    """
+def inline(factory: Callable[[], gymnasium.Env], num_copies: int, name: str, **part: Any) -> InlineEnv:
+    """An InlineEnv of what factory makes, or a PettingZooEnv of several agents. part: arguments of InlineEnv."""
     env = factory()
-    if not isinstance(env, gymnasium.Env):
-        return PettingZooEnv(factory, num_copies, name, env=env, group_by=group_by, **part)
-    if group_by != "spaces":
-        env.close()
-        raise ValueError(f"{name} has one agent, and group_by={group_by!r} is for several: leave it out")
-    return InlineEnv(factory, num_copies, name, env=env, **part)
+    kind = InlineEnv if isinstance(env, gymnasium.Env) else PettingZooEnv
+    return kind(factory, num_copies, name, env=env, **part)

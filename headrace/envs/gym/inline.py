@@ -14,7 +14,7 @@ from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout, Value
 from headrace.data.spaces import Box, Key, Sample, Space, action_column, leaves, observation_column
 from headrace.envs.base import Env
-from headrace.envs.gym.agent_groups import AgentGroups
+from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 
 Views = list[tuple[tuple[Key, ...], np.ndarray]]
 TRIES = 5  # failures in a row after which an environment's exception is raised
@@ -35,6 +35,7 @@ class InlineEnv(Env):
     restart: instead of raising, make the environment again and truncate its episode; `restarts` counts these. An
     environment that fails TRIES times without a step between raises its exception.
     env: an environment that factory has made already, which becomes the first.
+    group_by: which agents share a policy, see PettingZooEnv. Raises ValueError where there is one agent.
     """
 
     backend = "inline"
@@ -51,9 +52,11 @@ class InlineEnv(Env):
         of: int | None = None,
         restart: bool = False,
         env: gymnasium.Env | None = None,
+        group_by: Grouping = "spaces",
     ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
+        self.group_by = group_by
         self._restarts = 0
         self._failures = [0] * num_envs  # since the last successful step
         self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
@@ -72,7 +75,9 @@ class InlineEnv(Env):
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
 
     def _describe(self, env: gymnasium.Env) -> None:
-        """Take spaces and time limit from an environment. Raises TypeError for spaces that are not supported."""
+        """Take spaces and time limit from an environment. Raises TypeError for unsupported spaces."""
+        if self.group_by != "spaces":
+            raise ValueError(f"{self.name} has one agent, and group_by={self.group_by!r} is for several: leave it out")
         self.max_steps = getattr(env.spec, "max_episode_steps", None)
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.observation_space: Space = env.observation_space

@@ -7,14 +7,14 @@ masked row holds its `episode_return` and `episode_length`; in the others both a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
-from headrace.envs.gym.agent_groups import AgentGroups, Grouping, agent_groups_of, take_agents
+from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
 from headrace.envs.gym.inline import InlineEnv, Views, action_caster, observation_of, put, views
 
 if TYPE_CHECKING:
@@ -46,31 +46,17 @@ class PettingZooEnv(InlineEnv):
     agent_groups: AgentGroups
     envs: list[ParallelEnv]  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        factory: Callable[[], ParallelEnv],
-        num_copies: int,
-        name: str,
-        first_env: int = 0,
-        of: int | None = None,
-        restart: bool = False,
-        env: ParallelEnv | None = None,
-        group_by: Grouping = "spaces",
-    ) -> None:
-        self.group_by = group_by
-        super().__init__(factory, num_copies, name, first_env, of, restart, env)
-        self._sums = np.zeros((self.num_agents, num_copies))  # returns of episodes so far ...
-        self._counts = np.zeros((self.num_agents, num_copies), np.int64)  # ... and their lengths
-        copies = np.arange(self.first_env, self.first_env + num_copies)[:, None]
-        self._columns = copies + np.arange(self.num_agents) * self.of  # [copy, agent]
-        self._died: list[set[str]] = [set() for _ in range(num_copies)]  # agents that ended in the present episode
-
     def _describe(self, env: ParallelEnv) -> None:
         self.agent_groups = agent_groups_of(env, self.group_by)
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.columns()  # raises for spaces that are not supported
         take_agents(self, self.agent_groups)
         self._casters = [action_caster(action) for _, action in self.spaces.values()]
+        self._sums = np.zeros((self.num_agents, self.num_copies))  # returns of episodes so far ...
+        self._counts = np.zeros((self.num_agents, self.num_copies), np.int64)  # ... and their lengths
+        copies = np.arange(self.first_env, self.first_env + self.num_copies)[:, None]
+        self._columns = copies + np.arange(self.num_agents) * self.of  # [copy, agent]
+        self._died: list[set[str]] = [set() for _ in copies]  # agents that ended in the present episode
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action; by group where spaces differ."""

@@ -13,8 +13,6 @@ from headrace.envs.workers.protocol import EnvFacts, Message, Task
 from headrace.envs.workers.resources import check_memory, own_memory
 from headrace.envs.workers.spin_wait import Waiting
 
-__all__ = ["Order", "WorkerError", "WorkerPool"]
-
 
 class Order(NamedTuple):
     """An order that a worker has not answered yet."""
