@@ -80,8 +80,8 @@ class DQN(OffPolicy[DQNConfig]):
             self._set_spread(rollout.num_envs)
         return super().prepare(rollout)
 
-    def bytes_beside(self) -> int:
-        return super().bytes_beside() + BYTES * self.config.prioritized
+    def extra_bytes_per_step(self) -> int:
+        return super().extra_bytes_per_step() + BYTES * self.config.prioritized
 
     def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
         if not self.config.prioritized:

@@ -103,12 +103,12 @@ class OffPolicy(Generic[C]):
 
     def prepare(self, rollout: Rollout) -> str:
         """Allocate the replay buffer. Returns a line about its memory. Raises MemoryError where there is too little."""
-        description = plan(rollout, self.config.buffer_size, beside=self.bytes_beside())
+        description = plan(rollout, self.config.buffer_size, extra_bytes=self.extra_bytes_per_step())
         self.rows_per_iteration = rollout.num_steps * rollout.num_envs
         self.replay = self.make_replay(rollout, self.config.buffer_size)
         return description
 
-    def bytes_beside(self) -> int:
+    def extra_bytes_per_step(self) -> int:
         """Bytes of a step in the buffer besides its columns: recurrent state, stored once for each sequence."""
         return -(-bytes_needed(self.policy.columns(), 1) // self.policy.sequence_length)
 

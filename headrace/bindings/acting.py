@@ -35,13 +35,13 @@ SOURCES = (
     *((SquashedGaussian, "_stretch"), (MLP, "forward"), (Readout, "forward")),
 )
 _NO_CHOICE, _NO_ACTION = np.empty(0, np.int32), np.empty(0, np.float32)
-_NO_NOISE = (np.uint64(0), np.empty(0, np.float32), np.uint64(0))
+_NO_DRAWS = (np.uint64(0), np.empty(0, np.float32), np.uint64(0))
 _IDENTITY_SCALE = np.array((0, 1), np.float32)
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 
 
 class Acting:
-    """Decides for one policy, as long as its parameters lie where they lay."""
+    """Acts for one policy, while its parameters stay in the same memory."""
 
     def __init__(self, policy: ActorCritic) -> None:
         flat = flat_parameters(policy)
@@ -60,9 +60,9 @@ class Acting:
         action = torch.empty((len(self.start), rows), dtype=torch.int32 if self.discrete else torch.float32)
         log_prob, value = torch.empty(rows), torch.empty(rows)
         arguments = (
-            self.told(policy, normalizer),
+            self.policy_arguments(policy, normalizer),
             (column, np.uint64(stride)),
-            _NO_NOISE if random is None else draws(random.t().contiguous().numpy()),
+            _NO_DRAWS if random is None else draws(random.t().contiguous().numpy()),
             np.uint64(rows),
             (*self.column(action.numpy().reshape(-1)), np.uint64(rows), log_prob.numpy(), value.numpy()),
             self.scratch,
@@ -72,8 +72,8 @@ class Acting:
         self.work_queue.run(Call(self.kernel, (0, queue_state(), *arguments)), self.threads(rows))
         return PolicyOutput(action.t() if policy.action_space.shape else action[0], log_prob, value, rnn_state)
 
-    def told(self, policy: ActorCritic, normalizer: Normalizer) -> PolicyArguments:
-        """The policy as the kernels take it."""
+    def policy_arguments(self, policy: ActorCritic, normalizer: Normalizer) -> PolicyArguments:
+        """The policy as kernel arguments."""
         tables = self.tables
         return PolicyArguments(
             *(
@@ -88,17 +88,17 @@ class Acting:
         )
 
     def column(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A flat column of actions, in its place of the two that the kernels take."""
+        """A flat column of actions as the first or second of the two columns that the kernels take."""
         return (action, _NO_ACTION) if self.discrete else (_NO_CHOICE, action)
 
     def threads(self, rows: int) -> int:
-        """As many as there are cores, where deciding for so many rows is worth waking them."""
+        """The number of cores where acting for so many rows is worth waking other threads, else 1."""
         worth = 2 * len(self.parameters) * rows > WORTH_HELP
         return min(kernel_threads(), len(self.scratch)) if worth else 1
 
 
 def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
-    """Noise [..., draws, N] as the kernels take it: the number of draws, flat, and the distance between two."""
+    """Random draws [..., draws, N] as kernel arguments: the number of draws, the array, the stride of a draw."""
     return np.uint64(random.shape[-2]), random.reshape(-1), np.uint64(random.shape[-1])
 
 
@@ -116,7 +116,7 @@ def _serves(policy: ActorCritic, observation: Any, rnn_state: Any = None, random
 
 @register("actor_critic.act", _serves, DIGEST, SOURCES)
 def act(policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-    """headrace.policies.actor_critic.ActorCritic.act, with the same actions but where rounding decides."""
+    """headrace.policies.actor_critic.ActorCritic.act, with the same actions except where rounding differs."""
     return actor_of(policy).act(policy, observation, rnn_state, random)
 
 

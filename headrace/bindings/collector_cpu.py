@@ -1,9 +1,8 @@
-"""Collecting by the CPU's kernel: T steps of an ActorCritic and compiled worlds in one call."""
+"""The CPU kernel for collecting: T steps of an ActorCritic and compiled environments in one call."""
 
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import VectorEncoder
@@ -27,49 +27,49 @@ ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
 LINE = 8  # words of a cache line: see headrace.kernels.learning.collect
 
 
-class _Filling:
-    """T steps of one policy in one env's worlds into one rollout, as long as all of them lie where they lay."""
+class _CollectCall:
+    """The call that collects T steps of one policy and one env into one rollout, while their memory stays the same."""
 
     def __init__(self, actor: acting.Acting, step: Call, policy: ActorCritic, rollout: Rollout) -> None:
-        steps, worlds = rollout.num_steps, rollout.num_envs
+        steps, num_envs = rollout.num_steps, rollout.num_envs
         column, stride, normalizer = encoded(policy, flatten(rollout.observation))
-        self.told = actor.told(policy, normalizer)
-        action = rollout.action.view(steps * worlds, -1).t().reshape(-1)
-        self.random = np.zeros((steps, policy.num_draws, worlds), np.float32)
+        self.policy_arguments = actor.policy_arguments(policy, normalizer)
+        action = rollout.action.view(steps * num_envs, -1).t().reshape(-1)
+        self.random = np.zeros((steps, policy.num_draws, num_envs), np.float32)
         workers = len(actor.scratch)
         self.spent = np.zeros((workers, LINE), np.uint64)
-        words = np.tile(step.slots, (workers, 1))
+        slots = np.tile(step.slots, (workers, 1))
         log_prob, value = rollout.log_prob.view(-1).numpy(), rollout.value.view(-1).numpy()
         arguments = (
-            *(0, queue_state(), self.told, (column, np.uint64(stride)), acting.draws(self.random)),
-            (*actor.column(action.numpy()), np.uint64(steps * worlds), log_prob, value),
-            (np.uint64(steps), np.uint64(worlds)),
-            (np.uint64(step.function.address), np.uint64(words.shape[1])),
-            *(words.reshape(-1), actor.scratch, self.spent.reshape(-1)),
+            *(0, queue_state(), self.policy_arguments, (column, np.uint64(stride)), acting.draws(self.random)),
+            (*actor.column(action.numpy()), np.uint64(steps * num_envs), log_prob, value),
+            (np.uint64(steps), np.uint64(num_envs)),
+            (np.uint64(step.function.address), np.uint64(slots.shape[1])),
+            *(slots.reshape(-1), actor.scratch, self.spent.reshape(-1)),
         )
         self.call = Call(entry("learning.collect", "collect", arguments, ANNOUNCEMENT), arguments)
-        self.threads = actor.threads(steps * worlds)
+        self.threads = actor.threads(steps * num_envs)
         self.work_queue = WorkQueue()
 
     def run(self, policy: ActorCritic, random: Tensor) -> dict[str, float]:
-        """All steps. Gives the seconds that went into each part."""
+        """Collect, and return the seconds spent in each part."""
         self.random[...] = random.transpose(1, 2).numpy()
-        self.told.value_scale[:] = acting.value_scale(policy)
+        self.policy_arguments.value_scale[:] = acting.value_scale(policy)
         self.spent[:] = 0
         started = perf_counter()
         self.work_queue.run(self.call, self.threads)
         seconds = perf_counter() - started
         inference, env = (float(ticks) for ticks in self.spent.sum(0)[:2])
-        if not inference + env:  # a processor whose time programs may not read
+        if not inference + env:  # the processor's cycle counter cannot be read
             return {"collecting": seconds}
         return {"inference": seconds * inference / (inference + env), "env": seconds * env / (inference + env)}
 
 
-_fillings: Bound[_Filling] = Bound()
+_calls: Bound[_CollectCall] = Bound()
 
 
 def serves(collector: InlineCollector, random: Tensor) -> bool:
-    """Whether kernels decide, step, and can do so in one call."""
+    """Whether policy and environments both have CPU kernels."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.target.step or env.num_agents > 1:
         return False
@@ -86,11 +86,10 @@ def serves(collector: InlineCollector, random: Tensor) -> bool:
 @register("collector.steps", serves, DIGEST)
 @torch.no_grad()
 def steps(collector: InlineCollector, random: Tensor) -> None:
-    """headrace.parallel.collector.steps, with the same bits as the kernels that decide and step."""
-    env: Any = collector.env
-    policy: Any = collector.policy
-    rollout = collector.rollout
+    """headrace.parallel.collector.steps, with the same bits as the kernels for acting and stepping."""
+    env, policy, rollout = collector.env, collector.policy, collector.rollout
+    assert isinstance(env, CompiledEnv) and isinstance(env.target, CpuEnvs) and isinstance(policy, ActorCritic)
     actor, step = acting.actor_of(policy), env.target.bound(rollout)
-    filling = _fillings.get(lambda: _Filling(actor, step, policy, rollout), rollout, actor, step)
-    for part, seconds in filling.run(policy, random).items():
+    collecting = _calls.get(lambda: _CollectCall(actor, step, policy, rollout), rollout, actor, step)
+    for part, seconds in collecting.run(policy, random).items():
         collector.timer.add(part, seconds)

@@ -51,6 +51,6 @@ def dense(layers: Sequence[Any], activation: str, flat: Tensor) -> list[DenseLay
 
 
 def weights(optimizer: Adam, target: Tensor, words: int = 0) -> Weights:
-    """An optimizer's buffers, that of the target that follows its parameters, and room for so many words of each."""
-    parameters, mean, square, slow = (x.numpy() for x in (optimizer.flat, optimizer.mean, optimizer.square, target))
-    return Weights(parameters, mean, square, slow, aligned(words), aligned(words))
+    """An optimizer's buffers, those of its target network, and scratch for packed factors: `words` of each."""
+    parameters, mean, square, followed = (x.numpy() for x in (optimizer.flat, optimizer.mean, optimizer.square, target))
+    return Weights(parameters, mean, square, followed, aligned(words), aligned(words))

@@ -13,7 +13,7 @@ from headrace.core.fused import register
 from headrace.kernels.nn.layout import WIDTH, WORKERS
 from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNGradients
 from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.rnn import GATES, RNNCell
 
@@ -30,10 +30,10 @@ def _flat(x: Tensor) -> np.ndarray:
     return x.detach().reshape(-1).numpy()
 
 
-def _run(name: str, job: RNNArguments, *more: Any) -> None:
-    arguments = (0, queue_state(), job, *more)
-    operations = 2 * int(job.copies * job.steps * job.envs * job.gates * job.size * job.size)
-    parts = int(job.copies) * -(-int(job.envs) // int(PART_SEQUENCES))
+def _run(name: str, sequence: RNNArguments, *gradients: RNNGradients) -> None:
+    arguments: tuple[Argument, ...] = (0, queue_state(), sequence, *gradients)
+    operations = 2 * int(sequence.copies * sequence.steps * sequence.envs * sequence.gates * sequence.size**2)
+    parts = int(sequence.copies) * -(-int(sequence.envs) // int(PART_SEQUENCES))
     threads = min(kernel_threads(), WORKERS, parts) if operations > WORTH_HELP else 1
     _work_queues[name].run(Call(entry("nn.rnn_sequence", name, arguments, ANNOUNCEMENT), arguments), threads)
 
@@ -71,34 +71,34 @@ class _Recurrence(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         projected, weight, bias = ctx.saved_tensors
         nothing = (None,) * 4
-        if torch.is_grad_enabled():  # slopes are to be differentiated in turn: by torch, through the plain steps
+        if torch.is_grad_enabled():  # second derivatives: by torch, through the plain steps
             outputs = RNNCell.recur.plain(ctx.rnn, projected, *ctx.plain)  # type: ignore[attr-defined]
-            return *torch.autograd.grad(outputs, (projected, weight, bias), slope, create_graph=True), *nothing
-        job, lstm = ctx.arguments, ctx.rnn.kind == "lstm"
+            return *torch.autograd.grad(outputs, (projected, weight, bias), gradient, create_graph=True), *nothing
+        arguments, lstm = ctx.arguments, ctx.rnn.kind == "lstm"
         gate = torch.empty_like(projected)
-        remembered = gate if lstm else torch.empty_like(projected)
+        hidden = gate if lstm else torch.empty_like(projected)
         carried = torch.zeros(2, *projected.shape[:1], projected.shape[2], ctx.rnn.size)
-        slopes = RNNGradients(
+        gradients = RNNGradients(
             np.uint64(ctx.plain[2]),
             _flat(weight.transpose(1, 2)),
-            *(_flat(slope), _flat(gate), _NONE if lstm else _flat(remembered)),
+            *(_flat(gradient), _flat(gate), _NONE if lstm else _flat(hidden)),
             *map(_flat, carried),
         )
-        _run("backward", job, slopes)
-        of_memory = remembered.flatten(1, 2)
-        of_weight = torch.bmm(ctx.before.flatten(1, 2).transpose(1, 2), of_memory)
-        return gate, of_weight, of_memory.sum(1, True), *nothing
+        _run("backward", arguments, gradients)
+        grad_hidden = hidden.flatten(1, 2)
+        grad_weight = torch.bmm(ctx.before.flatten(1, 2).transpose(1, 2), grad_hidden)
+        return gate, grad_weight, grad_hidden.sum(1, True), *nothing
 
 
 def serves(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> bool | str:
-    """Whether these sequences are such as the kernel knows; else the reason."""
+    """Whether the kernel supports these sequences; else the reason."""
     if projected.device.type != "cpu" or projected.dtype != torch.float32 or memory.requires_grad:
         return False
     if rnn.size % int(WIDTH):
-        return f"a memory of {rnn.size} is not a multiple of {WIDTH}"
+        return f"rnn_size {rnn.size} is not a multiple of {WIDTH}"
     return True
 
 

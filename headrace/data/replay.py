@@ -170,14 +170,14 @@ def take(column: SomeTree, rows: Tensor) -> SomeTree:
     return tree_map(lambda x: x.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, rows.shape), column)
 
 
-def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), beside: int = 0) -> str:
+def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), extra_bytes: int = 0) -> str:
     """The memory that a Replay takes, in words for users.
 
-    like, capacity, extra: as the Replay's. beside: bytes per step in addition to the columns, such as priorities.
+    like, capacity, extra: as the Replay's. extra_bytes: per step, in addition to the columns, such as priorities.
     Raises MemoryError, with the numbers, where that is more than the device has free.
     """
     steps = capacity // like.num_envs * like.num_envs
-    each = bytes_needed(kept_columns(like.columns, extra), 1) + beside
+    each = bytes_needed(kept_columns(like.columns, extra), 1) + extra_bytes
     words = f"replay: {steps:,} steps x {each:,} bytes = {_size(steps * each)}"
     free = free_memory(like.device)
     if free is not None and steps * each > free:

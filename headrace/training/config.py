@@ -150,7 +150,7 @@ def _fit(name: str, value: Any, hint: Any) -> Any:
 
 
 def _named(hint: Any) -> str:
-    """A type as people write it."""
+    """A type as it is written in code."""
     if typing.get_origin(hint) is Literal:
         return " | ".join(map(repr, typing.get_args(hint)))
     return "None" if hint is type(None) else str(getattr(hint, "__name__", hint))

@@ -28,7 +28,7 @@ from headrace.training.warm_up import warm_up
 
 
 class Trainer:
-    """A training that is stepped by hand: `trainer.iterate()` collects one rollout and learns from it. Writes no files.
+    """A training that the caller steps: `trainer.iterate()` collects one rollout and learns from it. Writes no files.
 
     algorithm: "ppo", `file.py:Class`, or an Algorithm made by you. env: what make() takes, or environments made by you:
     an Env, a gymnasium.vector.VectorEnv, a simulator. config: a TOML file; options: fields of TrainConfig or of the

@@ -1,4 +1,4 @@
-"""What an environment class declares beside its functions: spaces, time limit, stacked frames, agents."""
+"""What an environment class declares in addition to its functions: spaces, time limit, stacked frames, agents."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A queue of tasks, each cut into parts, that the main thread and worker threads work off together without locks.
 
-Threads claim parts one by one, so that a worker thread that is not scheduled delays nobody: the main thread does its
+Threads claim parts one by one, so that a worker thread that is not scheduled delays no other: the main thread does its
 parts too. The main thread takes them from the front and worker threads from the back, so that what a thread wrote in
 one task is mostly what it reads in the next. OpenMP's barriers, which wait for every thread, take milliseconds where
 other processes use the same cores. A part's result must not depend on the thread that computes it.

@@ -44,6 +44,6 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 def launch(kernel: Any, threads: int, block: int, device: torch.device, *arguments: Any) -> None:
     """Launch a kernel on at least so many threads, `block` of them a block, on torch's current stream."""
     with on_device(device):
-        # made anew for each launch: while a graph is captured it is another one
+        # made again for each launch: while a graph is captured it is another one
         stream = 0 if simulated() else numba_cuda().external_stream(torch.cuda.current_stream().cuda_stream)
         kernel[-(-threads // block), block, stream](*arguments)

@@ -1,6 +1,6 @@
 """Random numbers and advantages compiled for CUDA: each one launch, where plain torch takes some hundred.
 
-Counters may be scalars on the device, so that a captured graph draws anew at every replay.
+Counters may be scalars on the device, so that a captured graph draws again at every replay.
 """
 
 from __future__ import annotations
