@@ -87,11 +87,11 @@ class CompiledEnv(Env):
         self.run(rollout)
 
     def state_dict(self) -> StateDict:
-        """Tensors and numbers from which load_state_dict() goes on bit for bit."""
+        """Tensors and numbers from which load_state_dict() continues, bit for bit."""
         return self.target.state_dict()
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
+        """Continue from state_dict(). The caller restores the rollout's bootstrap row."""
         self.target.load_state_dict(state)
 
     def close(self) -> None:

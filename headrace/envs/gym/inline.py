@@ -60,7 +60,7 @@ class InlineEnv(Env):
         self._restarts = 0
         self._failures = [0] * num_envs  # since the last successful step
         self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
-        self._unseeded: set[int] = set()  # those that were made again and not yet reset
+        self._unseeded: set[int] = set()  # those whose next reset() takes a seed: new ones, and those made again
         self.envs = [factory() if env is None else env]
         self.max_steps: int | None = None
         try:
@@ -99,7 +99,7 @@ class InlineEnv(Env):
         self._bind(rollout)
         self._seed, self._reset_all = seed, False
         self._returns, self._lengths = [0.0] * self.num_copies, [0] * self.num_copies
-        self._episodes = [0] * self.num_copies
+        self._episodes, self._unseeded = [0] * self.num_copies, set(range(self.num_copies))
         for index in range(self.num_copies):
             while not self._attempt(self._begin_one, index, 0):
                 pass
@@ -163,9 +163,15 @@ class InlineEnv(Env):
     def _seed_of(self, index: int) -> int:
         return env_seed(self._seed, self.first_env + index, self._times_remade[index])
 
-    def _begin_one(self, index: int, row: int) -> None:
+    def _first_observation(self, index: int) -> Sample:
+        """The observation of a new episode."""
+        if index not in self._unseeded:
+            return observation_of(self.envs[index].reset())
         self._unseeded.discard(index)
-        self._observe(row, index, observation_of(self.envs[index].reset(seed=self._seed_of(index))))
+        return observation_of(self.envs[index].reset(seed=self._seed_of(index)))
+
+    def _begin_one(self, index: int, row: int) -> None:
+        self._observe(row, index, self._first_observation(index))
         self._valid[row, index] = True
 
     def _step_one(self, index: int, t: int, action: Sample) -> None:
@@ -187,13 +193,9 @@ class InlineEnv(Env):
         self._failures[index] = 0
 
     def _reset_one(self, index: int, t: int) -> None:
-        if index in self._unseeded:
-            self._begin_one(index, t + 1)
-        else:
-            self._observe(t + 1, index, observation_of(self.envs[index].reset()))
+        self._begin_one(index, t + 1)
         self._reward[t, index] = 0.0
         self._terminated[t, index] = self._truncated[t, index] = False
-        self._valid[t + 1, index] = True
         self._episode_return[t, index] = self._returns[index] / self._scale
         self._episode_length[t, index] = self._lengths[index]
         self._returns[index], self._lengths[index] = 0.0, 0

@@ -15,7 +15,7 @@ import numpy as np
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
-from headrace.envs.gym.inline import InlineEnv, Views, action_caster, observation_of, put, views
+from headrace.envs.gym.inline import InlineEnv, Views, action_caster, put, views
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
@@ -120,23 +120,16 @@ class PettingZooEnv(InlineEnv):
         if ended:
             self._died[index].add(agent)
 
-    def _begin_one(self, index: int, row: int) -> None:
-        self._unseeded.discard(index)
-        self._begin(index, row, self.envs[index].reset(seed=self._seed_of(index)))
-
     def _reset_one(self, index: int, t: int) -> None:
-        if index in self._unseeded:
-            self._begin_one(index, t + 1)
-        else:
-            self._begin(index, t + 1, self.envs[index].reset())
+        self._begin_one(index, t + 1)
         for number in range(self.num_agents):
             self._end_episode(number, index, t)
         self._lengths[index] = 0
         self._episodes[index] += 1
 
-    def _begin(self, index: int, row: int, outcome: Sample) -> None:
-        """Write what reset() gave. Agents may join later."""
-        seen, here = observation_of(outcome), set(self.envs[index].agents)
+    def _begin_one(self, index: int, row: int) -> None:
+        """Write the observations of a new episode. Agents may join later."""
+        seen, here = self._first_observation(index), set(self.envs[index].agents)
         if not here & set(self.agents):
             raise ValueError(f"after reset() there is no agent: agents is {self.envs[index].agents!r}")
         self._died[index] = set()

@@ -90,7 +90,7 @@ class InformedEnv(EnvWrapper):
         return {"env": state, "steps": self._steps.clone(), "seed": self._seed} if state else {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict()."""
+        """Continue from state_dict()."""
         if state:
             self.env.load_state_dict(state["env"])
             self._steps.copy_(state["steps"])

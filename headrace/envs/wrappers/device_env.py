@@ -92,7 +92,7 @@ class DeviceEnv(EnvWrapper):
         return self._mirrors[steps]
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from state_dict(). The caller restores the rollout's bootstrap row."""
+        """Continue from state_dict(). The caller restores the rollout's bootstrap row."""
         self.env.load_state_dict(state)
         self._written, self._resets_all = None, True
 
