@@ -245,25 +245,22 @@ class Sampler:
     def _write(self):
         """Append everything that is not yet written to the spool file; wait if another thread is writing."""
         with self._writing:
-            self._append()
-
-    def _append(self):
-        # stacks are taken last and written first, so that no sample comes before its stack
-        samples, records = _take(self._samples), _take(self._records)
-        records = _take(self._stacks.new) + records + [["samples", samples], ["cost", self._cost, self._period]]
-        self._unwritten += "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
-        try:
-            # opened for this write alone: scripts may close file descriptors
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            # stacks are taken last and written first, so that no sample comes before its stack
+            samples, records = _take(self._samples), _take(self._records)
+            records = _take(self._stacks.new) + records + [["samples", samples], ["cost", self._cost, self._period]]
+            self._unwritten += "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
             try:
-                while self._unwritten:
-                    self._unwritten = self._unwritten[os.write(file, self._unwritten) :]
-            finally:
-                os.close(file)
-        except FileNotFoundError:  # the diagnosis is over and has removed its folder
-            self._stop_sampling()
-        except OSError:  # too many open files, or a full disk: the next write continues here
-            pass
+                # opened for this write alone: scripts may close file descriptors
+                file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+                try:
+                    while self._unwritten:
+                        self._unwritten = self._unwritten[os.write(file, self._unwritten) :]
+                finally:
+                    os.close(file)
+            except FileNotFoundError:  # the diagnosis is over and has removed its folder
+                self._stop_sampling()
+            except OSError:  # too many open files, or a full disk: the next write continues here
+                pass
 
 
 def _take(gathered):

@@ -23,23 +23,21 @@ PART_OF = {  # role -> roles of callers that it is counted as a part of
     Role.BACKWARD: (Role.ENVIRONMENT,),
     Role.OPTIMIZER: (Role.ENVIRONMENT,),
 }
-C_FUNCTIONS: dict[str, Role] = {  # C functions have no frame: they are known by the name in the calling line
-    **dict.fromkeys(("sleep",), Role.IDLE),
-    **dict.fromkeys(("print", "flush", "fsync", "writerow", "write"), Role.LOGGING),
-    **dict.fromkeys(("backward", "run_backward", "_engine_run_backward"), Role.BACKWARD),
-    **dict.fromkeys(("zero_grad", "clip_grad_norm_"), Role.OPTIMIZER),
-    **dict.fromkeys(("save", "dump"), Role.SAVING),
-    **dict.fromkeys(("acquire", "wait", "poll", "select", "waitpid", "join_thread"), Role.WAIT),
-    **dict.fromkeys(
-        (
-            "append", "extend", "stack", "vstack", "concatenate", "cat", "tensor", "as_tensor", "from_numpy", "array",
-            "asarray", "randperm", "permutation", "shuffle", "choice", "randint", "loads", "dumps", "copy", "deepcopy",
-            "index_select", "roll", "zeros", "empty", "ones", "clone", "tolist", "item", "numpy", "cpu", "cuda", "to",
-            "reshape", "flatten", "detach", "arange", "clip", "zeros_like", "empty_like", "astype", "copy_", "sample",
-        ),
-        Role.DATA,
+C_FUNCTIONS_OF = {  # C functions have no frame: they are known by the name in the calling line
+    Role.IDLE: ("sleep",),
+    Role.LOGGING: ("print", "flush", "fsync", "writerow", "write"),
+    Role.BACKWARD: ("backward", "run_backward", "_engine_run_backward"),
+    Role.OPTIMIZER: ("zero_grad", "clip_grad_norm_"),
+    Role.SAVING: ("save", "dump"),
+    Role.WAIT: ("acquire", "wait", "poll", "select", "waitpid", "join_thread"),
+    Role.DATA: (
+        "append", "extend", "stack", "vstack", "concatenate", "cat", "tensor", "as_tensor", "from_numpy", "array",
+        "asarray", "randperm", "permutation", "shuffle", "choice", "randint", "loads", "dumps", "copy", "deepcopy",
+        "index_select", "roll", "zeros", "empty", "ones", "clone", "tolist", "item", "numpy", "cpu", "cuda", "to",
+        "reshape", "flatten", "detach", "arange", "clip", "zeros_like", "empty_like", "astype", "copy_", "sample",
     ),
 }  # fmt: skip
+C_FUNCTIONS = {name: role for role, names in C_FUNCTIONS_OF.items() for name in names}
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
 INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # calls of these roles include the computation of their arguments
 CONVERSIONS = {"as_tensor", "from_numpy", "tensor", *COPIES, "detach", "sample"}  # of observations and actions

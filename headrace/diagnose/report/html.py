@@ -47,19 +47,15 @@ def page(facts: Facts, verdict: Verdict) -> str:
 
 
 def _parts(facts: Facts) -> str:
-    shown = rows(facts)
-    head = (
-        '<th>activity</th><th class="number">seconds</th><th class="number">share</th><th class="where">mostly at</th>'
-    )
-    left_out = ""
+    shown, left_out = rows(facts), ""
     if facts.start_up >= 0.05:
-        seconds = f"{facts.start_up:.1f} s"
-        left_out = f'<p class="soft">Start-up, {seconds} of the window, is not counted.</p>'
-    return (
-        f'<section id="parts"><h2>Wall time of the training thread</h2>\n{charts.bar(shown)}\n'
-        f'<div class="table"><table><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>{''.join(_row(facts, row) for row in shown)}</tbody></table></div>{left_out}</section>"
+        left_out = f'<p class="soft">Start-up, {facts.start_up:.1f} s of the window, is not counted.</p>'
+    content = (
+        f'{charts.bar(shown)}\n<div class="table"><table><thead><tr><th>activity</th><th class="number">seconds</th>'
+        '<th class="number">share</th><th class="where">mostly at</th></tr></thead>\n'
+        f"<tbody>{''.join(_row(facts, row) for row in shown)}</tbody></table></div>{left_out}"
     )
+    return _section("parts", "Wall time of the training thread", content)
 
 
 def _row(facts: Facts, row: Row) -> str:
@@ -71,7 +67,7 @@ def _row(facts: Facts, row: Row) -> str:
 def _verdict(verdict: Verdict) -> str:
     paragraphs = [verdict.where, verdict.bounds, *verdict.notes]
     text = "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs if paragraph)
-    return f'<section id="verdict"><h2>Summary</h2>\n{text}</section>'
+    return _section("verdict", "Summary", text)
 
 
 def _remedies(remedies: list[Remedy]) -> str:
@@ -84,7 +80,7 @@ def _remedies(remedies: list[Remedy]) -> str:
         f"<pre>{escape(remedy.change)}</pre></li>"
         for number, remedy in enumerate(remedies, 1)
     ]
-    return f'<section id="remedies"><h2>Remedies</h2>\n<ol class="remedies">{"".join(items)}</ol></section>'
+    return _section("remedies", "Remedies", f'<ol class="remedies">{"".join(items)}</ol>')
 
 
 def _timeline(facts: Facts) -> str:
@@ -93,18 +89,15 @@ def _timeline(facts: Facts) -> str:
     hidden = len(busiest) - MOST_LANES
     lanes = [lane for lane in profile.lanes if any(lane is shown for shown in busiest[:MOST_LANES])]
     middle = max(profile.seconds / 2 - ZOOM / 2, 0.0)
-    whole = _figure(
-        lanes, 0.0, profile.seconds, "The whole window. Each column shows the shares of time in its interval."
-    )
+    caption = "The whole window. Each column shows the shares of time in its interval."
+    whole = _figure(lanes, 0.0, profile.seconds, caption)
     caption = f"Zoom: {ZOOM:g} s from the middle of the window."
     zoom = _figure(lanes, middle, min(middle + ZOOM, profile.seconds), caption)
     roles = [role for role in Role if any(lane.seconds.get(role, 0.0) > 0 for lane in lanes)]
     legend = "".join(f"<span>{_dot(role.colour)}{facts.title(role)}</span>" for role in roles)
     more = f'<p class="soft">{hidden} more threads, which used less CPU time, are not shown.</p>' if hidden > 0 else ""
-    return (
-        f'<section id="timeline"><h2>Timeline of processes and threads</h2>\n{whole}\n{zoom}\n'
-        f'<div class="legend">{legend}</div>{more}</section>'
-    )
+    content = f'{whole}\n{zoom}\n<div class="legend">{legend}</div>{more}'
+    return _section("timeline", "Timeline of processes and threads", content)
 
 
 def _figure(lanes: list[Lane], start: float, end: float, caption: str) -> str:
@@ -133,31 +126,29 @@ def _axis(start: float, end: float) -> str:
 def _utilisation(facts: Facts) -> str:
     profile = facts.profile
     cores = [series for series in profile.series if series.unit == "cores"]
-    others = [series for series in profile.series if series.unit != "cores"]
+    others = [[series] for series in profile.series if series.unit != "cores"]
     figures = []
-    if cores:
-        used = sum(charts.summed(cores, profile.seconds, charts.COLUMNS)) / charts.COLUMNS
-        caption = f"Cores used by all processes: {used:.2f} of {facts.cores} on average."
-        figures.append(_chart(charts.area(cores, profile.seconds, facts.cores), caption, profile.seconds))
-    for series in others:
-        top = 100.0 if series.unit == "%" else max([*series.values, 1.0])
-        mean = sum(charts.summed([series], profile.seconds, charts.COLUMNS)) / charts.COLUMNS
-        caption = (
-            f"{escape(series.name)}: {mean:.0f} {escape(series.unit)} on average; the chart's height is {top:.0f}."
-        )
-        figures.append(_chart(charts.area([series], profile.seconds, top), caption, profile.seconds))
+    for shown in [cores, *others] if cores else others:
+        mean = sum(charts.summed(shown, profile.seconds, charts.COLUMNS)) / charts.COLUMNS
+        top, name, unit = float(facts.cores), escape(shown[0].name), escape(shown[0].unit)
+        caption = f"Cores used by all processes: {mean:.2f} of {facts.cores} on average."
+        if shown is not cores:
+            top = 100.0 if unit == "%" else max([*shown[0].values, 1.0])
+            caption = f"{name}: {mean:.0f} {unit} on average; the chart's height is {top:.0f}."
+        picture = charts.area(shown, profile.seconds, top) + _axis(0.0, profile.seconds)
+        figures.append(f"<figure><figcaption>{caption}</figcaption>{picture}</figure>")
     if not profile.machine.gpu:
         figures.append('<p class="soft">No GPU was measured on this machine.</p>')
-    return f'<section id="utilisation"><h2>CPU and GPU use</h2>\n{"".join(figures)}</section>'
-
-
-def _chart(picture: str, caption: str, seconds: float) -> str:
-    return f"<figure><figcaption>{caption}</figcaption>{picture}{_axis(0.0, seconds)}</figure>"
+    return _section("utilisation", "CPU and GPU use", "".join(figures))
 
 
 def _limitations(verdict: Verdict) -> str:
     items = "".join(f"<li>{escape(note)}</li>" for note in verdict.limitations)
-    return f'<section id="limitations"><h2>Accuracy and limitations</h2>\n<ul class="plain">{items}</ul></section>'
+    return _section("limitations", "Accuracy and limitations", f'<ul class="plain">{items}</ul>')
+
+
+def _section(name: str, title: str, content: str) -> str:
+    return f'<section id="{name}"><h2>{title}</h2>\n{content}</section>'
 
 
 def escape(text: str) -> str:

@@ -41,18 +41,14 @@ def text(facts: Facts, verdict: Verdict, width: int = 100) -> str:
 
 def lines(facts: Facts, verdict: Verdict, width: int) -> list[Line]:
     """The report, line by line."""
-    found: list[Line] = [[("", "")], *_paragraph(verdict.headline, width, "bold"), [("", "")]]
-    found += [*_paragraph(scene(facts.profile), width, "dim"), [("", "")]]
+    blocks = [_paragraph(verdict.headline, width, "bold"), _paragraph(scene(facts.profile), width, "dim")]
     if facts.profile.lanes:
-        found += [*_parts(facts, min(BAR, width - 47)), *_workers(facts), [("", "")]]
-    for paragraph in (verdict.where, verdict.bounds, *verdict.notes):
-        found += [*_paragraph(paragraph, width), [("", "")]]
-    for number, remedy in enumerate(verdict.remedies, 1):
-        found += [*_remedy(number, remedy, width), [("", "")]]
-    found += [[("Accuracy and limitations", "bold")]]
-    for note in verdict.limitations:
-        found += _paragraph(note, width, "dim", "- ")
-    return found
+        blocks.append(_parts(facts, min(BAR, width - 47)) + _workers(facts))
+    blocks += [_paragraph(paragraph, width) for paragraph in (verdict.where, verdict.bounds, *verdict.notes)]
+    blocks += [_remedy(number, remedy, width) for number, remedy in enumerate(verdict.remedies, 1)]
+    limitations = [line for note in verdict.limitations for line in _paragraph(note, width, "dim", "- ")]
+    blocks.append([[("Accuracy and limitations", "bold")], *limitations])
+    return [line for block in blocks for line in ([("", "")], *block)]
 
 
 def scene(profile: Profile) -> str:

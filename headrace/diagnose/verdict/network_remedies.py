@@ -12,9 +12,7 @@ NETWORK = (*LEARNING, Role.INFERENCE)
 FUSED_SAVES = 0.55  # of the optimizer's time: Adam(fused=True) on a CPU takes a third or less; clipping stays as it is
 SMALL = 20e6  # operations of an update that a GPU computes faster than its kernels launch (100 x 5 us, 40 TFLOP/s)
 USUAL_ROWS = 256  # assumed size of a minibatch that was not seen
-WAITING = (
-    0.7  # share of its computing time that a thread is on a core; below, more threads may cost more than they gain
-)
+WAITING = 0.7  # share of its computing time that a thread is on a core; below, fewer threads may be faster
 LARGER = 4  # factor of the proposed minibatch size
 
 
@@ -103,7 +101,7 @@ def fewer_copies(facts: Facts) -> Remedy | None:
     site, spent = facts.site(Role.COPY), facts.spent(Role.COPY)
     why = f"{facts.percent(spent)} of the time goes into copies between host and GPU and waiting for them{at(site)}."
     title = "Read from the GPU once per update, not once per step"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippets.copies(site), most=spent)
+    return remedy(facts, title, why, HALF_AN_HOUR, snippets.instead(site, snippets.READ_ONCE), most=spent)
 
 
 def use_a_gpu(facts: Facts) -> Remedy | None:

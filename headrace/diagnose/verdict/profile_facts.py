@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -184,7 +185,9 @@ class Facts:
     def env_on_cpu(self) -> float:
         """Share of the environment's time that it computes; below 1 where it sleeps or waits for a device."""
         lanes = self.training_lanes
-        return min(_on_cpu(lanes, Role.ENVIRONMENT) + self.queued(lanes), 1.0)  # as if it had always had a core
+        return min(
+            self.on_cpu(Role.ENVIRONMENT, lanes=lanes) + self.queued(lanes), 1.0
+        )  # as if it had always had a core
 
     def queued(self, lanes: Sequence[Lane]) -> float:
         """Share of the lanes' time for which they were ready to run but had no core."""
@@ -203,9 +206,15 @@ class Facts:
         whole = max(counters.get("timed", 0.0), 1e-9)
         return {name[len(prefix) :]: spent / whole for name, spent in counters.items() if name.startswith(prefix)}
 
-    def on_cpu(self, *roles: Role) -> float:
-        """Share of the training thread's time in these roles that it was on a core."""
-        return _on_cpu([self.profile.training_thread], *roles)
+    def on_cpu(self, *roles: Role, lanes: Sequence[Lane] = ()) -> float:
+        """Share of the lanes' time in these roles that they were on a core; 1 if there is none.
+
+        lanes: the training thread where not given.
+        """
+        lanes = lanes or [self.profile.training_thread]
+        spans = [span for lane in lanes for span in lane.spans if span.role in roles]
+        total = sum(span.end - span.start for span in spans)
+        return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
 
     def uses(self, library: str) -> bool:
         """Whether the script imported a library."""
@@ -225,11 +234,9 @@ class Facts:
 
     def pools(self) -> dict[int, int]:
         """Pid -> number of active torch threads: pool threads and the thread that they work for."""
-        threads: dict[int, int] = {}
-        for lane in self.profile.lanes:
-            if lane.kind is Kind.POOL and lane.cpu_seconds > NOTICEABLE * self.total:
-                threads[lane.pid] = threads.get(lane.pid, 1) + 1
-        return threads
+        pools = (lane for lane in self.profile.lanes if lane.kind is Kind.POOL)
+        threads = Counter(lane.pid for lane in pools if lane.cpu_seconds > NOTICEABLE * self.total)
+        return {pid: number + 1 for pid, number in threads.items()}
 
 
 def overlaps(begin: float, end: float, columns: int) -> Iterator[tuple[int, float]]:
@@ -247,10 +254,3 @@ def binned(spans: Sequence[Span], start: float, end: float, columns: int) -> lis
         for column, inside in overlaps((span.start - start) / width, (span.end - start) / width, columns):
             shares[column][span.role] = shares[column].get(span.role, 0.0) + inside
     return shares
-
-
-def _on_cpu(lanes: Sequence[Lane], *roles: Role) -> float:
-    """Share of the lanes' time in these roles that they were on a core; 1 if there is none."""
-    spans = [span for lane in lanes for span in lane.spans if span.role in roles]
-    total = sum(span.end - span.start for span in spans)
-    return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0

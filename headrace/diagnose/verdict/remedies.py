@@ -14,15 +14,7 @@ from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import env_remedies, network_remedies, snippets
 from headrace.diagnose.verdict.profile_facts import Facts
-from headrace.diagnose.verdict.remedy import (
-    HALF_AN_HOUR,
-    MINUTE,
-    MINUTES,
-    Remedy,
-    remedy,
-    saved_waiting,
-    with_cold_caches,
-)
+from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
 
 LEAST_GAIN = 1.05  # remedies with a lower bound are not listed
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
@@ -68,7 +60,7 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
         return None
     (title, what), spent = LESS_OFTEN[role], facts.spent(role)
     why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
-    most, likely = with_cold_caches(facts, spent, COLD_AFTER_FILES), spent * (1 - 1 / RARER)
+    most, likely = spent + COLD_AFTER_FILES * (facts.total - spent), spent * (1 - 1 / RARER)
     return remedy(facts, title, why, MINUTES, snippets.less_often(facts, role), most=most, likely=likely)
 
 
@@ -77,7 +69,8 @@ def _data(facts: Facts) -> Remedy | None:
         return None
     site, spent = facts.site(Role.DATA), facts.spent(Role.DATA)
     why = f"{facts.percent(spent)} of the time goes into buffers, batches and conversions{at(site)}."
-    return remedy(facts, "Store the data in preallocated arrays", why, HALF_AN_HOUR, snippets.data(site), most=spent)
+    change = snippets.instead(site, snippets.ALLOCATE_ONCE)
+    return remedy(facts, "Store the data in preallocated arrays", why, HALF_AN_HOUR, change, most=spent)
 
 
 RULES: tuple[Callable[[Facts], Remedy | None], ...] = (

@@ -27,14 +27,10 @@ class Remedy:
     gain: float | None  # the expected gain; None where the profile cannot predict it
 
 
-def with_cold_caches(facts: Facts, spent: float, share: float) -> float:
-    """Seconds saved when `spent` go, and with them a share of all other time, which had cold caches afterwards."""
-    return spent + share * (facts.total - spent)
-
-
 def saved_waiting(facts: Facts, spent: float) -> tuple[float, float]:
     """The most seconds, and the likely ones, that are saved without `spent` seconds of waiting."""
-    return with_cold_caches(facts, spent, COLD_CACHES_AT_MOST), with_cold_caches(facts, spent, COLD_CACHES)
+    rest = facts.total - spent
+    return spent + COLD_CACHES_AT_MOST * rest, spent + COLD_CACHES * rest
 
 
 def remedy(

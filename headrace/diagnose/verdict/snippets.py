@@ -15,6 +15,12 @@ TORCH_THREADS = "torch.set_num_threads(1)   # right after `import torch`; or OMP
 STRAGGLER = """\
 # compare what its environment is given: another map, level or seed? is it the only one that renders, records or logs?
 # if it has to be slower, start the next step without waiting for it (asynchronous sampling)"""
+READ_ONCE = """\
+losses.append(loss.detach())   # instead of loss.item()
+mean = torch.stack(losses).mean().item()   # once"""
+ALLOCATE_ONCE = """\
+buffer = np.empty((steps, envs, *shape), np.float32)   # once
+buffer[step] = observations   # not a list"""
 LESS_OFTEN = {  # role -> with Stable-Baselines3, and otherwise
     Role.LOGGING: (
         "model.learn(..., log_interval=10)   # and in callbacks: if self.n_calls % 1000 == 0: self.logger.dump(...)",
@@ -111,22 +117,9 @@ def device(facts: Facts, name: str) -> str:
     return _for_library(facts, sb3, f'device = torch.device("{name}")')
 
 
-def copies(site: Site | None) -> str:
-    """Read results once, all together."""
-    return _found(site) + (
-        "losses.append(loss.detach())   # instead of loss.item()\nmean = torch.stack(losses).mean().item()   # once"
-    )
-
-
-def data(site: Site | None) -> str:
-    """Allocate arrays once."""
-    return _found(site) + (
-        "buffer = np.empty((steps, envs, *shape), np.float32)   # once\nbuffer[step] = observations   # not a list"
-    )
-
-
-def _found(site: Site | None) -> str:
-    return f"# found at {site.file}:{site.line}: {site.text}\n" if site else ""
+def instead(site: Site | None, code: str) -> str:
+    """The line that was found, if it is known, and the code to write instead."""
+    return (f"# found at {site.file}:{site.line}: {site.text}\n" if site else "") + code
 
 
 def without(site: Site | None, otherwise: str) -> str:

@@ -21,10 +21,7 @@ UNBOUNDED = 50.0  # a bound as high as this has no meaning
 UNKNOWN = 0.25  # share of the time in code of unknown role, above which the headline names it
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
-SINGLE_ROLES = (
-    *(Role.INFERENCE, Role.COPY, Role.LAUNCH, Role.EVALUATION, Role.DATA, Role.LOGGING, Role.SAVING, Role.IDLE),
-    Role.OTHER,
-)
+SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
 
 
 @dataclass(frozen=True)
