@@ -73,26 +73,26 @@ class PettingZooEnv(InlineEnv):
         if self._reset_all:
             self._valid[t, self._columns] = self._reset_all = False
         actions = [cast(column[t]) for cast, column in zip(self._casters, self._action, strict=True)]
-        for index, live in enumerate(self._valid[t, self._columns].tolist()):
-            if any(live):
-                if not self._attempt(self._step_one, index, t, (live, actions)):
+        for index, valid in enumerate(self._valid[t, self._columns].tolist()):
+            if any(valid):
+                if not self._attempt(self._step_one, index, t, (valid, actions)):
                     self._cut_off(index, t)
             else:
                 while not self._attempt(self._reset_one, index, t):
                     pass
 
     def _step_one(self, index: int, t: int, action: tuple[list[bool], list[np.ndarray]]) -> None:
-        live, actions = action
+        valid, actions = action
         actions_by_agent = {
             place.agent: actions[place.group][place.offset + index]
-            for place, acts in zip(self._places, live, strict=True)
+            for place, acts in zip(self._places, valid, strict=True)
             if acts
         }
         outcome = self.envs[index].step(actions_by_agent)
         if not (isinstance(outcome, tuple) and len(outcome) == 5 and all(isinstance(x, Mapping) for x in outcome)):
             raise TypeError(f"step() gave {outcome!r}: it must give five dicts by agent: {', '.join(OUTCOME)}")
         here, seen = set(self.envs[index].agents), outcome[0]
-        for number, (place, acts) in enumerate(zip(self._places, live, strict=True)):
+        for number, (place, acts) in enumerate(zip(self._places, valid, strict=True)):
             if acts:
                 self._took_part(number, index, t, outcome, place.agent in here)
             else:

@@ -116,10 +116,10 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         envs = torch.tensor(self._started)
         self._started = []
         rows = torch.from_numpy(self._row)[envs]
-        live = rollout.valid[rows, envs] & ~self._to_reset[envs]
-        rollout.valid[rows, envs] = live
+        valid = rollout.valid[rows, envs] & ~self._to_reset[envs]
+        rollout.valid[rows, envs] = valid
         self._to_reset[envs] = False
-        steps = live | self._ended[envs]  # after an ending EnvPool resets by itself
+        steps = valid | self._ended[envs]  # after an ending EnvPool resets by itself
         if not bool(steps.all()):
             self._begin(envs[~steps].numpy())
             rows, envs = rows[steps], envs[steps]
@@ -170,9 +170,9 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         assert rollout is not None
         rows = torch.from_numpy(self._row)[envs]
         here, after = (rows, envs), (rows + 1, envs)
-        live = rollout.valid[here]
-        reward = torch.where(live, outcome.reward, 0)
-        terminated, truncated = outcome.terminated & live, outcome.truncated & live
+        valid = rollout.valid[here]
+        reward = torch.where(valid, outcome.reward, 0)
+        terminated, truncated = outcome.terminated & valid, outcome.truncated & valid
         ended = terminated | truncated
         returns, lengths = self._returns[envs], self._lengths[envs]
         self._put(rollout.observation, after, outcome.observation)
@@ -180,10 +180,10 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         self._put(rollout.reward, here, reward if self.clip_reward is None else reward.clamp(*self.clip_reward))
         self._put(rollout.terminated, here, terminated)
         self._put(rollout.truncated, here, truncated)
-        self._put(rollout.episode_return, here, returns * ~live)
-        self._put(rollout.episode_length, here, lengths * ~live)
-        self._returns[envs] = (returns + reward) * live
-        self._lengths[envs] = (lengths + 1) * live
+        self._put(rollout.episode_return, here, returns * ~valid)
+        self._put(rollout.episode_length, here, lengths * ~valid)
+        self._returns[envs] = (returns + reward) * valid
+        self._lengths[envs] = (lengths + 1) * valid
         self._ended[envs] = ended
 
     def _put(self, columns: Value, place: tuple[Tensor, Tensor], values: Value) -> None:
