@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from headrace.data.rollout import Rollout
+from headrace.envs import Env
 
 
-class AsyncEnvs:
+class AsyncEnvs(Env):
     """See headrace.envs.base.Env. Gymnasium's own next-step autoreset is the rollout's."""
 
     backend = "subprocess"

@@ -18,6 +18,7 @@ from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete
+from headrace.envs import Env
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import measured_file
@@ -53,7 +54,7 @@ STEPS, EPOCHS = 32, 4
 COLUMNS = ("network", "weights", "placement", "threads", "minibatch_size", "sps", "sps_min", "sps_max")
 
 
-class Shown:
+class Shown(Env):
     """N environments whose observations lie ready: stepping them costs one copy."""
 
     name, backend = "Shown", "torch"

@@ -24,7 +24,8 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-OTHER_FILES = {  # the reader's, and one of Gymnasium's
+OTHER_FILES = {
+    "my_algorithm.py",  # the reader's, and one of Gymnasium's
     *("walk.py", "chase.py", "drift.py", "my_kernel.py", "my_policy.py", "train.py", "path/to/file.py", "file.py"),
     "discrete.py",
 }

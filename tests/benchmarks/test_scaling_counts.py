@@ -39,6 +39,6 @@ def test_the_best_of_each_kind_is_over_all_numbers_of_envs(scaling):
 
 
 def test_a_picture_shows_what_was_given_up(scaling, tmp_path):
-    scaling.picture(scaling.summary([row("rule", 8, 2.0), row("fixed", 8, None)]), tmp_path)
-    scaling.picture(scaling.summary([row("rule", 8, None), row("fixed", 8, None)]), tmp_path)
+    scaling.plot(scaling.summary([row("rule", 8, 2.0), row("fixed", 8, None)]), tmp_path)
+    scaling.plot(scaling.summary([row("rule", 8, None), row("fixed", 8, None)]), tmp_path)
     assert (tmp_path / "scaling.png").stat().st_size > 10_000
