@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.kernels.nn.dense import whole_vectors
 from headrace.kernels.nn.layout import BLOCK, DISCRETE, WIDTH
 from headrace.kernels.nn.mlp import forward, normalize
 from headrace.kernels.nn.policy_heads import refresh, sample
 from headrace.kernels.nn.simd import store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
-from headrace.kernels.runtime.work_queue import close, work_loop
+from headrace.kernels.runtime.work_queue import single_task
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
@@ -17,17 +18,11 @@ MAX_PARTS = U(8)
 
 
 @njit(**MERGED)
-def lanes_of(count):
-    """`count` samples of a block rounded up to whole vectors."""
-    return (count + WIDTH - _1) // WIDTH * WIDTH
-
-
-@njit(**MERGED)
 def forward_block(policy, observation, first, count, scratch):
     """The network's outputs for columns first ... first + count - 1 of the observation. Lanes left over repeat the
     last."""
     rows, stride = observation
-    lanes = lanes_of(count)
+    lanes = whole_vectors(count)
     for e in range(_0, lanes):
         n = first + (e if e < count else count - _1)
         for f in range(_0, policy.offsets.inputs):
@@ -40,17 +35,14 @@ def forward_block(policy, observation, first, count, scratch):
 def sample_block(policy, random, first, count, scratch):
     """Actions of a block after forward_block(), and their log_prob."""
     draws, rows, stride = random
-    offsets, lanes = policy.offsets, lanes_of(count)
+    offsets, lanes = policy.offsets, whole_vectors(count)
     at = offsets.samples + BLOCK
     for e in range(_0, lanes):
         n = first + (e if e < count else count - _1)
         for d in range(_0, draws):
             scratch[at + d * BLOCK + e] = rows[d * stride + n]
     for i in range(_0, lanes, WIDTH):
-        log_prob = sample(
-            policy.head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i, at, draws
-        )
-        store(scratch, offsets.samples + i, log_prob)
+        store(scratch, offsets.samples + i, sample(policy.head, scratch, offsets, i, at, draws))
 
 
 @njit(**MERGED)
@@ -89,7 +81,7 @@ def _act_part(part, worker, arguments):
         store_block(policy, scratch[worker], first, size, output)
 
 
-_run_task, _serve = work_loop(_act_part)
+_run = single_task(_act_part)
 
 
 @njit(**ENTRY)
@@ -102,10 +94,6 @@ def act(worker, state, policy, observation, random, count, output, scratch):
     action is written. scratch: float32, one row for each worker.
     """
     parts = min(MAX_PARTS, (count + BLOCK - _1) // BLOCK)
-    arguments = parts, policy, observation, random, count, output, scratch
     if worker == 0:
         refresh(policy.head, policy.parameters)
-        _run_task(state, parts, arguments)
-        close(state)
-    else:
-        _serve(worker, state, arguments)
+    _run(worker, state, parts, (parts, policy, observation, random, count, output, scratch))

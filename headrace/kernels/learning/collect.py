@@ -12,7 +12,7 @@ from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.nn.policy_heads import refresh
 from headrace.kernels.runtime.call_by_address import run, ticks
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
-from headrace.kernels.runtime.work_queue import close, work_loop
+from headrace.kernels.runtime.work_queue import single_task
 
 U = np.uint64
 _0, _1, _2, _3 = U(0), U(1), U(2), U(3)
@@ -20,15 +20,13 @@ LINE = U(8)  # 8-byte words of a cache line
 
 
 @njit(**MERGED)
-def _steps(policy, observation, random, output, shape, step, slots, block, scratch, spent):
+def _steps(block, worker, arguments, scratch):
     """All steps of a block of environments, and the values of the last observations."""
-    steps, envs = shape
-    entry, count, worker = step
-    first = block * BLOCK
+    _, policy, observation, random, output, (steps, envs), (entry, count), slots, _, spent = arguments
+    first, draws = block * BLOCK, random[0]
     size = min(BLOCK, envs - first)
     base, end = worker * count, (worker + _1) * count
     slots[end - _3], slots[end - _2] = first, first + size
-    draws = random[0]
     for t in range(_0, steps):
         started = ticks()
         forward_block(policy, observation, t * envs + first, size, scratch)
@@ -46,14 +44,13 @@ def _steps(policy, observation, random, output, shape, step, slots, block, scrat
 @njit(**INNER)
 def _collect_part(part, worker, arguments):
     """All steps of the blocks of a part."""
-    parts, policy, observation, random, output, shape, step, slots, scratch, spent = arguments
+    parts, _, _, _, _, shape, _, _, scratch, _ = arguments
     blocks = (shape[1] + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
-        mine = (step[0], step[1], worker)
-        _steps(policy, observation, random, output, shape, mine, slots, block, scratch[worker], spent)
+        _steps(block, worker, arguments, scratch[worker])
 
 
-_run_task, _serve = work_loop(_collect_part)
+_run = single_task(_collect_part)
 
 
 @njit(**ENTRY)
@@ -70,7 +67,4 @@ def collect(worker, state, policy, observation, random, output, shape, step, slo
     arguments = parts, policy, observation, random, output, shape, step, slots, scratch, spent
     if worker == 0:
         refresh(policy.head, policy.parameters)
-        _run_task(state, parts, arguments)
-        close(state)
-    else:
-        _serve(worker, state, arguments)
+    _run(worker, state, parts, arguments)

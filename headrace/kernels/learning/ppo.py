@@ -14,15 +14,15 @@ import math
 import numpy as np
 
 from headrace.kernels.learning.ppo_arguments import DONE, PART, PARTS, STEPS
-from headrace.kernels.nn.adam_step import adam, scales, squares
+from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, store_scale
 from headrace.kernels.nn.dense import add, clear
 from headrace.kernels.nn.layout import ACTOR, BLOCK, CRITIC, DISCRETE, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward, normalize
 from headrace.kernels.nn.policy_heads import backward as head_backward
 from headrace.kernels.nn.policy_heads import log_prob_entropy, refresh
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
-from headrace.kernels.nn.vector_math import exp
-from headrace.kernels.runtime.jit import ENTRY, INLINE, INNER, MERGED, njit
+from headrace.kernels.nn.vector_math import clamp, exp
+from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
 F, U = np.float32, np.uint64
@@ -53,13 +53,6 @@ def _gather(columns, offsets, scratch, order, first, count, weight):
             scratch[offsets.actions + c * BLOCK + e] = columns.action[c, row]
 
 
-@njit(**INLINE)
-def _clamp(x, size):
-    """x within +-size; NaN stays."""
-    x = select(x > size, splat(size), x)
-    return select(x < -size, splat(-size), x)
-
-
 @njit(**MERGED)
 def _value_loss(loss, value, old, returns):
     """Squared error of a value, in units of the critic's output, and its gradient."""
@@ -67,7 +60,7 @@ def _value_loss(loss, value, old, returns):
     square, grad = error * error, error * _TWO
     if loss.value_clip > _ZERO:
         moved = (value - old) / loss.scale
-        kept = _clamp(moved, loss.value_clip)
+        kept = clamp(moved, -loss.value_clip, loss.value_clip)
         error = kept + (old - returns) / loss.scale
         larger = error * error > square
         square = select(larger, error * error, square)
@@ -85,20 +78,15 @@ def _policy_loss(head, offsets, loss, scratch, gradient, sums):
     for i in range(_0, BLOCK, WIDTH):
         at = offsets.samples + i
         weight, advantage = load(scratch, at + WEIGHT), load(scratch, at + ADVANTAGE)
-        log_prob, entropy = log_prob_entropy(
-            head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i
-        )  # fmt: skip
+        log_prob, entropy = log_prob_entropy(head, scratch, offsets, i)
         log_ratio = log_prob - load(scratch, at + OLD_LOG_PROB)
         ratio = exp(log_ratio)
         change = ratio - _ONE
-        gain, clipped = ratio * advantage, (_clamp(change, loss.clip) + _ONE) * advantage
+        gain, clipped = ratio * advantage, (clamp(change, -loss.clip, loss.clip) + _ONE) * advantage
         worse = clipped < gain  # then the clipped gain counts, which does not depend on the ratio
         grad_log_prob = select(worse, splat(_ZERO), gain) * (_ZERO - weight)
         grad_entropy = weight * (-loss.entropy_coef)
-        head_backward(
-            head, scratch, offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies, i,
-            grad_log_prob, grad_entropy, gradient,
-        )  # fmt: skip
+        head_backward(head, scratch, offsets, i, grad_log_prob, grad_entropy, gradient)
         outside = select(change > loss.clip, splat(_ONE), select(change < -loss.clip, splat(_ONE), splat(_ZERO)))
         sums[POLICY] -= total(select(worse, clipped, gain) * weight)
         sums[ENTROPY] += total(entropy * weight)
@@ -121,23 +109,16 @@ def _critic_loss(offsets, loss, scratch, sums):
 @njit(**MERGED)
 def _differentiate(arguments, subnetwork, part, parts, scratch, gradient, sums):
     """A sub-network's gradient over a part of the minibatch: its blocks, one after another."""
-    first_layer, end, offset, count, outputs = arguments.subnetworks[subnetwork]
-    clear(gradient, offset, count)
+    first_layer, end, offset, length, outputs = arguments.subnetworks[subnetwork]
+    clear(gradient, offset, length)
     clear(sums, _0, U(len(sums)))
     layers, order = arguments.layers[first_layer:end], arguments.permutation[U(arguments.batch[_EPOCH])]
     start, size = U(arguments.batch[_START]), U(arguments.batch[_SIZE])
     blocks = (size + BLOCK - _1) // BLOCK
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
-        _gather(
-            arguments.columns,
-            arguments.offsets,
-            scratch,
-            order,
-            start + first,
-            min(BLOCK, size - first),
-            arguments.numbers[0],
-        )
+        count, weight = min(BLOCK, size - first), arguments.numbers[0]
+        _gather(arguments.columns, arguments.offsets, scratch, order, start + first, count, weight)
         normalize(arguments.normalizer, scratch)
         forward(layers, arguments.parameters, scratch, BLOCK)
         if outputs & U(ACTOR):
@@ -169,7 +150,7 @@ def _add_up(arguments, subnetwork, parts):
 @njit(**MERGED)
 def _step(arguments, subnetwork):
     """Adam's step of a sub-network's parameters."""
-    scale, eps = (arguments.numbers[1], arguments.numbers[2], arguments.numbers[3]), arguments.numbers[4]
+    scale, eps = load_scale(arguments.numbers, _1), arguments.numbers[4]
     for r in range(len(arguments.ranges)):
         owner, first, length = arguments.ranges[r]
         if owner == subnetwork:
@@ -228,7 +209,7 @@ def _next_task(arguments, number, settings, metrics):
         norm = math.sqrt(arguments.numbers[_SQUARES] + (arguments.numbers[_SQUARES + _1] if subnetworks > 1 else _ZERO))
         arguments.batch[STEPS] += 1
         scale = scales(norm, steps + arguments.batch[STEPS], learning_rate, max_norm)
-        arguments.numbers[1], arguments.numbers[2], arguments.numbers[3] = scale
+        store_scale(arguments.numbers, _1, scale)
         arguments.numbers[4] = eps
         arguments.batch[_TASK] = STEP
         return subnetworks

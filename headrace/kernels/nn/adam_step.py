@@ -9,6 +9,7 @@ import numpy as np
 from headrace.kernels.runtime.jit import INNER, njit
 
 F = np.float32
+_1, _2 = np.uint64(1), np.uint64(2)
 BETA1, BETA2 = 0.9, 0.999
 
 
@@ -28,6 +29,18 @@ def scales(norm, steps, learning_rate, max_norm):
     excess = norm / max_norm
     factor = 1.0 if excess <= 1.0 else 1.0 / excess  # NaN fails the comparison, and goes on to the parameters
     return F(factor), F(learning_rate / (1.0 - BETA1**steps)), F(1.0 / math.sqrt(1.0 - BETA2**steps))
+
+
+@njit(**INNER)
+def store_scale(numbers, index, scale):
+    """Store scales() at numbers[index] on."""
+    numbers[index], numbers[index + _1], numbers[index + _2] = scale
+
+
+@njit(**INNER)
+def load_scale(numbers, index):
+    """What store_scale() stored."""
+    return numbers[index], numbers[index + _1], numbers[index + _2]
 
 
 @njit(fastmath={"contract"}, **INNER)

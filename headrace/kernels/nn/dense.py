@@ -66,7 +66,7 @@ def _tile(rows: int, vectors: int) -> Callable[..., None]:
                     builder.store(fma_vector(builder, a, value, builder.load(sum_of)), sum_of)
         for own, one in zip(sums, places, strict=True):
             for sum_of, i in zip(own, one, strict=True):
-                store_vector(builder, builder.load(sum_of), target, i)
+                store_vector(builder, target, i, builder.load(sum_of))
 
     return tile
 
@@ -106,6 +106,12 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
                     _tile_1x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
                 r += _ONE
         e += BLOCK if wide else WIDTH
+
+
+@njit(**INNER)
+def whole_vectors(count):
+    """`count` rounded up to whole vectors."""
+    return (count + WIDTH - _ONE) // WIDTH * WIDTH
 
 
 @njit(**INNER)

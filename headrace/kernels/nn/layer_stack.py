@@ -10,12 +10,12 @@ import numpy as np
 
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import keeps_derivative
-from headrace.kernels.nn.dense import add, clear
+from headrace.kernels.nn.dense import add, clear, whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward
 from headrace.kernels.nn.simd import load, store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
-from headrace.kernels.runtime.work_queue import close, work_loop
+from headrace.kernels.runtime.work_queue import single_task
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
@@ -73,7 +73,7 @@ def _forward(part, worker, arguments):
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
         size = min(BLOCK, count - first)
-        lanes = BLOCK if keep else (size + WIDTH - _1) // WIDTH * WIDTH
+        lanes = BLOCK if keep else whole_vectors(size)
         _read(samples, first, size, stack.inputs, mine, _0)
         forward(stack.layers, parameters, mine, lanes)
         _write(mine, stack.output, first, size, stack.outputs, outputs)
@@ -99,8 +99,7 @@ def _backward(part, worker, arguments):
             _write(mine, stack.input_grad, first, size, stack.inputs, grad_samples)
 
 
-_run_forward, _serve_forward = work_loop(_forward)
-_run_backward, _serve_backward = work_loop(_backward)
+_run_forward, _run_backward = single_task(_forward), single_task(_backward)
 
 
 @njit(**ENTRY)
@@ -111,12 +110,7 @@ def evaluate(worker, state, stack, parameters, samples, outputs, scratch, kept):
     samples: (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row for each
     worker. kept: float32, where stack.keep a row for each block, which differentiate() reads.
     """
-    arguments = stack, parameters, samples, outputs, scratch, kept
-    if worker == 0:
-        _run_forward(state, stack.parts, arguments)
-        close(state)
-    else:
-        _serve_forward(worker, state, arguments)
+    _run_forward(worker, state, stack.parts, (stack, parameters, samples, outputs, scratch, kept))
 
 
 @njit(**ENTRY)
@@ -126,12 +120,8 @@ def differentiate(worker, state, stack, parameters, grads, scratch, kept, gradie
 
     grads: as samples in evaluate(). kept: as evaluate() left it. gradient: float32, a row for each part.
     """
-    arguments = stack, parameters, grads, scratch, kept, gradient, grad_samples
+    _run_backward(worker, state, stack.parts, (stack, parameters, grads, scratch, kept, gradient, grad_samples))
     if worker == 0:
-        _run_backward(state, stack.parts, arguments)
-        close(state)
         for p in range(_1, stack.parts):
             add(gradient[_0], gradient[p], _0, U(len(gradient[_0])))
         flatten_gradient(stack.layers, gradient[_0], flat)
-    else:
-        _serve_backward(worker, state, arguments)

@@ -10,9 +10,10 @@ import numpy as np
 
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activate, activation_backward, layer_norm, layer_norm_backward
-from headrace.kernels.nn.dense import add_dots, add_row_sums, clear, fill, multiply, transpose
+from headrace.kernels.nn.dense import add_dots, add_row_sums, clear, fill, multiply, transpose, whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.simd import load, select, splat, store
+from headrace.kernels.nn.simd import load, store
+from headrace.kernels.nn.vector_math import clamp
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
 ROWS = np.uint64(24)  # rows of a layer at a time: they are still in the first cache when they are needed again
@@ -21,21 +22,12 @@ _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
 
 @njit(**INNER)
-def _rounded(count):
-    """`count` rounded up to whole vectors."""
-    return (count + WIDTH - _ONE) // WIDTH * WIDTH
-
-
-@njit(**INNER)
 def normalize(normalizer, scratch):
     """Normalise the observation's block at scratch[0], in start. NaN stays."""
-    low, high = splat(-normalizer.limit), splat(normalizer.limit)
     for f in range(_ZERO, np.uint64(len(normalizer.center))):
         center, scale = normalizer.center[f], normalizer.scale[f]
         for i in range(f * BLOCK, (f + _ONE) * BLOCK, WIDTH):
-            x = (load(scratch, i) - center) * scale
-            x = select(x > high, high, x)
-            store(scratch, i, select(x < low, low, x))
+            store(scratch, i, clamp((load(scratch, i) - center) * scale, -normalizer.limit, normalizer.limit))
 
 
 @njit(**MERGED)
@@ -79,7 +71,7 @@ def backward(layers, transposed, parameters, scratch, gradient):
         activation_backward(layers[n, col.ACTIVATION], scratch, grad, output, derivative, outputs * BLOCK)
         norm, start = layers[n, col.NORM], layers[n, col.NORM_GRAD]
         if norm != col.NOWHERE:
-            bias = start + _rounded(outputs)
+            bias = start + whole_vectors(outputs)
             normalized = layers[n, col.NORMALIZED]
             layer_norm_backward(scratch, grad, outputs, normalized, parameters, norm, gradient, start, bias)
         if inputs * outputs <= FEW:
@@ -115,4 +107,4 @@ def flatten_gradient(layers, gradient, flat):
             if layers[n, col.NORM] != col.NOWHERE:
                 start = layers[n, col.NORM_GRAD] + o
                 flat[layers[n, col.NORM] + o] = gradient[start]
-                flat[layers[n, col.NORM_BIAS] + o] = gradient[start + _rounded(outputs)]
+                flat[layers[n, col.NORM_BIAS] + o] = gradient[start + whole_vectors(outputs)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.kernels.nn.layout import BLOCK, DISCRETE, SQUASHED
 from headrace.kernels.nn.simd import fma, load, select, splat, sqrt, store, total
-from headrace.kernels.nn.vector_math import exp, log, sincos, tanh
+from headrace.kernels.nn.vector_math import clamp, exp, log, sincos, tanh
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
 F = np.float32
@@ -71,15 +71,22 @@ def softmax(scratch, logits, probs, size, i):
     return entropy
 
 
+@njit(**INLINE)
+def _offsets(offsets):
+    """Offsets of blocks in scratch: outputs and probabilities with the rows of the actor's last layer, actions and
+    entropies with one for each component."""
+    return offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies
+
+
 @njit(**INNER)
-def log_prob_entropy(head, scratch, outputs, probs, actions, entropies, i):
+def log_prob_entropy(head, scratch, offsets, i):
     """(log_prob, entropy) of the sixteen samples from lane i on.
 
     DISCRETE: sums over choices of log p_action and of -sum of p_k log p_k. Others: sums over components of
     -distance^2 / 2 - log(deviation) - log(2 pi) / 2, of a SQUASHED minus log(1 - tanh^2) too, and of log(deviation)
-    + log(2 pi e) / 2. outputs, probs, actions, entropies: offsets of blocks in scratch; outputs and probs have the rows
-    of the actor's last layer, actions and entropies one for each component.
+    + log(2 pi e) / 2. offsets: layout.ScratchOffsets; probabilities go to its grad_logits.
     """
+    outputs, probs, actions, entropies = _offsets(offsets)
     log_prob, entropy = splat(_ZERO), splat(_ZERO)
     if head.kind == DISCRETE:
         first = _0
@@ -105,12 +112,13 @@ def log_prob_entropy(head, scratch, outputs, probs, actions, entropies, i):
 
 
 @njit(**INNER)
-def sample(head, scratch, outputs, probs, actions, entropies, i, random, draws):
+def sample(head, scratch, offsets, i, random, draws):
     """Write the actions of the sixteen samples from lane i on; returns their log_prob.
 
     random: offset of a block with one row for each draw, uniform in [0, 1). With no draws the most likely action is
     taken. The others as in log_prob_entropy().
     """
+    outputs, probs, actions, _ = _offsets(offsets)
     log_prob = splat(_ZERO)
     if head.kind == DISCRETE:
         first = _0
@@ -177,8 +185,7 @@ def _normal(scratch, random, c, pairs):
 @njit(**INLINE)
 def _inside(squashed):
     """A SQUASHED action in units of half the range, clipped to +-_MAX_TANH; NaN stays."""
-    squashed = select(squashed > _MAX_TANH, splat(_MAX_TANH), squashed)
-    return select(squashed < -_MAX_TANH, splat(-_MAX_TANH), squashed)
+    return clamp(squashed, -_MAX_TANH, _MAX_TANH)
 
 
 @njit(**INNER)
@@ -219,8 +226,9 @@ def _squashing(head, scratch, outputs, probs, entropies, c, i):
 
 
 @njit(**INNER)
-def backward(head, scratch, outputs, grads, actions, entropies, i, grad_log_prob, grad_entropy, gradient):
-    """The loss's gradient at the outputs, into the rows of grads, which hold the probs of log_prob_entropy() before.
+def backward(head, scratch, offsets, i, grad_log_prob, grad_entropy, gradient):
+    """The loss's gradient at the outputs, into the rows at offsets.grad_logits, which hold the probs of
+    log_prob_entropy() before.
 
     grad_log_prob = dL/d log_prob, grad_entropy = dL/dH. Gradients at log_std are added to gradient[c].
 
@@ -229,6 +237,7 @@ def backward(head, scratch, outputs, grads, actions, entropies, i, grad_log_prob
                 d log_prob / d log_std = distance^2 - 1    dH / d log_std = 1
     SQUASHED    as GAUSSIAN without the half range; dH has the gradients of _squashing() too
     """
+    outputs, grads, actions, entropies = _offsets(offsets)
     if head.kind == DISCRETE:
         first = _0
         for c in range(_0, np.uint64(len(head.sizes))):

@@ -17,7 +17,7 @@ from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNG
 from headrace.kernels.nn.simd import fma, load, splat, store
 from headrace.kernels.nn.vector_math import sigmoid, tanh
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
-from headrace.kernels.runtime.work_queue import close, work_loop
+from headrace.kernels.runtime.work_queue import single_task
 
 __all__ = ["RNNArguments", "RNNGradients", "backward", "forward"]
 
@@ -82,12 +82,8 @@ def _gru(cells, row, at, e):
     reset, update = sigmoid(load(cells.gate, gate)), sigmoid(load(cells.gate, gate + size))
     recurrent = load(cells.gate, gate + _2 * size)
     candidate = tanh(fma(reset, recurrent, load(cells.projected, gate + _2 * size)))
-    (
-        store(cells.gate, gate, reset),
-        store(cells.gate, gate + size, update),
-        store(cells.gate, gate + _2 * size, candidate),
-    )
-    store(cells.extra, row * size + e, recurrent)
+    store(cells.gate, gate, reset), store(cells.gate, gate + size, update)
+    store(cells.gate, gate + _2 * size, candidate), store(cells.extra, row * size + e, recurrent)
     return fma(update, load(cells.before, row * size + e) - candidate, candidate)
 
 
@@ -182,8 +178,7 @@ def _backward_part(number, worker, arguments):
             )  # fmt: skip
 
 
-_run_forward, _serve_forward = work_loop(_forward_part)
-_run_backward, _serve_backward = work_loop(_backward_part)
+_run_forward, _run_backward = single_task(_forward_part), single_task(_backward_part)
 
 
 @njit(**INNER)
@@ -196,18 +191,10 @@ def forward(worker, state, cells):
     """Fill gate, extra, before, cell and output of RNNArguments; of before and cell the first step is given.
 
     worker, state: as in headrace.kernels.learning.ppo.learn."""
-    if worker == 0:
-        _run_forward(state, _parts(cells), cells)
-        close(state)
-    else:
-        _serve_forward(worker, state, cells)
+    _run_forward(worker, state, _parts(cells), cells)
 
 
 @njit(**ENTRY)
 def backward(worker, state, cells, grads):
     """Fill gate and recurrent of RNNGradients, after forward()."""
-    if worker == 0:
-        _run_backward(state, _parts(cells), (cells, grads))
-        close(state)
-    else:
-        _serve_backward(worker, state, (cells, grads))
+    _run_backward(worker, state, _parts(cells), (cells, grads))

@@ -77,8 +77,8 @@ def load_vector(builder: ir.IRBuilder, data: ir.Value, index: ir.Value) -> ir.Va
     return builder.load(builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), align=4)
 
 
-def store_vector(builder: ir.IRBuilder, value: ir.Value, data: ir.Value, index: ir.Value) -> None:
-    """Store a vector at data[index]."""
+def store_vector(builder: ir.IRBuilder, data: ir.Value, index: ir.Value, value: ir.Value) -> None:
+    """Store a vector at data[index], of a pointer to float32."""
     builder.store(value, builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), align=4)
 
 
@@ -114,27 +114,16 @@ _binary(operator.gt, mask, lambda b, x, y: b.fcmp_ordered(">", x, y))
 _binary(operator.eq, mask, lambda b, x, y: b.fcmp_ordered("==", x, y))
 
 
-@operation(lanes, ARRAY, types.uint64)
-def load(builder: ir.IRBuilder, array: ir.Value, index: ir.Value) -> ir.Value:
-    """The sixteen values from array[index] on, of a contiguous float32 array."""
-    return load_vector(builder, array, index)
-
-
-@operation(types.void, ARRAY, types.uint64, lanes)
-def store(builder: ir.IRBuilder, array: ir.Value, index: ir.Value, value: ir.Value) -> None:
-    """array[index], array[index + 1] ... = value."""
-    store_vector(builder, value, array, index)
+# load(array, index): the sixteen values from array[index] on, of a contiguous float32 array.
+# store(array, index, value): array[index], array[index + 1] ... = value.
+# splat(value): sixteen times the same float32. fma(x, y, z): x * y + z, rounded once.
+load = operation(lanes, ARRAY, types.uint64)(load_vector)
+store = operation(types.void, ARRAY, types.uint64, lanes)(store_vector)
+splat, fma = operation(lanes, types.float32)(broadcast), operation(lanes, lanes, lanes, lanes)(fma_vector)
 
 
 @operation(types.void, ARRAY, *[types.uint64] * 4)
-def transpose_16x16(
-    builder: ir.IRBuilder,
-    array: ir.Value,
-    source: ir.Value,
-    source_row: ir.Value,
-    target: ir.Value,
-    target_row: ir.Value,
-) -> None:
+def transpose_16x16(builder, array, source, source_row, target, target_row):  # type: ignore
     """array[target + j * target_row + i] = array[source + i * source_row + j], for i and j below 16.
 
     Four perfect shuffles of row i with row i + 8: each exchanges a bit of i with a bit of j.
@@ -149,19 +138,7 @@ def transpose_16x16(
         pairs = zip(rows[:8], rows[8:], strict=True)
         rows = [builder.shuffle_vector(x, y, ir.Constant(_words, half)) for x, y in pairs for half in halves]
     for j, row in enumerate(rows):
-        store_vector(builder, row, array, at(target, target_row, j))
-
-
-@operation(lanes, types.float32)
-def splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    """Sixteen times the same float32."""
-    return broadcast(builder, value)
-
-
-@operation(lanes, lanes, lanes, lanes)
-def fma(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
-    """x * y + z, rounded once."""
-    return fma_vector(builder, x, y, z)
+        store_vector(builder, array, at(target, target_row, j), row)
 
 
 @operation(lanes, lanes)

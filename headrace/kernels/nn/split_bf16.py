@@ -18,14 +18,11 @@ import numpy as np
 from llvmlite import ir
 from numba import types  # noqa: TID253
 from numba.core import cgutils  # noqa: TID253
-from numba.core.base import BaseContext  # noqa: TID253
-from numba.core.typing import Signature  # noqa: TID253
-from numba.extending import intrinsic  # noqa: TID253
 
 from headrace.kernels.nn.amx import TILE, TILE_SPAN
 from headrace.kernels.nn.layout import WIDTH
 from headrace.kernels.nn.simd import constant, lanes, load, store, transpose_16x16, vector
-from headrace.kernels.runtime.intrinsics import call_llvm, operation
+from headrace.kernels.runtime.intrinsics import ARRAY, LITERAL, call_llvm, operation
 from headrace.kernels.runtime.jit import INNER, njit
 
 U = np.uint64
@@ -53,46 +50,31 @@ def _even_odd(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Va
     return cgutils.pack_array(builder, [builder.shuffle_vector(first, second, order) for order in orders])
 
 
-def _tile(kind: types.Type) -> ir.Constant:
-    """A tile's number, which must be known when compiling."""
-    return ir.Constant(_byte, kind.literal_value)
-
-
-_Typed = tuple[Signature, Callable[..., ir.Value]]
+def _tile(number: int) -> ir.Constant:
+    """A tile as an operand of an instruction."""
+    return ir.Constant(_byte, number)
 
 
 def _mover(instruction: str) -> Callable[..., None]:
     """An intrinsic that copies between a tile and sixteen rows of sixteen words, `row` words apart, from array[index]
     on."""
 
-    @intrinsic(prefer_literal=True)
-    def move(typing: types.Type, tile: types.Type, array: types.Type, index: types.Type, row: types.Type) -> _Typed:
-        def generate(
-            context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple[ir.Value, ...]
-        ) -> ir.Value:
-            data = context.make_array(call.args[1])(context, builder, args[1]).data
-            start = builder.bitcast(builder.gep(data, [args[2]]), _pointer)
-            bytes_apart = builder.shl(args[3], ir.Constant(_long, 2))
-            call_llvm(builder, f"x86.{instruction}", ir.VoidType(), _tile(tile), start, bytes_apart)
-            return context.get_dummy_value()
+    @operation(types.void, LITERAL, ARRAY, types.uint64, types.uint64)
+    def move(builder: ir.IRBuilder, tile: int, array: ir.Value, index: ir.Value, row: ir.Value) -> None:
+        start = builder.bitcast(builder.gep(array, [index]), _pointer)
+        bytes_apart = builder.shl(row, ir.Constant(_long, 2))
+        call_llvm(builder, f"x86.{instruction}", ir.VoidType(), _tile(tile), start, bytes_apart)
 
-        return types.void(tile, array, types.uint64, types.uint64), generate
-
-    return move  # type: ignore[no-any-return]
+    return move
 
 
 _load_tile, _store_tile = _mover("tileloadd64"), _mover("tilestored64")
 
 
-@intrinsic(prefer_literal=True)
-def _add_product(typing: types.Type, target: types.Type, left: types.Type, right: types.Type) -> _Typed:
+@operation(types.void, LITERAL, LITERAL, LITERAL)
+def _add_product(builder: ir.IRBuilder, target: int, left: int, right: int) -> None:
     """target += left times right, of tiles."""
-
-    def generate(context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple[ir.Value, ...]) -> ir.Value:
-        call_llvm(builder, "x86.tdpbf16ps", ir.VoidType(), *[_tile(kind) for kind in (target, left, right)])
-        return context.get_dummy_value()
-
-    return types.void(target, left, right), generate
+    call_llvm(builder, "x86.tdpbf16ps", ir.VoidType(), *map(_tile, (target, left, right)))
 
 
 @operation(types.void)

@@ -15,7 +15,7 @@ from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activate, activation_backward
 from headrace.kernels.nn.adam_step import BETA1, BETA2, squares
 from headrace.kernels.nn.amx import TILE_SPAN, processor_has_tiles
-from headrace.kernels.nn.dense import add_row_sums, clear, fill, multiply, transpose
+from headrace.kernels.nn.dense import add_row_sums, clear, fill, multiply, transpose, whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import load, sqrt, store
 from headrace.kernels.nn.stepwise_amx import (
@@ -60,15 +60,8 @@ def forward(layers, parameters, packed, scratch):
 @njit(**INNER)
 def pull_back(layers, n, scratch):
     """Layer n's output_grad in a block: from the gradient after the activation to that before it."""
-    size = layers[n, col.OUTPUTS] * BLOCK
-    activation_backward(
-        layers[n, col.ACTIVATION],
-        scratch,
-        layers[n, col.OUTPUT_GRAD],
-        layers[n, col.OUTPUT],
-        layers[n, col.ACTIVATION_GRAD],
-        size,
-    )
+    output, grad, derivative = layers[n, col.OUTPUT], layers[n, col.OUTPUT_GRAD], layers[n, col.ACTIVATION_GRAD]
+    activation_backward(layers[n, col.ACTIVATION], scratch, grad, output, derivative, layers[n, col.OUTPUTS] * BLOCK)
 
 
 @njit(**INNER)
@@ -100,18 +93,9 @@ def backward(layers, parameters, packed, scratch, first):
 @njit(**INNER)
 def transpose_factor(layers, n, scratch):
     """Transpose one factor of a layer's gradient in a block, after backward(): samples become rows."""
-    if layers[n, col.COLUMN_STRIDE] == _1:
-        transpose(
-            scratch, layers[n, col.SOURCE], layers[n, col.INPUTS], layers[n, col.TRANSPOSED], layers[n, col.STRIDE]
-        )
-    else:
-        transpose(
-            scratch,
-            layers[n, col.OUTPUT_GRAD],
-            layers[n, col.OUTPUTS],
-            layers[n, col.TRANSPOSED],
-            layers[n, col.STRIDE],
-        )
+    straight = layers[n, col.COLUMN_STRIDE] == _1
+    factor, rows = (col.SOURCE, col.INPUTS) if straight else (col.OUTPUT_GRAD, col.OUTPUTS)
+    transpose(scratch, layers[n, factor], layers[n, rows], layers[n, col.TRANSPOSED], layers[n, col.STRIDE])
 
 
 @njit(**INNER)
@@ -156,17 +140,19 @@ def adam_with_target(weights, start, gradient, g, count, scale, eps, tau):
 
 @njit(**INNER)
 def _sizes(layers, n, first):
-    """Of a weight chunk: its rows, their length, and the distance of two rows of its gradient."""
+    """Of a weight chunk: its rows, their length, the distance of two rows of its gradient, and its offset in the
+    parameters."""
     straight = layers[n, col.COLUMN_STRIDE] == _1
     inputs, outputs = layers[n, col.INPUTS], layers[n, col.OUTPUTS]
     chunk = CHUNK_ROWS if layers[n, col.PACKED] == col.NOWHERE else TILE_SPAN
-    return min(chunk, (outputs if straight else inputs) - first), inputs if straight else outputs, layers[n, col.STRIDE]
+    major, minor = (outputs, inputs) if straight else (inputs, outputs)
+    return min(chunk, major - first), minor, layers[n, col.STRIDE], layers[n, col.WEIGHT] + first * minor
 
 
 @njit(**INNER)
 def _weight_gradient(layers, n, first, scratch, buffer):
     """The gradient of a chunk of layer n's weights, from row `first` on, over blocks, the rows of scratch."""
-    rows, _, stride = _sizes(layers, n, first)
+    rows, _, stride, _ = _sizes(layers, n, first)
     source = layers[n, col.OUTPUT_GRAD] if layers[n, col.COLUMN_STRIDE] == _1 else layers[n, col.SOURCE]
     clear(buffer, _0, rows * stride)
     for b in range(_0, U(len(scratch))):
@@ -180,7 +166,7 @@ def _weight_gradient(layers, n, first, scratch, buffer):
 @njit(**INNER)
 def _bias_gradient(layers, n, scratch, buffer):
     outputs = layers[n, col.OUTPUTS]
-    clear(buffer, _0, (outputs + WIDTH - _1) // WIDTH * WIDTH)
+    clear(buffer, _0, whole_vectors(outputs))
     for b in range(_0, U(len(scratch))):
         add_row_sums(scratch[b], layers[n, col.OUTPUT_GRAD], outputs, buffer, _0)
 
@@ -196,8 +182,7 @@ def pack_chunk(layers, n, first, parameters, packed, both):
 def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, tau):
     """Gradient, over blocks, the rows of scratch, and Adam's step of a chunk of layer n's weights, from row `first` on;
     with the first chunk of the biases too. buffer: float32 for a gradient."""
-    rows, minor, stride = _sizes(layers, n, first)
-    start = layers[n, col.WEIGHT] + first * minor
+    rows, minor, stride, start = _sizes(layers, n, first)
     if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
         differentiate_tiles(layers, n, first, U(len(scratch)), weights.packed, buffer)
     else:
@@ -218,8 +203,7 @@ def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, ta
 @njit(**INNER)
 def chunk_gradient(layers, n, first, scratch, buffer, gradient):
     """Write the gradient of a chunk in the parameters' order; returns the sum of its squares."""
-    rows, minor, stride = _sizes(layers, n, first)
-    start = layers[n, col.WEIGHT] + first * minor
+    rows, minor, stride, start = _sizes(layers, n, first)
     _weight_gradient(layers, n, first, scratch, buffer)
     for r in range(_0, rows):
         for i in range(_0, minor):
@@ -236,10 +220,7 @@ def chunk_gradient(layers, n, first, scratch, buffer, gradient):
 @njit(**INNER)
 def chunk_step(layers, n, first, gradient, weights, scale, eps):
     """Adam's step of a chunk, from a gradient in the parameters' order."""
-    rows, minor, _ = _sizes(layers, n, first)
-    start = layers[n, col.WEIGHT] + first * minor
+    (rows, minor, _, start), bias = _sizes(layers, n, first), layers[n, col.BIAS]
     adam_with_target(weights, start, gradient, start, rows * minor, scale, eps, F(0))
     if first == _0:
-        adam_with_target(
-            weights, layers[n, col.BIAS], gradient, layers[n, col.BIAS], layers[n, col.OUTPUTS], scale, eps, F(0)
-        )
+        adam_with_target(weights, bias, gradient, bias, layers[n, col.OUTPUTS], scale, eps, F(0))

@@ -26,19 +26,17 @@ def forward_tiles(layers, n, parameters, packed, scratch):
     """Outputs of layer n of a block."""
     inputs, outputs, factor = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.PACKED_SAMPLES]
     tiles = inputs // TILE_SPAN
-    pack(
-        scratch, layers[n, col.SOURCE], BLOCK, BLOCK, inputs, False, False, scratch, factor, tiles * _BLOCK_TILES, tiles
-    )
+    plane, source = tiles * _BLOCK_TILES, layers[n, col.SOURCE]
+    pack(scratch, source, BLOCK, BLOCK, inputs, False, False, scratch, factor, plane, tiles)
     for r in range(_0, outputs, TILE_SPAN):
         start = layers[n, col.OUTPUT] + r * BLOCK
         fill(scratch, start, TILE_SPAN, parameters, layers[n, col.BIAS] + r)
         multiply_tiles(
             packed, layers[n, col.PACKED] + r // WIDTH * tiles * TILE, inputs * outputs // _2,
-            scratch, factor, tiles * _BLOCK_TILES, tiles, BLOCK, scratch, start, BLOCK,
+            scratch, factor, plane, tiles, BLOCK, scratch, start, BLOCK,
         )  # fmt: skip
-        activate(
-            layers[n, col.ACTIVATION], scratch, start, layers[n, col.ACTIVATION_GRAD] + r * BLOCK, TILE_SPAN * BLOCK
-        )
+        derivative = layers[n, col.ACTIVATION_GRAD] + r * BLOCK
+        activate(layers[n, col.ACTIVATION], scratch, start, derivative, TILE_SPAN * BLOCK)
 
 
 @njit(**INNER)
@@ -46,25 +44,14 @@ def backward_tiles(layers, n, packed, scratch):
     """Gradients at the inputs of layer n of a block."""
     inputs, outputs, factor = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.PACKED_SAMPLES]
     tiles, size = outputs // TILE_SPAN, inputs * outputs // _2
-    pack(
-        scratch,
-        layers[n, col.OUTPUT_GRAD],
-        BLOCK,
-        BLOCK,
-        outputs,
-        False,
-        False,
-        scratch,
-        factor,
-        tiles * _BLOCK_TILES,
-        tiles,
-    )
+    plane, grad = tiles * _BLOCK_TILES, layers[n, col.OUTPUT_GRAD]
+    pack(scratch, grad, BLOCK, BLOCK, outputs, False, False, scratch, factor, plane, tiles)
     for i in range(_0, inputs, TILE_SPAN):
         start = layers[n, col.SOURCE_GRAD] + i * BLOCK
         clear(scratch, start, TILE_SPAN * BLOCK)
         multiply_tiles(
             packed, layers[n, col.PACKED] + _3 * size + i // WIDTH * tiles * TILE, size,
-            scratch, factor, tiles * _BLOCK_TILES, tiles, BLOCK, scratch, start, BLOCK,
+            scratch, factor, plane, tiles, BLOCK, scratch, start, BLOCK,
         )  # fmt: skip
 
 
@@ -80,9 +67,8 @@ def _gradient_offsets(layers, n, blocks):
 def pack_gradient(layers, n, scratch, packed, b, blocks):
     """Pack the factors of layer n's gradient: the samples of the b-th block."""
     left, right, left_plane, right_plane = _gradient_offsets(layers, n, blocks)
-    major, minor = (
-        (col.OUTPUT_GRAD, col.SOURCE) if layers[n, col.COLUMN_STRIDE] == _1 else (col.SOURCE, col.OUTPUT_GRAD)
-    )
+    straight = layers[n, col.COLUMN_STRIDE] == _1
+    major, minor = (col.OUTPUT_GRAD, col.SOURCE) if straight else (col.SOURCE, col.OUTPUT_GRAD)
     columns, tiles = layers[n, col.STRIDE], blocks * BLOCK // TILE_SPAN
     rows, at = layers[n, col.INPUTS] * layers[n, col.OUTPUTS] // columns, b * (BLOCK // TILE_SPAN) * TILE
     pack(scratch, layers[n, major], BLOCK, rows, BLOCK, True, True, packed, left + at, left_plane, tiles)

@@ -131,19 +131,15 @@ def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Type, ...]], ann
     missing = {name: types for name, types in wanted.items() if types not in getattr(module, name).overloads}
     signature = hashlib.sha256(repr(sorted(missing.items())).encode()).hexdigest()[:8]
     done = folder() / f"{module.__name__}.{signature}.done"
-    if done.exists() or not missing:
-        _compile(module, missing)
+    if not missing:
         return
-    with locked(folder() / f"{module.__name__}.lock"):
+    with contextlib.nullcontext() if done.exists() else locked(folder() / f"{module.__name__}.lock"):
         if not done.exists():
             print(announcement, file=sys.stderr, flush=True)
-        _compile(module, missing)
-        write(done, b"")
-
-
-def _compile(module: ModuleType, wanted: Mapping[str, tuple[Type, ...]]) -> None:
-    for name, types in wanted.items():
-        getattr(module, name).compile(types)
+        for name, types in missing.items():
+            getattr(module, name).compile(types)
+        if not done.exists():
+            write(done, b"")
 
 
 def write(path: Path, content: bytes) -> None:

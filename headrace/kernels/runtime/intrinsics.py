@@ -12,11 +12,13 @@ from numba.core.base import BaseContext  # noqa: TID253
 from numba.core.typing import Signature  # noqa: TID253
 from numba.extending import intrinsic  # noqa: TID253
 
-ARRAY = None  # an operand of operation(): an array of any type, given to emit() as the pointer to its data
+# operands of operation(): an array of any type, given to emit() as the pointer to its data; a number known when
+# compiling, given as an int
+ARRAY, LITERAL = "array", "literal"
 Emit = Callable[..., ir.Value | None]
 
 
-def operation(result: types.Type, *operands: types.Type | None) -> Callable[[Emit], Callable[..., ir.Value]]:
+def operation(result: types.Type, *operands: types.Type | str) -> Callable[[Emit], Callable[..., ir.Value]]:
     """Make an intrinsic of emit(builder, *values), which gives the result's value, or None for types.void.
 
     Arguments are converted to the operands' types.
@@ -24,15 +26,17 @@ def operation(result: types.Type, *operands: types.Type | None) -> Callable[[Emi
 
     def decorate(emit: Emit) -> Callable[..., ir.Value]:
         def define(typing: types.Type, *given: types.Type) -> tuple[Signature, Callable[..., ir.Value]]:
-            kinds = [own if kind is ARRAY else kind for kind, own in zip(operands, given, strict=True)]
+            kinds = [own if isinstance(kind, str) else kind for kind, own in zip(operands, given, strict=True)]
 
             def generate(
                 context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple[ir.Value, ...]
             ) -> ir.Value:
-                values = [
-                    context.make_array(own)(context, builder, value).data if kind is ARRAY else value
-                    for kind, own, value in zip(operands, call.args, args, strict=True)
-                ]
+                values = list(args)
+                for i, (kind, own) in enumerate(zip(operands, call.args, strict=True)):
+                    if kind is ARRAY:
+                        values[i] = context.make_array(own)(context, builder, args[i]).data
+                    elif kind is LITERAL:
+                        values[i] = own.literal_value
                 found = emit(builder, *values)
                 return context.get_dummy_value() if found is None else found
 
@@ -43,7 +47,7 @@ def operation(result: types.Type, *operands: types.Type | None) -> Callable[[Emi
         parameters[0] = parameters[0].replace(name="typing")
         define.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         define.__name__, define.__doc__ = emit.__name__, emit.__doc__
-        return intrinsic(define)  # type: ignore[no-any-return]
+        return intrinsic(prefer_literal=LITERAL in operands)(define)  # type: ignore[no-any-return]
 
     return decorate
 

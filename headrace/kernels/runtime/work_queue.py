@@ -122,3 +122,18 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
             work(np.int64(worker), state, arguments)
 
     return run_task, serve
+
+
+def single_task(do: Callable[..., None]) -> Callable[..., None]:
+    """The body of a kernel that consists of one task: run(worker, state, parts, arguments), called by all threads."""
+    run_task, serve = work_loop(do)
+
+    @njit(**INNER)
+    def run(worker, state, parts, arguments):
+        if worker == 0:
+            run_task(state, parts, arguments)
+            close(state)
+        else:
+            serve(worker, state, arguments)
+
+    return run
