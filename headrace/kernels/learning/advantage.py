@@ -20,14 +20,14 @@ def gae(reward, value, next_value, terminated, truncated, advantage, gamma, gae_
         for n in range(U(envs)):
             future = F(0) if terminated[t, n] else next_value[t, n]
             ended = terminated[t, n] | truncated[t, n]
-            following = F(0) if back == U(0) else advantage[t + U(1), n]
+            next_advantage = F(0) if back == U(0) else advantage[t + U(1), n]
             delta = (reward[t, n] + discount * future) - value[t, n]
-            advantage[t, n] = delta + (F(0) if ended else decay) * following
+            advantage[t, n] = delta + (F(0) if ended else decay) * next_advantage
 
 
 @njit(**ENTRY)
-def explained(prediction, target, valid, share):
-    """share[0]: how much of the variance of target a prediction explains over valid entries; all [T, N]."""
+def explained(prediction, target, valid, fraction):
+    """fraction[0]: the fraction of the variance of target that a prediction explains over valid entries; all [T, N]."""
     steps, envs = valid.shape
     count, mean_target, mean_error, origin = 0.0, 0.0, 0.0, F(0)
     for t in range(U(steps)):
@@ -46,4 +46,4 @@ def explained(prediction, target, valid, share):
             if valid[t, n]:
                 of_target += (target[t, n] - origin - mean_target) ** 2
                 of_error += (target[t, n] - prediction[t, n] - mean_error) ** 2
-    share[0] = F(1.0 - of_error / of_target) if of_target > 0.0 else F(0)
+    fraction[0] = F(1.0 - of_error / of_target) if of_target > 0.0 else F(0)

@@ -95,20 +95,20 @@ def _run(arguments, state, task, layer, parts):
 
 
 @njit(**INNER)
-def _best(arguments, following, block, i):
+def _best(arguments, next_values, block, i):
     """The value of the next actions: the target network's largest, or (double DQN, van Hasselt et al. 2016) its value
     of the action that the network prefers. Ties: the first."""
-    value = load(arguments.target_values, following + i)
+    value = load(arguments.target_values, next_values + i)
     if arguments.double:
         output = arguments.layers[-1, col.OUTPUT]
         top = load(arguments.scratch[block], output + i)
         for k in range(_1, arguments.actions):
             own = load(arguments.scratch[block], output + k * BLOCK + i)
-            value = select(own > top, load(arguments.target_values, following + k * BLOCK + i), value)
+            value = select(own > top, load(arguments.target_values, next_values + k * BLOCK + i), value)
             top = select(own > top, own, top)
         return value
     for k in range(_1, arguments.actions):
-        other = load(arguments.target_values, following + k * BLOCK + i)
+        other = load(arguments.target_values, next_values + k * BLOCK + i)
         value = select(other > value, other, value)
     return value
 
@@ -120,12 +120,12 @@ def _loss(arguments, g):
     output, grad_output = arguments.layers[-1, col.OUTPUT], arguments.layers[-1, col.OUTPUT_GRAD]
     for b in range(_0, arguments.blocks):
         scratch, row = arguments.scratch[b], (g * arguments.blocks + b) * BLOCK
-        following = ((g - U(arguments.task[_FIRST])) * arguments.blocks + b) * arguments.actions * BLOCK
+        next_values = ((g - U(arguments.task[_FIRST])) * arguments.blocks + b) * arguments.actions * BLOCK
         for i in range(_0, BLOCK, WIDTH):
             at, action, value = row + i, load(arguments.action, row + i), splat(_ZERO)
             for k in range(_0, arguments.actions):
                 value = select(action == F(k), load(scratch, output + k * BLOCK + i), value)
-            best = _best(arguments, following, arguments.blocks + b, i)
+            best = _best(arguments, next_values, arguments.blocks + b, i)
             target = fma(load(arguments.discount, at), best, load(arguments.reward, at))
             error = target - value
             store(arguments.value, at, value), store(arguments.error, at, error)

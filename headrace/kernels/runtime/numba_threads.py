@@ -19,7 +19,7 @@ def gentle_threads() -> None:
     the environment is as it was afterwards; torch has a copy of its own. Call it before the first parallel kernel.
     """
     if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
-        return  # the user has decided
+        return  # set by the user
     os.environ["GOMP_SPINCOUNT"] = SPINS
     try:
         with contextlib.suppress(ImportError):  # Numba has other threads then
