@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 from functools import cache
-from typing import Any, NoReturn, get_type_hints
+from typing import NoReturn, get_type_hints
 
 from headrace.kernels.language import kinds, ops_scalar
 from headrace.kernels.language.expressions import DEBUG, Expressions
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, STATE, Array, describe
-from headrace.kernels.language.scope import MISSING, op_of
+from headrace.kernels.language.scope import MISSING, PythonObject, op_of
 from headrace.kernels.language.typed import Typed, call
 
 
@@ -43,7 +43,7 @@ class Calls:
             return self.of.program.helper(self.of.program, function, self.of, node)
         self._unknown_call(node, function)
 
-    def _unknown_call(self, node: ast.Call, function: Any) -> NoReturn:
+    def _unknown_call(self, node: ast.Call, function: PythonObject) -> NoReturn:
         name = ast.unparse(node.func)
         if function is print:
             self._fail(node, "print() cannot run in a compiled environment", DEBUG)

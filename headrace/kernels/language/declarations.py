@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
@@ -74,14 +74,13 @@ def _observation_space(of: _Class) -> tuple[Box, bool]:
 
 
 def _action_space(of: _Class) -> Space:
-    space: Any = getattr(of.cls, "action_space", None)
-    vector = isinstance(space, (Box, MultiDiscrete)) and len(space.shape) == 1 and min(space.shape) > 0
-    if not isinstance(space, Discrete) and not vector:
-        of.fail(
-            f"{of.cls.__name__}.action_space is {space}",
-            "Give Discrete(n), MultiDiscrete([n, m]) or a Box of one dimension",
-        )
-    return space
+    space = getattr(of.cls, "action_space", None)
+    if isinstance(space, Discrete):
+        return space
+    if isinstance(space, (Box, MultiDiscrete)) and len(space.shape) == 1 and min(space.shape) > 0:
+        return space
+    wrong = f"{of.cls.__name__}.action_space is {space}"
+    of.fail(wrong, "Give Discrete(n), MultiDiscrete([n, m]) or a Box of one dimension")
 
 
 def _max_steps(of: _Class) -> int | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 
 from headrace.kernels.language import kinds
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, PARAMS, STATE, U32, Array, Kind, Tuple, describe
 from headrace.kernels.language.program import Program
-from headrace.kernels.language.scope import MISSING, Scope
+from headrace.kernels.language.scope import MISSING, PythonObject, Scope
 from headrace.kernels.language.typed import CONVERSIONS, NUMBERS, Typed, call, index, pure
 
 DEBUG = "Inspect values in plain Python: headrace.single(cls) under a debugger"
@@ -56,7 +56,7 @@ class Expressions:
         return typed
 
     def _expression(self, node: ast.expr) -> Typed:
-        method: Callable[[Any], Typed] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        method: Callable[[ast.expr], Typed] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             wrong, instead = FORBIDDEN.get(
                 type(node), (f"`{ast.unparse(node)}`", "Write it in plain scalar arithmetic")
@@ -135,7 +135,7 @@ class Expressions:
                 )
         return kind  # type: ignore[return-value]
 
-    def _literal(self, value: Any, kind: Kind) -> ast.expr:
+    def _literal(self, value: float, kind: Kind) -> ast.expr:
         if kind == BOOL:
             return ast.Constant(bool(value))
         return call(CONVERSIONS[kind], ast.Constant(float(value) if kind == F32 else int(value)))  # type: ignore[index]
@@ -153,7 +153,7 @@ class Expressions:
             self.scope.fail(node, f"{node.id!r} is used before it has a value", "Assign it first")
         return Typed(ast.Name(self.program.local(node.id), ast.Load()), self.kinds[node.id])
 
-    def python(self, value: Any, node: ast.expr) -> Typed:
+    def python(self, value: PythonObject, node: ast.expr) -> Typed:
         """A Python object as a constant: a number, or numbers in an array, tuple or list."""
         shown = f"`{ast.unparse(node)}`"
         if isinstance(value, (bool, np.bool_)):

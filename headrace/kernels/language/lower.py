@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
@@ -31,7 +30,7 @@ def entry(program: Program, role: str, arguments: tuple[Kind, ...], returns: Kin
     return _lower(program, scope, f"env_{role}", arguments, returns, role).function
 
 
-def helper(program: Program, function: Callable[..., Any], caller: Expressions, node: ast.Call) -> Typed:
+def helper(program: Program, function: FunctionType, caller: Expressions, node: ast.Call) -> Typed:
     """A call of the user's own function, lowered for the kinds it is called with."""
     try:
         bound = inspect.signature(function).bind(*node.args, **{k.arg: k.value for k in node.keywords if k.arg})

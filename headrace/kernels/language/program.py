@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from headrace.kernels.language import kinds, ops_scalar
 from headrace.kernels.language.declarations import Declarations
 from headrace.kernels.language.ir import Field, Function, Param
 from headrace.kernels.language.kinds import Array, Kind
-from headrace.kernels.language.scope import Scope
+from headrace.kernels.language.scope import PythonObject, Scope
 from headrace.kernels.language.typed import CONVERSIONS, Typed
 
 # lowers a call of a user's function: (program, the function, the caller's expressions, the call) -> the call
-Helper = Callable[["Program", Callable[..., Any], Any, ast.Call], Typed]
+Helper = Callable[["Program", FunctionType, Any, ast.Call], Typed]
 
 # Names the lowered code speaks of itself: a user's local of that name gets an underscore.
 TAKEN = {name for name, item in vars(ops_scalar).items() if inspect.isfunction(item)}
@@ -55,15 +56,15 @@ class Program:
         self, cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declarations: Declarations, helper: Helper
     ) -> None:
         self.cls, self.state, self.params, self.declarations, self.helper = cls, state, params, declarations, helper
-        self.made: dict[Any, LoweredHelper] = {}
-        self.open: list[Any] = []  # being lowered now, to see recursion
+        self.made: dict[tuple[FunctionType, tuple[Kind, ...]], LoweredHelper] = {}
+        self.open: list[tuple[FunctionType, tuple[Kind, ...]]] = []  # being lowered now, to see recursion
         self.constants: dict[str, np.ndarray] = {}
 
     def local(self, name: str) -> str:
         """What a user's local name is called in the lowered code."""
         return name + "_" if name in TAKEN or name.startswith(("env_", "_part", "_index")) or name.isupper() else name
 
-    def constant(self, value: Any, scope: Scope, node: ast.expr) -> tuple[str, Kind]:
+    def constant(self, value: PythonObject, scope: Scope, node: ast.expr) -> tuple[str, Kind]:
         """A name for an array of numbers, and its kind."""
         try:
             array = np.asarray(value)

@@ -11,13 +11,14 @@ import functools
 import inspect
 import linecache
 import sys
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from headrace.kernels.language import kinds
 from headrace.kernels.language.declarations import read_declarations
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR, Field, Param
 from headrace.kernels.language.lower import lower
+from headrace.kernels.language.scope import PythonObject
 
 
 def read(cls: type) -> EnvIR:
@@ -80,7 +81,7 @@ def _definition(cls: type) -> tuple[str, ast.ClassDef | None]:
     return file, nodes[0] if nodes else None
 
 
-def _hints(cls: type, owner: type, name: str, file: str, line: int) -> dict[str, Any]:
+def _hints(cls: type, owner: type, name: str, file: str, line: int) -> dict[str, PythonObject]:
     """Resolved annotations of a NamedTuple inside the class, in the user's module or under postponed evaluation."""
     scope = dict(getattr(cls.reset, "__globals__", {})) | dict(vars(sys.modules.get(owner.__module__, object)))  # type: ignore[attr-defined]
     try:
@@ -139,5 +140,5 @@ def _field_line(cls: type, owner: str, name: str, file: str, line: int) -> tuple
     return file, line
 
 
-def _shown(annotation: Any) -> str:
+def _shown(annotation: PythonObject) -> str:
     return getattr(annotation, "__name__", repr(annotation))

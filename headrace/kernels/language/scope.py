@@ -7,15 +7,15 @@ import builtins
 import inspect
 import math
 import textwrap
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any, NoReturn
+from types import FunctionType, ModuleType
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from headrace.kernels.language import ops_scalar
 from headrace.kernels.language.errors import EnvError
 
+PythonObject: TypeAlias = Any  # whatever a name in the user's file may stand for
 MISSING = object()
 # NumPy's and math's names of ops that have another name here; equal names need no entry.
 ALIASES = {"arctan2": "atan2", "pow": "power", "where": "select", "fabs": "abs", "absolute": "abs", "fmin": "min"}
@@ -26,7 +26,7 @@ PYTHON = {abs: "abs", min: "min", max: "max"}
 class Scope:
     """One function of the user's: its syntax tree, and the values of the names it does not bind itself."""
 
-    def __init__(self, function: Callable[..., Any], cls: type) -> None:
+    def __init__(self, function: FunctionType, cls: type) -> None:
         self.function, self.cls = function, cls
         self.file = inspect.getsourcefile(function) or "?"
         try:
@@ -51,7 +51,7 @@ class Scope:
         """Raise EnvError at a node."""
         raise EnvError(self.file, getattr(node, "lineno", self.line), wrong, instead)
 
-    def resolve(self, node: ast.AST) -> Any:
+    def resolve(self, node: ast.AST) -> PythonObject:
         """The Python object that a name or a dotted name stands for; MISSING where it begins with a local."""
         if isinstance(node, ast.Attribute):
             base = self.resolve(node.value)
@@ -73,14 +73,14 @@ class Scope:
             return getattr(builtins, node.id)
         self.fail(node, f"the name {node.id!r} is not defined", "Define or import it in this file")
 
-    def _closed(self, node: ast.Name) -> Any:
+    def _closed(self, node: ast.Name) -> PythonObject:
         try:
             return self.closure[node.id].cell_contents
         except ValueError:
             self.fail(node, f"the name {node.id!r} has no value yet", "Define it before the class")
 
 
-def op_of(function: Any) -> str | None:
+def op_of(function: PythonObject) -> str | None:
     """The name of the op that a callable means: an op itself, or the same function of math, NumPy or Python."""
     name = getattr(function, "__name__", "")
     if getattr(function, "__module__", None) == ops_scalar.__name__:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,10 +25,7 @@ class CompiledTarget(Protocol):
     num_envs: int
     first_env: int
     device: torch.device
-
-    @property
-    def seed(self) -> int | np.uint32:
-        """Of the last reset, 32 bits."""
+    seed: int  # of the last reset, 32 bits
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """As Env.reset: episode 0 of every environment, drawn with key (seed, RESET, environment, 0, 0)."""
@@ -44,8 +40,8 @@ class CompiledTarget(Protocol):
     def set_state(self, fields: Mapping[str, Tensor]) -> None:
         """Set the fields of State. The episode's number, length and return stay."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor | int]:
         """Tensors and numbers that resume bit for bit: seed, packs, arrays, episode, length, running return."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor | int]) -> None:
         """Resume from state_dict()."""

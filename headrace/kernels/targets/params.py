@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 
+ParamValues: TypeAlias = Mapping[str, ArrayLike]  # name -> one number for all environments, or N of them
 
-def pack_params(ir: EnvIR, params: Mapping[str, Any], num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
+
+def pack_params(ir: EnvIR, params: ParamValues, num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """Parameters as arrays [P], or [P, N] where one has a value per environment: floats, integers, and which it is.
 
     Raises ValueError for a name that Params does not have, or a wrong number of values.

@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from headrace.core.rng import MASK
 from headrace.data.rollout import Rollout
-from headrace.kernels.language.ir import EnvIR
-from headrace.kernels.language.kinds import BOOL, U32
+from headrace.kernels.language.ir import EnvIR, Field
+from headrace.kernels.language.kinds import BOOL, STORAGE, U32
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8}
 DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch cannot count with uint16 and uint32
+Array = TypeVar("Array")  # what stands for an array field
 
 
 class TensorEnvs:
-    """What TorchEnvs and CudaEnvs share of headrace.kernels.targets.base.CompiledTarget."""
+    """What the targets share of headrace.kernels.targets.base.CompiledTarget.
 
-    def __init__(self, ir: EnvIR, floats: Tensor, integers: Tensor, arrays: Mapping[str, Tensor]) -> None:
-        """floats [S + A, N]: fields, the return of each of A agents; integers [S + 2, N]: fields, length, episode;
-        arrays [N, *shape]. N: environments."""
+    floats [S + A, N]: fields, the return of each of A agents; integers [S + 2, N]: fields, length, episode; arrays
+    [N, *shape]. N: environments. A subclass with another layout of floats and integers overrides packs, set_packs.
+    """
+
+    def __init__(
+        self, ir: EnvIR, num_envs: int, first_env: int, floats: Tensor, integers: Tensor, arrays: Mapping[str, Tensor]
+    ) -> None:
         self.ir, self.floats, self.integers, self.arrays = ir, floats, integers, arrays
-        self.device, self.num_envs, self.seed = floats.device, floats.shape[1], 0
+        self.num_envs, self.first_env, self.device, self.seed = num_envs, first_env, floats.device, 0
 
-    def fields(self, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
+    def packs(self) -> tuple[Tensor, Tensor]:
+        """floats and integers as [rows, N]; may be copies."""
+        return self.floats, self.integers
+
+    def set_packs(self, floats: Tensor, integers: Tensor) -> None:
+        """Copy floats and integers from [rows, N]."""
+        self.floats.copy_(floats)
+        self.integers.copy_(integers)
+
+    def fields(self, arrays: Mapping[str, Array]) -> tuple[Tensor | Array, ...]:
         """Fields of State in the user's order, as values: u32 in int64, booleans in bool; array fields as given."""
-        found = dict(arrays)
-        found |= {f.name: self.floats[k] for k, f in enumerate(self.ir.floats)}
-        found |= {f.name: read(self.integers[k], f.dtype) for k, f in enumerate(self.ir.integers)}
+        found: dict[str, Tensor | Array] = dict(arrays)
+        floats, integers = self.packs()
+        found |= {f.name: floats[k] for k, f in enumerate(self.ir.floats)}
+        found |= {f.name: read(integers[k], f.dtype) for k, f in enumerate(self.ir.integers)}
         return tuple(found[f.name] for f in self.ir.state)
 
-    def keep(self, values: tuple[Any, ...]) -> None:
-        """Store the scalar fields, by way of a copy: values may be views of other fields."""
-        floats, integers = self.floats.clone(), self.integers.clone()
+    def keep(self, values: Sequence[Tensor | float | None]) -> None:
+        """Store the scalar fields, by way of a copy: values may be views of other fields. None for array fields."""
+        floats, integers = (pack.clone() for pack in self.packs())
         rows = {f.name: floats[k] for k, f in enumerate(self.ir.floats)}
         rows |= {f.name: integers[k] for k, f in enumerate(self.ir.integers)}
         for field, value in zip(self.ir.state, values, strict=True):
-            if field.shape is None:
+            if field.shape is None and value is not None:
                 put(rows[field.name], value)
-        self.floats.copy_(floats)
-        self.integers.copy_(integers)
+        self.set_packs(floats, integers)
 
     def check(self, rollout: Rollout) -> None:
         """Raises ValueError for a rollout of another size or device."""
@@ -54,8 +68,8 @@ class TensorEnvs:
 
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields, [N] or [N, *shape], in their own dtype (u32 as int64, u16 as int32)."""
-        found = dict(zip((f.name for f in self.ir.state), self.fields(self.arrays), strict=True))
-        return {f.name: found[f.name].to(DTYPES[f.dtype], copy=True) for f in self.ir.state}
+        pairs = zip(self.ir.state, self.fields(self.arrays), strict=True)
+        return {f.name: value.to(DTYPES[f.dtype], copy=True) for f, value in pairs}
 
     def set_state(self, fields: Mapping[str, Tensor]) -> None:
         """Set the fields of State; the episode's number, length and return stay."""
@@ -63,24 +77,35 @@ class TensorEnvs:
             array.copy_(fields[name])
         self.keep(tuple(fields[f.name].to(self.device) for f in self.ir.state))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers that resume bit for bit. Other backends can load them too."""
-        tensors = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
-        return {"seed": self.seed} | {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+    def _tensors(self) -> dict[str, Tensor]:
+        floats, integers = self.packs()
+        return {"floats": floats, "integers": integers} | {f"array.{n}": a for n, a in self.arrays.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def state_dict(self) -> dict[str, Tensor | int]:
+        """Tensors and numbers that resume bit for bit. Other backends can load them too."""
+        tensors: dict[str, Tensor | int] = {n: tensor.contiguous().clone() for n, tensor in self._tensors().items()}
+        return {"seed": self.seed} | tensors
+
+    def load_state_dict(self, state: Mapping[str, Tensor | int]) -> None:
         """Resume from state_dict(). Raises ValueError where it is of other environments."""
-        targets = {"floats": self.floats, "integers": self.integers} | {f"array.{n}": a for n, a in self.arrays.items()}
-        for name, target in targets.items():
-            if name not in state or state[name].shape != target.shape:
-                found = list(state[name].shape) if name in state else "nothing"
+        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        for name, target in self._tensors().items():
+            if name not in tensors or tensors[name].shape != target.shape:
+                found = list(tensors[name].shape) if name in tensors else "nothing"
                 raise ValueError(
                     f"the saved state is of other environments: {name} is {found}, not {list(target.shape)} "
                     f"({self.num_envs} of {self.ir.name})"
                 )
-        for name, target in targets.items():
-            target.copy_(state[name])
+        self.set_packs(tensors["floats"], tensors["integers"])
+        for name, array in self.arrays.items():
+            array.copy_(tensors[f"array.{name}"])
         self.seed = int(state["seed"])
+
+
+def stored_dtype(field: Field) -> torch.dtype:
+    """The dtype an array field is stored in by compiled kernels."""
+    dtype: torch.dtype = getattr(torch, STORAGE[field.dtype].__name__.removesuffix("_"))
+    return dtype
 
 
 def read(words: Tensor, dtype: str) -> Tensor:
@@ -90,7 +115,7 @@ def read(words: Tensor, dtype: str) -> Tensor:
     return words != 0 if dtype == BOOL else words
 
 
-def put(target: Tensor, value: Any) -> None:
+def put(target: Tensor, value: Tensor | float) -> None:
     """Fill a tensor with a tensor or a number, converted."""
     if isinstance(value, Tensor):
         target.copy_(value)

@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import re
 
-import numpy as np
 import pytest
 import torch
 from helpers.kernel_envs import Medley, rollout
@@ -226,4 +225,4 @@ def test_wrong_arguments():
 
 def test_float32_is_kept_in_arrays_of_the_state():
     envs = CpuEnvs(read(Medley), 2, threads=1)
-    assert {name: array.dtype for name, array in envs.arrays.items()} == {"cells": np.int8, "line": np.float32}
+    assert {name: array.dtype for name, array in envs.arrays.items()} == {"cells": torch.int8, "line": torch.float32}

@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.rng import MASK
 from headrace.data.rollout import Rollout
-from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
@@ -23,13 +22,14 @@ from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
 from headrace.kernels.targets.cpu.pixels import CpuPixels
 from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, from_blocks, to_blocks
 from headrace.kernels.targets.episode_text import pack_rows
-from headrace.kernels.targets.params import pack_params
+from headrace.kernels.targets.params import ParamValues, pack_params
+from headrace.kernels.targets.tensor_state import TensorEnvs, stored_dtype
 
 WORTH_A_THREAD = 30e-6  # s; shorter calls gain nothing from a second thread
 TRIALS = 8  # calls measured for each number of threads
 
 
-class CpuEnvs:
+class CpuEnvs(TensorEnvs):
     """N environments on the CPU; implements headrace.kernels.targets.base.CompiledTarget.
 
     num_envs: environments; with several agents each agent has a column per environment.
@@ -41,23 +41,25 @@ class CpuEnvs:
         self,
         ir: EnvIR,
         num_envs: int,
-        params: Mapping[str, Any] | None = None,
+        params: ParamValues | None = None,
         device: torch.device | str = "cpu",
         threads: int | None = None,
         first_env: int = 0,
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
-        self.ir, self.num_envs, self.device = ir, num_envs, torch.device("cpu")
-        self.threads, self.first_env, self.seed = threads, first_env, np.uint32(0)
         floats, integers = pack_rows(ir)
-        self.floats = to_blocks(np.zeros((floats, num_envs), np.float32))  # fields, running returns
-        self.integers = to_blocks(np.zeros((integers, num_envs), np.int32))  # fields, length, episode
-        self.arrays = {f.name: np.zeros((num_envs, *f.shape), kinds.STORAGE[f.dtype]) for f in ir.arrays}  # type: ignore[misc]
-        float_params, integer_params, per_env = pack_params(ir, params or {}, num_envs)
-        if per_env:
-            float_params, integer_params = to_blocks(float_params), to_blocks(integer_params)
-        self._params = (float_params.ravel(), integer_params.ravel())
+        super().__init__(
+            ir,
+            num_envs,
+            first_env,
+            to_blocks(torch.zeros(floats, num_envs)),
+            to_blocks(torch.zeros(integers, num_envs, dtype=torch.int32)),
+            {f.name: torch.zeros(num_envs, *f.shape, dtype=stored_dtype(f)) for f in ir.arrays},  # type: ignore[misc]
+        )
+        self.threads = threads
+        *packs, per_env = pack_params(ir, params or {}, num_envs)
+        self._params = [(to_blocks(torch.from_numpy(x)).numpy() if per_env else x).ravel() for x in packs]
         self._masked = np.zeros(num_envs, np.int32)
         self._text = cpu_module(ir, per_env)
         self._pixels = CpuPixels(ir, per_env) if ir.frames else None
@@ -70,7 +72,7 @@ class CpuEnvs:
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every environment; writes observation[0] and valid[0]."""
-        self.seed = np.uint32(seed & 0xFFFFFFFF)
+        self.seed = seed & MASK
         self._bind(rollout)
         self._entry("reset", (*self._shared, self.num_envs))(*self._shared, self.num_envs)
         if self._pixels is not None:
@@ -102,12 +104,11 @@ class CpuEnvs:
 
     def _bind(self, rollout: Rollout) -> None:
         """Keep the columns of a rollout as flat arrays: making them takes longer than a step of few environments."""
-        expected = self.num_envs * self.ir.num_agents
-        if rollout.num_envs != expected:
-            raise ValueError(f"the rollout has {rollout.num_envs} envs, the environment {expected}")
+        self.check(rollout)
         columns, strides = flat_columns(self.ir, rollout)
-        state = (self.floats.ravel(), self.integers.ravel(), *self._params, self._masked, *self.arrays.values())
-        self._shared: tuple[Argument, ...] = (*state, *columns, self.seed, self.first_env, *strides)
+        floats, integers = self.floats.numpy().ravel(), self.integers.numpy().ravel()
+        state = (floats, integers, *self._params, self._masked, *(array.numpy() for array in self.arrays.values()))
+        self._shared: tuple[Argument, ...] = (*state, *columns, np.uint32(self.seed), self.first_env, *strides)
         arguments: tuple[Argument, ...] = (*self._shared, 0, self.num_envs, 0)
         self._call = Call(self._entry("step", arguments), arguments)
         if self._pixels is not None:
@@ -153,12 +154,12 @@ class CpuEnvs:
         self._trial = None
         self._choose(self.threads)
 
-    def _entry(self, function: str, arguments: tuple[Any, ...]) -> Native:
+    def _entry(self, function: str, arguments: tuple[Argument, ...]) -> Native:
         """A function of the module, compiled for these arguments or loaded."""
         announcement, name = f"compiling {self.ir.name} for the CPU (once, about 5 s) ...", self.ir.name
         return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
 
-    def _parallel(self, arguments: tuple[Any, ...]) -> Callable[..., None]:
+    def _parallel(self, arguments: tuple[Argument, ...]) -> Callable[..., None]:
         """step on Numba's threads, which wake up faster than others."""
         import numba
 
@@ -169,49 +170,17 @@ class CpuEnvs:
             cache.compile_once(module, wanted, announcement)
         return module.step_parallel
 
-    def state(self) -> dict[str, Tensor]:
-        """A copy of State's fields, [N] or [N, *shape]."""
-        floats, integers = from_blocks(self.floats, self.num_envs), from_blocks(self.integers, self.num_envs)
-        found = {f.name: floats[k].copy() for k, f in enumerate(self.ir.floats)}
-        found |= {f.name: unpack(integers[k], f.dtype) for k, f in enumerate(self.ir.integers)}
-        found |= {name: array.copy() for name, array in self.arrays.items()}
-        return {f.name: torch.from_numpy(found[f.name]) for f in self.ir.state}
+    def packs(self) -> tuple[Tensor, Tensor]:
+        """Copies as [rows, N]."""
+        return from_blocks(self.floats, self.num_envs), from_blocks(self.integers, self.num_envs)
 
-    def set_state(self, fields: Mapping[str, Tensor]) -> None:
-        """Set the fields of State; the episode's number, length and return stay."""
-        floats, integers = from_blocks(self.floats, self.num_envs), from_blocks(self.integers, self.num_envs)
-        for k, f in enumerate(self.ir.floats):
-            floats[k] = np.asarray(fields[f.name])
-        for k, f in enumerate(self.ir.integers):
-            integers[k] = np.asarray(fields[f.name]).astype(np.int64).astype(np.int32)
-        self._put(floats, integers)
-        for name, array in self.arrays.items():
-            array[...] = np.asarray(fields[name])
+    def set_packs(self, floats: Tensor, integers: Tensor) -> None:
+        """Copy floats and integers from [rows, N]."""
+        super().set_packs(to_blocks(floats), to_blocks(integers))
 
-    def _put(self, floats: np.ndarray, integers: np.ndarray) -> None:
-        self.floats[...], self.integers[...] = to_blocks(floats), to_blocks(integers)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers that resume bit for bit."""
-        packs = {"floats": self.floats, "integers": self.integers}
-        arrays = {name: from_blocks(pack, self.num_envs) for name, pack in packs.items()}
-        arrays |= {f"array.{name}": array.copy() for name, array in self.arrays.items()}
-        return {"seed": int(self.seed)} | {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict(). Raises ValueError where it is of other environments."""
-        own = self.state_dict()
-        for name, value in own.items():
-            if name not in state or np.shape(state[name]) != np.shape(value):
-                found = list(np.shape(state[name])) if name in state else "nothing"
-                raise ValueError(
-                    f"the saved state is of other environments: {name} is {found}, not {list(np.shape(value))} "
-                    f"({self.num_envs} of {self.ir.name})"
-                )
-        self.seed = np.uint32(state["seed"])
-        self._put(state["floats"].numpy(), state["integers"].numpy())
-        for name, array in self.arrays.items():
-            array[...] = state[f"array.{name}"].numpy()
+    def load_state_dict(self, state: Mapping[str, Tensor | int]) -> None:
+        """Resume from state_dict(). Raises ValueError where it is of other environments."""
+        super().load_state_dict(state)
         self._rollout = None  # the bound arguments hold the old seed
 
 
@@ -221,13 +190,6 @@ class Trial:
     def __init__(self) -> None:
         self.parallel = False
         self.seconds: dict[bool, list[float]] = {False: [], True: []}
-
-
-def unpack(words: np.ndarray, dtype: str) -> np.ndarray:
-    """An int32 row of the state as its field's dtype; u32 as int64, because torch cannot count with it."""
-    if dtype == kinds.U32:
-        return words.view(np.uint32).astype(np.int64)
-    return words.astype(kinds.STORAGE[dtype])
 
 
 def flat_columns(ir: EnvIR, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:

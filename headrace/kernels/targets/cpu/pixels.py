@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,7 +12,7 @@ from headrace.data.rollout import Rollout
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
-from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.targets.cpu.codegen_pixels_cpu import cpu_pixel_module
 
 
@@ -23,11 +22,11 @@ class CpuPixels:
     def __init__(self, ir: EnvIR, per_env: bool) -> None:
         self.ir = ir
         self._name, self._text = f"{ir.name}Pixels", cpu_pixel_module(ir, per_env)
-        self._arguments: tuple[Any, ...] = ()
+        self._arguments: tuple[Argument, ...] = ()
         self._call: Call
         self._num_envs = 0
 
-    def bind(self, state: tuple[Any, ...], rollout: Rollout) -> None:
+    def bind(self, state: tuple[Argument, ...], rollout: Rollout) -> None:
         """From now on draw the environments in these arrays, into this rollout."""
         valid, (pixels, row, env) = rollout.valid, flat_pixels(rollout.observation)
         size = 1 + sum((n - 1) * stride for n, stride in zip(valid.shape, valid.stride(), strict=True))

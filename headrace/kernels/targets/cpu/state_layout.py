@@ -8,7 +8,9 @@ environment lo, environment lo + i is called i.
 
 from __future__ import annotations
 
-import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from headrace.kernels.language.ir import EnvIR, Field
 from headrace.kernels.language.kinds import F32
@@ -91,16 +93,14 @@ def _block_start(rows: int) -> str:
     return f"lo // {ENVS_PER_BLOCK} * {ENVS_PER_BLOCK * rows} + lo % {ENVS_PER_BLOCK}"
 
 
-def to_blocks(pack: np.ndarray) -> np.ndarray:
+def to_blocks(pack: Tensor) -> Tensor:
     """[S, N] -> [blocks, S, ENVS_PER_BLOCK], padded with zeros: LLVM knows the distance between rows."""
     size, num_envs = pack.shape
     count = -(-num_envs // ENVS_PER_BLOCK)
-    padded = np.zeros((size, count * ENVS_PER_BLOCK), pack.dtype)
-    padded[:, :num_envs] = pack
-    return np.ascontiguousarray(padded.reshape(size, count, ENVS_PER_BLOCK).transpose(1, 0, 2))
+    padded = pad(pack, (0, count * ENVS_PER_BLOCK - num_envs))
+    return padded.reshape(size, count, ENVS_PER_BLOCK).transpose(0, 1).contiguous()
 
 
-def from_blocks(pack: np.ndarray, num_envs: int) -> np.ndarray:
+def from_blocks(pack: Tensor, num_envs: int) -> Tensor:
     """[blocks, S, ENVS_PER_BLOCK] -> a copy [S, N]."""
-    count, size, _ = pack.shape
-    return np.ascontiguousarray(pack.transpose(1, 0, 2).reshape(size, count * ENVS_PER_BLOCK)[:, :num_envs])
+    return pack.transpose(0, 1).flatten(1)[:, :num_envs].clone(memory_format=torch.contiguous_format)

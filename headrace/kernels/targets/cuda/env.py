@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from headrace.core.rng import MASK
 from headrace.data.rollout import Rollout
-from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.cuda import block_size
 from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, cuda_module
 from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pixel_module
-from headrace.kernels.targets.cuda.launch import array, launch, numba_cuda, on_device, simulated
+from headrace.kernels.targets.cuda.launch import DeviceArray, array, launch, numba_cuda, on_device, simulated
 from headrace.kernels.targets.episode_text import pack_rows
-from headrace.kernels.targets.params import pack_params
+from headrace.kernels.targets.params import ParamValues, pack_params
 from headrace.kernels.targets.random_actions import random_actions
-from headrace.kernels.targets.tensor_state import TensorEnvs
+from headrace.kernels.targets.tensor_state import TensorEnvs, stored_dtype
 
 NUMBERS = {"reset": 0, "step": 1, "run": 2, "run_random": 3}  # kernel -> integer arguments after its arrays
 WARM_UP, TIMED = 3, 30  # launches that choose the threads per block
@@ -44,7 +43,7 @@ class CudaEnvs(TensorEnvs):
         self,
         ir: EnvIR,
         num_envs: int,
-        params: Mapping[str, Any] | None = None,
+        params: ParamValues | None = None,
         device: torch.device | str = "cuda",
         block: int | None = None,
         first_env: int = 0,
@@ -56,17 +55,18 @@ class CudaEnvs(TensorEnvs):
         device = torch.device("cpu" if self._simulated else device)
         float_params, integer_params, per_env = pack_params(ir, params or {}, num_envs)
         float_rows, integer_rows = (count * num_envs for count in pack_rows(ir))
-        self.first_env = first_env
         tail = torch.tensor([0, first_env], dtype=torch.int32)  # the seed, the first environment
         floats = torch.cat([torch.zeros(float_rows), torch.from_numpy(float_params).flatten()]).to(device)
         zeros = torch.zeros(integer_rows, dtype=torch.int32)
         integers = torch.cat([zeros, torch.from_numpy(integer_params).flatten(), tail]).to(device)
         self._own_arrays = {
-            f.name: torch.zeros(*f.shape, num_envs, dtype=_dtype(f.dtype), device=device)  # type: ignore[misc]
+            f.name: torch.zeros(*f.shape, num_envs, dtype=stored_dtype(f), device=device)  # type: ignore[misc]
             for f in ir.arrays
         }
         super().__init__(
             ir,
+            num_envs,
+            first_env,
             floats[:float_rows].view(-1, num_envs),
             integers[:integer_rows].view(-1, num_envs),
             {name: array.movedim(-1, 0) for name, array in self._own_arrays.items()},
@@ -80,8 +80,8 @@ class CudaEnvs(TensorEnvs):
             self._pixel_threads = num_envs * int(np.prod(ir.observation_space.shape[-2:]))
         self._block = DEFAULT_BLOCK if block is None and self._simulated else block
         self._rollout: Rollout | None = None
-        self._arguments: tuple[Any, ...] = ()
-        self._pixel_arguments: tuple[Any, ...] = ()
+        self._arguments: tuple[DeviceArray, ...] = ()
+        self._pixel_arguments: tuple[DeviceArray, ...] = ()
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every environment; writes observation[0] and valid[0]."""
@@ -126,7 +126,7 @@ class CudaEnvs(TensorEnvs):
         self._compile("run_random")
         self._launch("run_random", first, last, counter)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor | int]) -> None:
         """Resume from state_dict(). Raises ValueError where it belongs to other environments."""
         super().load_state_dict(state)
         self._take_seed(self.seed)
@@ -185,8 +185,3 @@ class CudaEnvs(TensorEnvs):
     def _launch(self, kernel: str, *rest: int, block: int | None = None) -> None:
         threads = block or self._block or DEFAULT_BLOCK
         launch(getattr(self._module, kernel), self.num_envs, threads, self.device, *self._arguments, *rest)
-
-
-def _dtype(dtype: str) -> torch.dtype:
-    """The dtype an array field is stored in."""
-    return getattr(torch, kinds.STORAGE[dtype].__name__.removesuffix("_"))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
+
+DeviceArray: TypeAlias = Any  # Numba's array on the GPU
+Kernel: TypeAlias = Any  # Numba's compiled kernel: kernel[blocks, threads, stream](*arguments)
 
 
 def numba_cuda() -> ModuleType:
@@ -28,7 +32,7 @@ def simulated() -> bool:
     return bool(numba_cuda().config.ENABLE_CUDASIM)
 
 
-def array(tensor: Tensor) -> Any:
+def array(tensor: Tensor) -> DeviceArray:
     """A tensor as Numba sees it, without waiting for what fills it."""
     cuda = numba_cuda()
     if simulated():  # to_device() would take contiguous arrays alone
@@ -36,12 +40,14 @@ def array(tensor: Tensor) -> Any:
     return cuda.as_cuda_array(tensor, sync=False)
 
 
-def on_device(device: torch.device) -> AbstractContextManager[Any]:
+def on_device(device: torch.device) -> nullcontext[None] | torch.cuda.device:
     """Make this GPU the current one, for torch and so for Numba."""
     return nullcontext() if simulated() else torch.cuda.device(device)
 
 
-def launch(kernel: Any, threads: int, block: int, device: torch.device, *arguments: Any) -> None:
+def launch(
+    kernel: Kernel, threads: int, block: int, device: torch.device, *arguments: DeviceArray | float | np.float32
+) -> None:
     """Launch a kernel on at least so many threads, `block` of them a block, on torch's current stream."""
     with on_device(device):
         # made again for each launch: while a graph is captured it is another one

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from types import FunctionType
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -22,11 +23,21 @@ from headrace.kernels.language import kinds
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR, Function
 from headrace.kernels.language.kinds import BOOL, U32
-from headrace.kernels.targets.params import pack_params
+from headrace.kernels.targets.params import ParamValues, pack_params
 from headrace.kernels.targets.tensor_state import DTYPES, TensorEnvs, put, read
-from headrace.kernels.targets.torch.ops_torch import Key, Table, exact_namespace, namespace, select
+from headrace.kernels.targets.torch.ops_torch import (
+    Key,
+    Namespace,
+    Number,
+    Table,
+    Word,
+    exact_namespace,
+    namespace,
+    select,
+)
 
 FOREVER = 2**31 - 1  # no episode has this many steps
+Action: TypeAlias = Tensor | tuple[Tensor, ...]
 ENDINGS = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 
 
@@ -39,11 +50,11 @@ class Cells:
     def __init__(self, tensor: Tensor, env_dims: int = 1) -> None:
         self.tensor, self.env_dims = tensor, env_dims
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | tuple[int, ...]) -> Tensor | Cells:
         found = self.tensor[index]
         return found.clone() if found.dim() == self.env_dims else Cells(found, self.env_dims)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: int | tuple[int, ...], value: Number) -> None:
         put(self.tensor[index], value)
 
 
@@ -58,7 +69,7 @@ class TorchEnvs(TensorEnvs):
         self,
         ir: EnvIR,
         num_envs: int,
-        params: Mapping[str, Any] | None = None,
+        params: ParamValues | None = None,
         device: torch.device | str = "cpu",
         first_env: int = 0,
     ) -> None:
@@ -66,6 +77,8 @@ class TorchEnvs(TensorEnvs):
         self._functions = batched(ir, device)
         super().__init__(
             ir,
+            num_envs,
+            first_env,
             torch.zeros(len(ir.floats) + ir.num_agents, num_envs, device=device),
             torch.zeros(len(ir.integers) + 2, num_envs, dtype=torch.int32, device=device),
             {
@@ -74,7 +87,6 @@ class TorchEnvs(TensorEnvs):
             },
         )
         self._params = _params(ir, params or {}, num_envs, self.device)
-        self.first_env = first_env
         self._env = torch.arange(first_env, first_env + num_envs, device=device)
         self._renderer = Renderer(ir, params or {}, num_envs, device) if ir.frames else None
 
@@ -116,7 +128,7 @@ class TorchEnvs(TensorEnvs):
             put(row["reward"][agent], select(is_valid, earned, 0.0))
             row["episode_return"][agent].copy_(select(is_valid, 0.0, so_far))
             so_far.copy_(select(is_valid, so_far + earned, 0.0))
-        length.copy_(select(is_valid, length + 1, 0))
+        put(length, select(is_valid, length + 1, 0))
         episode.add_(~is_valid)
         for name, array in self.arrays.items():
             array.copy_(torch.where(is_valid.view(-1, *[1] * (array.dim() - 1)), array, reset_arrays[name]))
@@ -134,20 +146,20 @@ class TorchEnvs(TensorEnvs):
         """The running return of each agent, [A, N]."""
         return self.floats[-self.ir.num_agents :]
 
-    def _key(self, purpose: Purpose, episode: Any, step: Any) -> Key:
+    def _key(self, purpose: Purpose, episode: Word, step: Word) -> Key:
         return Key((self.seed, int(purpose), self._env, episode, step))
 
     def _cells(self, arrays: Mapping[str, Tensor]) -> dict[str, Cells]:
         return {name: Cells(array.movedim(0, -1)) for name, array in arrays.items()}
 
-    def _action(self, action: Tensor) -> Any:
+    def _action(self, action: Tensor) -> Action | tuple[Action, ...]:
         """The argument of step(): [N], or a tuple of K of these, a Box's clipped to its bounds. With several agents
         it is a tuple of these."""
         if self.ir.num_agents > 1:
             return tuple(self._action_of(part) for part in action.unflatten(0, (self.ir.num_agents, -1)))
         return self._action_of(action)
 
-    def _action_of(self, action: Tensor) -> Any:
+    def _action_of(self, action: Tensor) -> Action:
         if self.ir.action_size is None:
             return action
         entries = action.unbind(1)
@@ -175,7 +187,7 @@ class TorchEnvs(TensorEnvs):
 class Renderer:
     """Draws the environments of one EnvIR as batched tensors: all pixels of all environments at once."""
 
-    def __init__(self, ir: EnvIR, params: Mapping[str, Any], num_envs: int, device: torch.device) -> None:
+    def __init__(self, ir: EnvIR, params: ParamValues, num_envs: int, device: torch.device) -> None:
         self.ir = ir
         self._pixel = _defined(ir.pixel_functions, ir, device, exact_namespace(device))["env_pixel"]
         given = _params(ir, params, num_envs, device)
@@ -216,28 +228,30 @@ class Renderer:
         return byte
 
 
-def _over_pixels(value: Any) -> Any:
+def _over_pixels(value: Tensor) -> Tensor:
     """One value per environment, [N] -> [N, 1, 1]; shared values stay."""
     return value[:, None, None] if value.dim() else value
 
 
-def _tensor(value: Any, dtype: str, device: torch.device) -> Tensor:
+def _tensor(value: Number, dtype: str, device: torch.device) -> Tensor:
     return value if isinstance(value, Tensor) else torch.full((), value, dtype=DTYPES[dtype], device=device)
 
 
-def batched(ir: EnvIR, device: torch.device) -> dict[str, Any]:
+def batched(ir: EnvIR, device: torch.device) -> dict[str, FunctionType]:
     """The environment's functions by name, on tensors. Raises EnvError where they cannot be batched."""
     _defined(ir.pixel_functions, ir, device, exact_namespace(device))  # raises now rather than later
     return _defined(ir.functions, ir, device, namespace())
 
 
-def _defined(functions: tuple[Function, ...], ir: EnvIR, device: torch.device, scope: dict[str, Any]) -> dict[str, Any]:
+def _defined(
+    functions: tuple[Function, ...], ir: EnvIR, device: torch.device, scope: Namespace
+) -> dict[str, FunctionType]:
     scope |= {name: Table(array, device) for name, array in ir.constants.items()}
     for function in functions:
         node = _Branchless(function, ir).visit(copy.deepcopy(function.node))
         tree = ast.fix_missing_locations(ast.Module([node], []))
         exec(compile(tree, function.file, "exec"), scope)
-    return scope
+    return {function.name: scope[function.name] for function in functions}  # type: ignore[misc]
 
 
 class _Branchless(ast.NodeTransformer):
@@ -319,11 +333,11 @@ class _Branchless(ast.NodeTransformer):
         return isinstance(node, ast.Constant) or (bool(parts) and all(self._is_shared(part) for part in parts))
 
 
-def _params(ir: EnvIR, params: Mapping[str, Any], num_envs: int, device: torch.device) -> tuple[Any, ...]:
+def _params(ir: EnvIR, params: ParamValues, num_envs: int, device: torch.device) -> tuple[Number, ...]:
     """p: numbers, or tensors [N] where some parameter has a value per environment."""
     floats, integers, per_env = pack_params(ir, params, num_envs)
     packs = {True: iter(floats), False: iter(integers)}
-    values: list[Any] = []
+    values: list[Number] = []
     for param in ir.params:
         value = next(packs[param.dtype == kinds.F32])
         if per_env:

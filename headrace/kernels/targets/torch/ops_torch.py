@@ -9,8 +9,8 @@ target; sin, exp and the like are torch's own, because their ops_scalar code wou
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,12 +20,14 @@ from headrace.core import rng
 from headrace.kernels.language import ops
 
 SIGN = 1 << 31
+Number: TypeAlias = Tensor | float  # one per environment, or the same for all
+Word: TypeAlias = Tensor | int
 
 
 class Key(tuple):
     """(seed, purpose, env, episode, step): the randomness of one call. Keeps the Philox blocks that were drawn."""
 
-    def __init__(self, _: Any) -> None:
+    def __init__(self, _: tuple[Number, ...]) -> None:
         self._blocks: dict[int, tuple[Tensor, ...]] = {}
 
     def random_bits(self, draw: int) -> Tensor:
@@ -42,40 +44,45 @@ class Table:
     def __init__(self, array: np.ndarray, device: torch.device) -> None:
         self.array, self.tensor = array, torch.from_numpy(array).to(device)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Word | tuple[Word, ...]) -> Table | Number:
         parts = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(part, Tensor) for part in parts):
+        numbers = tuple(part for part in parts if not isinstance(part, Tensor))
+        if len(numbers) < len(parts):
             return self.tensor[tuple(part.long() if isinstance(part, Tensor) else part for part in parts)]
-        found = self.array[index]
+        found = self.array[numbers]
         return Table(found, self.tensor.device) if found.ndim else found.item()
 
 
-def F32(x: Any) -> Any:
+# what the code of an environment names
+Namespace: TypeAlias = dict[str, Callable[..., Number | tuple[Tensor, ...]] | Table | ModuleType]
+
+
+def F32(x: Number) -> Number:
     """Conversion to float32."""
     return x.to(torch.float32) if isinstance(x, Tensor) else float(np.float32(x))
 
 
-def I32(x: Any) -> Any:
+def I32(x: Number) -> Number:
     """Conversion to int32, wrapping around."""
     return x.to(torch.int32) if isinstance(x, Tensor) else ((int(x) + SIGN) & rng.MASK) - SIGN
 
 
-def U32(x: Any) -> Any:
+def U32(x: Number) -> Number:
     """Conversion to uint32, kept in int64."""
     return x.to(torch.int64) & rng.MASK if isinstance(x, Tensor) else int(x) & rng.MASK
 
 
-def U64(x: Any) -> Any:
+def U64(x: Number) -> Number:
     """Conversion to a product's int64."""
     return x.to(torch.int64) if isinstance(x, Tensor) else int(x)
 
 
-def BOOL(x: Any) -> Any:
+def BOOL(x: Number) -> Number:
     """Conversion to a boolean."""
     return x != 0
 
 
-def select(condition: Any, a: Any, b: Any) -> Any:
+def select(condition: Number, a: Number, b: Number) -> Number:
     """a where the condition holds, b elsewhere."""
     if not isinstance(condition, Tensor):
         return a if condition else b
@@ -87,27 +94,27 @@ def select(condition: Any, a: Any, b: Any) -> Any:
     return torch.where(condition, a, b)
 
 
-def bits(key: Key, draw: Any) -> Tensor:
+def bits(key: Key, draw: Tensor | int) -> Tensor:
     """32 random bits of a draw number, int64 [N]."""
     return _scalar["bits"](key, draw) if isinstance(draw, Tensor) else key.random_bits(draw)
 
 
-def clip(x: Any, low: Any, high: Any) -> Any:
+def clip(x: Number, low: Number, high: Number) -> Number:
     """x, not below low nor above high."""
     if isinstance(x, Tensor) and not isinstance(low, Tensor) and not isinstance(high, Tensor):
         return x.clamp(low, high)
     return _scalar["clip"](x, low, high)
 
 
-def _minimum(a: Any, b: Any) -> Any:
+def _minimum(a: Number, b: Number) -> Number:
     return select(b < a, b, a)
 
 
-def _maximum(a: Any, b: Any) -> Any:
+def _maximum(a: Number, b: Number) -> Number:
     return select(b > a, b, a)
 
 
-def _philox(k0: Any, k1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> tuple[Tensor, ...]:
+def _philox(k0: int, k1: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, ...]:
     return rng.philox((k0, k1), (c0, c1, c2, c3))
 
 
@@ -119,11 +126,11 @@ def _as_float(n: Tensor) -> Tensor:
     return n.view(torch.float32)
 
 
-def _op(name: str, batched: Callable[..., Tensor]) -> Callable[..., Any]:
+def _op(name: str, batched: Callable[..., Tensor]) -> Callable[..., Number]:
     """An op that is `batched` on tensors, and plain Python on numbers alone."""
     plain = getattr(ops, name)
 
-    def op(*args: Any) -> Any:
+    def op(*args: Number) -> Number:
         if not any(isinstance(x, Tensor) for x in args):
             return float(plain(*args))
         return batched(*args)
@@ -134,37 +141,37 @@ def _op(name: str, batched: Callable[..., Tensor]) -> Callable[..., Any]:
 def _pair(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     """A function of two tensors, one of which may be a number."""
 
-    def batched(a: Any, b: Any) -> Tensor:
-        given = a if isinstance(a, Tensor) else b
+    def batched(a: Number, b: Number) -> Tensor:
+        device = next(x.device for x in (a, b) if isinstance(x, Tensor))
         first, second = (
-            x if isinstance(x, Tensor) else torch.full((), x, dtype=torch.float32, device=given.device) for x in (a, b)
+            x if isinstance(x, Tensor) else torch.full((), x, dtype=torch.float32, device=device) for x in (a, b)
         )
         return function(first, second)
 
     return batched
 
 
-def namespace() -> dict[str, Any]:
+def namespace() -> Namespace:
     """Names for the lowered code of an environment: ops, conversions, and Python's own abs, min, max."""
     return dict(_shared)
 
 
-def exact_namespace(device: torch.device) -> dict[str, Any]:
+def exact_namespace(device: torch.device) -> Namespace:
     """As namespace(), but for pixels, which are equal byte for byte: every op is computed as on all other targets,
     and floats are tensors, since torch divides by a number in its own way."""
 
-    def to_float(x: Any) -> Tensor:
+    def to_float(x: Number) -> Tensor:
         if isinstance(x, Tensor):
             return x.to(torch.float32)
         return torch.full((), float(np.float32(x)), dtype=torch.float32, device=device)
 
     wide = torch.float32 if device.type == "mps" else torch.float64  # which Metal has not
 
-    def sqrt(x: Any) -> Tensor:
+    def sqrt(x: Number) -> Tensor:
         # torch's root of float32 is now and then off by one unit; that of a double, rounded, never is
         return to_float(x).to(wide).sqrt().to(torch.float32)
 
-    found: dict[str, Any] = dict(_own)
+    found: Namespace = dict(_own)
     found |= {name: FunctionType(function.__code__, found, name) for name, function in ops.functions().items()}
     kept = ("I32", "U32", "U64", "BOOL", "select", "power", "_as_int", "_as_float")
     # in place: ops call each other by it
@@ -173,10 +180,10 @@ def exact_namespace(device: torch.device) -> dict[str, Any]:
 
 
 # The code of ops_scalar, bound to these names instead of its own ...
-_own: dict[str, Any] = {"__builtins__": __builtins__, "np": np, "abs": abs, "min": _minimum, "max": _maximum}
-_shared: dict[str, Any] = dict(_own)
-_shared |= {name: FunctionType(function.__code__, _shared, name) for name, function in ops.functions().items()}
-_scalar = dict(_shared)
+_own: Namespace = {"__builtins__": __builtins__, "np": np, "abs": abs, "min": _minimum, "max": _maximum}
+_shared: Namespace = dict(_own)
+_scalar = {name: FunctionType(function.__code__, _shared, name) for name, function in ops.functions().items()}
+_shared |= _scalar
 # ... but for what tensors have of their own
 _shared |= {f.__name__: f for f in (F32, I32, U32, U64, BOOL, select, bits, clip, _philox, _as_int, _as_float)}
 _shared |= {

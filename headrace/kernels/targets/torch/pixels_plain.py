@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from types import FunctionType
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from headrace.kernels.language import ops_scalar
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR
+from headrace.kernels.targets.params import ParamValues
 from headrace.kernels.targets.tensor_state import DTYPES
 from headrace.kernels.targets.torch.env import Renderer
 
@@ -19,7 +21,7 @@ from headrace.kernels.targets.torch.env import Renderer
 class PlainPixels:
     """Draws one environment from its State: as batched tensors where pixel() allows it, else pixel by pixel."""
 
-    def __init__(self, ir: EnvIR, params: Mapping[str, Any]) -> None:
+    def __init__(self, ir: EnvIR, params: ParamValues) -> None:
         self.ir = ir
         self._renderer: Renderer | None = None
         try:
@@ -29,7 +31,7 @@ class PlainPixels:
             self._params = tuple(_converted(p.dtype, known[p.name]) for p in ir.params)
             self._pixel = _scalar(ir)
 
-    def stacked(self, state: Any, seen: np.ndarray | None) -> np.ndarray:
+    def stacked(self, state: Sequence[np.generic | np.ndarray], seen: np.ndarray | None) -> np.ndarray:
         """An observation that ends in this state: the frames of the last one, `seen`, move up; None after a reset."""
         frame = self._frame(state)
         if seen is None:
@@ -37,7 +39,7 @@ class PlainPixels:
         frames = seen.reshape(-1, *seen.shape[-2:])
         return np.concatenate([frames[len(frame) :], frame]).reshape(seen.shape)
 
-    def _frame(self, state: Any) -> np.ndarray:
+    def _frame(self, state: Sequence[np.generic | np.ndarray]) -> np.ndarray:
         """uint8 [channels, H, W]."""
         if self._renderer is not None:
             fields = tuple(
@@ -54,12 +56,12 @@ class PlainPixels:
         return frame
 
 
-def _scalar(ir: EnvIR) -> Any:
+def _scalar(ir: EnvIR) -> FunctionType:
     """env_pixel on NumPy's scalars."""
-    scope: dict[str, Any] = dict(vars(ops_scalar)) | dict(ir.constants)
+    scope = dict(vars(ops_scalar)) | dict(ir.constants)
     exec(compile(ir.pixel_code, f"<pixels of {ir.name}>", "exec"), scope)
     return scope["env_pixel"]
 
 
-def _converted(dtype: str, value: Any) -> Any:
+def _converted(dtype: str, value: ArrayLike) -> np.generic:
     return {"f32": np.float32, "bool": np.bool_, "u32": np.uint32}.get(dtype, np.int32)(value)
