@@ -50,18 +50,12 @@ class Calls:
         if function is range:
             self._fail(node, "range() outside a `for` statement", "Write `for i in range(n):`")
         if name.split(".")[0] in ("np", "numpy") and name.split(".")[-1] in ("zeros", "ones", "empty", "array", "full"):
-            self._fail(
-                node,
-                f"{name}() makes an array, which cannot be compiled",
-                "Declare an array field in State and fill it",
-            )
+            wrong = f"{name}() makes an array, which cannot be compiled"
+            self._fail(node, wrong, "Declare an array field in State and fill it")
         if name.split(".")[0] == "random" or ".random" in name:
             self._fail(node, f"{name}() is not reproducible here", "Use uniform(key, 0, low, high) or randint")
-        self._fail(
-            node,
-            f"{name}() cannot be compiled",
-            "Use functions of headrace.ops, or a plain helper function of the module",
-        )
+        wrong = f"{name}() cannot be compiled"
+        self._fail(node, wrong, "Use functions of headrace.ops, or a plain helper function of the module")
 
     def _method(self, node: ast.Call) -> Typed:
         name = ast.unparse(node.func)
@@ -70,9 +64,8 @@ class Calls:
                 return self._replaced(node, self.of.expression(node.func.value))
             if node.func.attr in ("append", "extend", "insert", "pop", "add"):
                 self._fail(node, f"{name}() changes a list's length", "Use an array field of State and a counter")
-        self._fail(
-            node, f"{name}() cannot be compiled", "Call functions of headrace.ops or plain functions of the module"
-        )
+        wrong = f"{name}() cannot be compiled"
+        self._fail(node, wrong, "Call functions of headrace.ops or plain functions of the module")
 
     def _plain_args(self, node: ast.Call, names: list[str], needed: int) -> dict[str, ast.expr]:
         """The arguments by name, positional and keyword."""
@@ -105,11 +98,8 @@ class Calls:
         for field in self.of.program.state:
             typed, node = values[field.name], nodes.get(field.name)
             if isinstance(field.kind, Array) and typed.kind != field.kind:
-                self._fail(
-                    node or typed.node,
-                    f"State's array field {field.name!r} is given {describe(typed.kind)} that is not s.{field.name}",
-                    f"Change s.{field.name}[...] in place and pass s.{field.name} on",
-                )
+                wrong = f"State's array field {field.name!r} is given {describe(typed.kind)} that is not s.{field.name}"
+                self._fail(node or typed.node, wrong, f"Change s.{field.name}[...] in place and pass s.{field.name} on")
             elements.append(self.of.cast(typed, field.kind, node))
         return Typed(ast.Tuple(elements, ast.Load()), STATE)
 

@@ -47,10 +47,8 @@ def read_declarations(cls: type, file: str, line: int) -> Declarations:
     observation, drawn = _observation_space(of)
     agents = _agents(of)
     if drawn and len(agents) > 1:
-        of.fail(
-            f"{cls.__name__} has {len(agents)} agents and pixel observations",
-            "Give them a float32 Box and observe(s, p, agent)",
-        )
+        wrong = f"{cls.__name__} has {len(agents)} agents and pixel observations"
+        of.fail(wrong, "Give them a float32 Box and observe(s, p, agent)")
     frames = _frames(of, observation) if drawn else 0
     return Declarations(observation, _action_space(of), _max_steps(of), frames, agents, _groups(of, agents))
 
@@ -58,19 +56,14 @@ def read_declarations(cls: type, file: str, line: int) -> Declarations:
 def _observation_space(of: _Class) -> tuple[Box, bool]:
     """The space, and whether its observations are pixels."""
     space = getattr(of.cls, "observation_space", None)
+    wrong = f"{of.cls.__name__}.observation_space is {space}"
     if isinstance(space, Box) and space.dtype == np.float32:
         return space, False
     if isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3):
         if space.low.any() or not (space.high == 255).all():
-            of.fail(
-                f"{of.cls.__name__}.observation_space is {space}",
-                f"Pixels range from 0 to 255: give bounds like those of {PIXELS}",
-            )
+            of.fail(wrong, f"Pixels range from 0 to 255: give bounds like those of {PIXELS}")
         return space, True
-    of.fail(
-        f"{of.cls.__name__}.observation_space is {space}",
-        f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pixels {PIXELS}",
-    )
+    of.fail(wrong, f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pixels {PIXELS}")
 
 
 def _action_space(of: _Class) -> Space:
@@ -97,10 +90,8 @@ def _frames(of: _Class, space: Box) -> int:
     channels = space.shape[0] if len(space.shape) == 3 else 1
     if channels % frames:
         shape = (frames, *space.shape[-2:])
-        of.fail(
-            f"frames is {frames}, and observation_space has shape {space.shape}",
-            f"Give it shape {shape}: stacked frames are its channels, and they come first",
-        )
+        wrong = f"frames is {frames}, and observation_space has shape {space.shape}"
+        of.fail(wrong, f"Give it shape {shape}: stacked frames are its channels, and they come first")
     return frames
 
 
@@ -120,13 +111,9 @@ def _groups(of: _Class, agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     if given is None:
         return {"all": agents}
     members = [name for group in given.values() for name in group]
+    wrong = f"groups is {dict(given)!r}, and the agents are {', '.join(agents)}"
     if sorted(members) != sorted(agents):
-        of.fail(
-            f"groups is {dict(given)!r}, and the agents are {', '.join(agents)}", "Name each agent in exactly one group"
-        )
+        of.fail(wrong, "Name each agent in exactly one group")
     if members != list(agents):
-        of.fail(
-            f"groups is {dict(given)!r}, and the agents are {', '.join(agents)}",
-            f"Order the agents by group: agents = {tuple(members)}",
-        )
+        of.fail(wrong, f"Order the agents by group: agents = {tuple(members)}")
     return {name: tuple(group) for name, group in given.items()}

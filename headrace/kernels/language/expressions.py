@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -77,11 +77,8 @@ class Expressions:
             if kind == BOOL:
                 return ast.Compare(typed.node, [ast.NotEq()], [self._literal(0, typed.kind)])
             return call(CONVERSIONS[kind], typed.node)  # type: ignore[index]
-        self.scope.fail(
-            node or typed.node,
-            f"{ast.unparse(node) if node else 'this'} is {describe(typed.kind)}",
-            f"Give {describe(kind)} here",
-        )
+        wrong = f"{ast.unparse(node) if node else 'this'} is {describe(typed.kind)}"
+        self.scope.fail(node or typed.node, wrong, f"Give {describe(kind)} here")
 
     def value(self, typed: Typed, node: ast.AST | None = None) -> ast.expr:
         """The expression as its own kind, literals converted."""
@@ -168,13 +165,11 @@ class Expressions:
             name, kind = self.program.constant(value, self.scope, node)
             return Typed(ast.Name(name, ast.Load()), kind)
         if isinstance(value, str):
-            self.scope.fail(
-                node, f"the string {shown} cannot be compiled", "Use a number, such as an i32 field, instead"
-            )
+            wrong = f"the string {shown} cannot be compiled"
+            self.scope.fail(node, wrong, "Use a number, such as an i32 field, instead")
         what = getattr(value, "__name__", type(value).__name__)
-        self.scope.fail(
-            node, f"{shown} ({what}) cannot be compiled", "Use numbers, arrays of numbers and plain functions"
-        )
+        wrong = f"{shown} ({what}) cannot be compiled"
+        self.scope.fail(node, wrong, "Use numbers, arrays of numbers and plain functions")
 
     def _attribute(self, node: ast.Attribute) -> Typed:
         found = self.scope.resolve(node)
@@ -184,9 +179,8 @@ class Expressions:
         if isinstance(base.kind, Array) and node.attr in ("shape", "size"):
             return self._extent(base.kind, node.attr)
         if base.kind not in (STATE, PARAMS):
-            self.scope.fail(
-                node, f"`{ast.unparse(node)}`: {describe(base.kind)} has no .{node.attr}", "Only s and p have fields"
-            )
+            wrong = f"`{ast.unparse(node)}`: {describe(base.kind)} has no .{node.attr}"
+            self.scope.fail(node, wrong, "Only s and p have fields")
         names = [f.name for f in (self.program.state if base.kind == STATE else self.program.params)]
         if node.attr not in names:
             owner = "State" if base.kind == STATE else "Params"
@@ -314,12 +308,9 @@ class Expressions:
         if isinstance(kind, Array) or not self.items(kind):
             if kind == KEY or (isinstance(kind, Array) and kind.field):  # there is only one of each
                 return Typed(body.node, kind)
-            self._no_choice(node, kind)
+            self.scope.fail(node, f"a choice between two of {describe(kind)}", "Choose between numbers")
         pairs = [(self.item(body, k), self.item(other, k)) for k in range(len(self.items(kind)))]
         return Typed(ast.Tuple([self.choose(node, test, a, b).node for a, b in pairs], ast.Load()), kind)
-
-    def _no_choice(self, node: ast.expr, kind: Kind) -> NoReturn:
-        self.scope.fail(node, f"a choice between two of {describe(kind)}", "Choose between numbers")
 
     def _tuple(self, node: ast.Tuple) -> Typed:
         items = [self.expression(n) for n in node.elts]
@@ -338,9 +329,8 @@ class Expressions:
         if not isinstance(kind, Array):
             return self._entry(base, indices, node)
         if len(indices) > len(kind.shape):
-            self.scope.fail(
-                node, f"{len(indices)} indices into {describe(kind)}", f"It has {len(kind.shape)} dimensions"
-            )
+            wrong = f"{len(indices)} indices into {describe(kind)}"
+            self.scope.fail(node, wrong, f"It has {len(kind.shape)} dimensions")
         inner = [self._bounded(i, n, node) for i, n in zip(indices, kind.shape, strict=False)]
         if getattr(base.node, "partial", False):
             earlier = base.node.slice  # type: ignore[attr-defined]
@@ -365,9 +355,8 @@ class Expressions:
                 self.scope.fail(node, f"index {k} into {len(entries)} entries", f"Use 0 .. {len(entries) - 1}")
             return self.item(base, k % len(entries))
         if len(set(entries)) > 1:
-            self.scope.fail(
-                node, "a variable index into a tuple of mixed kinds", "Index by a constant, or use an array"
-            )
+            wrong = "a variable index into a tuple of mixed kinds"
+            self.scope.fail(node, wrong, "Index by a constant, or use an array")
         element = index(base.node, self.cast(indices[0], I32, node))
         element.guarded = True  # type: ignore[attr-defined]
         return Typed(element, entries[0])

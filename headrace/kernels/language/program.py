@@ -25,19 +25,7 @@ Helper = Callable[["Program", FunctionType, Any, ast.Call], Typed]
 TAKEN = {name for name, item in vars(ops_scalar).items() if inspect.isfunction(item)}
 TAKEN |= {
     *CONVERSIONS.values(),
-    "U64",
-    "I16",
-    "U16",
-    "I8",
-    "U8",
-    "abs",
-    "min",
-    "max",
-    "range",
-    "np",
-    "njit",
-    "f32",
-    "i32",
+    *["U64", "I16", "U16", "I8", "U8", "abs", "min", "max", "range", "np", "njit", "f32", "i32"],
 }
 
 
@@ -72,9 +60,8 @@ class Program:
             array = np.asarray(None)
         dtype = {"f": "f32", "i": "i32", "u": "i32", "b": "bool"}.get(array.dtype.kind)
         if dtype is None or not array.size or array.ndim == 0:
-            scope.fail(
-                node, f"`{ast.unparse(node)}` is not an array of numbers", "Give numbers in rows of equal length"
-            )
+            wrong = f"`{ast.unparse(node)}` is not an array of numbers"
+            scope.fail(node, wrong, "Give numbers in rows of equal length")
         array = np.ascontiguousarray(array, kinds.STORAGE[dtype])
         for name, other in self.constants.items():
             if other.dtype == array.dtype and other.shape == array.shape and other.tobytes() == array.tobytes():

@@ -87,17 +87,15 @@ def _hints(cls: type, owner: type, name: str, file: str, line: int) -> dict[str,
     try:
         return get_type_hints(owner, scope, dict(vars(cls)), include_extras=True)
     except Exception as error:
-        raise EnvError(
-            file, line, f"an annotation in {name} cannot be resolved ({error})", f"Use {kinds.DTYPES}"
-        ) from error
+        wrong = f"an annotation in {name} cannot be resolved ({error})"
+        raise EnvError(file, line, wrong, f"Use {kinds.DTYPES}") from error
 
 
 def _state(cls: type, file: str, line: int) -> tuple[Field, ...]:
     owner = cls.State  # type: ignore[attr-defined]
     if not hasattr(owner, "_fields") or not owner._fields:
-        raise EnvError(
-            file, line, f"{cls.__name__}.State is not a NamedTuple with fields", f"Write `{_EXAMPLES['State']}`"
-        )
+        wrong = f"{cls.__name__}.State is not a NamedTuple with fields"
+        raise EnvError(file, line, wrong, f"Write `{_EXAMPLES['State']}`")
     hints = _hints(cls, owner, "State", file, line)
     fields = []
     for name in owner._fields:
@@ -120,9 +118,8 @@ def _params(cls: type, file: str, line: int) -> tuple[Param, ...]:
         found = kinds.of_annotation(hints.get(name))
         where, at = _field_line(cls, "Params", name, file, line)
         if found is None or found[1] is not None:
-            raise EnvError(
-                where, at, f"Params.{name} is annotated {_shown(hints.get(name))}", "Use f32, i32 or boolean"
-            )
+            wrong = f"Params.{name} is annotated {_shown(hints.get(name))}"
+            raise EnvError(where, at, wrong, "Use f32, i32 or boolean")
         if name not in owner._field_defaults:  # type: ignore[union-attr]
             raise EnvError(where, at, f"Params.{name} has no default", f"Write `{name}: {found[0]} = 1.0`")
         params.append(Param(name, found[0], owner._field_defaults[name]))  # type: ignore[union-attr]

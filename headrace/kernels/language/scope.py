@@ -32,9 +32,8 @@ class Scope:
         try:
             lines, self.line = inspect.getsourcelines(function)
         except OSError:
-            raise EnvError(
-                self.file, 0, f"the source of {function.__name__} cannot be read", "Put the class in a file"
-            ) from None
+            wrong = f"the source of {function.__name__} cannot be read"
+            raise EnvError(self.file, 0, wrong, "Put the class in a file") from None
         # an `if` before a method's text keeps its indentation legal, and its lines where they are
         tree = ast.parse(textwrap.dedent("".join(lines)))
         ast.increment_lineno(tree, self.line - 1)

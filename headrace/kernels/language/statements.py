@@ -106,11 +106,8 @@ class Statements:
         if isinstance(target, ast.Subscript):
             return self._store(target, typed, node)
         if isinstance(target, ast.Attribute):
-            self.scope.fail(
-                node,
-                f"`{ast.unparse(target)}` is assigned to",
-                "Return a new State instead: State(...) or s._replace(...)",
-            )
+            wrong = f"`{ast.unparse(target)}` is assigned to"
+            self.scope.fail(node, wrong, "Return a new State instead: State(...) or s._replace(...)")
         self.scope.fail(node, f"`{ast.unparse(target)}` is assigned to", "Assign to a name or to an array's entry")
 
     def _bind_name(self, target: ast.Name, typed: Typed, node: ast.stmt) -> ast.stmt:
@@ -154,16 +151,12 @@ class Statements:
         inner = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
         whole = [part for part in inner if isinstance(part, ast.Slice)]
         if any(part.lower or part.upper or part.step for part in whole):
-            self.scope.fail(
-                node, f"`{ast.unparse(target)}` is a part of an array", "Write a `for` loop over the indices"
-            )
+            wrong = f"`{ast.unparse(target)}` is a part of an array"
+            self.scope.fail(node, wrong, "Write a `for` loop over the indices")
         base = self.of.expression(target.value)
         if not isinstance(base.kind, Array) or base.kind.field is None:
-            self.scope.fail(
-                node,
-                f"`{ast.unparse(target)}`: {describe(base.kind)} cannot be changed",
-                "Change array fields of s, or out",
-            )
+            wrong = f"`{ast.unparse(target)}`: {describe(base.kind)} cannot be changed"
+            self.scope.fail(node, wrong, "Change array fields of s, or out")
         if self.role in ("observe", "pixel") and base.kind.field != "out":
             seen = "observe only fills out" if self.role == "observe" else "pixel only returns gray levels"
             self.scope.fail(node, f"{self.role} changes s.{base.kind.field}", f"Change it in step; {seen}")
@@ -198,13 +191,12 @@ class Statements:
         value = typed
         if isinstance(typed.kind, Array):
             if typed.kind.shape != tuple(size for _, size in opened):
-                self.scope.fail(
-                    node, f"{describe(typed.kind)} does not fit in `{ast.unparse(target)}`", "Match the shapes"
-                )
+                wrong = f"{describe(typed.kind)} does not fit in `{ast.unparse(target)}`"
+                self.scope.fail(node, wrong, "Match the shapes")
             value = self.of._element(typed, [Typed(ast.Name(name, ast.Load()), I32) for name, _ in opened], target)
         loop = self._set(self.of._element(base, indices, target), value, node)
         for name, size in reversed(opened):
-            loop = ast.For(ast.Name(name, ast.Store()), call("range", _i32(size)), [loop], [])
+            loop = ast.For(ast.Name(name, ast.Store()), call("range", call("I32", ast.Constant(size))), [loop], [])
         return [loop]
 
     def _augmented(self, node: ast.AugAssign) -> list[ast.stmt]:
@@ -260,11 +252,8 @@ class Statements:
         declarations = self.of.program.declarations
         shape = declarations.observation_space.shape
         if self.role == "observe":
-            self.scope.fail(
-                node,
-                f"observe returns {found}, but observation_space has shape {shape}",
-                f"Return a tuple of {count}, or change observation_space",
-            )
+            wrong = f"observe returns {found}, but observation_space has shape {shape}"
+            self.scope.fail(node, wrong, f"Return a tuple of {count}, or change observation_space")
         if self.role == "pixel":
             self.scope.fail(
                 node,
@@ -288,9 +277,8 @@ class Statements:
         over = node.iter
         ranged = isinstance(over, ast.Call) and self.scope.resolve(over.func) is range and not over.keywords
         if not ranged or not isinstance(node.target, ast.Name) or node.orelse:
-            self.scope.fail(
-                node, f"`for {ast.unparse(node.target)} in {ast.unparse(over)}`", "Loop `for i in range(n):`"
-            )
+            wrong = f"`for {ast.unparse(node.target)} in {ast.unparse(over)}`"
+            self.scope.fail(node, wrong, "Loop `for i in range(n):`")
         bounds = [self.of.number(argument) for argument in over.args]  # type: ignore[attr-defined]
         for typed, argument in zip(bounds, over.args, strict=True):  # type: ignore[attr-defined]
             if typed.kind not in (I32, BOOL):
@@ -348,7 +336,3 @@ def _load(target: ast.expr) -> ast.expr:
     loaded = copy.deepcopy(target)
     loaded.ctx = ast.Load()  # type: ignore[attr-defined]
     return loaded
-
-
-def _i32(value: int) -> ast.expr:
-    return call("I32", ast.Constant(value))

@@ -277,9 +277,8 @@ class _Branchless(ast.NodeTransformer):
     def fail(self, node: ast.AST, wrong: str, instead: str) -> NoReturn:
         """Raise EnvError at a node."""
         line = node.lineno  # type: ignore[attr-defined]
-        raise EnvError(
-            self.function.file, line, f"{self.ir.name} {wrong}", f'{instead}, or use backend="cpu" or "cuda"'
-        )
+        wrong = f"{self.ir.name} {wrong}"
+        raise EnvError(self.function.file, line, wrong, f'{instead}, or use backend="cpu" or "cuda"')
 
     def visit_If(self, node: ast.If) -> NoReturn:
         """Refused."""
