@@ -20,7 +20,7 @@ from headrace.kernels.runtime.native import Argument, Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
 from headrace.kernels.targets.cpu.pixels import CpuPixels
-from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, from_blocks, to_blocks
+from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, flat, from_blocks, to_blocks
 from headrace.kernels.targets.episode_text import pack_rows
 from headrace.kernels.targets.params import ParamValues, pack_params
 from headrace.kernels.targets.tensor_state import TensorEnvs, stored_dtype
@@ -119,19 +119,10 @@ class CpuEnvs(TensorEnvs):
     def _choose(self, parts: int) -> None:
         """Use one thread or several from now on."""
         self._parts = parts
-        if parts == 1:
-            self._step = self._serial
-            if self._pixels is not None:
-                self._step = partial(self._drawn, self._serial, self._pixels.draw)
-            return
-        gentle_threads()
-        blocks = -(-self.num_envs // ENVS_PER_BLOCK)
-        cut = np.minimum([blocks * part // parts * ENVS_PER_BLOCK for part in range(parts + 1)], self.num_envs).astype(
-            np.int64
-        )
-        self._step = partial(self._parallel((*self._shared, cut, 0)), *self._shared, cut)
+        self._step = self._serial if parts == 1 else self._parallel(parts)
         if self._pixels is not None:
-            self._step = partial(self._drawn, self._step, self._pixels.on_threads(parts))
+            draw = self._pixels.draw if parts == 1 else self._pixels.on_threads(parts)
+            self._step = partial(self._drawn, self._step, draw)
 
     def _try(self, t: int) -> None:
         """A timed step: first with one thread, then with all where that may help; the faster choice stays."""
@@ -159,16 +150,20 @@ class CpuEnvs(TensorEnvs):
         announcement, name = f"compiling {self.ir.name} for the CPU (once, about 5 s) ...", self.ir.name
         return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
 
-    def _parallel(self, arguments: tuple[Argument, ...]) -> Callable[..., None]:
+    def _parallel(self, parts: int) -> Callable[[int], None]:
         """step on Numba's threads, which wake up faster than others."""
         import numba
 
+        gentle_threads()
+        blocks = -(-self.num_envs // ENVS_PER_BLOCK)
+        starts = [blocks * part // parts * ENVS_PER_BLOCK for part in range(parts + 1)]
+        arguments = (*self._shared, np.minimum(starts, self.num_envs).astype(np.int64))
         module = cache.load(self.ir.name, self._text)
-        wanted = {"step_parallel": tuple(numba.typeof(argument) for argument in arguments)}
+        wanted = {"step_parallel": tuple(numba.typeof(argument) for argument in (*arguments, 0))}
         announcement = f"compiling {self.ir.name} for the CPU, on threads (once, about 5 s) ..."
         with explained(self.ir, module):
             cache.compile_once(module, wanted, announcement)
-        return module.step_parallel
+        return partial(module.step_parallel, *arguments)
 
     def packs(self) -> tuple[Tensor, Tensor]:
         """Copies as [rows, N]."""
@@ -227,6 +222,4 @@ def _flat(column: Tensor, name: str, row: int) -> np.ndarray:
         raise ValueError(
             f"column {name} has strides {column.stride()}: environments must lie side by side (feature-major)"
         )
-    array = column.numpy()
-    size = 1 + sum((n - 1) * stride for n, stride in zip(column.shape, column.stride(), strict=True))
-    return np.lib.stride_tricks.as_strided(array, (size,), (array.itemsize,))
+    return flat(column)

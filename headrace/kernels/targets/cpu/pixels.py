@@ -14,6 +14,7 @@ from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.targets.cpu.codegen_pixels_cpu import cpu_pixel_module
+from headrace.kernels.targets.cpu.state_layout import flat
 
 
 class CpuPixels:
@@ -29,9 +30,7 @@ class CpuPixels:
     def bind(self, state: tuple[Argument, ...], rollout: Rollout) -> None:
         """From now on draw the environments in these arrays, into this rollout."""
         valid, (pixels, row, env) = rollout.valid, flat_pixels(rollout.observation)
-        size = 1 + sum((n - 1) * stride for n, stride in zip(valid.shape, valid.stride(), strict=True))
-        flags = np.lib.stride_tricks.as_strided(valid.numpy(), (size,), (1,))
-        self._arguments = (*state, pixels, flags, valid.stride(0), row, env)
+        self._arguments = (*state, pixels, flat(valid), valid.stride(0), row, env)
         self._num_envs = rollout.num_envs
         arguments = (*self._arguments, 0, self._num_envs, 0)
         announcement = f"compiling the pixel observations of {self.ir.name} (once, about 3 s) ..."
@@ -66,5 +65,4 @@ def flat_pixels(observation: Tensor) -> tuple[np.ndarray, int, int]:
             f"column observation has strides {observation.stride()}: the bytes of an observation must be contiguous"
         )
     row, env = observation.stride()[:2]
-    size = (len(observation) - 1) * row + (observation.shape[1] - 1) * env + observation[0, 0].numel()
-    return np.lib.stride_tricks.as_strided(observation.numpy(), (size,), (1,)), row, env
+    return flat(observation), row, env

@@ -8,6 +8,7 @@ environment lo, environment lo + i is called i.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -104,3 +105,9 @@ def to_blocks(pack: Tensor) -> Tensor:
 def from_blocks(pack: Tensor, num_envs: int) -> Tensor:
     """[blocks, S, ENVS_PER_BLOCK] -> a copy [S, N]."""
     return pack.transpose(0, 1).flatten(1)[:, :num_envs].clone(memory_format=torch.contiguous_format)
+
+
+def flat(column: Tensor) -> np.ndarray:
+    """The memory of a column from its first entry to its last, also what lies between its entries; not a copy."""
+    size = 1 + sum((n - 1) * stride for n, stride in zip(column.shape, column.stride(), strict=True))
+    return column.as_strided((size,), (1,)).numpy()
