@@ -14,8 +14,8 @@ from headrace.policies.flat_parameters import flatten, flatten_gradients
 class Adam:
     """Adam (Kingma & Ba 2015, arXiv:1412.6980) with clipping of the gradient's norm.
 
-    Moves the parameters into one buffer `flat` and their gradients into another, `gradient`; the parameters stay what
-    they were to everyone else, as views. `learning_rate` is a tensor: schedules write into it.
+    Moves the parameters into one buffer `flat` and their gradients into another, `gradient`; the parameters and their
+    .grad become views of them. `learning_rate` is a tensor: schedules write into it.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, eps: float = 1e-5) -> None:
@@ -30,21 +30,21 @@ class Adam:
     def step(self, max_norm: float, skip: Tensor | None = None) -> None:
         """One step along `gradient`, scaled down to a norm of max_norm where it is larger; then zero the gradient.
 
-        skip: a float32 scalar on the device; where it is 1 nothing moves.
+        skip: a float32 scalar on the device; where it is 1, nothing changes.
         """
         divisor = (self.gradient.norm() / max_norm).clamp_(min=1)
         self.steps += 1 if skip is None else 1 - skip
-        self._move(divisor, skip)
+        self._adam_step(divisor, skip)
         self.gradient.zero_()
 
     def step_unclipped(self) -> None:
         """One step along `gradient`, which stays as it is."""
         self.steps += 1
-        self._move(None, None)
+        self._adam_step(None, None)
 
-    def _move(self, divisor: Tensor | None, skip: Tensor | None) -> None:
-        """The parameters and moments, by a gradient that is divided before; not where skip is 1."""
-        # torch.optim.Adam calls this too; constructing one imports 800 modules
+    def _adam_step(self, divisor: Tensor | None, skip: Tensor | None) -> None:
+        """Update parameters and moments with gradient / divisor, unless skip is 1."""
+        # the function that torch.optim.Adam calls; constructing torch.optim.Adam imports 800 modules
         torch._fused_adam_(  # type: ignore[attr-defined]
             [self.flat],
             [self.gradient],
@@ -68,9 +68,9 @@ class Adam:
         return {"mean": self.mean.clone(), "square": self.square.clone(), "steps": self.steps.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(). Raises ValueError where it is of another number of parameters."""
+        """Continue from state_dict(). Raises ValueError for another number of parameters."""
         if state["mean"].shape != self.mean.shape:
-            raise ValueError(f"the state is of {len(state['mean'])} parameters, this optimizer has {len(self.mean)}")
+            raise ValueError(f"the state has {len(state['mean'])} parameters, this optimizer has {len(self.mean)}")
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.steps.copy_(state["steps"])

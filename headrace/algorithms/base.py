@@ -1,4 +1,4 @@
-"""What a learning rule owes: columns it needs, and an update from a rollout."""
+"""The protocol of algorithms: the columns that they need, and an update from a rollout."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.policies.base import Policy
 
 
 class Algorithm(Protocol):
-    """A learning rule with its policy and optimizer. Knows nothing of environments, processes or devices.
+    """An algorithm with its policy and optimizer. It does not depend on environments, processes or devices.
 
     Each algorithm's module opens with one flat frozen dataclass, its config (PPOConfig); `PPO(policy, config, seed)`
-    takes any policy, `PPO.build(config, observation_space, action_space, seed, device)` makes the usual one.
+    takes any policy, `PPO.build(config, observation_space, action_space, seed, device)` makes the default one.
     """
 
     name: ClassVar[str]  # "ppo"
-    actions: ClassVar[tuple[type[Space], ...]]  # kinds of spaces it acts in
+    actions: ClassVar[tuple[type[Space], ...]]  # kinds of action spaces
     policy: Policy
     config: Any
     num_steps: int  # T of the rollouts it learns from
@@ -30,24 +30,24 @@ class Algorithm(Protocol):
         """This algorithm with its usual policy. Raises TypeError for spaces it cannot learn on."""
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Columns the collector's policy fills, beside those every environment writes."""
+        """Columns the collector's policy fills, besides those that every environment writes."""
 
     def warm_up(self, rollout: Rollout) -> None:
-        """Learn once from a made-up rollout and forget it, so that whatever must be compiled is compiled."""
+        """Learn once from a random rollout, then restore all state, so that kernels are compiled before training."""
 
     def prepare(self, rollout: Rollout) -> str:
-        """Allocate what depends on the number of environments, such as a replay. Called once, before training, with
-        the collector's rollout. Gives a line to tell people, such as the memory planned; empty for nothing.
+        """Allocate what depends on the number of environments, such as a replay buffer. Called once, before training,
+        with the collector's rollout. Returns a line for users, such as the memory planned, or an empty string.
 
-        Raises MemoryError, with the numbers, for more than there is."""
+        Raises MemoryError, with the sizes, where there is too little memory."""
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Learn from a rollout; give metrics as scalars on the device. progress: share of the training done, 0 .. 1,
-        which schedules follow. On a GPU the whole of it may be captured in a graph, with `iteration` and progress as
-        tensors: give them to headrace.core.rng and to arithmetic alone, and count nothing else on the host."""
+        """Learn from a rollout; return metrics as scalars on the device. progress: fraction of the training done,
+        0 .. 1, for schedules. On a GPU the call may be captured in a CUDA graph, with `iteration` and progress as
+        tensors: use them only in arithmetic and headrace.core.rng, and keep no other counts on the host."""
 
     def state_dict(self) -> dict[str, Any]:
         """Nested dict of tensors and numbers: policy, optimizer, counters."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict()."""
+        """Continue from state_dict()."""

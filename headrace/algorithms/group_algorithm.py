@@ -1,4 +1,4 @@
-"""One algorithm for each group of agents, seen as one algorithm."""
+"""One algorithm for each group of agents, combined into one algorithm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.policies.group_policy import GroupedPolicy, Slot
 
 SEEDS = 2**32
-APART = 2654435761  # 2^32 / golden ratio: multiples of it lie far apart
+APART = 2654435761  # 2^32 / golden ratio: seeds of groups are far apart
 
 
 class Grouped:
-    """Learns a policy for each group of agents, each by an algorithm of its own on that group's part of the rollout.
+    """Trains one policy for each group of agents, each with its own algorithm on the group's part of the rollout.
 
     algorithms: group -> algorithm, all of one kind; groups: group -> its agents, in the order of their columns.
-    Metrics are called "group/metric". A group's part is a copy, so that it lies in memory as that of a single policy.
+    Metrics are called "group/metric". A group's part is a copy, with the memory layout of a rollout of one policy.
     """
 
     def __init__(self, algorithms: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> None:
@@ -31,11 +31,11 @@ class Grouped:
 
     @property
     def iteration(self) -> int:
-        """Updates done; of each group as many."""
+        """Updates done, the same for each group."""
         return next(iter(self.algorithms.values())).iteration
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Those of each group's algorithm: memory as wide as the widest."""
+        """Columns of the groups' algorithms; the recurrent state has the width of the widest."""
         declared = [algorithm.columns() for algorithm in self.algorithms.values()]
         if "rnn_state" in declared[0]:
             widest = max(declared, key=lambda columns: _shape(columns["rnn_state"])[0])
@@ -43,18 +43,18 @@ class Grouped:
         return declared[0]
 
     def warm_up(self, rollout: Rollout) -> None:
-        """Learn once from a made-up rollout and forget it."""
+        """Learn once from a random rollout, then restore all state."""
         for slot in self.policy.slots:
             self.algorithms[slot.name].warm_up(self._part(slot, rollout))
         self._parts.clear()
 
     def prepare(self, rollout: Rollout) -> str:
-        """Allocate what depends on the number of environments. Gives a line for each group."""
-        words = {slot.name: self.algorithms[slot.name].prepare(self._part(slot, rollout)) for slot in self.policy.slots}
-        return "\n".join(f"{name}: {line}" for name, line in words.items() if line)
+        """Allocate what depends on the number of environments. Returns a line for each group."""
+        lines = {slot.name: self.algorithms[slot.name].prepare(self._part(slot, rollout)) for slot in self.policy.slots}
+        return "\n".join(f"{name}: {line}" for name, line in lines.items() if line)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Each group learns from its part. Gives the metrics of all."""
+        """Each group learns from its part. Returns the metrics of all groups."""
         metrics: dict[str, Tensor] = {}
         for slot in self.policy.slots:
             learned = self.algorithms[slot.name].update(self._part(slot, rollout), progress)
@@ -62,11 +62,11 @@ class Grouped:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """That of each group's algorithm."""
+        """The state of each group's algorithm."""
         return {name: algorithm.state_dict() for name, algorithm in self.algorithms.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict(). Raises ValueError for that of other groups."""
+        """Continue from state_dict(). Raises ValueError for the state of other groups."""
         if list(state) != list(self.algorithms):
             raise ValueError(f"saved were the groups {', '.join(state)}, and these are {', '.join(self.algorithms)}")
         for name, algorithm in self.algorithms.items():
@@ -82,12 +82,12 @@ class Grouped:
         for name in rollout.columns:
             value = getattr(rollout, name)
             if self.policy.nested and name in ("observation", "action"):
-                theirs = getattr(value, slot.name)
+                source = getattr(value, slot.name)
             else:
-                theirs = tree_map(lambda column: column[:, rows], value)
+                source = tree_map(lambda column: column[:, rows], value)
             if name == "rnn_state":
-                theirs = theirs[..., : slot.width]
-            tree_map(lambda target, source: target.copy_(source), getattr(part, name), theirs)
+                source = source[..., : slot.width]
+            tree_map(lambda target, column: target.copy_(column), getattr(part, name), source)
         return part
 
     def _column(self, slot: Slot, name: str, column: Any) -> Any:
@@ -97,7 +97,7 @@ class Grouped:
 
 
 def seed_of(seed: int, group: int) -> int:
-    """The seed of a group's algorithm: of the first the training's own, of others far from it."""
+    """The seed of a group's algorithm: the training's own for the first group."""
     return (seed + group * APART) % SEEDS
 
 

@@ -1,4 +1,4 @@
-"""A rollout cut into minibatches, in an order that was drawn before."""
+"""Minibatches of a rollout, in a given random order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.data.rollout import tree_map
 
 
 def count(rows: int, minibatch_size: int, unit: int = 1) -> int:
-    """How many minibatches of about `minibatch_size` there are in `rows` rows: at least one.
+    """Number of minibatches of about `minibatch_size` rows in `rows` rows: at least one.
 
-    unit: how many rows belong together; no minibatch has less.
+    unit: rows of one sequence; no minibatch has fewer.
     """
     return min(max(1, round(rows / minibatch_size)), rows // unit)
 
@@ -21,8 +21,8 @@ def count(rows: int, minibatch_size: int, unit: int = 1) -> int:
 def minibatches(columns: Mapping[str, Any], order: Tensor, number: int, unit: int = 1) -> Iterator[dict[str, Any]]:
     """`columns` [R, ...] in `order` [R], cut into `number` minibatches of about R / number rows, all of one shape.
 
-    unit: rows that belong together, and follow each other in the order. What comes last in the order and fills no
-    minibatch is left out. One gather a column; each minibatch is a view.
+    unit: rows of one sequence, which are consecutive in the order. Rows at the end of the order that do not fill a
+    minibatch are left out. One gather per column; each minibatch is a view.
     """
     size = len(order) // unit // number * unit
     order = order[: size * number]
@@ -33,7 +33,7 @@ def minibatches(columns: Mapping[str, Any], order: Tensor, number: int, unit: in
 
 
 def _take(column: Tensor, order: Tensor) -> Tensor:
-    """Rows of a column, in its own layout: of a feature-major one this is thirty times as fast as plain indexing."""
+    """Rows of a column, in its own layout: thirty times as fast as plain indexing for a feature-major column."""
     if column.dim() == 2 and column.stride(0) == 1:
         return column.t().index_select(1, order).t()
     return column.index_select(0, order)

@@ -21,11 +21,11 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "6d3f8517bcadb520"
+DIGEST = "0d678c1a71092691"
 SOURCES: Methods = (
     *((ActorQ, name) for name in ("sample", "_normal", "actor_output", "normalize_action")),
     *((squashed_gaussian, name) for name in ("sample", "split")),
-    *((Critics, "forward"), (Adam, "step"), (Adam, "_move")),
+    *((Critics, "forward"), (Adam, "step"), (Adam, "_adam_step")),
 )
 
 

@@ -22,10 +22,10 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-TD3_DIGEST, DDPG_DIGEST = "869db42d7951d1ae", "6b9c15aad5d42444"
+TD3_DIGEST, DDPG_DIGEST = "546223d6fe6b8cbb", "f7fd037f4fd8b2e2"
 SOURCES = (
     *((ActorQ, name) for name in ("best_action", "actor_output", "normalize_action")),
-    *((Critics, "forward"), (Adam, "step"), (Adam, "_move")),
+    *((Critics, "forward"), (Adam, "step"), (Adam, "_adam_step")),
 )
 
 

@@ -1,4 +1,4 @@
-"""Actor and critic as multi-layer perceptrons: the usual policy of PPO and its kin."""
+"""Actor and critic as multi-layer perceptrons: the policy of PPO, A2C, REINFORCE and TRPO."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headrace.policies.numpy_io import batch_size, pad
 
 
 class ActorCritic(Policy):
-    """An actor and a critic, each an MLP of its own, or (shared) two heads on one.
+    """An actor and a critic, each with its own MLP, or (shared) two output layers on one MLP.
 
     hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. distribution: see heads.action_head.
-    images: see images.ImageEncoder; its convolutions serve actor and critic alike.
+    images: see convolutions.ImageEncoder; actor and critic share its convolutions.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
-    (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalize.py.
-    Raises TypeError for spaces it has no network for, ValueError for unknown names.
+    (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalization.py.
+    Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class ActorCritic(Policy):
         return distribution, value if self.return_normalizer is None else self.return_normalizer(value)
 
     def distribution(self, observation: Any) -> Any:
-        """The distribution over actions alone."""
+        """The distribution over actions, without the value."""
         return self.head(self.actor_out(self.actor(self.encoder(observation))))
 
     def actor_parameters(self) -> list[nn.Parameter]:
-        """What distribution() is made of."""
+        """Parameters of distribution()."""
         return [p for part in (self.encoder, self.head, self.actor, self.actor_out) for p in part.parameters()]
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """What both distribution() and value() are made of."""
+        """Parameters of both distribution() and value()."""
         parts = (self.encoder, self.actor) if self.shared else (self.encoder,)
         return [p for part in parts for p in part.parameters()]
 

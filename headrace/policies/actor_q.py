@@ -1,4 +1,4 @@
-"""An actor with critics of its actions: the policy of DDPG, TD3 (deterministic) and SAC (stochastic)."""
+"""An actor and critics Q(observation, action): the policy of DDPG, TD3 (deterministic) and SAC (stochastic)."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
-from headrace.policies.rnn import step, width, with_memory
+from headrace.policies.rnn import make_recurrent, step, width
 from headrace.policies.squashed_gaussian import sample
 
 
 class ActorQ(Policy):
-    """An actor and `critics` critics, each an MLP of its own. Actions are within a Box's bounds.
+    """An actor and `critics` critics, each with its own MLP. Actions are within the bounds of a Box.
 
-    What both read comes from one encoder. Where that has weights, the convolutions of images or a memory, the critics'
-    loss trains them and the actor takes the features as they are: Yarats et al. 2021, arXiv:1910.01741, section 4.3.
-    images: see images.ImageEncoder. recurrent, rnn_size, sequence_length, burn_in: see QNetwork.
-    Inside, actions are normalised: -1 and 1 are the bounds. deterministic: action = tanh(actor), and while exploring
-    plus normal noise of deviation `exploration`; else tanh of a normal whose mean and deviation both are the actor's.
-    Where `random` is 1, explored actions are drawn alike from the whole Box. Algorithms write both tensors.
-    noise_autocorrelation: share of an env's noise that stays from one step to the next; it is remembered too. A weak
-    push
-    then lasts, where pushes that come and go would cancel out: Lillicrap et al. 2016, arXiv:1509.02971, section 3.
+    Actor and critics share one encoder. Only the critic loss trains its weights (convolutions of images, an RNN cell):
+    Yarats et al. 2021, arXiv:1910.01741, section 4.3.
+    images: see convolutions.ImageEncoder. recurrent, rnn_size, sequence_length, burn_in: see QNetwork.
+    Networks use normalised actions: -1 and 1 are the bounds. deterministic: action = tanh(actor), plus normal noise of
+    standard deviation `exploration` while exploring; otherwise tanh of a normal whose mean and standard deviation the
+    actor outputs. Where the buffer `random` is 1, explored actions are uniform in the Box. Algorithms write both.
+    noise_autocorrelation: correlation of an environment's noise between consecutive steps, so that exploration is
+    correlated in time (Lillicrap et al. 2016, arXiv:1509.02971, section 3).
+    The last noise is part of the recurrent state.
     Weights are a function of the seed, as ActorCritic's.
-    Raises TypeError for spaces it has no network for, ValueError for unknown names.
+    Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
 
     exploration: Tensor  # [1]
@@ -73,7 +73,7 @@ class ActorQ(Policy):
         self.num_draws = self.action_size + self.action_size % 2
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
-        self.encoder = with_memory(encoder, recurrent, rnn_size, burn_in, generator)
+        self.encoder = make_recurrent(encoder, recurrent, rnn_size, burn_in, generator)
         self.actor = MLP(self.encoder.size, hidden, activation, generator)
         self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
         self.critics = Critics(critics, self.encoder.size, self.action_size, hidden, activation, generator)
@@ -83,21 +83,21 @@ class ActorQ(Policy):
         self.register_buffer("random", torch.zeros(1))
 
     def actor_parameters(self) -> list[nn.Parameter]:
-        """What the actor learns."""
+        """Parameters trained by the actor loss."""
         return [*self.actor.parameters(), *self.actor_out.parameters()]
 
     def critic_parameters(self) -> list[nn.Parameter]:
-        """What the critics learn: the encoder's too."""
+        """Parameters trained by the critic loss: those of the encoder and the critics."""
         return [*self.encoder.parameters(), *self.critics.parameters()]
 
     def actor_output(self, encoded: Tensor) -> Tensor:
-        """What the actor puts out for encoded observations [B, F]: [K, B], and 2 K of a stochastic one."""
+        """The actor's output for encoded observations [B, F]: [K, B], or [2 K, B] of a stochastic actor."""
         output: Tensor = self.actor_out(self.actor(encoded))
         return output
 
     def sample(self, encoded: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised actions [B, K] of a stochastic actor, drawn with uniform `noise` [B, num_draws], and their
-        log-density [B]. Differentiable in the actor: the reparameterisation of Haarnoja et al. 2018, appendix C."""
+        """Normalised actions [B, K] of a stochastic actor, from uniform draws `random` [B, num_draws], and their
+        log-density [B]. Differentiable in the actor by reparameterisation: Haarnoja et al. 2018, appendix C."""
         action, log_prob = sample(self.actor_output(encoded), self._normal(random))
         return action.t(), log_prob
 
@@ -110,7 +110,7 @@ class ActorQ(Policy):
         return self.actor_output(encoded)[: self.action_size].tanh().t()
 
     def normalize_action(self, action: Tensor) -> Tensor:
-        """Actions [B, K] of the space's units as the critics see them: clipped to the bounds, which are -1 and 1."""
+        """Actions [B, K] in the space's units, clipped to the bounds and scaled to [-1, 1]."""
         return ((action - self.center) / self.half_range).clamp(-1, 1)
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
@@ -119,25 +119,25 @@ class ActorQ(Policy):
             rnn_state = self.initial_state(rows)
         if rows % self.block:
             return self.act(*(pad(x, self.block) for x in (observation, rnn_state, random))).first(rows)
-        encoded, remembered = step(self.encoder, observation, rnn_state)
+        encoded, encoder_state = step(self.encoder, observation, rnn_state)
         if random is None:
             action = self.best_action(encoded)
         else:
             action, rnn_state = self._explore(encoded, rnn_state, random)
         action = torch.addcmul(self.center, action, self.half_range)
-        if remembered is not None and rnn_state is not None:
-            rnn_state = torch.cat((remembered, rnn_state[:, self.encoder.width :]), 1)
+        if encoder_state is not None and rnn_state is not None:
+            rnn_state = torch.cat((encoder_state, rnn_state[:, self.encoder.width :]), 1)
         return PolicyOutput(action, None, None, rnn_state)
 
     def _explore(self, encoded: Tensor, rnn_state: Tensor | None, random: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Normalised actions [N, K] with noise, and the memory with that noise at its end."""
+        """Normalised actions [N, K] with noise, and the recurrent state with that noise in its last K columns."""
         normal, uniform = self._normal(random), random[:, : self.action_size] * 2 - 1
         if rnn_state is not None and self.noise_autocorrelation:
             before, last = rnn_state.split((rnn_state.shape[1] - self.action_size, self.action_size), 1)
             fresh = math.sqrt(1 - self.noise_autocorrelation**2)  # so that the variance stays 1
             normal = self.noise_autocorrelation * last.t() + fresh * normal
             rnn_state = torch.cat((before, normal.t()), 1)
-            uniform = torch.erf(normal.t() * math.sqrt(0.5))  # uniform, where memory is normal
+            uniform = torch.erf(normal.t() * math.sqrt(0.5))  # normal to uniform
         if self.deterministic:
             action = torch.addcmul(self.best_action(encoded), normal.t(), self.exploration).clamp(-1, 1)
         else:
@@ -145,17 +145,17 @@ class ActorQ(Policy):
         return torch.where(self.random > 0, uniform, action), rnn_state
 
     def columns(self) -> dict[str, Column | Columns]:
-        return {"rnn_state": Column((self._remembers(),))} if self.recurrent != "none" else {}
+        return {"rnn_state": Column((self._state_width(),))} if self.recurrent != "none" else {}
 
     def initial_state(self, num_envs: int) -> Tensor | None:
-        """That nothing was seen and there was no noise yet, [N, W + K]; None where neither is remembered."""
-        return self.center.new_zeros(num_envs, self._remembers()) if self._remembers() else None
+        """Zeros [N, W + K]: no observation and no noise yet; None where there is no recurrent state."""
+        return self.center.new_zeros(num_envs, self._state_width()) if self._state_width() else None
 
-    def _remembers(self) -> int:
+    def _state_width(self) -> int:
         return width(self.encoder) + self.action_size * (self.noise_autocorrelation > 0)
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
-        """What the lowest of the critics gives for the actor's best actions, [N]."""
+        """The minimum over the critics of the value of the actor's best actions, [N]."""
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if rows % self.block:
@@ -165,7 +165,7 @@ class ActorQ(Policy):
         return values.amin(0)
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
-        """Move the observations' statistics; returns are not looked at."""
+        """Update the observations' statistics; returns are not used."""
         valid = rollout.valid[: rollout.num_steps].flatten()
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
 
@@ -189,10 +189,12 @@ class ActorQ(Policy):
 
 
 def _bounds(space: Space) -> tuple[Tensor, Tensor]:
-    """Middle and half of the range of each dimension of a Box. Raises TypeError for a space without."""
+    """Center and half of the range of each dimension of a Box. Raises TypeError for other or unbounded spaces."""
     if not isinstance(space, Box) or len(space.shape) != 1:
-        raise TypeError(f"these actions are of a Box of one dimension, got {space}: for others there are ppo and dqn")
+        raise TypeError(f"actions must be of a Box of one dimension, got {space}: use ppo or dqn for other spaces")
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-        raise TypeError(f"every dimension of an action needs bounds, low < high, got {space}: ppo can do without")
+        raise TypeError(
+            f"every dimension of an action needs bounds, low < high, got {space}: use ppo for unbounded actions"
+        )
     return tuple(torch.tensor(x, dtype=torch.float32) for x in ((low + high) / 2, (high - low) / 2))  # type: ignore[return-value]

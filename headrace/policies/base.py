@@ -1,4 +1,4 @@
-"""What a policy owes: decisions for a batch of environments, and their likelihood again when learning."""
+"""Base class of policies: actions for a batch of environments, and the likelihood of given actions for learning."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headrace.policies.numpy_io import batch_size, to_action, to_batch
 
 
 class PolicyOutput(NamedTuple):
-    """What a policy decides for N environments."""
+    """What act() returns for N environments."""
 
     action: Tensor  # [N, ...] in the action column's dtype
-    log_prob: Any  # Tensor [N]; None from a policy whose algorithm does not ask for it
-    value: Any  # Tensor [N], in units of return; None likewise
-    rnn_state: Any  # what the policy wants back at the next step; None for one without memory
+    log_prob: Any  # Tensor [N]; None from policies of algorithms that do not use it
+    value: Any  # Tensor [N], in units of return; None as log_prob
+    rnn_state: Any  # to be given to act() at the next step; None for a policy that is not recurrent
 
     def first(self, rows: int) -> PolicyOutput:
         """The output for the first `rows` environments."""
@@ -26,7 +26,7 @@ class PolicyOutput(NamedTuple):
 
 
 class LogProbEntropyValue(NamedTuple):
-    """How likely given actions are, with gradients."""
+    """Log-likelihood of given actions, entropy and value; differentiable."""
 
     log_prob: Tensor  # [B]
     entropy: Tensor  # [B]
@@ -44,41 +44,41 @@ def inference_block(observation_space: Space, recurrent: str = "none") -> int:
 
 
 class Policy(nn.Module):
-    """Base of all policies. Knows nothing of time, processes or environments.
+    """Base class of all policies.
 
-    The randomness of a decision comes in as `noise`, uniform draws in [0, 1) of shape [N, num_draws]: so the same draws
-    give the same actions on every device and inside a captured graph, and an exported policy needs no generator.
-    Actions of Discrete and MultiDiscrete spaces are the space's own numbers: they count from its `start`.
-    Policies that explore by more than their own distribution have a tensor `exploration`, [N] or [1], which their
-    algorithm writes: the share of random actions (DQN), the deviation of noise in half ranges (DDPG, TD3).
+    Randomness is an argument: `random`, uniform draws in [0, 1) of shape [N, num_draws]. The same draws give the same
+    actions on every device and inside a CUDA graph, and an exported policy needs no generator.
+    Actions of Discrete and MultiDiscrete spaces are the numbers of the space: they count from its `start`.
+    Policies with exploration besides their distribution have a tensor `exploration`, [N] or [1], which their algorithm
+    writes: the probability of a random action (DQN), the standard deviation of noise in half ranges (DDPG, TD3).
     """
 
     observation_space: Space
     action_space: Space
-    num_draws: int  # uniform draws one decision uses
-    sequence_length: int = 1  # how many rows of rows() belong together, one after another in one environment
+    num_draws: int  # uniform draws for one action
+    sequence_length: int = 1  # consecutive steps of one environment that follow each other in rows()
     block: int = 1  # act() and value() pad a batch to a multiple of this number of rows
-    recurrent: str = "none"  # what remembers earlier observations: "gru", "lstm"
+    recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        """Decide for N environments: sampled with `noise` [N, num_draws], or the most likely action without."""
+        """Actions for N environments: sampled with `random` [N, num_draws], or the most likely ones for None."""
         raise NotImplementedError
 
     def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> LogProbEntropyValue:
-        """log_prob, entropy and value of B rows as inputs() gives them (of a policy without memory: observations) and
-        B actions, differentiable."""
+        """log_prob, entropy and value of B actions, for B rows of inputs() (observations, unless the policy is
+        recurrent). Differentiable."""
         raise NotImplementedError
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Columns that inputs() needs beside the observation, such as memory [N, W] as it was before each step."""
+        """Columns that inputs() needs besides the observation, such as the recurrent state [N, W] before each step."""
         return {}
 
     def rows(self, column: Any) -> Any:
-        """A column [T, N, ...] as rows [T * N, ...], in the order in which inputs() has them."""
+        """A column [T, N, ...] as rows [T * N, ...], in the order of inputs()."""
         return flatten(column)
 
     def inputs(self, rollout: Rollout) -> Any:
-        """What evaluate() takes of a rollout, row by row: observations."""
+        """Inputs of log_prob_entropy_value() for each row of a rollout: observations."""
         return self.rows(rollout.observation[: rollout.num_steps])
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
@@ -86,21 +86,21 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def value_scale(self) -> Tensor | float:
-        """Units of return in one unit of the critic's output: losses of values are counted in these."""
+        """Units of return in one unit of the critic's output: value losses are divided by its square."""
         return 1.0
 
     def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
-        """evaluate() of a whole rollout, [T, N] each: log_prob equals what was collected."""
+        """log_prob_entropy_value() of a whole rollout, [T, N] each: log_prob equals the collected one."""
         raise NotImplementedError
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
-        """Move the normalisers' statistics by the valid rows of a rollout and the returns [T, N] the critic learned.
+        """Update the normalisers' statistics with the valid rows of a rollout and the critic's targets, returns [T, N].
 
         Called once per iteration, after learning.
         """
 
     def initial_state(self, num_envs: int) -> Any:
-        """Memory at the start of an episode; None for a policy without."""
+        """Recurrent state at the start of an episode; None for a policy that is not recurrent."""
         return None
 
     @torch.no_grad()
@@ -113,11 +113,11 @@ class Policy(nn.Module):
     ) -> tuple[Any, Any]:
         """Actions for observations in NumPy, and the recurrent state after them, as Stable-Baselines3's predict().
 
-        observation: one, or a batch of them; a Dict of arrays for a Dict space. Gives actions of the action space in
-        its dtype, inside its bounds: [...] or [N, ...] as the observations were. state: what the call before gave, None
-        at the beginning of an episode; None throughout for a policy that is not recurrent.
-        deterministic: the most likely action; else one drawn with `generator` (torch's own where None).
-        Raises ValueError for an observation of another shape than the space's.
+        observation: one, or a batch; a dict of arrays for a Dict space. Returns actions in the action space's dtype and
+        bounds, [...] for one observation or [N, ...] for a batch, and the next state. state: the one that the previous
+        call returned; None at the start of an episode, and always for a policy that is not recurrent.
+        deterministic: the most likely action; otherwise sampled with `generator` (torch's default where None).
+        Raises ValueError for an observation whose shape differs from the space's.
         """
         device = next(self.parameters()).device
         batch, single = to_batch(self.observation_space, observation, device)
@@ -128,11 +128,11 @@ class Policy(nn.Module):
         return to_action(self.action_space, output.action, single), output.rnn_state
 
     def config(self) -> dict[str, Any]:
-        """What the policy is made of, as JSON can hold it: from_config() builds one that its weights fit."""
+        """Arguments of the constructor, as JSON: from_config() builds a policy of the same architecture."""
         raise NotImplementedError
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The policy that config() described, with weights of seed 0: load_state_dict() brings the others."""
+        """A policy from config(), with the initial weights of seed 0: load_state_dict() loads others."""
         named = {name: from_json(config[name]) for name in ("observation_space", "action_space")}
         return cls(**{name: value for name, value in config.items() if name != "policy"} | named)

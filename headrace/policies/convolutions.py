@@ -1,4 +1,4 @@
-"""From images to vectors: the convolutions that the field uses, chosen by the image's size."""
+"""Convolutional encoders of image observations, chosen by the size of the image."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from headrace.data.spaces import Box, channels_first
 
-NATURE_FROM = 36  # pixels a side from which Nature's convolutions leave something over
+NATURE_FROM = 36  # pixels per side: the smallest image that Nature's convolutions accept
 
 
 class ImageEncoder(nn.Module):
-    """Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W] -> [N, size], by convolutions that are learned.
+    """Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W] -> [N, size], by convolutions.
 
     network: "nature" (Mnih et al. 2015, 512 features), "impala" (Espeholt et al. 2018, arXiv:1802.01561, the deeper one
     of figure 3, 256 features), "small" (Young & Tian 2019, arXiv:1903.03176, 128 features), or "auto": small below 36
-    pixels a side, else Nature's. Weights are orthogonal, gain sqrt 2.
+    pixels per side, else Nature's. Weights are orthogonal, gain sqrt 2.
     Raises ValueError for an unknown network, or an image too small for it.
     """
 
@@ -29,7 +29,7 @@ class ImageEncoder(nn.Module):
         if network == "auto":
             network = "nature" if min(height, width) >= NATURE_FROM else "small"
         if network not in NETWORKS:
-            raise ValueError(f"unknown network for images {network!r}: use auto, {', '.join(NETWORKS)}")
+            raise ValueError(f"unknown image network {network!r}: use auto, {', '.join(NETWORKS)}")
         convolutions, self.size = NETWORKS[network](channels)
         self.convolutions = convolutions
         with torch.no_grad():
@@ -44,38 +44,38 @@ class ImageEncoder(nn.Module):
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Features [N, size]; pixels from 0 to 255 are seen as 0 to 1, by the first convolution."""
+        """Features [N, size]; the first convolution scales pixels from 0..255 to 0..1."""
         pixels = observation.unsqueeze(1) if self.flat else observation
         if not self.in_front:
             pixels = pixels.permute(0, 3, 1, 2)
-        # with channels last in memory convolutions take two thirds of the time; cheaper to bring about in bytes
+        # convolutions on channels-last memory take two thirds of the time; converting uint8 is cheaper than float32
         pixels = pixels.contiguous(memory_format=torch.channels_last).to(torch.float32)
         return torch.relu(self.out(self.convolutions(pixels).flatten(1)))
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
-        """Pixels have known bounds."""
+        """Nothing to do: pixels have known bounds."""
 
 
-class _OfBytes(nn.Conv2d):
-    """A convolution that sees 0 to 255 as 0 to 1. Dividing its few weights instead of every pixel saves a third of the
-    time that learning from images takes."""
+class _ByteConv2d(nn.Conv2d):
+    """A convolution that scales inputs from 0..255 to 0..1. Scaling its weights instead of every pixel saves a third of
+    the time of learning from images."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         return self._conv_forward(pixels, self.weight * (1 / 255), self.bias)
 
 
 def _nature(channels: int) -> tuple[nn.Module, int]:
-    convolutions = (_OfBytes(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1))
-    # in place: a convolution's gradient needs what it was given, not what it gave
+    convolutions = (_ByteConv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1))
+    # in place: the gradient of a convolution needs its input, not its output
     return nn.Sequential(*[part for layer in convolutions for part in (layer, nn.ReLU(inplace=True))]), 512
 
 
 def _small(channels: int) -> tuple[nn.Module, int]:
-    return nn.Sequential(_OfBytes(channels, 16, 3), nn.ReLU(inplace=True)), 128
+    return nn.Sequential(_ByteConv2d(channels, 16, 3), nn.ReLU(inplace=True)), 128
 
 
 def _impala(channels: int) -> tuple[nn.Module, int]:
-    stacks = (_Stack(_OfBytes, channels, 16), _Stack(nn.Conv2d, 16, 32), _Stack(nn.Conv2d, 32, 32))
+    stacks = (_Stack(_ByteConv2d, channels, 16), _Stack(nn.Conv2d, 16, 32), _Stack(nn.Conv2d, 32, 32))
     return nn.Sequential(*stacks, nn.ReLU()), 256
 
 

@@ -1,4 +1,4 @@
-"""Critics Q(observation, action), several of one shape side by side: one batched product for all of them."""
+"""Several critics Q(observation, action) of one shape, computed by batched products."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headrace.policies.networks import ACTIVATIONS
 
 
 class Critics(nn.Module):
-    """C multi-layer perceptrons as one: weights [C, inputs, outputs], biases [C, 1, outputs].
+    """C multi-layer perceptrons in one module: weights [C, inputs, outputs], biases [C, 1, outputs].
 
-    Initial weights as an MLP's: orthogonal, gain sqrt 2, and 1 for the last layer; each critic has its own.
+    Initial weights as an MLP's: orthogonal, gain sqrt 2, and 1 for the last layer; they differ between critics.
     Raises ValueError for an unknown activation or a size below 1.
     """
 

@@ -1,8 +1,8 @@
-"""Distributions over actions, written on tensors.
+"""Distributions over actions.
 
-Parameters come feature-first, [P, N]: across a few choices torch's reductions over the first dimension are ten times as
-fast as over the last. Actions, log_probs and noise are as in a rollout: [N, ...], [N], [N, num_draws].
-Randomness comes in as `noise`, uniform draws in [0, 1).
+Parameters are feature-first, [P, N]: for a few choices torch's reductions over the first dimension are ten times as
+fast as over the last. Actions, log_probs and draws are as in a rollout: [N, ...], [N], [N, num_draws].
+Randomness is an argument: `random`, uniform draws in [0, 1).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Distribution(Protocol):
     """N distributions over actions. entropy and log_prob are differentiable in the parameters."""
 
     def sample(self, random: Tensor) -> Tensor:
-        """Actions [N, ...] drawn with `noise` [N, num_draws]."""
+        """Actions [N, ...] drawn with `random` [N, num_draws]."""
 
     def mode(self) -> Tensor:
         """The most likely actions, [N, ...]."""
@@ -46,12 +46,12 @@ class Categorical:
         self.start = start
 
     def sample(self, random: Tensor) -> Tensor:
-        """The inverse of the distribution function: the first choice whose cumulated share is above `noise` [N, 1]."""
+        """Inverse transform sampling: the first choice whose cumulative probability is above `random` [N, 1]."""
         return self._choose(random[:, 0])
 
     def _choose(self, random: Tensor) -> Tensor:
         cumulated = self.log_probs.exp().cumsum(0)
-        # times the last one, since shares add up to 1 only nearly: a last choice of probability 0 is never drawn
+        # times the last one, since the sum may differ from 1 by rounding: a last choice of probability 0 is never drawn
         passed = cumulated[:-1] <= random * cumulated[-1]
         return passed.sum(0, dtype=torch.int32) + self.start
 
@@ -94,20 +94,20 @@ class MultiCategorical:
 
 
 class Bernoulli:
-    """K independent switches: logits [K, N] of each being on. Actions are int32 [N, K], 0 or 1; one draw for each."""
+    """K independent Bernoulli variables: logits [K, N] of 1. Actions are int32 [N, K], 0 or 1; one draw for each."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
 
     def sample(self, random: Tensor) -> Tensor:
-        # draws are below 1 and may be 0: a switch of probability 1 is always on, one of probability 0 never
+        # draws are in [0, 1): probability 1 always gives 1, probability 0 never
         return (random.t() < self.logits.sigmoid()).to(torch.int32).t()
 
     def mode(self) -> Tensor:
         return (self.logits > 0).to(torch.int32).t()
 
     def log_prob(self, action: Tensor) -> Tensor:
-        # log sigmoid(x) for on, log sigmoid(-x) for off
+        # log sigmoid(x) for 1, log sigmoid(-x) for 0
         return functional.logsigmoid(self.logits * (2 * action.t() - 1)).sum(0)
 
     def entropy(self) -> Tensor:
@@ -148,10 +148,10 @@ class Gaussian:
 
 
 class SquashedGaussian:
-    """Normals through tanh, stretched to the bounds: action = center + half * tanh(x). center, half: [K, 1].
+    """Normals through tanh, scaled to the bounds: action = center + half * tanh(x). center, half: [K, 1].
 
     Haarnoja et al. 2018, arXiv:1812.05905, appendix C. Samples stay 1e-6 of half the range inside the bounds, and
-    log_prob of an action at the bounds is that of the nearest such one: so it is finite, and equal when asked again.
+    log_prob of an action at the bounds is that of the nearest sample: it is finite, and equal when computed again.
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor, center: Tensor, half: Tensor) -> None:
@@ -162,7 +162,7 @@ class SquashedGaussian:
         return self._stretch(self.normal.sample(random).t())
 
     def mode(self) -> Tensor:
-        """The middle of the normal, squashed: the median, for the density's own mode may lie at the bounds."""
+        """The mean of the normal, squashed: the median, since the mode of the density may lie at the bounds."""
         return self._stretch(self.normal.mean)
 
     def _stretch(self, x: Tensor) -> Tensor:
@@ -180,23 +180,23 @@ class SquashedGaussian:
         action, its gradient is that of the entropy.
         """
         mean, log_std = self.normal.mean, self.normal.log_std
-        at, share = _quadrature(mean.dtype, mean.device)
-        x = mean + log_std.exp() * at
+        nodes, weights = _quadrature(mean.dtype, mean.device)
+        x = mean + log_std.exp() * nodes
         log_slope = 2 * (math.log(2) - x - torch.nn.functional.softplus(-2 * x))
-        return self.normal.entropy() + ((log_slope * share).sum(0) + self.half.log()).sum(0)
+        return self.normal.entropy() + ((log_slope * weights).sum(0) + self.half.log()).sum(0)
 
     def kl(self, other: SquashedGaussian) -> Tensor:
-        """KL(self || other) in nats, [N]: squashing both alike does not change it."""
+        """KL(self || other) in nats, [N]: the same squashing of both does not change it."""
         return self.normal.kl(other.normal)
 
 
 @functools.cache
 def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for the mean over a standard normal, [16, 1, 1]; made once, since copying to a GPU waits."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE)
-    given = np.stack((nodes, weights / weights.sum()))
-    at, share = torch.tensor(given, dtype=dtype, device=device).view(2, -1, 1, 1)
-    return at, share
+    """Nodes and weights for the mean over a standard normal, [16, 1, 1]; cached, since a copy to a GPU synchronises."""
+    points, masses = np.polynomial.hermite_e.hermegauss(QUADRATURE)
+    given = np.stack((points, masses / masses.sum()))
+    nodes, weights = torch.tensor(given, dtype=dtype, device=device).view(2, -1, 1, 1)
+    return nodes, weights
 
 
 def box_muller(random: Tensor, count: int) -> Tensor:

@@ -1,12 +1,12 @@
-"""One buffer for all parameters of a network: clipping, a step, averaging, publishing and saving are one pass each.
+"""One buffer for all parameters of a network: clipping, the step and averaging are one pass each.
 
-The parameters stay what they were to everyone else, as views of the buffer.
+The parameters become views of the buffer; modules use them as before.
 
     critic, target = make(), make()
     optimizer = Adam(critic.parameters(), 3e-4)      # optimizer.flat is the critic's buffer
-    slow = flatten(target.parameters())
-    slow.copy_(optimizer.flat)                       # the target begins where the critic is
-    polyak(slow, optimizer.flat, 0.005)              # and follows it
+    flat_target = flatten(target.parameters())
+    flat_target.copy_(optimizer.flat)                # the target network starts with the critic's weights
+    polyak(flat_target, optimizer.flat, 0.005)       # target network update
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 
 def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Move parameters into one buffer, in their order, of which they become views; gives the buffer, [P].
+    """Move parameters into one buffer [P], in their order, and return it. The parameters become views of it.
 
-    Raises ValueError where they are not of one dtype and device.
+    Raises ValueError where dtypes or devices differ.
     """
     parameters = list(parameters)
     kinds = {(p.dtype, p.device) for p in parameters}
@@ -43,9 +43,9 @@ def flatten_gradients(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 @torch.no_grad()
 def polyak(target: Tensor, source: Tensor, tau: float | Tensor) -> None:
-    """Move a target network's buffer the share tau of the way to another one's: target += tau * (source - target).
+    """Target network update: target += tau * (source - target).
 
-    Raises ValueError where they are not of one shape. Polyak & Juditsky 1992; Lillicrap et al. 2016, arXiv:1509.02971.
+    Raises ValueError where the shapes differ. Polyak & Juditsky 1992; Lillicrap et al. 2016, arXiv:1509.02971.
     """
     if target.shape != source.shape:
         raise ValueError(f"buffers of {tuple(target.shape)} and {tuple(source.shape)}: not of the same network")

@@ -25,7 +25,7 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 
-PARTS, PART = 8, 256  # parts of a batch at most, and samples a part is worth: each has a gradient of its own
+PARTS, PART = 8, 256  # parts of a batch at most, and samples per part; each part has its own gradient
 WORTH_HELP = 2e7  # floating-point operations below which waking another thread costs more than it saves
 ANNOUNCEMENT = "compiling stacks of layers (once, about 5 s) ..."
 SIZES, SPARE = 32, 4  # sizes of batches to keep buffers for, and how many for each
@@ -34,7 +34,7 @@ _ROOM = np.empty(0, np.float32)  # stands for an array whose place is filled in 
 
 
 class Form:
-    """A stack of layers, and free batches for it."""
+    """A stack of layers, and its pool of free batches."""
 
     def __init__(self, layers: list[Layer]) -> None:
         self.inputs, self.outputs = layers[0].inputs, layers[-1].outputs
@@ -43,15 +43,15 @@ class Form:
         self.spare: dict[tuple[int, bool, bool], list[Batch]] = {}
 
     def batch(self, count: int, keep: bool, input_grad: bool) -> Batch:
-        """A batch for `count` samples, which is the caller's until given back. keep: differentiate() is to follow;
-        input_grad: it is to give the samples' gradient too."""
+        """A batch for `count` samples, for the caller until give_back(). keep: keep what differentiate() needs;
+        input_grad: with the gradient of the samples."""
         spare = self.spare.get((count, keep, input_grad))
         if spare:
             return spare.pop()
         return Batch(self.with_input if input_grad else self.plain, count, keep, input_grad)
 
     def give_back(self, batch: Batch) -> None:
-        """Let others have a batch."""
+        """Return a batch to the pool."""
         if len(self.spare) > SIZES:
             self.spare.clear()
         spare = self.spare.setdefault((batch.count, batch.keep, batch.input_grad), [])
@@ -60,7 +60,7 @@ class Form:
 
 
 class Batch:
-    """Buffers for samples of a number, and calls that are bound to them."""
+    """Buffers for a number of samples, and compiled calls bound to them."""
 
     def __init__(self, net: Network, count: int, keep: bool, input_grad: bool) -> None:
         self.net, self.count, self.keep, self.input_grad = net, count, keep, input_grad
@@ -86,8 +86,8 @@ class Batch:
         return output
 
     def differentiate(self, parameters: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
-        """After evaluate() and from a loss's gradient at its outputs: that of the parameters [P], and of the samples
-        [B, inputs] or None."""
+        """Gradients of the parameters [P] and of the samples [B, inputs] (or None), from the gradient of the outputs;
+        call evaluate() first."""
         if self._backward is None:
             room = aligned(self.parts, self.net.gradient)
             rows = (_ROOM, np.uint64(0), np.uint64(0))
@@ -105,19 +105,19 @@ class Batch:
         return gradient, d_samples
 
     def _threads(self, operations: int) -> int:
-        """As many as there are cores and parts; one for little work. operations: on each sample."""
+        """Threads for this batch: one for little work. operations: floating-point operations per sample."""
         return min(kernel_threads(), self.parts) if operations * self.count > WORTH_HELP else 1
 
 
 def _kept(net: Network) -> int:
-    """float32 of a block that differentiate() reads again, at most."""
+    """Upper bound of the float32 per block that differentiate() reads again."""
     normed = net.layers[:, NORM] != NOWHERE
     rows = int(net.layers[:, OUTPUTS].sum()) * 2 + int(((net.layers[:, OUTPUTS] + np.uint64(1)) * normed).sum())
     return (net.inputs + rows) * int(BLOCK)
 
 
 def _put_rows(words: np.ndarray, at: int, rows: Tensor) -> Tensor:
-    """Fill in where rows [B, F] lie, and their strides; gives them, to be kept until the call is over."""
+    """Write the address and strides of rows [B, F]; returns the rows, to be kept alive until the call returns."""
     sample, feature = rows.stride()
     if sample == 0 or feature == 0:
         rows = rows.contiguous()

@@ -67,7 +67,7 @@ _KINDS = (nn.Parameter, Tensor)
 
 
 def _kind(module: nn.Module) -> tuple[Any, ...]:
-    """All that decides what a module does, but for the values of its parameters; () where the kernels have no such."""
+    """Type and sizes of a module, all that the kernels depend on; () for unsupported modules."""
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return ()
     if type(module) is nn.Linear and module.bias is not None:
@@ -79,7 +79,7 @@ def _kind(module: nn.Module) -> tuple[Any, ...]:
 
 @lru_cache(64)
 def _form(kinds: tuple[tuple[Any, ...], ...]) -> Form | None:
-    """None where the kernels have no such stack."""
+    """The compiled form of a stack; None for unsupported stacks."""
     layers: list[Layer] = []
     place, rest = 0, list(kinds)
     while rest:
@@ -101,7 +101,7 @@ def _form(kinds: tuple[tuple[Any, ...], ...]) -> Form | None:
 
 
 def _ordinary(input: Any) -> bool:
-    """Whether this is a plain call on plain numbers."""
+    """Whether this is a plain call on plain tensors, without tracing, transforms or autocast."""
     return (
         type(input) is Tensor
         and not torch.jit.is_tracing()
@@ -121,20 +121,20 @@ def _served(x: Tensor | None) -> bool:
 
 
 def _flat(parameters: Sequence[Tensor]) -> Tensor:
-    """All parameters, one after another: the memory where they lie so, else a copy."""
+    """All parameters, concatenated: a view where they are contiguous in memory, otherwise a copy."""
     end = start = parameters[0].data_ptr()
     for parameter in parameters:
         if parameter.data_ptr() != end or not parameter.is_contiguous():
             return _flatten_dense_tensors(parameters).detach()
         end += 4 * parameter.numel()
     first = parameters[0].detach()
-    if first.untyped_storage().nbytes() < 4 * first.storage_offset() + end - start:  # neighbours by chance
+    if first.untyped_storage().nbytes() < 4 * first.storage_offset() + end - start:  # adjacent by chance
         return _flatten_dense_tensors(parameters).detach()
     return first.as_strided(((end - start) // 4,), (1,))
 
 
 class _Lease:
-    """A batch for as long as this lives."""
+    """Holds a batch until garbage collection."""
 
     def __init__(self, form: Form, batch: Batch) -> None:
         self.form, self.batch = form, batch
@@ -156,7 +156,7 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *deltas: Tensor) -> Any:
         samples, *parameters = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: what comes back must be differentiable itself
+        if torch.is_grad_enabled():  # create_graph=True: the gradients must be differentiable
             return _differentiable_gradients(ctx.modules, samples, parameters, deltas[0], ctx.needs_input_grad)
         gradient, d_samples = ctx.lease.batch.differentiate(ctx.flat, deltas[0])
         return d_samples, None, None, *_unflatten_dense_tensors(gradient, parameters)
@@ -165,7 +165,7 @@ class _Differentiable(torch.autograd.Function):
 def _differentiable_gradients(
     modules: list[nn.Module], samples: Tensor, parameters: list[Tensor], delta: Tensor, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """As _Differentiable.backward gives them, by plain torch."""
+    """The gradients of _Differentiable.backward by plain torch."""
     output = samples
     for module in modules:
         output = module(output)

@@ -1,4 +1,4 @@
-"""One policy for each group of agents, seen as one policy of all of them."""
+"""One policy for each group of agents, combined into one policy for all agents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.policies.numpy_io import batch_size
 
 
 class Slot(NamedTuple):
-    """A group among the agents: whom it holds, its policy, and the width of that one's memory."""
+    """A group of agents: its range of agents, its policy, and the width of the policy's recurrent state."""
 
     name: str
     agents: slice
@@ -25,19 +25,19 @@ class Slot(NamedTuple):
     width: int
 
     def columns(self, total: int, num_agents: int) -> slice:
-        """Its columns among the `total` of all agents: agent * worlds + world."""
-        worlds = total // num_agents
-        return slice(self.agents.start * worlds, self.agents.stop * worlds)
+        """Its columns among the `total` of all agents: agent * num_copies + copy."""
+        copies = total // num_agents
+        return slice(self.agents.start * copies, self.agents.stop * copies)
 
 
 class GroupedPolicy(Policy):
-    """Decides for all agents of all worlds, each group by a policy of its own.
+    """Acts for all agents of all copies of the environment; each group has its own policy.
 
-    policies: group -> Policy; groups: group -> its agents, in the order of columns: agent * worlds + world.
-    Where spaces differ between groups (`nested`), observations and actions are Groups with a member for each; else they
-    are columns of all agents. Memory, where there is any, lies side by side: [N, the widest].
-    Each policy is learned by an algorithm of its own: evaluate(), inputs() and the like are asked of them.
-    Raises ValueError where policies and groups are not of the same names.
+    policies: group -> Policy; groups: group -> its agents, in the order of columns: agent * num_copies + copy.
+    Where spaces differ between groups (`nested`), observations and actions are Groups with one member per group;
+    otherwise they are columns of all agents. Recurrent states are padded to the widest: [N, W].
+    Each policy is trained by its own algorithm, which calls its log_prob_entropy_value() and inputs().
+    Raises ValueError where the names of policies and groups differ.
     """
 
     def __init__(self, policies: Mapping[str, Policy], groups: Mapping[str, Sequence[str]]) -> None:
@@ -74,39 +74,39 @@ class GroupedPolicy(Policy):
         return getattr(value, slot.name) if self.nested else value[slot.columns(total, self.num_agents)]
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        total, decisions = self._total(observation), []
+        total, outputs = self._total(observation), []
         for slot in self.slots:
             rows = slot.columns(total, self.num_agents)
             draws = None if random is None else random[rows, : slot.policy.num_draws]
-            seen, remembered = self.part(slot, observation, total), self._rnn_state(slot, rnn_state, rows)
-            decisions.append(slot.policy.act(seen, remembered, draws))
-        actions = {slot.name: decision.action for slot, decision in zip(self.slots, decisions, strict=True)}
+            seen, before = self.part(slot, observation, total), self._rnn_state(slot, rnn_state, rows)
+            outputs.append(slot.policy.act(seen, before, draws))
+        actions = {slot.name: output.action for slot, output in zip(self.slots, outputs, strict=True)}
         action: Any = Group(actions) if self.nested else torch.cat(list(actions.values()))
-        log_prob, value = (_joined([decision[k] for decision in decisions]) for k in (1, 2))
-        return PolicyOutput(action, log_prob, value, self._side_by_side([decision.rnn_state for decision in decisions]))
+        log_prob, value = (_joined([output[k] for output in outputs]) for k in (1, 2))
+        return PolicyOutput(action, log_prob, value, self._padded_states([output.rnn_state for output in outputs]))
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         total, values = self._total(observation), []
         for slot in self.slots:
-            remembered = self._rnn_state(slot, rnn_state, slot.columns(total, self.num_agents))
-            values.append(slot.policy.value(self.part(slot, observation, total), remembered))
+            before = self._rnn_state(slot, rnn_state, slot.columns(total, self.num_agents))
+            values.append(slot.policy.value(self.part(slot, observation, total), before))
         return torch.cat(values)
 
     def initial_state(self, num_envs: int) -> Any:
-        worlds = num_envs // self.num_agents
-        return self._side_by_side(
-            [slot.policy.initial_state(worlds * (slot.agents.stop - slot.agents.start)) for slot in self.slots]
+        copies = num_envs // self.num_agents
+        return self._padded_states(
+            [slot.policy.initial_state(copies * (slot.agents.stop - slot.agents.start)) for slot in self.slots]
         )
 
     def _rnn_state(self, slot: Slot, rnn_state: Any, rows: slice) -> Any:
         return rnn_state[rows, : slot.width] if rnn_state is not None and slot.width else None
 
-    def _side_by_side(self, memories: Sequence[Any]) -> Any:
-        """Memories of groups, [n, width], as one of all, filled up with 0 to the widest."""
-        if any(rnn_state is None for rnn_state in memories):
+    def _padded_states(self, states: Sequence[Any]) -> Any:
+        """Recurrent states of the groups, [n, width], concatenated and padded with 0 to the widest."""
+        if any(rnn_state is None for rnn_state in states):
             return None
-        widest = max(rnn_state.shape[1] for rnn_state in memories)
-        return torch.cat([functional.pad(rnn_state, (0, widest - rnn_state.shape[1])) for rnn_state in memories])
+        widest = max(rnn_state.shape[1] for rnn_state in states)
+        return torch.cat([functional.pad(rnn_state, (0, widest - rnn_state.shape[1])) for rnn_state in states])
 
     def _total(self, observation: Any) -> int:
         """N of observations of all agents."""
@@ -121,10 +121,10 @@ class GroupedPolicy(Policy):
         deterministic: bool = True,
         generator: torch.Generator | None = None,
     ) -> tuple[Any, Any]:
-        """Observations by agent -> actions and recurrent states by agent, of those given. Each one, or a batch."""
-        before = state or {}
+        """Actions and recurrent states by agent, for observations by agent, each single or a batch."""
+        given = state or {}
         found = {
-            agent: self[agent].predict(seen, before.get(agent), deterministic, generator)
+            agent: self[agent].predict(seen, given.get(agent), deterministic, generator)
             for agent, seen in observation.items()
         }
         return tuple({agent: pair[part] for agent, pair in found.items()} for part in (0, 1))  # type: ignore[return-value]
@@ -139,7 +139,7 @@ class GroupedPolicy(Policy):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The policy that config() described. Raises ValueError where a group's is not one of Headrace's own."""
+        """The policy that config() described. Raises ValueError for a policy class that is not in headrace."""
         policies = [_class(member["class"]).from_config(member["config"]) for member in config["members"]]
         return cls(dict(zip(config["groups"], policies, strict=True)), config["groups"])
 
@@ -150,7 +150,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 def _class(name: str) -> Any:
     module, _, qualname = name.partition(":")
-    # a checkpoint is data: it may choose among Headrace's policies, but not have any module imported
+    # a checkpoint may name Headrace's policies, but must not import other modules
     if module.partition(".")[0] != "headrace":
         raise ValueError(f"a group's policy is a {name}, not one of Headrace's own")
     return getattr(import_module(module), qualname)

@@ -1,4 +1,4 @@
-"""From the numbers a network puts out to a distribution over an action space."""
+"""From the outputs of a network to a distribution over an action space."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MultiCategoricalHead(nn.Module):
 
 
 class BernoulliHead(nn.Module):
-    """MultiBinary actions: one logit for each switch."""
+    """MultiBinary actions: one logit for each entry."""
 
     def __init__(self, space: MultiBinary) -> None:
         super().__init__()
@@ -51,8 +51,8 @@ class BernoulliHead(nn.Module):
 class GaussianHead(nn.Module):
     """Box actions: means from the network, one learned log standard deviation per dimension, 0 at first.
 
-    Both are in units of half the bounds' range, around its middle, so that an env whose actions are in other units
-    learns alike; where a dimension has no bounds the unit is 1. squash: through tanh, so that no action needs clipping.
+    Both are in units of half the bounds' range, around its center, so that learning does not depend on the units of
+    actions; the unit of an unbounded dimension is 1. squash: through tanh, so that actions need no clipping.
     """
 
     center: Tensor
@@ -90,9 +90,9 @@ class GaussianHead(nn.Module):
 def action_head(space: Space, distribution: str = "auto") -> Any:
     """The head for an action space: num_parameters, num_draws, and a call that turns [P, N] into a distribution.
 
-    distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box, switches for
-    MultiBinary, which has no other.
-    Raises ValueError for an unknown name, TypeError where distribution and space do not go together.
+    distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box, and Bernoulli for
+    MultiBinary.
+    Raises ValueError for an unknown name, TypeError where the distribution does not apply to the space.
     """
     if distribution not in DISTRIBUTIONS:
         raise ValueError(f"unknown distribution {distribution!r}: use one of {', '.join(DISTRIBUTIONS)}")

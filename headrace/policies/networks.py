@@ -1,4 +1,4 @@
-"""Networks and what stands before them: multi-layer perceptrons, and encoders from observations to vectors."""
+"""Multi-layer perceptrons, and encoders from observations to vectors."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Dense(nn.Module):
 
 
 class MLP(nn.Module):
-    """Hidden layers with an activation, gain sqrt 2: [N, inputs] -> [N, hidden[-1]]. Without any, the identity.
+    """Hidden layers with an activation, gain sqrt 2: [N, inputs] -> [N, hidden[-1]]. The identity without any.
 
-    layer_norm: what goes into each activation is normalised first. Ba et al. 2016, arXiv:1607.06450.
+    layer_norm: layer normalisation before each activation. Ba et al. 2016, arXiv:1607.06450.
     Raises ValueError for an unknown activation or a size below 1.
     """
 
@@ -54,7 +54,7 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norms = nn.ModuleList(nn.LayerNorm(size) for size in hidden if layer_norm)
         self._activate = ACTIVATIONS[activation]
-        # looking a parameter up in a module costs as much as a small operation on it
+        # a parameter lookup in a module costs as much as a small operation
         self._weights = [(layer.weight, layer.bias) for layer in layers]
 
     def forward(self, features: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class Readout(Dense):
 
 
 class VectorEncoder(nn.Module):
-    """A Box of floats, flattened, and normalised where asked: [N, *shape] -> [N, size]."""
+    """A Box of floats, flattened, optionally normalised: [N, *shape] -> [N, size]."""
 
     def __init__(self, space: Box, normalize: bool) -> None:
         super().__init__()
@@ -91,13 +91,13 @@ class VectorEncoder(nn.Module):
         return observation if self.normalizer is None else self.normalizer(observation)
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
-        """Move the normaliser by the valid ones of observations [R, *shape]."""
+        """Update the normaliser with the valid ones of observations [R, *shape]."""
         if self.normalizer is not None:
             self.normalizer.update(observation.reshape(len(observation), self.size), valid)
 
 
 class OneHotEncoder(nn.Module):
-    """Discrete or MultiDiscrete: a 1 for each choice taken, [N] or [N, K] -> [N, sum of choices]."""
+    """Discrete or MultiDiscrete: one-hot vectors, [N] or [N, K] -> [N, sum of choices]."""
 
     component: Tensor
     choice: Tensor
@@ -119,7 +119,7 @@ class OneHotEncoder(nn.Module):
         return (columns == self.choice).to(torch.float32)
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
-        """Ones and zeros stay as they are."""
+        """Nothing to do: zeros and ones are not normalised."""
 
 
 class BinaryEncoder(nn.Module):
@@ -133,11 +133,11 @@ class BinaryEncoder(nn.Module):
         return observation.reshape(len(observation), self.size).to(torch.float32)
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
-        """Ones and zeros stay as they are."""
+        """Nothing to do: zeros and ones are not normalised."""
 
 
 class DictEncoder(nn.Module):
-    """A Dict or a Tuple: its members' vectors one after another."""
+    """A Dict or a Tuple: its members' vectors, concatenated."""
 
     def __init__(self, space: Dict | Tuple, normalize: bool, generator: torch.Generator, images: str) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class DictEncoder(nn.Module):
         return torch.cat(parts, 1)
 
     def update_statistics(self, observation: Any, valid: Tensor) -> None:
-        """Move the members' normalisers by the valid ones of R observations."""
+        """Update the members' normalisers with the valid ones of R observations."""
         for name, member in zip(self.names, self.members, strict=True):
             member.update_statistics(getattr(observation, name), valid)
 
@@ -159,8 +159,8 @@ class DictEncoder(nn.Module):
 def make_encoder(space: Space, normalize: bool, generator: torch.Generator, images: str = "auto") -> Any:
     """The encoder of an observation space: N observations -> float32 [N, encoder.size].
 
-    normalize: bring each dimension of every Box of numbers to mean 0 and variance 1. generator: of weights, where there
-    are any. images: the network for Boxes of uint8 with two dimensions or more; see images.ImageEncoder.
+    normalize: normalise each dimension of every Box of floats to mean 0 and variance 1. generator: for initial weights.
+    images: the network for Boxes of uint8 with two dimensions or more; see convolutions.ImageEncoder.
     Raises TypeError for other spaces.
     """
     if isinstance(space, Dict | Tuple):

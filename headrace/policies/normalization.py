@@ -6,13 +6,14 @@ statistics it was collected with.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True)
+class Moments:
     """Count, mean and sum of squared deviations (M2) of a set of rows; those of two sets can be merged."""
 
     count: Tensor  # float64 []
@@ -64,9 +65,10 @@ class RunningStatistics(nn.Module):
 
     def merge(self, new: Moments) -> None:
         """Add rows by their moments, so that parts of a batch can be counted in different places and merged."""
-        before = Moments(self.count * self.keep, self.mean, self.squares * self.keep)
-        for buffer, merged in zip(self.moments(), before.merge(new), strict=True):
-            buffer.copy_(merged)
+        merged = Moments(self.count * self.keep, self.mean, self.squares * self.keep).merge(new)
+        self.count.copy_(merged.count)
+        self.mean.copy_(merged.mean)
+        self.squares.copy_(merged.squares)
 
     def variance(self) -> Tensor:
         """Variance of the rows seen, float64 [F]; 1 before there are two."""

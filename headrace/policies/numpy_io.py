@@ -1,4 +1,4 @@
-"""Between people's numpy arrays and a policy's tensors."""
+"""Conversion between users' NumPy arrays and a policy's tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.data.spaces import Box, Dict, Space, Tuple, members, observation_c
 
 
 def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any, bool]:
-    """Observations as tensors [N, ...], and whether it was a single one. Raises ValueError where the shape is wrong."""
+    """Observations as tensors [N, ...], and whether it was a single one. Raises ValueError for a wrong shape."""
     if isinstance(space, Dict | Tuple):
         _check_members(space, observation)
         parts = {name: to_batch(member, observation[key], device) for name, key, member in members(space)}
@@ -34,7 +34,7 @@ def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any,
 
 
 def _check_members(space: Dict | Tuple, observation: Any) -> None:
-    """Raise ValueError where an observation has not the members of its space."""
+    """Raise ValueError where members of the space are missing in an observation."""
     if isinstance(space, Tuple):
         if not isinstance(observation, Sequence) or len(observation) != len(space):
             raise ValueError(f"expected a tuple of {len(space)} arrays, got {observation!r}")
@@ -47,7 +47,7 @@ def _check_members(space: Dict | Tuple, observation: Any) -> None:
 
 
 def to_action(space: Space, action: Tensor, single: bool) -> Any:
-    """A policy's actions [N, ...] as numpy, in the space's dtype and bounds; of one observation without the batch."""
+    """A policy's actions [N, ...] as NumPy, in the space's dtype and bounds; [...] where single."""
     array = action.detach().cpu().numpy()
     if isinstance(space, Box):
         array = np.clip(array, space.low, space.high)
@@ -64,5 +64,5 @@ def batch_size(observation: Any) -> int:
 
 
 def pad(observation: Any, block: int) -> Any:
-    """Observations [N, ...] with copies of the first added until their number is a multiple of `block`."""
+    """[N, ...] padded with copies of the first row until the number of rows is a multiple of `block`."""
     return tree_map(lambda x: torch.cat((x, x[:1].expand(-len(x) % block, *x.shape[1:]))), observation)

@@ -1,4 +1,4 @@
-"""QNetwork: the value of each action, and actions that are the best or, now and then, any: DQN's policy and PQN's."""
+"""QNetwork: the value of each action, and epsilon-greedy actions. The policy of DQN and PQN."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from headrace.data.spaces import Discrete, Space, to_json
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
-from headrace.policies.rnn import step, width, with_memory
+from headrace.policies.rnn import make_recurrent, step, width
 
 
 class QNetwork(Policy):
-    """Values of all actions, by an MLP; decides epsilon-greedily.
+    """Values of all actions, by an MLP; acts epsilon-greedily.
 
-    hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. dueling: the last hidden layer is
-    there twice, for the value of the state and for the advantages of the actions, whose mean is taken off (Wang et al.
-    2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalize.py. images: see images.ImageEncoder.
-    recurrent: "gru" or "lstm", a memory of rnn_size before the layers; in learning, in sequences of sequence_length
-    after a burn_in: see memory.RecurrentEncoder. Weights are a function of the seed.
-    `exploration`, [1] or [N], is the share of actions that are random; it is not saved, and 0 in a loaded policy.
-    Raises TypeError for spaces it has no network for, ValueError for an unknown activation.
+    hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. dueling: two last
+    hidden layers, one for the value of the state and one for the advantages of the actions, minus their mean (Wang et
+    al. 2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalization.py. images: see
+    convolutions.ImageEncoder. recurrent: "gru" or "lstm", an RNN cell of rnn_size before the layers, which learns from
+    sequences of sequence_length steps after burn_in steps: see rnn.RecurrentEncoder. The seed determines the weights.
+    `exploration`, [1] or [N], is the probability of a random action; it is not saved, and 0 in a loaded policy.
+    Raises TypeError for unsupported spaces, ValueError for an unknown activation.
     """
 
-    num_draws = 2  # whether to explore, and where to
+    num_draws = 2  # whether to explore, and the random action
     exploration: Tensor
 
     def __init__(
@@ -59,7 +59,7 @@ class QNetwork(Policy):
         self.start, self.block = int(action_space.start), inference_block(observation_space, recurrent)
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
-        self.encoder = with_memory(encoder, recurrent, rnn_size, burn_in, generator)
+        self.encoder = make_recurrent(encoder, recurrent, rnn_size, burn_in, generator)
         shared = self.hidden[:-1] if dueling else self.hidden
 
         def mlp(inputs: int, sizes: Sequence[int]) -> MLP:
@@ -74,11 +74,11 @@ class QNetwork(Policy):
         self.register_buffer("exploration", torch.zeros(1), persistent=False)
 
     def forward(self, observation: Any) -> Tensor:
-        """The value of each action, [A, N], in units of return. observation: histories for a policy with memory."""
+        """The value of each action, [A, N], in units of return. observation: histories for a recurrent policy."""
         return self.values(self.encoder(observation))
 
     def values(self, features: Tensor) -> Tensor:
-        """The value of each action, [A, N], of what the encoder makes of observations, [N, F]."""
+        """The value of each action, [A, N], of encoded observations [N, F]."""
         features = self.trunk(features)
         if self.branch is None or self.value_branch is None or self.value_out is None:
             return self.out(features)
@@ -86,11 +86,11 @@ class QNetwork(Policy):
         return self.value_out(self.value_branch(features)) + advantage - advantage.mean(0)
 
     def action_value(self, observation: Any, action: Tensor) -> Tensor:
-        """The value of the actions that were taken, [N]."""
+        """The value of given actions, [N]."""
         return self(observation).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        """The best action and its value; with noise a random action in a share `exploration` of the environments."""
+        """The best action and its value; with `random`, a random action with probability `exploration`."""
         rows = batch_size(observation)
         if rnn_state is None:
             rnn_state = self.initial_state(rows)
@@ -100,9 +100,9 @@ class QNetwork(Policy):
         value, action = self.values(features).max(0)
         action = action[:rows]
         if random is not None:
-            share = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
+            epsilon = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
             explored = (random[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
-            action = torch.where(random[:, 0] < share, explored, action)
+            action = torch.where(random[:, 0] < epsilon, explored, action)
         rnn_state = tree_map(lambda x: x[:rows], rnn_state)
         return PolicyOutput((action + self.start).to(torch.int32), None, value[:rows], rnn_state)
 

@@ -1,4 +1,4 @@
-"""Actor and critic that remember: for environments whose observations do not tell everything."""
+"""Recurrent actor and critic, for partially observed environments."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headrace.policies.rnn import RNNCell
 
 
 class RecurrentActorCritic(Policy):
-    """An actor and a critic, each an MLP, a GRU or LSTM, and a readout; or (shared) two readouts on one.
+    """An actor and a critic, each an MLP, a GRU or LSTM, and an output layer; or (shared) two output layers on one.
 
-    recurrent: "gru" or "lstm", of rnn_size. sequence_length: steps through which gradients go back; it divides the
-    rollouts' num_steps. The rest as in ActorCritic.
-    Raises TypeError for spaces it has no network for, ValueError for unknown names.
+    recurrent: "gru" or "lstm". rnn_size: size of its hidden state. sequence_length: steps of truncated backpropagation
+    through time; must divide the rollout's num_steps. The rest as in ActorCritic.
+    Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RecurrentActorCritic(Policy):
         if rows % self.block:
             return self.act(*(pad(x, self.block) for x in (observation, rnn_state, random))).first(rows)
         features, after = self.rnn(self._features(observation), rnn_state)
-        distribution, value = self._outcome(features)
+        distribution, value = self._outputs(features)
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, after)
 
@@ -77,20 +77,20 @@ class RecurrentActorCritic(Policy):
         return LogProbEntropyValue(distribution.log_prob(action), distribution.entropy(), value)
 
     def forward(self, inputs: Any) -> tuple[Any, Tensor]:
-        """The distribution over actions, and the value [R] in units of return, of rows as inputs() gives them."""
-        return self._outcome(self._replayed(inputs))
+        """The distribution over actions, and the value [R] in units of return, of rows of inputs()."""
+        return self._outputs(self._rnn_outputs(inputs))
 
     def distribution(self, inputs: Any) -> Any:
-        """The distribution over actions alone."""
-        return self.head(self.actor_out(self._replayed(inputs)[0]))
+        """The distribution over actions, without the value."""
+        return self.head(self.actor_out(self._rnn_outputs(inputs)[0]))
 
     def actor_parameters(self) -> list[nn.Parameter]:
-        """What distribution() is made of. The core's are among them whole; those of a critic apart do not matter."""
+        """Parameters of distribution(), and those of the whole RNN cell, of which the critic's copy has no gradient."""
         parts = (self.encoder, self.head, self.trunks[0], self.rnn, self.actor_out)
         return [p for part in parts for p in part.parameters()]
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """What both distribution() and value() are made of."""
+        """Parameters of both distribution() and value()."""
         parts = (self.encoder, self.trunks[0], self.rnn) if self.shared else (self.encoder,)
         return [p for part in parts for p in part.parameters()]
 
@@ -99,26 +99,26 @@ class RecurrentActorCritic(Policy):
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if rows % self.block:
             return self.value(pad(observation, self.block), pad(rnn_state, self.block))[:rows]
-        return self._outcome(self.rnn(self._features(observation), rnn_state)[0])[1]
+        return self._outputs(self.rnn(self._features(observation), rnn_state)[0])[1]
 
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
 
     def _features(self, observation: Any) -> Tensor:
-        """What the cores take in: [K, R, F]."""
+        """Inputs of the RNN cells: [K, R, F]."""
         encoded = self.encoder(observation)
         return torch.stack([trunk(encoded) for trunk in self.trunks])
 
-    def _replayed(self, inputs: Any) -> Tensor:
-        """Outputs of the cores, [K, R, size], of R rows in sequences, each from the memory at its beginning."""
+    def _rnn_outputs(self, inputs: Any) -> Tensor:
+        """Outputs of the RNN cells, [K, R, size], of R rows in sequences, each from the state at its start."""
         length = self.sequence_length
         features = self._features(inputs.observation).unflatten(1, (-1, length)).transpose(1, 2)
         rnn_state = inputs.rnn_state.unflatten(0, (-1, length))[:, 0]
         valid = inputs.valid.unflatten(0, (-1, length)).t()
         return self.rnn.sequence(features, rnn_state, valid).transpose(1, 2).flatten(1, 2)
 
-    def _outcome(self, features: Tensor) -> tuple[Any, Tensor]:
-        """Distribution and value from the cores' outputs [K, R, size]."""
+    def _outputs(self, features: Tensor) -> tuple[Any, Tensor]:
+        """Distribution and value from the RNN cells' outputs [K, R, size]."""
         value = self.critic_out(features[-1]).flatten()
         value = value if self.return_normalizer is None else self.return_normalizer(value)
         return self.head(self.actor_out(features[0])), value
@@ -140,8 +140,8 @@ class RecurrentActorCritic(Policy):
 
     def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
         evaluation = self.log_prob_entropy_value(self.inputs(rollout), self.rows(rollout.action))
-        blocks = (-1, rollout.num_envs, self.sequence_length)
-        return LogProbEntropyValue(*(x.view(blocks).transpose(1, 2).flatten(0, 1) for x in evaluation))
+        parts = (-1, rollout.num_envs, self.sequence_length)
+        return LogProbEntropyValue(*(x.view(parts).transpose(1, 2).flatten(0, 1) for x in evaluation))
 
     def initial_state(self, num_envs: int) -> Tensor:
         return self.critic_out.weight.new_zeros(num_envs, self.rnn.copies * self.rnn.width)

@@ -1,4 +1,4 @@
-"""Recurrent cores: what a policy remembers between steps. GRU and LSTM, several side by side in one call."""
+"""GRU and LSTM cells of recurrent policies: several cells in one batched call."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from headrace.core.fused import fused
 from headrace.data.rollout import flatten
 
 GATES = {"gru": 3, "lstm": 4}
-STATES = {"gru": 1, "lstm": 2}  # vectors of the core's size in its memory: the output, and an LSTM's cell
+STATES = {"gru": 1, "lstm": 2}  # vectors in the recurrent state: the output, and an LSTM's cell state
 
 
 class RNNCell(nn.Module):
-    """K cores of one kind and size side by side, each with weights of its own: [K, N, inputs] -> [K, N, size].
+    """K cells of one kind and size, each with its own weights: [K, N, inputs] -> [K, N, size].
 
-    kind: "gru" (Cho et al. 2014, arXiv:1406.1078) or "lstm" (Hochreiter & Schmidhuber 1997; forget gates begin open,
-    Gers et al. 2000). Weights are orthogonal, those from memory gate by gate. Memory is [N, K * width].
-    Raises ValueError for another kind, or a size below 1.
+    kind: "gru" (Cho et al. 2014, arXiv:1406.1078) or "lstm" (Hochreiter & Schmidhuber 1997; forget biases are 1 at
+    first, Gers et al. 2000). Weights are orthogonal, gate by gate. The recurrent state is [N, K * width].
+    Raises ValueError for an unknown kind, or a size below 1.
     """
 
     def __init__(self, kind: str, copies: int, inputs: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
         if kind not in GATES:
-            raise ValueError(f"unknown memory {kind!r}: use one of {', '.join(GATES)}")
+            raise ValueError(f"unknown RNN cell {kind!r}: use one of {', '.join(GATES)}")
         if size < 1:
             raise ValueError(f"rnn_size must be 1 or more, got {size}")
         self.kind, self.copies, self.size, self.width = kind, copies, size, STATES[kind] * size
@@ -44,23 +44,24 @@ class RNNCell(nn.Module):
                 self.bias_input[..., size : 2 * size] = 1.0
 
     def forward(self, features: Tensor, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of N environments: outputs [K, N, size], and the memory after it [N, K * width]."""
+        """One step of N environments: outputs [K, N, size], and the next recurrent state [N, K * width]."""
         state = self._step(self._project(features), self._stacked(rnn_state))
-        return state[..., : self.size], self._side_by_side(state)
+        return state[..., : self.size], self._unstacked(state)
 
     def sequence(self, features: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int = 0) -> Tensor:
-        """Outputs [K, T, N, size] of T steps, from features [K, T, N, inputs] and the memory before the first.
+        """Outputs [K, T, N, size] of T steps, from features [K, T, N, inputs] and the initial recurrent state.
 
-        valid: [T, N]; memory begins anew after a row that is not. burn_in: steps into which gradients do not go back.
+        valid: [T, N]; the state is reset after a row that is not valid. burn_in: leading steps without gradients of the
+        state.
         """
         copies, steps, envs = features.shape[:3]
-        # what does not depend on memory goes through one product for all steps
+        # the part that does not depend on the recurrent state is one product for all steps
         projected = self._project(features.flatten(1, 2)).view(copies, steps, envs, -1)
         return self.recur(projected, rnn_state, valid, burn_in)
 
     @fused("rnn.recur", "headrace.bindings.rnn_cpu")
     def recur(self, projected: Tensor, rnn_state: Tensor, valid: Tensor, burn_in: int) -> Tensor:
-        """sequence(), from what features say to the gates, [K, T, N, gates * size]."""
+        """sequence(), from projected features [K, T, N, gates * size]."""
         keep = valid.to(projected.dtype).unsqueeze(-1)
         state, outputs = self._stacked(rnn_state), []
         for step, (now, kept) in enumerate(zip(projected.unbind(1), keep, strict=True)):
@@ -76,13 +77,13 @@ class RNNCell(nn.Module):
         """projected [K, N, gates * size], state [K, N, width] -> the next state."""
         size = self.size
         before = state[..., :size]
-        remembered = torch.baddbmm(self.bias_hidden, before, self.weight_hidden)
+        recurrent = torch.baddbmm(self.bias_hidden, before, self.weight_hidden)
         if self.kind == "gru":
-            opened = torch.sigmoid(projected[..., : 2 * size] + remembered[..., : 2 * size])
+            opened = torch.sigmoid(projected[..., : 2 * size] + recurrent[..., : 2 * size])
             reset, keep = opened.split(size, -1)
-            fresh = torch.tanh(torch.addcmul(projected[..., 2 * size :], reset, remembered[..., 2 * size :]))
+            fresh = torch.tanh(torch.addcmul(projected[..., 2 * size :], reset, recurrent[..., 2 * size :]))
             return torch.lerp(fresh, before, keep)
-        gates = projected + remembered
+        gates = projected + recurrent
         enter, keep = torch.sigmoid(gates[..., : 2 * size]).split(size, -1)
         cell = keep * state[..., size:] + enter * torch.tanh(gates[..., 2 * size : 3 * size])
         output = torch.sigmoid(gates[..., 3 * size :]) * torch.tanh(cell)
@@ -91,15 +92,15 @@ class RNNCell(nn.Module):
     def _stacked(self, rnn_state: Tensor) -> Tensor:
         return rnn_state.unflatten(-1, (self.copies, self.width)).movedim(-2, 0)
 
-    def _side_by_side(self, state: Tensor) -> Tensor:
+    def _unstacked(self, state: Tensor) -> Tensor:
         return state.movedim(0, -2).flatten(-2)
 
 
 class RecurrentEncoder(nn.Module):
-    """An encoder of observations, and a core that remembers them: features are what both put out, side by side.
+    """An encoder and an RNN cell on its features; the output is the features and the cell's output, concatenated.
 
-    So what is seen now need not pass through memory (the shortcut of Ni, Eysenbach & Salakhutdinov 2022,
-    arXiv:2110.05038). burn_in: of the histories it will be given, the rows into which gradients do not go back.
+    The current features skip the cell, as in Ni, Eysenbach & Salakhutdinov 2022, arXiv:2110.05038. burn_in: leading
+    rows of each history without gradients of the recurrent state.
     """
 
     def __init__(self, encoder: Any, kind: str, size: int, burn_in: int, generator: torch.Generator) -> None:
@@ -109,7 +110,7 @@ class RecurrentEncoder(nn.Module):
         self.size, self.width = encoder.size + size, self.rnn.width
 
     def forward(self, history: Any) -> Tensor:
-        """Features [S * L, size] of the L rows that are meant in each of S histories; see headrace.data.sequences."""
+        """Features [S * L, size] of the L rows `at` of each of S histories; see headrace.data.sequences."""
         valid, at = history.valid, history.at
         encoded = self.encoder(flatten(history.observation)).unflatten(0, valid.shape)
         rnn_state = history.rnn_state[:, : self.width]
@@ -118,20 +119,20 @@ class RecurrentEncoder(nn.Module):
         return features.take_along_dim(at.unsqueeze(2), 1).flatten(0, 1)
 
     def step(self, observation: Any, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [N, size] of N observations, and the memory [N, width] after them. memory: [N, width or more]."""
+        """Features [N, size] of N observations, and the next state [N, width]. rnn_state: [N, width or more]."""
         encoded = self.encoder(observation)
         outputs, rnn_state = self.rnn(encoded.unsqueeze(0), rnn_state[:, : self.width])
         return torch.cat((encoded, outputs[0]), 1), rnn_state
 
     def update_statistics(self, observation: Any, valid: Tensor) -> None:
-        """Move the normalisers by the valid ones of R observations."""
+        """Update the normalisers with the valid ones of R observations."""
         self.encoder.update_statistics(observation, valid)
 
 
-def with_memory(encoder: Any, recurrent: str, size: int, burn_in: int, generator: torch.Generator) -> Any:
-    """The encoder, made to remember by a core of this kind and size; as it is for "none".
+def make_recurrent(encoder: Any, recurrent: str, size: int, burn_in: int, generator: torch.Generator) -> Any:
+    """The encoder, with an RNN cell of this kind and size; unchanged for "none".
 
-    Raises ValueError for another kind, or a number out of range.
+    Raises ValueError for an unknown kind, or a number out of range.
     """
     if burn_in < 0:
         raise ValueError(f"burn_in must be 0 or more, got {burn_in}")
@@ -139,10 +140,10 @@ def with_memory(encoder: Any, recurrent: str, size: int, burn_in: int, generator
 
 
 def width(encoder: Any) -> int:
-    """Numbers that an encoder remembers of each environment; 0 for one without memory."""
+    """Width of an encoder's recurrent state; 0 for one that is not recurrent."""
     return encoder.width if isinstance(encoder, RecurrentEncoder) else 0
 
 
 def step(encoder: Any, observation: Any, rnn_state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Features [N, F] of N observations by any encoder, and what it remembers after them; None for one without."""
+    """Features [N, F] of N observations by any encoder, and the next recurrent state, if it is recurrent."""
     return encoder.step(observation, rnn_state) if width(encoder) else (encoder(observation), None)

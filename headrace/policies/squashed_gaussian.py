@@ -1,4 +1,4 @@
-"""A normal through tanh, in normalised actions: what SAC's actor draws from. Haarnoja et al. 2018, arXiv:1812.05905."""
+"""Tanh-squashed normal over normalised actions, for SAC. Haarnoja et al. 2018, arXiv:1812.05905."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # as in the authors' code
 
 
 def split(parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and log of the deviation, [K, B] each, of an actor's output [2 K, B]."""
+    """Mean and log standard deviation, [K, B] each, of an actor's output [2 K, B]."""
     mean, log_std = parameters.chunk(2)
     return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
@@ -20,7 +20,7 @@ def split(parameters: Tensor) -> tuple[Tensor, Tensor]:
 def sample(parameters: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
     """Actions in [-1, 1], [K, B], and their log-density [B], of standard normal draws [K, B]. Appendix C, eq. 21.
 
-    The log of tanh's slope is 2 (log 2 - x - softplus(-2 x)): exact where 1 - tanh(x)^2 is 0 in float32.
+    The log of tanh's derivative is 2 (log 2 - x - softplus(-2 x)): exact where 1 - tanh(x)^2 is 0 in float32.
     """
     mean, log_std = split(parameters)
     x = torch.addcmul(mean, log_std.exp(), normal)

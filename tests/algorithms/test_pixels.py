@@ -155,7 +155,7 @@ def test_they_point_at_what_they_see(name):
 @pytest.mark.parametrize("kind", [DQN, SAC])
 def test_an_unknown_network_is_named(kind):
     config = DQNConfig(images="big") if kind is DQN else SACConfig(images="big")
-    with pytest.raises(ValueError, match="unknown network for images 'big'"):
+    with pytest.raises(ValueError, match="unknown image network 'big'"):
         kind.build(config, IMAGES, Discrete(3) if kind is DQN else POINT, 0, "cpu")
 
 

@@ -45,7 +45,7 @@ def test_shapes_that_are_no_images_are_named():
         ImageEncoder(images(2, 3, 4, 5), "auto", seeded())
     with pytest.raises(ValueError, match="10 x 5 pixels are too small for 'nature'"):
         ImageEncoder(images(10, 5), "nature", seeded())
-    with pytest.raises(ValueError, match="unknown network for images 'resnet'"):
+    with pytest.raises(ValueError, match="unknown image network 'resnet'"):
         ImageEncoder(images(84, 84), "resnet", seeded())
 
 

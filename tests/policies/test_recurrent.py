@@ -1,4 +1,4 @@
-"""Policies that remember: cores against torch's own, replay against what was collected, resets, and that they learn."""
+"""Recurrent policies: RNN cells against torch's, evaluate_rollout against collection, resets, and learning."""
 
 import dataclasses
 import json
@@ -74,7 +74,7 @@ def test_a_sequence_is_its_steps_and_begins_anew_after_dead_rows(kind):
 
 
 def test_unknown_memories_are_refused():
-    with pytest.raises(ValueError, match="unknown memory 'rnn': use one of gru, lstm"):
+    with pytest.raises(ValueError, match="unknown RNN cell 'rnn': use one of gru, lstm"):
         RNNCell("rnn", 1, 3, 4, SOURCE)
     with pytest.raises(ValueError, match="rnn_size must be 1 or more, got 0"):
         RNNCell("gru", 1, 3, 0, SOURCE)
