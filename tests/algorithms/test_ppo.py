@@ -282,7 +282,7 @@ def test_going_on_from_a_state_is_bit_equal(action_space):
 
 def test_a_state_of_another_policy_is_refused():
     ppo, _ = prepared(SMALL)
-    with pytest.raises(ValueError, match="the state is of 5 parameters"):
+    with pytest.raises(ValueError, match="the state has 5 parameters"):
         ppo.optimizer.load_state_dict({"mean": torch.zeros(5), "square": torch.zeros(5), "steps": torch.zeros(())})
 
 
