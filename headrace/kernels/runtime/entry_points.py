@@ -11,7 +11,7 @@ from headrace.kernels.runtime import cache as disk
 from headrace.kernels.runtime.native import Argument, Native
 
 PACKAGE = Path(__file__).parents[2]
-_IMPORT = re.compile(r"^\s*from headrace\.([\w.]+) import (\([^)]*\)|[^#\n]*)", re.MULTILINE)
+_IMPORT = re.compile(r"^ *from headrace\.([\w.]+) import (\([^)]*\)|[^#\n]*)", re.MULTILINE)
 _CALLING = ("kernels.runtime.native", "kernels.runtime.machine_code")  # how arguments are passed to every entry point
 
 
@@ -21,13 +21,20 @@ def imported(module: str) -> set[str]:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in found:
-            continue
-        found.add(name)
-        for home, names in _IMPORT.findall(_source(name).decode()):
-            inside = (f"{home}.{member}" for member in re.findall(r"\w+", names))
-            waiting += [one for one in (home, *inside) if _path(one).is_file()]
+        if name not in found:
+            found.add(name)
+            waiting += _direct(name)
     return found
+
+
+@cache
+def _direct(module: str) -> tuple[str, ...]:
+    """The modules that a module imports: `home` in `from home import name`, or home.name where home is a folder."""
+    found: list[str] = []
+    for home, names in _IMPORT.findall(_source(module).decode()):
+        is_file = _path(home).is_file()
+        found += [home] if is_file else [f"{home}.{name}" for name in re.findall(r"\w+", names)]
+    return tuple(name for name in dict.fromkeys(found) if _path(name).is_file())
 
 
 @cache
