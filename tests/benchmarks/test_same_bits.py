@@ -1,0 +1,16 @@
+"""One checkout learns the same bits twice, and with one kernel thread and two."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_checkout_against_itself_with_one_thread_and_two():
+    command = [sys.executable, "benchmarks/same_bits.py", ".", ".", "--threads", "1", "2", "--only", "kernel"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "9 of 9 cases have the same bits"
