@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types  # noqa: TID253
 
 from headrace.kernels.runtime.intrinsics import ARRAY, call_llvm, operation
-from headrace.kernels.runtime.jit import INNER, njit
+from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
 _WORD, _DONE = np.uint64(0), np.uint64(8)  # on cache lines of their own
 _TASK, _PARTS, _BACK, _MASK = 48, 32, 16, 0xFFFF  # bits of the word
@@ -98,10 +98,11 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
 
     do(part, worker, arguments) does a part, given as uint64, of the current task. The main thread calls run_task(state,
     parts, arguments) for each task, then close(state); worker threads call serve(worker, state, arguments), which
-    returns after close().
+    returns after close(). Numba inlines the three: as functions of their own, all that they call would be optimised once
+    more at each level, which doubles the time to compile.
     """
 
-    @njit(**INNER)
+    @njit(**MERGED)
     def work(worker, state, arguments):
         part = _claim(state, worker)
         while part >= 0:
@@ -109,13 +110,13 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
             _increase(state, _DONE)
             part = _claim(state, worker)
 
-    @njit(**INNER)
+    @njit(**MERGED)
     def run_task(state, parts, arguments):
         _publish(state, parts)
         work(np.int64(0), state, arguments)
         _wait(state)
 
-    @njit(**INNER)
+    @njit(**MERGED)
     def serve(worker, state, arguments):
         while _read(state, _WORD) >= 0:
             rest()
@@ -128,7 +129,7 @@ def single_task(do: Callable[..., None]) -> Callable[..., None]:
     """The body of a kernel that consists of one task: run(worker, state, parts, arguments), called by all threads."""
     run_task, serve = work_loop(do)
 
-    @njit(**INNER)
+    @njit(**MERGED)
     def run(worker, state, parts, arguments):
         if worker == 0:
             run_task(state, parts, arguments)
