@@ -26,8 +26,8 @@ from headrace.policies.numpy_io import batch_size
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "7043d27a6e68ebdd"
-VALUE_DIGEST = "9aaf5fc1a7eb0ff9"
+DIGEST = "bed9749b2fca06a2"
+VALUE_DIGEST = "49f771b295dd2a57"
 SOURCES = (
     *((ActorCritic, "forward"), (CategoricalHead, "forward"), (GaussianHead, "forward")),
     *((Categorical, "log_prob"), (Categorical, "_choose"), (Categorical, "mode")),

@@ -22,7 +22,7 @@ from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import VectorEncoder
 
-DIGEST = "2473cd02c75a8d00"  # of headrace.parallel.collector.steps: see headrace.bindings.ppo
+DIGEST = "bb893425e946aaae"  # of headrace.parallel.collector.steps: see headrace.bindings.ppo
 ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
 LINE = 8  # words of a cache line: see headrace.kernels.learning.collect
 

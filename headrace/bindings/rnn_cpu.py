@@ -18,7 +18,7 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.rnn import GATES, RNNCell
 
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "3f835d2259fe57a2"
+DIGEST = "76855f5fb0083780"
 SOURCES = ((RNNCell, "_step"), (RNNCell, "_stacked"))
 ANNOUNCEMENT = "compiling recurrent networks (once, about 4 s) ..."
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves

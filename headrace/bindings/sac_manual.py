@@ -21,7 +21,7 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "0d678c1a71092691"
+DIGEST = "27abd30bc2517a5c"
 SOURCES: Methods = (
     *((ActorQ, name) for name in ("sample", "_normal", "actor_output", "normalize_action")),
     *((squashed_gaussian, name) for name in ("sample", "split")),

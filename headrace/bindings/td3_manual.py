@@ -22,7 +22,7 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-TD3_DIGEST, DDPG_DIGEST = "546223d6fe6b8cbb", "f7fd037f4fd8b2e2"
+TD3_DIGEST, DDPG_DIGEST = "5d48f2c20a889005", "9512eee17702a71d"
 SOURCES = (
     *((ActorQ, name) for name in ("best_action", "actor_output", "normalize_action")),
     *((Critics, "forward"), (Adam, "step"), (Adam, "_adam_step")),

@@ -8,19 +8,17 @@ the digest of the source it was written after: once that source is edited or pat
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import inspect
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-from headrace.core.source_text import source_text
+from headrace.core.source_text import source_text, without_comments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,8 +104,8 @@ def plain_only() -> Iterator[None]:
 
 def source_digest(plain: Function, also: Methods = ()) -> str:
     """Digest of the source of `plain`, of the functions of its own module that it calls by name, of functions patched
-    into that module from outside its package, and of the functions `also`. Comments, docstrings and layout do not
-    count."""
+    into that module from outside its package, and of the functions `also`. Comments, docstrings and blank lines do
+    not count."""
     digest, names = _digests.get((plain, also), ("", []))
     if not digest or any(space.get(name) is not value for space, name, value in names):
         functions: list[FunctionType] = []
@@ -150,10 +148,6 @@ def _reach(function: FunctionType, found: list[FunctionType]) -> Names:
 def _source(function: FunctionType) -> str:
     """The function's source without comments and docstring; of one that has no file, its bytecode."""
     try:
-        tree = ast.parse(textwrap.dedent(source_text(function)))
-    except (OSError, TypeError, SyntaxError):
+        return without_comments(source_text(function))
+    except (OSError, TypeError):
         return function.__code__.co_code.hex() + repr(function.__code__.co_consts)
-    definition = tree.body[0]
-    if isinstance(definition, ast.FunctionDef) and ast.get_docstring(definition) is not None:
-        definition.body = definition.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import re
+import textwrap
 from types import CodeType, FunctionType
+
+_QUOTE = re.compile("[\"']")
+_DOCSTRING = re.compile(r"""(?s)\s*[rRuU]?("{3}|'{3}|"|').*?\1[ ]*(?=\n|$)""")
 
 
 def source_text(function: FunctionType) -> str:
@@ -23,6 +28,16 @@ def source_text(function: FunctionType) -> str:
     while last < len(lines) and (not lines[last].strip() or _indent(lines[last]) > indent):
         last += 1
     return "".join(lines[first:last]).rstrip() + "\n"
+
+
+def without_comments(text: str) -> str:
+    """The source of a function without docstring, comments, blank lines and the indentation of the whole. Not parsed,
+    since each start of a training compares dozens of functions: a comment behind code that holds a quote stays."""
+    signature, colon, body = textwrap.dedent(text).partition(":\n")
+    docstring = _DOCSTRING.match(body)
+    lines = f"{signature}{colon}{body[docstring.end() :] if docstring else body}".splitlines()
+    bare = (line.rstrip() if _QUOTE.search(line) else line.partition("#")[0].rstrip() for line in lines)
+    return "\n".join(line for line in bare if line and not line.lstrip().startswith("#"))
 
 
 def _indent(line: str) -> int:

@@ -47,3 +47,26 @@ def test_a_function_without_source_is_an_error():
     exec("def f():\n    return 1\n", scope)
     with pytest.raises(OSError):
         source_text.source_text(scope["f"])
+
+
+@pytest.mark.parametrize(
+    "module", [ppo, returns, rollout, ops_scalar, distributions], ids=lambda module: module.__name__
+)
+def test_without_comments_the_code_is_the_same(module):
+    for function in functions(module):
+        text = source_text.source_text(function)
+        expected = ast.parse(textwrap.dedent(text))
+        definition = expected.body[0]
+        if ast.get_docstring(definition) is not None:
+            definition.body = definition.body[1:]
+        bare = source_text.without_comments(text)
+        found = ast.parse(bare if definition.body else f"{bare}\n    pass")
+        if not definition.body:
+            found.body[0].body = []
+        assert ast.dump(found) == ast.dump(expected)
+        assert not any(line.lstrip().startswith("#") or not line for line in bare.splitlines())
+
+
+def test_comments_docstrings_and_blank_lines_are_left_out():
+    text = '    def f(x):\n        """Twice."""\n\n        # here\n        y = x  # and here\n        return "#" + y\n'
+    assert source_text.without_comments(text) == 'def f(x):\n    y = x\n    return "#" + y'
