@@ -50,9 +50,7 @@ class Expressions:
     def expression(self, node: ast.expr) -> Typed:
         """Lower any expression."""
         typed = self._expression(node)
-        for part in ast.walk(typed.node):
-            if not hasattr(part, "lineno"):
-                ast.copy_location(part, node)
+        _locate(typed.node, node)
         return typed
 
     def _expression(self, node: ast.expr) -> Typed:
@@ -373,3 +371,11 @@ class Expressions:
 
     def _call(self, node: ast.Call) -> Typed:
         return self._calls.call(node)
+
+
+def _locate(made: ast.AST, source: ast.expr) -> None:
+    """Give the nodes that lowering made their source's line; what lies below a node that has one has it already."""
+    if not hasattr(made, "lineno"):
+        ast.copy_location(made, source)
+        for child in ast.iter_child_nodes(made):
+            _locate(child, source)
