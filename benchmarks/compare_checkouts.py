@@ -4,7 +4,8 @@
     python benchmarks/compare_checkouts.py OLD NEW --only large sac
 
 Prints, for each benchmark, the geometric mean of new / old with its 95 % interval; above 1 the new one is faster.
-Every checkout runs its own benchmark programs, so that a change of their interface does not matter.
+Every checkout runs its own benchmark programs, so that a change of their interface does not matter. Both have Python's
+bytecode, as an installed package has: a first run of each is not counted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from common import Neighbours, Row, cores, finish, parser, table
 
 T_95 = {3: 4.303, 5: 2.776, 7: 2.447, 9: 2.306, 11: 2.228, 15: 2.145, 21: 2.086}  # Student's t for n - 1
 TRAIN = ("-m", "headrace", "train", "ppo", "CartPole-v1", "--total-steps", "2000", "--final-episodes", "0")
+BYTECODE = {
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "headrace-bytecode"),
+}
 COLUMNS = ("benchmark", "ratio", "low", "high", "old", "new", "unit")
 
 
@@ -76,7 +81,7 @@ def cold_start(checkout: Path, threads: int) -> float:
 
 def _output(checkout: Path, command: list[str], threads: int, **settings: str) -> str:
     limits = {"OMP_NUM_THREADS": str(threads), "HEADRACE_THREADS": str(threads)}
-    environment = {**os.environ, "PYTHONPATH": str(checkout), **limits, **settings}
+    environment = {**os.environ, "PYTHONPATH": str(checkout), **BYTECODE, **limits, **settings}
     environment["HEADRACE_BENCHMARK_START"] = repr(time.time())
     done = subprocess.run([sys.executable, *command], cwd=checkout, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -127,6 +132,8 @@ def main() -> None:
 def _turns(checkouts: list[Path], turns: int, measure: Any) -> list[tuple[float, float]]:
     """(old, new) of each turn; who goes first changes from turn to turn."""
     pairs = []
+    for checkout in checkouts:
+        measure(checkout, turns)  # not counted: it writes bytecode, and compiles what is not compiled yet
     for turn in range(turns):
         order = checkouts if turn % 2 == 0 else checkouts[::-1]
         found = {checkout: measure(checkout, turn) for checkout in order}
