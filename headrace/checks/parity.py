@@ -15,7 +15,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from time import perf_counter
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from headrace.algorithms import ppo
 from headrace.core import fused, rng
+from headrace.core.packages import installed
 from headrace.core.returns import gae
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
@@ -128,10 +128,7 @@ def facts(device: torch.device) -> dict[str, str]:
         found["driver"] = _driver()
     found["python"] = platform.python_version()
     for package in ("headrace", "torch", "numba", "numba-cuda"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "none"
+        found[package] = installed(package, otherwise="none")
     return found
 
 

@@ -48,17 +48,14 @@ def main(arguments: list[str]) -> None:
     flags, script = split(arguments)
     options = tyro.cli(Diagnose, prog="headrace diagnose", description=DESCRIPTION, args=[*flags, "--", *script])
     _check(options)
-    profile = _profile(options)
-    facts = Facts(profile, round_trip.measure())
-    report(facts, judge(facts), options.output, as_json=options.json)
+    report(_profile(options), options.output, as_json=options.json)
 
 
 def training(arguments: list[str]) -> None:
     """Diagnose `headrace train ARGUMENTS` from start to end, without the final evaluation."""
     training_alone = [] if any(flag.startswith("--final-episodes") for flag in arguments) else ["--final-episodes", "0"]
     profile = run_script.measure(["-m", "headrace", "train", *arguments, *training_alone], seconds=UNLIMITED, skip=0.0)
-    facts = Facts(profile, round_trip.measure())
-    report(facts, judge(facts), Diagnose.output)
+    report(profile, Diagnose.output)
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -95,11 +92,13 @@ def _profile(options: Diagnose) -> Profile:
     )
 
 
-def report(facts: Facts, verdict: Verdict, folder: Path, *, as_json: bool = False) -> None:
-    """Write all files of a diagnosis, and print the report and the paths of the files."""
+def report(profile: Profile, folder: Path, *, as_json: bool = False) -> None:
+    """Judge a profile, write all files of the diagnosis, and print the report and the paths of the files."""
+    facts = Facts(profile, round_trip.measure())
+    verdict = judge(facts)
     folder.mkdir(parents=True, exist_ok=True)
-    facts.profile.save(folder)
-    trace.save(facts.profile, folder)
+    profile.save(folder)
+    trace.save(profile, folder)
     path = html.save(facts, verdict, folder)
     (folder / VERDICT).write_text(json.dumps(summary(facts, verdict), indent=1))
     if as_json:

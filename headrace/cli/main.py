@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from headrace.core.packages import installed
 from headrace.core.text import did_you_mean
 
 VERBS = {  # each is a module of headrace.cli with main(arguments)
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if words[0] in ("-V", "--version", "version"):
-        print(f"headrace {_version()}")
+        print("headrace", installed("headrace", otherwise="(not installed)"))
         return 0
     if words[0] not in VERBS:
         return _complain(f"there is no verb {words[0]!r}{did_you_mean(words[0], VERBS)}; see `headrace --help`")
@@ -87,12 +88,3 @@ def _help() -> str:
         "`headrace VERB --help` lists the flags of a verb. `headrace --version` prints the version.\n"
         "--traceback after a verb, or HEADRACE_TRACEBACK=1, prints the traceback of an error."
     )
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("headrace")
-    except PackageNotFoundError:
-        return "(not installed)"

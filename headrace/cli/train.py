@@ -29,6 +29,12 @@ defaults.
 Ctrl-C saves a checkpoint, and prints the command that resumes the run."""
 FINAL_EPISODES = 100
 CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
+FLAGS = {  # that are no settings: type, name of the value, default, help
+    "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml"),
+    "resume": (Path | None, "RUN", None, "resume this run; flags may change its limits"),
+    "final_episodes": (int, None, FINAL_EPISODES, "episodes in the reference environment after training; 0: none"),
+    "diagnose": (FlagCreatePairsOff[bool], None, False, "measure where the wall time goes, as `headrace diagnose`"),
+}
 
 
 def main(arguments: list[str]) -> None:
@@ -69,42 +75,19 @@ def _parser(named: dict[str, str | None], training: TrainConfig, learning: Datac
     group = (named["algorithm"] or next(iter(ALGORITHMS))).rpartition(":")[2]
     known = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own"
     helps = {"algorithm": f"the algorithm: {known}", "env": "the environment"}
-    return make_dataclass(
-        "Train",
-        [
-            *(
-                (name, Annotated[str, Positional, arg(metavar=name.upper(), help=helps[name])], value or tyro.MISSING)
-                for name, value in named.items()
-            ),
-            (
-                "config",
-                Annotated[
-                    Path | None, arg(metavar="FILE", help="a TOML file of settings, such as a run's config.toml")
-                ],
-                None,
-            ),
-            (
-                "resume",
-                Annotated[Path | None, arg(metavar="RUN", help="resume this run; flags may change its limits")],
-                None,
-            ),
-            (
-                "final_episodes",
-                Annotated[int, arg(help="episodes in the reference environment after training; 0: none")],
-                FINAL_EPISODES,
-            ),
-            (
-                "diagnose",
-                Annotated[
-                    bool, FlagCreatePairsOff, arg(help="measure where the wall time goes, as `headrace diagnose`")
-                ],
-                False,
-            ),
-            ("training", Annotated[OmitArgPrefixes[type(training)], arg(name="run")], field(default=training)),  # type: ignore[misc]
-            ("learning", Annotated[OmitArgPrefixes[type(learning)], arg(name=group)], field(default=learning)),  # type: ignore[misc]
-        ],
-        frozen=True,
-    )
+    members = [
+        (name, Annotated[str, Positional, arg(metavar=name.upper(), help=helps[name])], value or tyro.MISSING)
+        for name, value in named.items()
+    ]
+    flags = [
+        (name, Annotated[kind, arg(metavar=metavar, help=text)], default)
+        for name, (kind, metavar, default, text) in FLAGS.items()
+    ]
+    settings = [
+        (name, Annotated[OmitArgPrefixes[type(config)], arg(name=heading)], field(default=config))  # type: ignore[misc]
+        for name, heading, config in (("training", "run", training), ("learning", group, learning))
+    ]
+    return make_dataclass("Train", [*members, *flags, *settings], frozen=True)
 
 
 def _positionals(arguments: Sequence[str]) -> dict[str, str]:

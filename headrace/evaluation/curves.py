@@ -14,23 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.packages import require
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
 
 WINDOW = 100  # episodes of a running mean
 GRID = 200  # points of a curve of several runs
 MAX_POINTS = 3000  # single episodes that are plotted, at most
-COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-)  # safe for colour blindness (Okabe & Ito 2008)
+# safe for colour blindness (Okabe & Ito 2008)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 @dataclass(frozen=True)
@@ -73,10 +68,13 @@ def plot(runs: Sequence[str | Path], output: str | Path = "curves.png") -> Path:
     """
     if not runs:
         raise ValueError("name at least one run folder to plot")
-    figure_class = _figure_class()
+    for package in ("matplotlib", "scipy"):
+        require(package, "plots need matplotlib and scipy: pip install 'headrace[plot]'")
+    from matplotlib.figure import Figure  # needs no screen
+
     histories = [read(run) for run in dict.fromkeys(map(Path, runs))]
     envs = list(dict.fromkeys(history.env for history in histories))
-    figure = figure_class(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
+    figure = Figure(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
     for row, env in zip(grid, envs, strict=True):
         _plot_env(row, env, [history for history in histories if history.env == env])
@@ -146,15 +144,6 @@ def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
 def _whole_lines(path: Path) -> list[str]:
     """The lines of a file that may still be written to, without an incomplete last line."""
     return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def _figure_class() -> type[Figure]:
-    """matplotlib's Figure, which needs no screen. Raises ImportError with the command that installs it."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib and scipy: pip install 'headrace[plot]'") from error
-    return Figure
 
 
 def _plot_env(row: Sequence[Axes], env: str, histories: Sequence[History]) -> None:

@@ -112,10 +112,9 @@ def _make(source: Source, number: int, workers: int | Workers | None, options: d
             what = "compiled" if compiled else "as a vector of environments"
             raise ValueError(f"{envs.spec(source).name} is evaluated {what}, without workers: leave {workers=} out")
         return envs.make(source, number, **options)
-    if workers is None:
-        return envs.make(source, number, wrappers=(_one_episode,), backend="inline", **options)
     workers = min(workers, number) if isinstance(workers, int) else workers
-    return envs.make(source, number, wrappers=(_one_episode,), workers=workers, **options)
+    backend = "inline" if workers is None else "auto"
+    return envs.make(source, number, wrappers=(_one_episode,), backend=backend, workers=workers, **options)
 
 
 def _one_episode(env: gymnasium.Env) -> gymnasium.Env:

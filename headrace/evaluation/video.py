@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 
 from headrace import envs
+from headrace.core.packages import require
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy
 from headrace.policies.group_policy import GroupedPolicy
@@ -69,9 +69,9 @@ def play(
         raise ValueError(f"a video is a .gif or an .mp4 file, got {str(target)!r}")
     if episodes < 1:
         raise ValueError(f"a video needs at least one episode, got {episodes}")
-    _require("PIL", "videos need Pillow: pip install 'headrace[video]'")
+    require("PIL", "videos need Pillow: pip install 'headrace[video]'")
     if target.suffix == ".mp4":
-        _require("imageio_ffmpeg", "an .mp4 needs ffmpeg: pip install 'imageio[ffmpeg]' (or record a .gif)")
+        require("imageio_ffmpeg", "an .mp4 needs ffmpeg: pip install 'imageio[ffmpeg]' (or record a .gif)")
     if isinstance(env, str) or callable(env):
         _allow_headless()
         factory = envs.factory(env, frame_stack=frame_stack, time_limit=time_limit, render_mode="rgb_array")
@@ -186,8 +186,3 @@ def _allow_headless() -> None:
     """Let renderers that use SDL (pygame) work on a machine without a screen."""
     if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-
-
-def _require(module: str, message: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise ImportError(message)

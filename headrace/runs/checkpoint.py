@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.packages import installed
 from headrace.core.types import Json, StateDict
 from headrace.data.rollout import Group
 
@@ -117,7 +118,7 @@ def previous(folder: Path) -> Path:
 def versions() -> dict[str, str]:
     """Versions on which bit-equal results depend."""
     return {
-        "headrace": _headrace(),
+        "headrace": installed("headrace", otherwise="unknown"),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": sys.version.split()[0],
@@ -221,12 +222,3 @@ def _damage(path: Path, what: str) -> str:
     before = previous(path.parent)
     earlier = f"the checkpoint before it is in {before}" if before.exists() else "there is no earlier one beside it"
     return f"{path} is damaged: {what}; {earlier}"
-
-
-def _headrace() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("headrace")
-    except PackageNotFoundError:  # run from a folder of sources that was never installed
-        return "unknown"

@@ -129,8 +129,5 @@ class Logs:
 
 def tensorboard_tags(row: Json) -> dict[str, float]:
     """The TensorBoard scalars of one row of metrics, by tag."""
-    tags = {}
-    for name, value in row.items():
-        if value is not None and name not in COUNTERS:
-            tags[TENSORBOARD.get(name, f"train/{name}")] = float(value)
-    return tags
+    shown = {name: float(value) for name, value in row.items() if value is not None and name not in COUNTERS}
+    return {TENSORBOARD.get(name, f"train/{name}"): value for name, value in shown.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from headrace import envs
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.group_algorithm import Grouped
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import torch_threads
 from headrace.core.precision import resolve
 from headrace.core.timer import Timer
@@ -108,7 +108,7 @@ def _algorithm(plan: TrainPlan, env: Env) -> Algorithm:
         multi_agent.check_spaces(plan.algorithm.policy, env)
         return plan.algorithm
     kind = algorithm_classes(plan.algorithm).algorithm
-    multi_agent.check_actions(plan.algorithm, lambda name: algorithm_classes(name).algorithm.actions, ALGORITHMS, env)
+    multi_agent.check_actions(plan.algorithm, env)
     with torch_threads(1):  # several take longer over such small matrices, and give other bits
         return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed)
 

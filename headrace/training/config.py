@@ -16,6 +16,8 @@ from headrace.core.text import did_you_mean
 from headrace.core.types import Json, Settings
 
 EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
+COUNTS = ("num_envs", "window", "eval_episodes", "total_steps", "max_episodes", "threads")
+LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
 
@@ -55,15 +57,12 @@ class TrainConfig:
     threads: int | None = 1
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "window", "eval_episodes"):
-            _at_least(1, name, getattr(self, name))
-        for name in ("seed", "eval_freq", "save_freq"):
-            _at_least(0, name, getattr(self, name))
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be below 2^32 = {SEEDS}, got {self.seed}")
-        for name in ("total_steps", "max_episodes", "threads"):
-            if getattr(self, name) is not None:
-                _at_least(1, name, getattr(self, name))
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ValueError(f"max_seconds must be above 0, got {self.max_seconds}; None stands for no limit")
         if all(getattr(self, name) is None for name in ("total_steps", "max_seconds", "max_episodes", "target_return")):
@@ -94,10 +93,7 @@ def merge_settings(
             if name not in known | own:
                 raise TypeError(f"there is no setting {name!r}{did_you_mean(name, known | own)}")
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
-    train = _fill(TrainConfig, {name: value for name, value in values.items() if name in known})
-    if algorithm_config is None:
-        return train, None
-    return train, _fill(algorithm_config, {name: value for name, value in values.items() if name in own})
+    return _fill(TrainConfig, values), algorithm_config and _fill(algorithm_config, values)
 
 
 def read_toml(path: str | Path) -> Json:
@@ -119,8 +115,9 @@ def to_toml(**settings: Any) -> str:
 
 
 def _fill(config: type, values: Settings) -> Any:
+    """A config with those of the values that are its settings."""
     hints = typing.get_type_hints(config)
-    return config(**{name: _fit(name, value, hints[name]) for name, value in values.items()})
+    return config(**{name: _fit(name, value, hints[name]) for name, value in values.items() if name in hints})
 
 
 def _fit(name: str, value: Any, hint: Any) -> Any:
@@ -136,9 +133,8 @@ def _fit(name: str, value: Any, hint: Any) -> Any:
         kind = typing.get_origin(choice) or choice
         if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
-        if kind is int and isinstance(value, float) and value.is_integer():
-            return int(value)
-        if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
+        whole = value.is_integer() if isinstance(value, float) else hasattr(value, "__index__")
+        if kind is int and whole and not isinstance(value, bool):
             return int(value)
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(value)
@@ -154,8 +150,3 @@ def _named(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
         return " | ".join(map(repr, typing.get_args(hint)))
     return "None" if hint is type(None) else str(getattr(hint, "__name__", hint))
-
-
-def _at_least(least: int, name: str, value: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")

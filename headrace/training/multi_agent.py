@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
-
-from gymnasium.spaces import Space
 
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.group_algorithm import Grouped, seed_of
+from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, observation_column
@@ -50,17 +48,16 @@ def build(kind: type[Algorithm], config: Any, env: Env, seed: int) -> Algorithm:
     return Grouped(algorithms, env.groups)  # type: ignore[return-value]  # its iteration is that of its parts
 
 
-def check_actions(name: str, kinds: Callable[[str], tuple[type[Space], ...]], others: Iterable[str], env: Env) -> None:
-    """Raise ValueError, naming the algorithms that support them, for actions that an algorithm does not support.
-
-    kinds: gives the classes of action spaces of an algorithm. others: the names of all algorithms.
-    """
+def check_actions(name: str, env: Env) -> None:
+    """Raise ValueError, naming the algorithms that support them, for actions that an algorithm does not support."""
     spaces = [action for _, action in env.spaces.values()]
-    wrong = next((space for space in spaces if not isinstance(space, kinds(name))), None)
+    kinds = algorithm_classes(name).algorithm.actions
+    wrong = next((space for space in spaces if not isinstance(space, kinds)), None)
     if wrong is not None:
-        fit = [other for other in others if all(isinstance(space, kinds(other)) for space in spaces)]
+        others = {other: algorithm_classes(other).algorithm.actions for other in ALGORITHMS}
+        fit = [other for other, supported in others.items() if all(isinstance(space, supported) for space in spaces)]
         raise ValueError(
-            f"{name} supports {' or '.join(kind.__name__ for kind in kinds(name))} actions, and those of "
+            f"{name} supports {' or '.join(kind.__name__ for kind in kinds)} actions, and those of "
             f"{env.name} are {wrong}: use {', '.join(fit) or 'another action space'}"
         )
 

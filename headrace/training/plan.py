@@ -91,7 +91,4 @@ def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: s
 def _reference(source: Source) -> str | None:
     """The name by which another process finds the environment again, from any folder; None where there is none."""
     name = envs.spec(source).name
-    place, colon, member = name.rpartition(":")
-    if "<" in name:  # a lambda, or something local to a function
-        return None
-    return f"{Path(place).resolve()}{colon}{member}" if place.endswith(".py") else name
+    return None if "<" in name else absolute_reference(name)  # "<": a lambda, or something local to a function

@@ -105,6 +105,6 @@ def test_the_image_has_labels(tmp_path):
 
 
 def test_a_missing_library_is_an_error_with_the_install_command(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'headrace\[plot\]'"):
         plot([make_run(tmp_path / "a_1", [(1.0, 1, 1.0)])], tmp_path / "x.png")
