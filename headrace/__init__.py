@@ -54,42 +54,30 @@ if TYPE_CHECKING:
     from headrace.training.loop import train as train
     from headrace.training.trainer import Trainer as Trainer
 
-_HOMES = {  # name -> the module it lives in
-    **{
-        name: f"algorithms.{algorithm.lower()}"
-        for algorithm in ("PPO", "A2C", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TD3", "DDPG")
-        for name in (algorithm, f"{algorithm}Config")
-    },
-    "TrainConfig": "training.config",
-    "CheckDevice": "checks.tensor_devices",
-    "DeviceEnv": "envs.wrappers.device_env",
-    "Env": "envs",
-    "KernelEnv": "envs",
-    "make": "envs",
-    "register": "envs",
-    "single": "envs.compiled.single_env",
-    "Workers": "envs.workers.process",
-    "EnvError": "kernels.language.errors",
-    "Evaluation": "evaluation.evaluator",
-    "evaluate": "evaluation.evaluator",
-    "ops": "kernels.language",
-    "play": "evaluation.video",
-    "plot": "evaluation.curves",
-    "ActorCritic": "policies.actor_critic",
-    "FusedMLP": "policies.fused_mlp",
-    "Policy": "policies.base",
-    "Rollout": "data.rollout",
-    "Run": "runs.run",
-    "load": "runs.run",
-    "Box": "data.spaces",
-    "Dict": "data.spaces",
-    "Discrete": "data.spaces",
-    "MultiBinary": "data.spaces",
-    "MultiDiscrete": "data.spaces",
-    "Tuple": "data.spaces",
-    "Trainer": "training.trainer",
-    "train": "training.loop",
+_ALGORITHMS = ("PPO", "A2C", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TD3", "DDPG")
+_NAMES = {  # module -> its public names
+    **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
+    "training.config": ("TrainConfig",),
+    "checks.tensor_devices": ("CheckDevice",),
+    "envs.wrappers.device_env": ("DeviceEnv",),
+    "envs": ("Env", "KernelEnv", "make", "register"),
+    "envs.compiled.single_env": ("single",),
+    "envs.workers.process": ("Workers",),
+    "kernels.language.errors": ("EnvError",),
+    "evaluation.evaluator": ("Evaluation", "evaluate"),
+    "kernels.language": ("ops",),
+    "evaluation.video": ("play",),
+    "evaluation.curves": ("plot",),
+    "policies.actor_critic": ("ActorCritic",),
+    "policies.fused_mlp": ("FusedMLP",),
+    "policies.base": ("Policy",),
+    "data.rollout": ("Rollout",),
+    "runs.run": ("Run", "load"),
+    "data.spaces": ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple"),
+    "training.trainer": ("Trainer",),
+    "training.loop": ("train",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*_HOMES]
 
 
