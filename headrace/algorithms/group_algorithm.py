@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.spaces import of_envs
 from headrace.policies.group_policy import GroupedPolicy, Slot
 
 SEEDS = 2**32
@@ -92,20 +93,13 @@ class Grouped:
 
     def _column(self, slot: Slot, name: str, column: Any) -> Any:
         if self.policy.nested and name in ("observation", "action"):
-            return _of_all(column[slot.name])
+            return of_envs(column[slot.name], None)
         return replace(column, shape=(slot.width,)) if name == "rnn_state" else column
 
 
 def seed_of(seed: int, group: int) -> int:
     """The seed of a group's algorithm: the training's own for the first group."""
     return (seed + group * APART) % SEEDS
-
-
-def _of_all(column: Column | Columns) -> Any:
-    """A column, or a nested group of them, of all the environments that a rollout has."""
-    if isinstance(column, Column):
-        return replace(column, envs=None)
-    return {name: _of_all(member) for name, member in column.items()}
 
 
 def _shape(column: Any) -> tuple[int, ...]:

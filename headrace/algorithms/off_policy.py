@@ -117,7 +117,7 @@ class OffPolicy(Generic[C]):
         config = self.config
         if self.policy.recurrent == "none":
             return Replay(rollout, capacity, config.n_steps)
-        return SequenceReplay(rollout, capacity, config.n_steps, (), config.sequence_length, config.burn_in)
+        return SequenceReplay(rollout, capacity, config.n_steps, config.sequence_length, config.burn_in)
 
     def warm_up(self, rollout: Rollout) -> None:
         """Learn once from a random rollout, then restore all state: kernels are compiled before training starts."""

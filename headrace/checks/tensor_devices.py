@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
 
-from headrace.data.rollout import Group, Rollout
+from headrace.data.rollout import NestedValue, named_tensors
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# arguments and results of the methods that are checked
-Tree: TypeAlias = "Tensor | Rollout | Group | Mapping[str, Tree] | Sequence[Tree] | float | str | None"
 
 ENV_METHODS = ("reset", "step", "run", "run_random")
 POLICY_METHODS = (
@@ -49,7 +46,7 @@ class CheckDevice:
         found = getattr(self.__dict__["_inside"], name)
         return self._checked(name, found) if name in (*ENV_METHODS, *POLICY_METHODS) and callable(found) else found
 
-    def __setattr__(self, name: str, value: Tree) -> None:
+    def __setattr__(self, name: str, value: NestedValue) -> None:
         setattr(self._inside, name, value)
 
     def __repr__(self) -> str:
@@ -69,33 +66,9 @@ class CheckDevice:
         return checked
 
     def _check(self, call: str, values: Mapping[str, Any]) -> None:
-        for path, tensor in _tensors(values):
+        for path, tensor in named_tensors(values):
             if tensor.device != self._expected:
                 raise RuntimeError(
                     f"{call}: {path} is on {tensor.device}, expected on {self._expected}. Create it there "
                     f"(device={str(self._expected)!r}), or move it once, before the loop"
                 )
-
-
-def _tensors(value: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in a nested value, each with its path: "rollout.observation.position"."""
-    if isinstance(value, Tensor):
-        yield path, value
-        return
-    for name, member in _members(value):
-        yield from _tensors(member, f"{path}{name}" if path else name.removeprefix("."))
-
-
-def _members(value: Tree) -> Iterator[tuple[str, Tree]]:
-    named: Iterable[tuple[str, Tree]] = ()
-    if isinstance(value, Rollout):
-        named = ((name, getattr(value, name)) for name in value.columns)
-    elif isinstance(value, Group):
-        named = value
-    elif isinstance(value, Mapping):
-        named = value.items()
-    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
-        named = value._asdict().items()
-    elif isinstance(value, list | tuple):
-        yield from ((f"[{place}]", member) for place, member in enumerate(value))
-    yield from ((f".{name}", member) for name, member in named)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
-from headrace.data.rollout import Group, Rollout, Value
+from headrace.data.rollout import Rollout, named_tensors
 
 WRITTEN_BY = {  # where to look for the cause, by column
     "observation": "the environment's observation",
@@ -31,7 +30,7 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
     A sum is finite only if all its terms are: one reduction per column and one wait for the device. Entries are
     searched only where the total is not finite.
     """
-    columns = [(name, column) for name, column in _floats(rollout) if column.numel()]
+    columns = [(name, x) for name, x in named_tensors(rollout) if x.is_floating_point() and x.numel()]
     total = torch.stack([column.sum() for _, column in columns]).sum()
     if math.isfinite(total.item()):
         return
@@ -56,16 +55,3 @@ def check_metrics(metrics: Mapping[str, float], steps: int) -> None:
                 f"{name} is {value} after learning at {steps:,} steps: the weights are ruined. A smaller "
                 "learning_rate, or normalize_observation and normalize_return, may help"
             )
-
-
-def _floats(rollout: Rollout) -> Iterator[tuple[str, Tensor]]:
-    for name in rollout.columns:
-        yield from _members(name, getattr(rollout, name))
-
-
-def _members(name: str, value: Value) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Group):
-        for member, column in value:
-            yield from _members(f"{name}.{member}", column)
-    elif value.is_floating_point():
-        yield name, value

@@ -20,15 +20,13 @@ SMALLEST = 1e-6  # added to errors, so that every valid row may be drawn: epsilo
 class PrioritizedReplay(Replay):
     """A Replay whose draw() samples by priority, and whose gather() gives importance-sampling weights.
 
-    like, capacity, num_steps, extra: as the Replay's. alpha: exponent of priorities, from 0 (uniform) to 1 (in
+    like, capacity, num_steps: as the Replay's. alpha: exponent of priorities, from 0 (uniform) to 1 (in
     proportion to the error); eq. 1 of the paper. `beta`: a scalar tensor, the exponent of the importance-sampling
     weights, from 0 to 1; the algorithm writes into it.
     """
 
-    def __init__(
-        self, like: Rollout, capacity: int, num_steps: int = 1, extra: tuple[str, ...] = (), alpha: float = 0.6
-    ) -> None:
-        super().__init__(like, capacity, num_steps, extra)
+    def __init__(self, like: Rollout, capacity: int, num_steps: int = 1, alpha: float = 0.6) -> None:
+        super().__init__(like, capacity, num_steps)
         self.alpha = alpha
         self.depth = (self.length * self.num_envs - 1).bit_length()
         device = self.ring.device

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.types import StateDict
-from headrace.data.rollout import Column, Columns, Index, Rollout, SomeTree, tree_map
+from headrace.data.rollout import Column, Columns, Index, Rollout, SomeTree, column_map, each_column, tree_map
 
 KEPT = ("observation", "valid", "action", "reward", "terminated", "truncated")
 TRIES = 3  # candidates for each row drawn, of which the first valid one is taken
@@ -189,24 +190,13 @@ def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), extra_bytes:
 
 def kept_columns(columns: Columns, extra: tuple[str, ...] = ()) -> dict[str, Column | Columns]:
     """Columns as a ring buffer stores them: row by row, since rows are drawn one by one, and without bootstrap rows."""
-    return {name: _kept(columns[name]) for name in (*KEPT, *extra)}
-
-
-def _kept(column: Column | Columns) -> Column | Columns:
-    if isinstance(column, Column):
-        return replace(column, bootstrap=False, feature_major=False)
-    return {name: _kept(member) for name, member in column.items()}
+    kept = partial(replace, bootstrap=False, feature_major=False)
+    return {name: column_map(kept, columns[name]) for name in (*KEPT, *extra)}
 
 
 def bytes_needed(columns: Columns, capacity: int) -> int:
     """Bytes of a ring buffer of `capacity` steps with these columns."""
-    return capacity * sum(_bytes(column) for column in columns.values())
-
-
-def _bytes(column: Column | Columns) -> int:
-    if isinstance(column, Column):
-        return prod(column.shape) * column.dtype.itemsize
-    return sum(_bytes(member) for member in column.values())
+    return capacity * sum(prod(column.shape) * column.dtype.itemsize for (column,) in each_column(columns))
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -11,10 +11,10 @@ episode's `episode_return` and `episode_length`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, Union
+from typing import Any, TypeAlias, TypeVar, Union
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 Value = Union[Tensor, "Group"]
 Tree = Union[Tensor, "Group", None]
 SomeTree = TypeVar("SomeTree", bound=Tree)
+NestedValue: TypeAlias = "Value | Rollout | Mapping[str, NestedValue] | Sequence[NestedValue] | float | str | None"
 Index = int | slice | Tensor | tuple[int | slice | Tensor, ...]
 
 
@@ -55,6 +56,23 @@ class Column:
 Columns = Mapping[str, Union[Column, "Columns"]]
 
 
+def column_map(function: Callable[[Column], Any], column: Column | Columns) -> Any:
+    """`function` of a column, or a dict of it of each column in a (nested) group."""
+    if isinstance(column, Column):
+        return function(column)
+    return {name: column_map(function, member) for name, member in column.items()}
+
+
+def each_column(columns: Columns, *values: Rollout | Group) -> Iterator[tuple[Any, ...]]:
+    """Every column, those in nested groups included, and with it the tensor that each of `values` has for it."""
+    for name, column in columns.items():
+        members = [getattr(value, name) for value in values]
+        if isinstance(column, Column):
+            yield (column, *members)
+        else:
+            yield from each_column(column, *members)
+
+
 class Group:
     """Columns under one name, such as a Dict observation: attributes, and indexing that reaches each of them."""
 
@@ -73,9 +91,7 @@ class Group:
 
     def copy_(self, value: Group) -> Group:
         """Copy the values of a group of the same shape, as Tensor.copy_ does."""
-        for name, member in self:
-            member.copy_(getattr(value, name))
-        return self
+        return tree_map(torch.Tensor.copy_, self, value)
 
     def __repr__(self) -> str:
         return f"Group({', '.join(f'{name}={_shape(member)}' for name, member in self)})"
@@ -169,7 +185,9 @@ class Rollout:
 
         previous may be this rollout, which is then overwritten by the steps that follow.
         """
-        _continue(self, previous, self.columns)
+        for column, value, earlier in each_column(self.columns, self, previous):
+            if column.bootstrap:
+                value[0].copy_(earlier[-1])
 
     def to(self, device: torch.device | str) -> Rollout:
         """A copy on another device, in the same layout; itself where it is on it already."""
@@ -189,12 +207,6 @@ class Rollout:
         return f"Rollout({self.num_steps} steps of {self.num_envs} envs on {self.device}: {names})"
 
 
-def masked_mean(value: Tensor, valid: Tensor) -> Tensor:
-    """Mean of `value` over the valid entries: sum(valid * x) / max(sum(valid), 1), at a fixed batch shape."""
-    mask = valid.to(value.dtype)
-    return (value * mask).sum() / mask.sum().clamp(min=1)
-
-
 def _place(column: Column | Columns, num_steps: int, num_envs: int, new: Callable[..., Tensor]) -> Value:
     if isinstance(column, Column):
         return column.place(num_steps, num_envs, new)
@@ -207,10 +219,25 @@ def _slice(value: Value, column: Column | Columns, start: int, stop: int, envs: 
     return Group({name: _slice(getattr(value, name), member, start, stop, envs) for name, member in column.items()})
 
 
-def _continue(target: Rollout | Group, previous: Rollout | Group, columns: Columns) -> None:
-    for name, column in columns.items():
-        value, earlier = getattr(target, name), getattr(previous, name)
-        if not isinstance(column, Column):
-            _continue(value, earlier, column)
-        elif column.bootstrap:
-            value[0].copy_(earlier[-1])
+def named_tensors(value: NestedValue, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All tensors in a nested value, each with its path: "rollout.observation.position"."""
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    for name, member in _members(value):
+        yield from named_tensors(member, f"{path}{name}" if path else name.removeprefix("."))
+
+
+def _members(value: NestedValue) -> Iterator[tuple[str, NestedValue]]:
+    named: Iterable[tuple[str, NestedValue]] = ()
+    if isinstance(value, Rollout):
+        named = ((name, getattr(value, name)) for name in value.columns)
+    elif isinstance(value, Group):
+        named = value
+    elif isinstance(value, Mapping):
+        named = value.items()
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        named = value._asdict().items()
+    elif isinstance(value, list | tuple):
+        yield from ((f"[{place}]", member) for place, member in enumerate(value))
+    yield from ((f".{name}", member) for name, member in named)

@@ -17,7 +17,7 @@ from headrace.data.rollout import Group, Rollout, tree_map
 class SequenceReplay(Replay):
     """A Replay that gives `sequence_length` rows of one environment after another, and what led there.
 
-    like, capacity, num_steps, extra: as the Replay's; like has a column `memory`, [N, W] before each step. Sequences
+    like, capacity, num_steps: as the Replay's; like has a column `memory`, [N, W] before each step. Sequences
     begin at multiples of sequence_length, where memory is kept, so that each row is learned from equally often.
     In place of observations its batches hold histories, Groups of
         observation [S, M, ...], valid [S, M]: M rows of S sequences, those of the burn-in first;
@@ -26,16 +26,10 @@ class SequenceReplay(Replay):
     """
 
     def __init__(
-        self,
-        like: Rollout,
-        capacity: int,
-        num_steps: int = 1,
-        extra: tuple[str, ...] = (),
-        sequence_length: int = 16,
-        burn_in: int = 0,
+        self, like: Rollout, capacity: int, num_steps: int = 1, sequence_length: int = 16, burn_in: int = 0
     ) -> None:
         self.sequence_length, self.burn_in = sequence_length, burn_in
-        super().__init__(like, capacity, num_steps, extra)
+        super().__init__(like, capacity, num_steps)
         self.chunks = self.length // sequence_length
         # the last entry takes the states that are not stored
         kept = (self.chunks + 1, like.num_envs)

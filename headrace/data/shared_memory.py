@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headrace.data.rollout import Column, Columns, Rollout
+from headrace.data.rollout import Columns, Rollout, each_column
 
 LINE = 64  # bytes: columns begin on a cache line
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()  # in memory on Linux
@@ -45,19 +45,17 @@ class Memory:
 
 def shared_size(num_steps: int, num_envs: int, columns: Columns) -> int:
     """Bytes of such a rollout."""
-    return sum(_size(column, num_steps, num_envs) for column in columns.values())
-
-
-def shared_rollout(num_steps: int, num_envs: int, columns: Columns, memory: Memory | None = None) -> SharedRollout:
-    """A rollout whose columns are in shared memory: in a new one, or in that of another process."""
-    return SharedRollout(num_steps, num_envs, columns, memory or Memory(shared_size(num_steps, num_envs, columns)))
+    return sum(
+        _padded((num_steps + column.bootstrap) * (column.envs or num_envs) * prod(column.shape) * column.dtype.itemsize)
+        for (column,) in each_column(columns)
+    )
 
 
 class SharedRollout(Rollout):
-    """See shared_rollout()."""
+    """A rollout whose columns are in shared memory: in a new one, or in that of another process."""
 
-    def __init__(self, num_steps: int, num_envs: int, columns: Columns, memory: Memory) -> None:
-        self.store = memory
+    def __init__(self, num_steps: int, num_envs: int, columns: Columns, memory: Memory | None = None) -> None:
+        self.store = memory = memory or Memory(shared_size(num_steps, num_envs, columns))
         offset = 0  # columns follow each other in the order in which they are declared
 
         def new(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -67,12 +65,6 @@ class SharedRollout(Rollout):
             return tensor
 
         super().__init__(num_steps, num_envs, columns, "cpu", new)
-
-
-def _size(column: Column | Columns, steps: int, envs: int) -> int:
-    if isinstance(column, Column):
-        return _padded((steps + column.bootstrap) * (column.envs or envs) * prod(column.shape) * column.dtype.itemsize)
-    return sum(_size(member, steps, envs) for member in column.values())
 
 
 def _padded(size: int) -> int:

@@ -12,7 +12,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Space, Text, Tuple
 
 from headrace.core.types import Json
-from headrace.data.rollout import Column, Columns
+from headrace.data.rollout import Column, Columns, column_map
 
 WHY_NOT: dict[type[Space], str] = {
     Text: "text has no numbers that a network could read",
@@ -21,6 +21,11 @@ WHY_NOT: dict[type[Space], str] = {
     OneOf: "which of its spaces a sample is of differs from step to step",
 }
 CHANNELS = (1, 2, 3, 4)  # sizes by which a dimension is known to hold channels, colors or stacked frames
+NUMBERS: dict[type[Space], tuple[str, ...]] = {  # of spaces of whole numbers, as their constructors take them
+    Discrete: ("n", "start"),
+    MultiDiscrete: ("nvec", "start"),
+    MultiBinary: ("n",),
+}
 MOST = 2**31  # whole numbers are kept as int32
 Key = str | int  # of a member of a Dict or a Tuple
 Sample: TypeAlias = Any  # a value of a space, or a batch of them: an array, a number, or a dict or tuple of Samples
@@ -123,11 +128,9 @@ def leaves(space: Space, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key
         yield from leaves(member, (*keys, key))
 
 
-def of_envs(column: Column | Columns, envs: int) -> Column | Columns:
-    """A column, or a nested group of them, of `envs` environments only."""
-    if isinstance(column, Column):
-        return replace(column, envs=envs)
-    return {name: of_envs(member, envs) for name, member in column.items()}
+def of_envs(column: Column | Columns, envs: int | None) -> Any:
+    """A column, or a nested group of them, of `envs` environments only; None for all that a rollout has."""
+    return column_map(lambda one: replace(one, envs=envs), column)
 
 
 def is_image(space: Space) -> TypeGuard[Box]:
@@ -162,12 +165,9 @@ def to_json(space: Space) -> Json:
         # repr keeps infinities, which JSON has no number for
         bounds = {side: [repr(number(x)) for x in getattr(space, side).ravel()] for side in ("low", "high")}
         return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
-    if isinstance(space, Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, MultiDiscrete):
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
-    if isinstance(space, MultiBinary):
-        return {"type": "MultiBinary", "n": space.n if len(space.shape) == 1 else list(space.shape)}
+    for kind, fields in NUMBERS.items():
+        if isinstance(space, kind):
+            return {"type": kind.__name__} | {name: np.asarray(getattr(space, name)).tolist() for name in fields}
     raise TypeError(f"{space} cannot be written as JSON")
 
 
@@ -185,12 +185,9 @@ def from_json(data: Json) -> Space:
                 for side in ("low", "high")
             )
             return Box(low, high, dtype=dtype.type)
-        case "Discrete":
-            return Discrete(data["n"], start=data["start"])
-        case "MultiDiscrete":
-            return MultiDiscrete(data["nvec"], start=data["start"])
-        case "MultiBinary":
-            return MultiBinary(data["n"])
+    for kind, fields in NUMBERS.items():
+        if data["type"] == kind.__name__:
+            return kind(**{name: data[name] for name in fields})
     raise ValueError(f"unknown space type {data['type']!r}")
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.types import StateDict
-from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.rollout import Rollout, each_column, tree_map
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.parallel.collector import Collector, InlineCollector
@@ -187,16 +187,9 @@ class AsyncCollector(InlineCollector):
 
 def _move_to_front(rollout: Rollout, part: slice, row: int) -> None:
     """Make a row of some environments the first, and the observation after it the second."""
-
-    def move(columns: Columns, value: Any) -> None:
-        for name, column in columns.items():
-            member = getattr(value, name)
-            if not isinstance(column, Column):
-                move(column, member)
-                continue
-            member[0, part] = member[row, part]
-            if column.bootstrap:
-                member[1, part] = member[row + 1, part]
-
-    if row:
-        move(rollout.columns, rollout)
+    if not row:
+        return
+    for column, values in each_column(rollout.columns, rollout):
+        values[0, part] = values[row, part]
+        if column.bootstrap:
+            values[1, part] = values[row + 1, part]

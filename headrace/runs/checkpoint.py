@@ -25,6 +25,7 @@ from torch import Tensor
 from headrace.core.packages import installed
 from headrace.core.types import Json, StateDict
 from headrace.data.rollout import Group
+from headrace.runs.logs import writing
 
 State: TypeAlias = Any  # a tree of mappings, lists and tuples of tensors, numbers, strings and None
 FORMAT = 1
@@ -56,10 +57,8 @@ def save(folder: str | Path, states: StateDict, **facts: State) -> None:
         "states": structure,
     }
     contents[MANIFEST] = json.dumps({"sha256": _digest(body), **body}, indent=1).encode()
-    try:
+    with writing(folder, "the checkpoint"):
         _replace_folder(folder, contents)
-    except OSError as error:
-        raise type(error)(error.errno, f"cannot write the checkpoint: {error.strerror}", str(folder)) from error
 
 
 def read_manifest(folder: str | Path) -> Json:

@@ -32,12 +32,12 @@ IMPORT_AFTER = 5.0  # s: a run that ends sooner loads tensorboardX after its tra
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Add to a disk error which file could not be written."""
+def writing(path: Path, what: str = "the run's files") -> Iterator[None]:
+    """Add to a disk error what and which file could not be written."""
     try:
         yield
     except OSError as error:
-        raise type(error)(error.errno, f"cannot write the run's files: {error.strerror}", str(path)) from error
+        raise type(error)(error.errno, f"cannot write {what}: {error.strerror}", str(path)) from error
 
 
 class Logs:

@@ -12,7 +12,7 @@ from headrace.evaluation.evaluator import evaluate, source_of
 from headrace.runs import checkpoint
 from headrace.runs.logs import Logs
 from headrace.runs.progress import Progress, summary
-from headrace.runs.run import BEST, LAST, Run, describe, identity, lock, save_policy
+from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
 from headrace.training.config import to_toml
 from headrace.training.iteration import IterationResult
 from headrace.training.trainer import Trainer
@@ -141,7 +141,7 @@ class Recorder:
         self._save(self.folder / LAST)
         if self._best is not None:
             weights, facts = self._best
-            save_policy(self.folder / BEST, self.trainer.policy, weights, **facts)
+            checkpoint.save(self.folder / BEST, {"policy": weights}, policy=identity(self.trainer.policy), **facts)
             self._best = None
         self._saved_at, self._save_seconds = self._result.seconds, perf_counter() - started
 

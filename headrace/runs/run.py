@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-from headrace.core.types import EnvArgument, Json, Settings, StateDict
+from headrace.core.types import EnvArgument, Json, Settings
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
@@ -105,11 +105,6 @@ def describe(folder: Path, config: str) -> None:
         checkpoint.write_file(folder / "config.toml", config.encode())
     with writing(folder / COMMANDS), open(folder / COMMANDS, "a") as file:
         file.write(shlex.join(sys.argv) + "\n")
-
-
-def save_policy(folder: Path, policy: Policy, weights: StateDict, **facts: float | None) -> None:
-    """Write a checkpoint that holds a policy and nothing else."""
-    checkpoint.save(folder, {"policy": weights}, policy=identity(policy), **facts)
 
 
 def identity(policy: Policy) -> Json:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headrace.data.rollout import Column, Rollout, flatten, masked_mean, tree_map
+from headrace.data.rollout import Column, Rollout, flatten, tree_map
 
 COLUMNS = {
     "observation": {
@@ -103,9 +103,3 @@ def test_groups_are_indexed_and_assigned_member_by_member(rollout):
     rollout.observation[0] = tree_map(lambda x: x + 1, row)
     assert (rollout.observation.vector[0] == 1.0).all() and (rollout.observation.image[0] == 1).all()
     assert tree_map(lambda x: x, None) is None
-
-
-def test_masked_mean_is_over_valid_entries_and_zero_of_none():
-    value, valid = torch.tensor([1.0, 5.0, 9.0]), torch.tensor([True, False, True])
-    assert masked_mean(value, valid) == 5.0
-    assert masked_mean(value, torch.zeros(3, dtype=torch.bool)) == 0.0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, Value, tree_map
-from headrace.data.shared_memory import FOLDER, SharedRollout, shared_rollout, shared_size
+from headrace.data.shared_memory import FOLDER, SharedRollout, shared_size
 from headrace.envs.base import AsyncEnv
 from headrace.envs.gym.agent_groups import Grouping, take_agents
 from headrace.envs.workers.pool import Order, WorkerPool
@@ -105,7 +105,7 @@ class WorkerEnv(AsyncEnv):
         """A rollout in shared memory, which the workers write into. Into other rollouts each step is copied."""
         size = shared_size(num_steps, self.num_envs, columns)
         check_rollout(size, num_steps, self.num_envs, FOLDER)
-        rollout = shared_rollout(num_steps, self.num_envs, columns)
+        rollout = SharedRollout(num_steps, self.num_envs, columns)
         self._rollouts.append(rollout)
         self._pool.bind(rollout)
         return rollout

@@ -169,11 +169,11 @@ class _Worker:
         return None
 
     def _bind(self) -> None:
-        from headrace.data.shared_memory import Memory, shared_rollout
+        from headrace.data.shared_memory import Memory, SharedRollout
 
         num_steps, num_envs, columns, size = self.orders.recv()
         memory = Memory(size, recv_handle(self.orders))
-        rollout = shared_rollout(num_steps, num_envs, columns, memory)
+        rollout = SharedRollout(num_steps, num_envs, columns, memory)
         memory.close()
         self.rollouts.append(self.env.part(rollout))
 

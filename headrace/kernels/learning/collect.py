@@ -10,7 +10,7 @@ import numpy as np
 from headrace.kernels.learning.act import MAX_PARTS, forward_block, sample_block, store_block, store_values
 from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.nn.policy_heads import refresh
-from headrace.kernels.runtime.call_by_address import run, ticks
+from headrace.kernels.runtime.intrinsics import run, ticks
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import single_task
 

@@ -58,34 +58,26 @@ def entry(
     """
     from headrace.kernels.runtime.native import Native, kind
 
+    def compiled() -> bytes:
+        from headrace.kernels.runtime.machine_code import object_code
+
+        module = load(name, text)
+        if module not in _announced:
+            _announced.add(module)
+            print(announcement, file=sys.stderr, flush=True)
+        with explained(module):
+            return object_code(getattr(module, function), arguments)
+
     types = hashlib.sha256(kind(arguments).encode()).hexdigest()[:8]
     path = folder() / f"{_title(name, text)}.{function}.{types}.bin"
     if path not in _entries:
         code = _read(path)
         if code is None:
             with locked(path.with_suffix(".lock")):
-                code = _read(path) or _object_code(name, text, function, arguments, announcement, explained)
+                code = _read(path) or compiled()
                 write(path, hashlib.sha256(code).digest() + code)
         _entries[path] = Native(code)
     return _entries[path]
-
-
-def _object_code(
-    name: str,
-    text: str,
-    function: str,
-    arguments: tuple[Argument, ...],
-    announcement: str,
-    explained: Callable[[ModuleType], AbstractContextManager[ModuleType | None]],
-) -> bytes:
-    from headrace.kernels.runtime.machine_code import object_code
-
-    module = load(name, text)
-    if module not in _announced:
-        _announced.add(module)
-        print(announcement, file=sys.stderr, flush=True)
-    with explained(module):
-        return object_code(getattr(module, function), arguments)
 
 
 def _read(path: Path) -> bytes | None:

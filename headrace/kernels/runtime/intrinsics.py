@@ -1,8 +1,10 @@
-"""Functions of LLVM instructions that Numba code can call."""
+"""Functions of LLVM instructions that Numba code can call: calling the machine code of another file by its address, and
+reading the processor's clock."""
 
 from __future__ import annotations
 
 import inspect
+import platform
 from collections.abc import Callable
 
 from llvmlite import ir
@@ -15,6 +17,7 @@ from numba.extending import intrinsic  # noqa: TID253
 # operands of operation(): an array of any type, given to emit() as the pointer to its data; a number known when
 # compiling, given as an int
 ARRAY, LITERAL = "array", "literal"
+X86 = platform.machine().lower() in ("x86_64", "amd64")
 Emit = Callable[..., ir.Value | None]
 
 
@@ -59,3 +62,19 @@ def call_llvm(
     kind = ir.FunctionType(result, [value.type for value in values])
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}")
     return builder.call(function, values, fastmath=fastmath)
+
+
+@operation(types.void, types.uint64, ARRAY, types.uint64)
+def run(builder: ir.IRBuilder, entry: ir.Value, slots: ir.Value, first: ir.Value) -> None:
+    """Call the entry point (kernels.runtime.native) at an address, with the argument slots from slots[first] on. It
+    must be one that raises nothing: its status is ignored."""
+    arguments = builder.gep(slots, [first])
+    kind = ir.FunctionType(ir.IntType(32), [arguments.type])
+    builder.call(builder.inttoptr(entry, kind.as_pointer()), [arguments])
+
+
+@operation(types.uint64)
+def ticks(builder: ir.IRBuilder) -> ir.Value:
+    """The processor's time counter, in its own unit; always 0 where programs may not read it."""
+    word = ir.IntType(64)
+    return call_llvm(builder, "readcyclecounter", word) if X86 else ir.Constant(word, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from copy import copy
 from functools import cache
 from typing import TypeAlias
 
@@ -77,10 +78,9 @@ class Call:
 
     def for_worker(self, worker: int) -> Call:
         """The same call with another number as its first argument."""
-        other = object.__new__(Call)
-        other.function, other.arguments, other.slots = self.function, self.arguments, self.slots.copy()
-        other.slots[0] = worker
-        other._run, other._address = self._run, other.slots.ctypes.data
+        other = copy(self)
+        other.slots = self.slots.copy()
+        other.slots[0], other._address = worker, other.slots.ctypes.data
         return other
 
 

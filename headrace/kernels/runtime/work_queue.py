@@ -11,26 +11,24 @@ are taken from the front and from the back: 16 bits each. Worker 0 is the main t
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
 from numba import types  # noqa: TID253
 
-from headrace.kernels.runtime.intrinsics import ARRAY, call_llvm, operation
+from headrace.kernels.runtime.intrinsics import ARRAY, X86, call_llvm, operation
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
 _WORD, _DONE = np.uint64(0), np.uint64(8)  # on cache lines of their own
 _TASK, _PARTS, _BACK, _MASK = 48, 32, 16, 0xFFFF  # bits of the word
 _CLOSED = -1
-_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
 @operation(types.void)
 def rest(builder: ir.IRBuilder) -> None:
     """Tell the processor that this thread is only waiting."""
-    if _X86:
+    if X86:
         call_llvm(builder, "x86.sse2.pause", ir.VoidType())
 
 

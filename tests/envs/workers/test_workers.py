@@ -18,7 +18,7 @@ from helpers.faulty import Counter
 
 from headrace import envs
 from headrace.data.rollout import Rollout, tree_map
-from headrace.data.shared_memory import shared_rollout
+from headrace.data.shared_memory import SharedRollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.workers.env import WorkerEnv
@@ -90,7 +90,7 @@ def test_each_worker_keeps_to_its_share_of_the_cores_unless_there_are_more_worke
 def test_shared_rollouts_are_rollouts():
     space = Dict({"place": Box(-1, 1, (3,)), "kind": Discrete(4)})
     declared = env_columns(space) | {"action": action_column(Discrete(2))}
-    shared, plain = shared_rollout(6, 10, declared), Rollout(6, 10, declared)
+    shared, plain = SharedRollout(6, 10, declared), Rollout(6, 10, declared)
     assert repr(shared) == repr(plain)
     assert shared.observation.place.stride() == plain.observation.place.stride()
     shared.observation.place.fill_(1.0)
