@@ -14,19 +14,14 @@ from headrace.kernels.language.scope import MISSING, PythonObject, op_of
 from headrace.kernels.language.typed import Typed, call
 
 
-class Calls:
-    """Calls in the expressions of one function."""
+class ExpressionsWithCalls(Expressions):
+    """Expressions of one function, and the calls in them."""
 
-    def __init__(self, expressions: Expressions) -> None:
-        self.of = expressions
-        self._fail = expressions.scope.fail
-
-    def call(self, node: ast.Call) -> Typed:
-        """Lower any call."""
-        function = self.of.scope.resolve(node.func)
+    def _call(self, node: ast.Call) -> Typed:
+        function = self.scope.resolve(node.func)
         if function is MISSING:
             return self._method(node)
-        if getattr(function, "_fields", None) == tuple(f.name for f in self.of.program.state):
+        if getattr(function, "_fields", None) == tuple(f.name for f in self.program.state):
             return self._new_state(node)
         op = op_of(function)
         if op in ("abs", "min", "max"):
@@ -40,32 +35,32 @@ class Calls:
         if conversion or found:
             return self._converted(node, conversion or kinds.value_kind(found[0]))  # type: ignore[index]
         if inspect.isfunction(function):
-            return self.of.program.helper(self.of.program, function, self.of, node)
+            return self.program.helper(self.program, function, self, node)
         self._unknown_call(node, function)
 
     def _unknown_call(self, node: ast.Call, function: PythonObject) -> NoReturn:
         name = ast.unparse(node.func)
         if function is print:
-            self._fail(node, "print() cannot run in a compiled environment", DEBUG)
+            self.scope.fail(node, "print() cannot run in a compiled environment", DEBUG)
         if function is range:
-            self._fail(node, "range() outside a `for` statement", "Write `for i in range(n):`")
+            self.scope.fail(node, "range() outside a `for` statement", "Write `for i in range(n):`")
         if name.split(".")[0] in ("np", "numpy") and name.split(".")[-1] in ("zeros", "ones", "empty", "array", "full"):
             wrong = f"{name}() makes an array, which cannot be compiled"
-            self._fail(node, wrong, "Declare an array field in State and fill it")
+            self.scope.fail(node, wrong, "Declare an array field in State and fill it")
         if name.split(".")[0] == "random" or ".random" in name:
-            self._fail(node, f"{name}() is not reproducible here", "Use uniform(key, 0, low, high) or randint")
+            self.scope.fail(node, f"{name}() is not reproducible here", "Use uniform(key, 0, low, high) or randint")
         wrong = f"{name}() cannot be compiled"
-        self._fail(node, wrong, "Use functions of headrace.ops, or a plain helper function of the module")
+        self.scope.fail(node, wrong, "Use functions of headrace.ops, or a plain helper function of the module")
 
     def _method(self, node: ast.Call) -> Typed:
         name = ast.unparse(node.func)
         if isinstance(node.func, ast.Attribute):
             if node.func.attr == "_replace":
-                return self._replaced(node, self.of.expression(node.func.value))
+                return self._replaced(node, self.expression(node.func.value))
             if node.func.attr in ("append", "extend", "insert", "pop", "add"):
-                self._fail(node, f"{name}() changes a list's length", "Use an array field of State and a counter")
+                self.scope.fail(node, f"{name}() changes a list's length", "Use an array field of State and a counter")
         wrong = f"{name}() cannot be compiled"
-        self._fail(node, wrong, "Call functions of headrace.ops or plain functions of the module")
+        self.scope.fail(node, wrong, "Call functions of headrace.ops or plain functions of the module")
 
     def _plain_args(self, node: ast.Call, names: list[str], needed: int) -> dict[str, ast.expr]:
         """The arguments by name, positional and keyword."""
@@ -74,77 +69,79 @@ class Calls:
         given = dict(zip(names, node.args, strict=False)) | keywords
         if len(node.args) > len(names) or len(given) != len(node.args) + len(keywords) or len(given) < needed:
             count = len(node.args) + len(keywords)
-            self._fail(node, f"{ast.unparse(node.func)}() got {count} arguments", f"Call {shown}")
+            self.scope.fail(node, f"{ast.unparse(node.func)}() got {count} arguments", f"Call {shown}")
         for name in given:
             if name not in names:
-                self._fail(node, f"{ast.unparse(node.func)}() has no argument {name!r}", f"Call {shown}")
+                self.scope.fail(node, f"{ast.unparse(node.func)}() has no argument {name!r}", f"Call {shown}")
         return given  # type: ignore[return-value]
 
     def _new_state(self, node: ast.Call) -> Typed:
-        names = [f.name for f in self.of.program.state]
+        names = [f.name for f in self.program.state]
         given = self._plain_args(node, names, len(names))
-        return self._state_of({name: self.of.expression(given[name]) for name in names}, given)
+        return self._state_of({name: self.expression(given[name]) for name in names}, given)
 
     def _replaced(self, node: ast.Call, base: Typed) -> Typed:
         if base.kind != STATE:
-            self._fail(node, f"_replace() of {describe(base.kind)}", "Only a State has _replace()")
-        names = [f.name for f in self.of.program.state]
-        given = self._plain_args(node, names, 0) if not node.args else self._fail(node, "", "Name the fields")
-        values = {name: self.of.item(base, k) for k, name in enumerate(names)}
-        return self._state_of(values | {name: self.of.expression(n) for name, n in given.items()}, given)
+            self.scope.fail(node, f"_replace() of {describe(base.kind)}", "Only a State has _replace()")
+        names = [f.name for f in self.program.state]
+        given = self._plain_args(node, names, 0) if not node.args else self.scope.fail(node, "", "Name the fields")
+        values = {name: self.item(base, k) for k, name in enumerate(names)}
+        return self._state_of(values | {name: self.expression(n) for name, n in given.items()}, given)
 
     def _state_of(self, values: dict[str, Typed], nodes: dict[str, ast.expr]) -> Typed:
         elements = []
-        for field in self.of.program.state:
+        for field in self.program.state:
             typed, node = values[field.name], nodes.get(field.name)
             if isinstance(field.kind, Array) and typed.kind != field.kind:
                 wrong = f"State's array field {field.name!r} is given {describe(typed.kind)} that is not s.{field.name}"
-                self._fail(node or typed.node, wrong, f"Change s.{field.name}[...] in place and pass s.{field.name} on")
-            elements.append(self.of.cast(typed, field.kind, node))
+                self.scope.fail(
+                    node or typed.node, wrong, f"Change s.{field.name}[...] in place and pass s.{field.name} on"
+                )
+            elements.append(self.cast(typed, field.kind, node))
         return Typed(ast.Tuple(elements, ast.Load()), STATE)
 
     def _builtin(self, node: ast.Call, op: str) -> Typed:
         for argument in node.args:
             if isinstance(argument, ast.Starred):
-                self.of.expression(argument)
+                self.expression(argument)
         if node.keywords or len(node.args) != 1 if op == "abs" else node.keywords or len(node.args) < 2:
-            self._fail(node, f"`{ast.unparse(node)}`", "Write abs(x), min(a, b), max(a, b)")
-        terms = [self.of.number(n) for n in node.args]
-        kind = self.of.joined(node, *terms)
+            self.scope.fail(node, f"`{ast.unparse(node)}`", "Write abs(x), min(a, b), max(a, b)")
+        terms = [self.number(n) for n in node.args]
+        kind = self.joined(node, *terms)
         kind = I32 if kind == BOOL else kind
-        result = Typed(self.of.cast(terms[0], kind), kind)
+        result = Typed(self.cast(terms[0], kind), kind)
         if op == "abs":
-            return self.of.arithmetic(call("abs", result.node), kind)
+            return self.arithmetic(call("abs", result.node), kind)
         for other in terms[1:]:
-            result = self.of.arithmetic(call(op, result.node, self.of.cast(other, kind)), kind)
+            result = self.arithmetic(call(op, result.node, self.cast(other, kind)), kind)
         return result
 
     def _op(self, node: ast.Call, op: str) -> Typed:
         names, parameters, result = signature(op)
         given = self._plain_args(node, list(names), len(names))
-        typed = {name: self.of.expression(given[name]) for name in names}
+        typed = {name: self.expression(given[name]) for name in names}
         free = [typed[name] for name in names if parameters[name] is None and name != "key"]
-        shared = self.of.joined(node, *free) if free else None
+        shared = self.joined(node, *free) if free else None
         args = []
         for name in names:
             kind = KEY if name == "key" else parameters[name] or shared
-            args.append(self.of.cast(typed[name], kind, given[name]))  # type: ignore[arg-type]
+            args.append(self.cast(typed[name], kind, given[name]))  # type: ignore[arg-type]
         return Typed(call(op, *args), result or shared)  # type: ignore[arg-type]
 
     def _length(self, node: ast.Call) -> Typed:
-        entries = self.of.items(self.of.expression(node.args[0]).kind) if len(node.args) == 1 else ()
+        entries = self.items(self.expression(node.args[0]).kind) if len(node.args) == 1 else ()
         if not entries:
-            self._fail(node, f"`{ast.unparse(node)}`", "Give len() one array or tuple")
+            self.scope.fail(node, f"`{ast.unparse(node)}`", "Give len() one array or tuple")
         return Typed(ast.Constant(len(entries)), I32)
 
     def _converted(self, node: ast.Call, kind: str) -> Typed:
         if len(node.args) != 1 or node.keywords:
-            self._fail(node, f"`{ast.unparse(node)}`", "Give it one number")
-        typed = self.of.number(node.args[0])
+            self.scope.fail(node, f"`{ast.unparse(node)}`", "Give it one number")
+        typed = self.number(node.args[0])
         if typed.constant:
             value = typed.node.value  # type: ignore[attr-defined]
-            return self.of.python({F32: float, BOOL: bool}.get(kind, int)(value), node)
-        return Typed(self.of.cast(typed, kind), kind)
+            return self.python({F32: float, BOOL: bool}.get(kind, int)(value), node)
+        return Typed(self.cast(typed, kind), kind)
 
 
 @cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
@@ -16,44 +16,51 @@ PIXELS = "Box(0, 255, (2, 42, 42), np.uint8)"
 
 @dataclass(frozen=True)
 class Declarations:
-    """The checked attributes of a class.
-
-    frames: images stacked in a pixel observation; 0 for other observations. groups: name -> the agents that share a
-    policy.
-    """
+    """The checked attributes of a class."""
 
     observation_space: Box
     action_space: Space
     max_steps: int | None
-    frames: int
-    agents: tuple[str, ...]
-    groups: Mapping[str, tuple[str, ...]]
+    frames: int  # images stacked in a pixel observation; 0 for other observations
+    agents: tuple[str, ...]  # their names, in the order of their columns
+    groups: Mapping[str, tuple[str, ...]] = field(hash=False)  # name -> agents that share a policy
+
+    @property
+    def num_agents(self) -> int:
+        """How many agents share an environment."""
+        return len(self.agents)
+
+    @property
+    def channels(self) -> int:
+        """Gray levels of a pixel in one frame."""
+        shape = self.observation_space.shape
+        return shape[0] // self.frames if len(shape) == 3 else 1
 
 
-class _Class:
-    """A class and where it was written."""
+class EnvClass(NamedTuple):
+    """A class, and where it was written."""
 
-    def __init__(self, cls: type, file: str, line: int) -> None:
-        self.cls, self.file, self.line = cls, file, line
+    cls: type
+    file: str
+    line: int
 
     def fail(self, wrong: str, instead: str) -> NoReturn:
         """Raise EnvError at the class."""
         raise EnvError(self.file, self.line, wrong, instead)
 
 
-def read_declarations(cls: type, file: str, line: int) -> Declarations:
-    """The declarations of a class. Raises EnvError at this file and line where they cannot be compiled."""
-    of = _Class(cls, file, line)
+def read_declarations(of: EnvClass) -> Declarations:
+    """The declarations of a class. Raises EnvError where they cannot be compiled."""
     observation, drawn = _observation_space(of)
     agents = _agents(of)
     if drawn and len(agents) > 1:
-        wrong = f"{cls.__name__} has {len(agents)} agents and pixel observations"
+        wrong = f"{of.cls.__name__} has {len(agents)} agents and pixel observations"
         of.fail(wrong, "Give them a float32 Box and observe(s, p, agent)")
     frames = _frames(of, observation) if drawn else 0
     return Declarations(observation, _action_space(of), _max_steps(of), frames, agents, _groups(of, agents))
 
 
-def _observation_space(of: _Class) -> tuple[Box, bool]:
+def _observation_space(of: EnvClass) -> tuple[Box, bool]:
     """The space, and whether its observations are pixels."""
     space = getattr(of.cls, "observation_space", None)
     wrong = f"{of.cls.__name__}.observation_space is {space}"
@@ -66,7 +73,7 @@ def _observation_space(of: _Class) -> tuple[Box, bool]:
     of.fail(wrong, f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pixels {PIXELS}")
 
 
-def _action_space(of: _Class) -> Space:
+def _action_space(of: EnvClass) -> Space:
     space = getattr(of.cls, "action_space", None)
     if isinstance(space, Discrete):
         return space
@@ -76,14 +83,14 @@ def _action_space(of: _Class) -> Space:
     of.fail(wrong, "Give Discrete(n), MultiDiscrete([n, m]) or a Box of one dimension")
 
 
-def _max_steps(of: _Class) -> int | None:
+def _max_steps(of: EnvClass) -> int | None:
     steps = getattr(of.cls, "max_steps", None)
     if steps is None or (isinstance(steps, int) and 1 <= steps < 2**31):
         return steps
     of.fail(f"max_steps is {steps!r}", "Give a whole number of at least 1, or None for no limit")
 
 
-def _frames(of: _Class, space: Box) -> int:
+def _frames(of: EnvClass, space: Box) -> int:
     frames = getattr(of.cls, "frames", 1)
     if not isinstance(frames, int) or isinstance(frames, bool) or frames < 1:
         of.fail(f"frames is {frames!r}", "Give a whole number of at least 1")
@@ -95,7 +102,7 @@ def _frames(of: _Class, space: Box) -> int:
     return frames
 
 
-def _agents(of: _Class) -> tuple[str, ...]:
+def _agents(of: EnvClass) -> tuple[str, ...]:
     count = getattr(of.cls, "num_agents", 1)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         of.fail(f"num_agents is {count!r}", "Give a whole number of at least 1")
@@ -106,7 +113,7 @@ def _agents(of: _Class) -> tuple[str, ...]:
     return names
 
 
-def _groups(of: _Class, agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _groups(of: EnvClass, agents: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     given = getattr(of.cls, "groups", None)
     if given is None:
         return {"all": agents}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from headrace.kernels.language import kinds
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, PARAMS, STATE, U32, Array, Kind, Tuple, describe
 from headrace.kernels.language.program import Program
 from headrace.kernels.language.scope import MISSING, PythonObject, Scope
-from headrace.kernels.language.typed import CONVERSIONS, NUMBERS, Typed, call, index, pure
+from headrace.kernels.language.typed import CONVERSIONS, NUMBERS, Typed, call, index, locate, pure
 
 DEBUG = "Inspect values in plain Python: headrace.single(cls) under a debugger"
 FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
@@ -32,25 +31,20 @@ FORBIDDEN: dict[type[ast.AST], tuple[str, str]] = {
 }
 
 
-class LowersCalls(Protocol):
-    """Lowers the calls in expressions: headrace.kernels.language.calls."""
-
-    def call(self, node: ast.Call) -> Typed:
-        """Lower any call."""
-
-
 class Expressions:
-    """Expressions of one function. `kinds` holds what is known of its local names."""
+    """Expressions of one function, without calls, which kernels.language.calls adds.
 
-    def __init__(self, program: Program, scope: Scope, calls: Callable[[Expressions], LowersCalls]) -> None:
+    `kinds` holds what is known of its local names.
+    """
+
+    def __init__(self, program: Program, scope: Scope) -> None:
         self.program, self.scope = program, scope
-        self._calls = calls(self)
         self.kinds: dict[str, Kind] = {}
 
     def expression(self, node: ast.expr) -> Typed:
         """Lower any expression."""
         typed = self._expression(node)
-        _locate(typed.node, node)
+        locate(typed.node, node)
         return typed
 
     def _expression(self, node: ast.expr) -> Typed:
@@ -368,14 +362,3 @@ class Expressions:
         if not -size <= k < size:
             self.scope.fail(node, f"index {k} into {size} entries", f"Use 0 .. {size - 1}")
         return ast.Constant(k % size)
-
-    def _call(self, node: ast.Call) -> Typed:
-        return self._calls.call(node)
-
-
-def _locate(made: ast.AST, source: ast.expr) -> None:
-    """Give the nodes that lowering made their source's line; what lies below a node that has one has it already."""
-    if not hasattr(made, "lineno"):
-        ast.copy_location(made, source)
-        for child in ast.iter_child_nodes(made):
-            _locate(child, source)

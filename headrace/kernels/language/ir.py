@@ -30,9 +30,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Discrete
 
 from headrace.kernels.language import kinds
+from headrace.kernels.language.declarations import Declarations
 
 
 @dataclass(frozen=True)
@@ -83,24 +84,24 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class EnvIR:
+class Lowered:
+    """The functions of an environment, lowered."""
+
+    functions: tuple[Function, ...]  # helpers first; env_reset, env_step, env_observe last
+    pixel_functions: tuple[Function, ...]  # helpers first, env_pixel last; none where there is an env_observe
+    constants: Mapping[str, np.ndarray] = field(hash=False)  # arrays that the functions name
+    statement: Statement | None
+
+
+@dataclass(frozen=True)
+class EnvIR(Declarations, Lowered):
     """One environment, read and lowered: all a target needs to know."""
 
     cls: type
     name: str
     state: tuple[Field, ...]
     params: tuple[Param, ...]
-    observation_space: Box
-    action_space: Space
-    max_steps: int | None
-    frames: int  # images stacked in a pixel observation; 0 for other observations
-    agents: tuple[str, ...]  # their names, in the order of their columns
-    groups: Mapping[str, tuple[str, ...]] = field(hash=False)  # name -> agents that share a policy
     observes_into: bool  # observe(s, p, out) fills `out`
-    functions: tuple[Function, ...]  # helpers first; env_reset, env_step, env_observe last
-    pixel_functions: tuple[Function, ...]  # helpers first, env_pixel last; none where there is an env_observe
-    constants: Mapping[str, np.ndarray] = field(hash=False)  # arrays that the functions name
-    statement: Statement | None
 
     @cached_property
     def floats(self) -> tuple[Field, ...]:
@@ -116,17 +117,6 @@ class EnvIR:
     def arrays(self) -> tuple[Field, ...]:
         """Array fields, each kept in an array of its own, one view per environment."""
         return tuple(f for f in self.state if f.shape is not None)
-
-    @property
-    def num_agents(self) -> int:
-        """How many agents share an environment."""
-        return len(self.agents)
-
-    @property
-    def channels(self) -> int:
-        """Gray levels of a pixel in one frame."""
-        shape = self.observation_space.shape
-        return shape[0] // self.frames if len(shape) == 3 else 1
 
     @property
     def action_size(self) -> int | None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-from dataclasses import dataclass
 from types import FunctionType
 
-import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
-from headrace.kernels.language.calls import Calls
+from headrace.kernels.language.calls import ExpressionsWithCalls
 from headrace.kernels.language.declarations import Declarations
 from headrace.kernels.language.expressions import Expressions
-from headrace.kernels.language.ir import Field, Function, Param, Statement
+from headrace.kernels.language.ir import Field, Function, Lowered, Param, Statement
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, NONE, PARAMS, STATE, Array, Kind, Tuple
 from headrace.kernels.language.program import LoweredHelper, Program
 from headrace.kernels.language.scope import Scope
@@ -61,7 +59,7 @@ def helper(program: Program, function: FunctionType, caller: Expressions, node: 
 def _lower(
     program: Program, scope: Scope, name: str, arguments: tuple[Kind, ...], returns: Kind | None, role: str
 ) -> LoweredHelper:
-    expressions = Expressions(program, scope, Calls)
+    expressions = ExpressionsWithCalls(program, scope)
     names = [a.arg for a in scope.node.args.args]
     if scope.node.args.vararg or scope.node.args.kwarg or len(names) != len(arguments):
         scope.fail(scope.node, f"{scope.node.name}() has * or keyword-only arguments", "Name plain arguments")
@@ -81,20 +79,10 @@ def _lower(
 ROLES = {"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p", "pixel": "s, p, row, column"}
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """The functions of an environment, helpers first; see EnvIR for what each field holds."""
-
-    functions: tuple[Function, ...]
-    pixel_functions: tuple[Function, ...]
-    constants: dict[str, np.ndarray]
-    statement: Statement | None
-
-
 def lower(cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declarations: Declarations) -> Lowered:
     """The functions of an environment, the arrays they name, and their first statement that branches."""
     program = Program(cls, state, params, declarations, helper)
-    agents = len(declarations.agents)
+    agents = declarations.num_agents
     action: Kind = action_kind(declarations.action_space)
     reward: Kind = F32
     if agents > 1:
@@ -115,10 +103,10 @@ def lower(cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declar
 
 def _observe(program: Program, declarations: Declarations) -> Function:
     shape, cls = declarations.observation_space.shape, program.cls
-    seen: tuple[Kind, ...] = (STATE, PARAMS) if len(declarations.agents) == 1 else (STATE, PARAMS, I32)
+    seen: tuple[Kind, ...] = (STATE, PARAMS) if declarations.num_agents == 1 else (STATE, PARAMS, I32)
     scope = Scope(cls.observe, cls)  # type: ignore[attr-defined]
     names = [a.arg for a in scope.node.args.args]
-    if len(declarations.agents) == 1 and names[2:3] == ["agent"]:
+    if declarations.num_agents == 1 and names[2:3] == ["agent"]:
         wrong = f"observe takes ({', '.join(names)}), and {cls.__name__} has no num_agents"
         scope.fail(scope.node, wrong, "Write `num_agents = 2` in the class, or leave agent out")
     if len(names) == len(seen) + 1:
@@ -129,9 +117,7 @@ def _observe(program: Program, declarations: Declarations) -> Function:
 
 
 def _pixel(program: Program, declarations: Declarations) -> Function:
-    shape = declarations.observation_space.shape
-    channels = shape[0] // declarations.frames if len(shape) == 3 else 1
-    gray: Kind = F32 if channels == 1 else Tuple((F32,) * channels)
+    gray: Kind = F32 if declarations.channels == 1 else Tuple((F32,) * declarations.channels)
     return entry(program, "pixel", (STATE, PARAMS, I32, I32), gray)
 
 
@@ -144,7 +130,7 @@ def action_kind(space: Space) -> Kind:
 
 def _check_arguments(scope: Scope, role: str, count: int, declarations: Declarations) -> None:
     names = [a.arg for a in scope.node.args.args]
-    taken = ROLES[role] + (", agent" if role == "observe" and len(declarations.agents) > 1 else "")
+    taken = ROLES[role] + (", agent" if role == "observe" and declarations.num_agents > 1 else "")
     form = f"def {role}({taken})" + (f" or def observe({taken}, out)" if role == "observe" else "")
     if names[:1] == ["self"]:
         scope.fail(scope.node, f"{role} has `self`", f"Environments are plain functions: write `{form}`")

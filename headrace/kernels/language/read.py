@@ -14,7 +14,7 @@ import sys
 from typing import get_type_hints
 
 from headrace.kernels.language import kinds
-from headrace.kernels.language.declarations import read_declarations
+from headrace.kernels.language.declarations import EnvClass, read_declarations
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR, Field, Param
 from headrace.kernels.language.lower import lower
@@ -23,31 +23,16 @@ from headrace.kernels.language.scope import PythonObject
 
 def read(cls: type) -> EnvIR:
     """The EnvIR of an environment class. Raises EnvError where it cannot be compiled."""
-    file, line = location(cls)
+    of = _located(cls)
     for name in ("State", "reset", "step"):
-        _require(cls, name, file, line)
-    found = read_declarations(cls, file, line)
-    _require(cls, "pixel" if found.frames else "observe", file, line)
-    state = _state(cls, file, line)
-    params = _params(cls, file, line)
+        _require(of, name)
+    found = read_declarations(of)
+    _require(of, "pixel" if found.frames else "observe")
+    state, params = _state(of), _params(of)
     lowered = lower(cls, state, params, found)
-    arguments = len(lowered.functions[-1].node.args.args)
+    fills = not found.frames and len(lowered.functions[-1].node.args.args) == (3 if found.num_agents == 1 else 4)
     return EnvIR(
-        cls=cls,
-        name=cls.__name__,
-        state=state,
-        params=params,
-        observation_space=found.observation_space,
-        action_space=found.action_space,
-        max_steps=found.max_steps,
-        frames=found.frames,
-        agents=found.agents,
-        groups=found.groups,
-        observes_into=not found.frames and arguments == (3 if len(found.agents) == 1 else 4),
-        functions=lowered.functions,
-        pixel_functions=lowered.pixel_functions,
-        constants=lowered.constants,
-        statement=lowered.statement,
+        cls=cls, name=cls.__name__, state=state, params=params, observes_into=fills, **vars(found), **vars(lowered)
     )
 
 
@@ -60,15 +45,15 @@ _EXAMPLES = {
 }
 
 
-def _require(cls: type, name: str, file: str, line: int) -> None:
-    if not callable(getattr(cls, name, None)):
-        raise EnvError(file, line, f"{cls.__name__} has no {name}", f"Write `{_EXAMPLES[name]}`")
+def _require(of: EnvClass, name: str) -> None:
+    if not callable(getattr(of.cls, name, None)):
+        of.fail(f"{of.cls.__name__} has no {name}", f"Write `{_EXAMPLES[name]}`")
 
 
-def location(cls: type) -> tuple[str, int]:
-    """File and line of a class; ("<name>", 0) where there is no source to find."""
+def _located(cls: type) -> EnvClass:
+    """A class with its file and line; "<name>" and 0 where there is no source to find."""
     file, node = _definition(cls)
-    return (file, node.lineno) if node else (f"<{cls.__name__}>", 0)
+    return EnvClass(cls, file, node.lineno) if node else EnvClass(cls, f"<{cls.__name__}>", 0)
 
 
 @functools.lru_cache(16)
@@ -81,60 +66,56 @@ def _definition(cls: type) -> tuple[str, ast.ClassDef | None]:
     return file, nodes[0] if nodes else None
 
 
-def _hints(cls: type, owner: type, name: str, file: str, line: int) -> dict[str, PythonObject]:
+def _hints(of: EnvClass, owner: type, name: str) -> dict[str, PythonObject]:
     """Resolved annotations of a NamedTuple inside the class, in the user's module or under postponed evaluation."""
-    scope = dict(getattr(cls.reset, "__globals__", {})) | dict(vars(sys.modules.get(owner.__module__, object)))  # type: ignore[attr-defined]
+    scope = dict(getattr(of.cls.reset, "__globals__", {})) | dict(vars(sys.modules.get(owner.__module__, object)))  # type: ignore[attr-defined]
     try:
-        return get_type_hints(owner, scope, dict(vars(cls)), include_extras=True)
+        return get_type_hints(owner, scope, dict(vars(of.cls)), include_extras=True)
     except Exception as error:
         wrong = f"an annotation in {name} cannot be resolved ({error})"
-        raise EnvError(file, line, wrong, f"Use {kinds.DTYPES}") from error
+        raise EnvError(of.file, of.line, wrong, f"Use {kinds.DTYPES}") from error
 
 
-def _state(cls: type, file: str, line: int) -> tuple[Field, ...]:
-    owner = cls.State  # type: ignore[attr-defined]
+def _state(of: EnvClass) -> tuple[Field, ...]:
+    owner = of.cls.State  # type: ignore[attr-defined]
     if not hasattr(owner, "_fields") or not owner._fields:
-        wrong = f"{cls.__name__}.State is not a NamedTuple with fields"
-        raise EnvError(file, line, wrong, f"Write `{_EXAMPLES['State']}`")
-    hints = _hints(cls, owner, "State", file, line)
+        of.fail(f"{of.cls.__name__}.State is not a NamedTuple with fields", f"Write `{_EXAMPLES['State']}`")
+    hints = _hints(of, owner, "State")
     fields = []
     for name in owner._fields:
         found = kinds.of_annotation(hints.get(name))
         if found is None:
-            where, at = _field_line(cls, "State", name, file, line)
-            raise EnvError(where, at, f"State.{name} is annotated {_shown(hints.get(name))}", f"Use {kinds.DTYPES}")
+            _at(of, "State", name).fail(f"State.{name} is annotated {_shown(hints.get(name))}", f"Use {kinds.DTYPES}")
         fields.append(Field(name, *found))
     return tuple(fields)
 
 
-def _params(cls: type, file: str, line: int) -> tuple[Param, ...]:
-    owner = getattr(cls, "Params", None)
+def _params(of: EnvClass) -> tuple[Param, ...]:
+    owner = getattr(of.cls, "Params", None)
     names = getattr(owner, "_fields", ())
     if not names:
         return ()
-    hints = _hints(cls, owner, "Params", file, line)  # type: ignore[arg-type]
+    hints = _hints(of, owner, "Params")  # type: ignore[arg-type]
     params = []
     for name in names:
-        found = kinds.of_annotation(hints.get(name))
-        where, at = _field_line(cls, "Params", name, file, line)
+        found, place = kinds.of_annotation(hints.get(name)), _at(of, "Params", name)
         if found is None or found[1] is not None:
-            wrong = f"Params.{name} is annotated {_shown(hints.get(name))}"
-            raise EnvError(where, at, wrong, "Use f32, i32 or boolean")
+            place.fail(f"Params.{name} is annotated {_shown(hints.get(name))}", "Use f32, i32 or boolean")
         if name not in owner._field_defaults:  # type: ignore[union-attr]
-            raise EnvError(where, at, f"Params.{name} has no default", f"Write `{name}: {found[0]} = 1.0`")
+            place.fail(f"Params.{name} has no default", f"Write `{name}: {found[0]} = 1.0`")
         params.append(Param(name, found[0], owner._field_defaults[name]))  # type: ignore[union-attr]
     return tuple(params)
 
 
-def _field_line(cls: type, owner: str, name: str, file: str, line: int) -> tuple[str, int]:
-    """Where a field of State or Params is annotated; the class where that cannot be found."""
-    for parent in cls.__mro__:
+def _at(of: EnvClass, owner: str, name: str) -> EnvClass:
+    """The class at the line that annotates a field of State or Params; at its own line where that cannot be found."""
+    for parent in of.cls.__mro__:
         where, node = _definition(parent) if owner in vars(parent) else ("", None)
         for part in ast.walk(node) if node else ():
             if isinstance(part, ast.ClassDef) and part.name == owner:
                 lines = [f.lineno for f in part.body if isinstance(f, ast.AnnAssign) and ast.unparse(f.target) == name]
-                return (where, lines[0]) if lines else (where, part.lineno)
-    return file, line
+                return EnvClass(of.cls, where, (lines or [part.lineno])[0])
+    return of
 
 
 def _shown(annotation: PythonObject) -> str:

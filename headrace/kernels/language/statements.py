@@ -9,7 +9,7 @@ from typing import NoReturn
 from headrace.kernels.language import kinds
 from headrace.kernels.language.expressions import Expressions
 from headrace.kernels.language.kinds import BOOL, I32, NONE, Array, Kind, Tuple, describe
-from headrace.kernels.language.typed import NUMBERS, Typed, call
+from headrace.kernels.language.typed import NUMBERS, Typed, call, locate
 
 BANNED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Try: ("`try`", "Compiled environments cannot raise: test the condition instead"),
@@ -53,9 +53,7 @@ class Statements:
         lowered: list[ast.stmt] = []
         for statement in statements:
             for made in self._statement(statement):
-                for part in ast.walk(made):
-                    if not hasattr(part, "lineno"):
-                        ast.copy_location(part, statement)
+                locate(made, statement)
                 lowered.append(made)
         return lowered
 
@@ -243,7 +241,7 @@ class Statements:
 
     def _form(self) -> str:
         """What reset, step, observe or pixel is to return."""
-        agents = len(self.of.program.declarations.agents)
+        agents = self.of.program.declarations.num_agents
         if self.role == "step" and agents > 1:
             return f"State(...), ({', '.join(['reward'] * agents)}), terminated"
         return _FORMS[self.role]

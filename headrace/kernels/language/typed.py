@@ -35,6 +35,14 @@ def index(node: ast.expr, *indices: ast.expr) -> ast.Subscript:
     return ast.Subscript(node, inner, ast.Load())
 
 
+def locate(made: ast.AST, source: ast.AST) -> None:
+    """Give the nodes that lowering made their source's line; what lies below a node that has one has it already."""
+    if not hasattr(made, "lineno"):
+        ast.copy_location(made, source)
+        for child in ast.iter_child_nodes(made):
+            locate(child, source)
+
+
 def pure(*nodes: ast.AST) -> bool:
     """May these be computed even where their value is not wanted? Not if they index an array or call a helper."""
     return not any(getattr(part, "guarded", False) for node in nodes for part in ast.walk(node))
