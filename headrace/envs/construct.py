@@ -119,7 +119,7 @@ def make(
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
-    from headrace.envs.gym.in_process import inline
+    from headrace.envs.gym.pettingzoo import inline
 
     build = _factory(known.name, entry, wrappers, kwargs, wrapping)
     return _seen_from(where, inline(build, num_envs, known.name, group_by=group_by))

@@ -9,7 +9,7 @@ from functools import cache
 
 from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.profile.role_patterns import WHOLE_CALL, Hints
+from headrace.diagnose.profile.role_patterns import OWN, WHOLE_CALL, Hints, read_roles
 from headrace.diagnose.profile.source_context import Purpose
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
 
@@ -23,21 +23,7 @@ PART_OF = {  # role -> roles of callers that it is counted as a part of
     Role.BACKWARD: (Role.ENVIRONMENT,),
     Role.OPTIMIZER: (Role.ENVIRONMENT,),
 }
-C_FUNCTIONS_OF = {  # C functions have no frame: they are known by the name in the calling line
-    Role.IDLE: ("sleep",),
-    Role.LOGGING: ("print", "flush", "fsync", "writerow", "write"),
-    Role.BACKWARD: ("backward", "run_backward", "_engine_run_backward"),
-    Role.OPTIMIZER: ("zero_grad", "clip_grad_norm_"),
-    Role.SAVING: ("save", "dump"),
-    Role.WAIT: ("acquire", "wait", "poll", "select", "waitpid", "join_thread"),
-    Role.DATA: (
-        "append", "extend", "stack", "vstack", "concatenate", "cat", "tensor", "as_tensor", "from_numpy", "array",
-        "asarray", "randperm", "permutation", "shuffle", "choice", "randint", "loads", "dumps", "copy", "deepcopy",
-        "index_select", "roll", "zeros", "empty", "ones", "clone", "tolist", "item", "numpy", "cpu", "cuda", "to",
-        "reshape", "flatten", "detach", "arange", "clip", "zeros_like", "empty_like", "astype", "copy_", "sample",
-    ),
-}  # fmt: skip
-C_FUNCTIONS = {name: role for role, names in C_FUNCTIONS_OF.items() for name in names}
+C_FUNCTIONS = {name: role for role, names in read_roles(OWN, "c_functions").items() for name in names}
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
 INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # calls of these roles include the computation of their arguments
 CONVERSIONS = {"as_tensor", "from_numpy", "tensor", *COPIES, "detach", "sample"}  # of observations and actions

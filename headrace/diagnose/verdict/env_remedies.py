@@ -6,9 +6,9 @@ from statistics import median
 
 from headrace.diagnose.profile.formatting import capitalized, count, duration
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.verdict import snippets
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy, remedy, saved_waiting
+from headrace.diagnose.verdict.snippets import snippet
 
 MORE_ENVS = 8  # number of environments that is proposed instead of a few
 FEW_ENVS = 4  # up to this many, batched inference is proposed
@@ -43,7 +43,7 @@ def processes(facts: Facts) -> Remedy | None:
         )
     else:
         why += f" Processes help where a step takes much longer than a round trip to another process, {trip} here."
-    change = snippets.workers(at_once) if facts.uses("headrace") else snippets.processes(facts, envs)
+    change = snippet(facts, "processes", envs=envs, workers=at_once)
     title = f"Step the environments in {at_once} processes"
     return remedy(facts, title, why, MINUTES, change, most=most, likely=likely)
 
@@ -57,8 +57,8 @@ def _more_envs_in_processes(facts: Facts) -> Remedy | None:
         f"environments in {cores} processes take as many steps in 1/{cores} of that time at best. "
     ) + OTHER_DATA
     most = facts.spent(Role.ENVIRONMENT, Role.INFERENCE) * (1 - 1 / cores)
-    title = f"Step {cores} environments in {cores} processes"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippets.processes(facts, cores), most=most)
+    title, change = f"Step {cores} environments in {cores} processes", snippet(facts, "processes", envs=cores)
+    return remedy(facts, title, why, HALF_AN_HOUR, change, most=most)
 
 
 def one_process(facts: Facts) -> Remedy | None:
@@ -74,7 +74,7 @@ def one_process(facts: Facts) -> Remedy | None:
     )
     most, likely = saved_waiting(facts, waiting)
     title = "Step the environments in the script's own process"
-    return remedy(facts, title, why, MINUTES, snippets.one_process(facts), most=most, likely=likely - alone)
+    return remedy(facts, title, why, MINUTES, snippet(facts, "one_process"), most=most, likely=likely - alone)
 
 
 def _computing_seconds(facts: Facts) -> list[float]:
@@ -98,7 +98,7 @@ def straggler(facts: Facts) -> Remedy | None:
         "would be saved."
     )
     title = f"Find out why {name} is slower"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippets.STRAGGLER, most=saved, likely=saved)
+    return remedy(facts, title, why, HALF_AN_HOUR, snippet(facts, "straggler"), most=saved, likely=saved)
 
 
 def slowest(facts: Facts) -> tuple[str, float, float] | None:
@@ -123,7 +123,7 @@ def batched_inference(facts: Facts) -> Remedy | None:
         f"{facts.percent(spent)} of the time the policy computes actions, for {count(envs, 'environment')} at a time. "
         f"A small network takes little longer for {MORE_ENVS}, and as many steps then need fewer calls. "
     ) + OTHER_DATA
-    title, change = f"Act in {MORE_ENVS} environments at a time", snippets.more_envs(facts, MORE_ENVS)
+    title, change = f"Act in {MORE_ENVS} environments at a time", snippet(facts, "more_envs", envs=MORE_ENVS)
     return remedy(facts, title, why, HALF_AN_HOUR, change, most=per_call * (1 - envs / MORE_ENVS))
 
 
@@ -135,11 +135,12 @@ def compiled(facts: Facts) -> Remedy | None:
     name = "" if facts.uses("headrace") else facts.built_in
     if name:
         why += f" {name} is built into Headrace, which replaces the training loop too; the bound does not include that."
-        title, effort = f"Train {name} in Headrace", HALF_AN_HOUR
+        title, effort, change = f"Train {name} in Headrace", HALF_AN_HOUR, snippet(facts, "built_in", env=name)
     else:
         why += " This requires an environment with a numeric state and a step that can be written as scalar Python."
         title, effort = "Write the environment as a compiled Headrace environment", DAY
-    return remedy(facts, title, why, effort, snippets.headrace(name), most=facts.environment)
+        change = snippet(facts, "compiled")
+    return remedy(facts, title, why, effort, change, most=facts.environment)
 
 
 RULES = (processes, straggler, one_process, batched_inference, compiled)

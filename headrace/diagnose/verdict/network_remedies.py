@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headrace.diagnose.profile.formatting import at, count, percent
 from headrace.diagnose.profile.profile import LEARNING, Role
-from headrace.diagnose.verdict import snippets
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy
+from headrace.diagnose.verdict.snippets import instead, snippet
 
 NETWORK = (*LEARNING, Role.INFERENCE)
 FUSED_SAVES = 0.55  # of the optimizer's time: Adam(fused=True) on a CPU takes a third or less; clipping stays as it is
@@ -32,7 +32,7 @@ def fused_optimizer(facts: Facts) -> Remedy | None:
         "another by default. The fused version updates all in one call: it is about three times faster and gives the "
         "same numbers up to rounding."
     )
-    change = snippets.fused(facts)
+    change = snippet(facts, "fused_optimizer")
     return remedy(facts, "Use the fused optimizer", why, MINUTE, change, most=spent, likely=FUSED_SAVES * spent)
 
 
@@ -45,15 +45,15 @@ def _plain_adam(facts: Facts) -> bool:
 def larger_minibatches(facts: Facts) -> Remedy | None:
     if not facts.operations or not is_small(facts) or facts.share(*LEARNING) < 0.25 or facts.uses("headrace"):
         return None
-    rows, most = facts.counter("learning_batch"), facts.learning * (1 - 1 / LARGER)
+    rows, most = facts.counter("learning_batch") or 0, facts.learning * (1 - 1 / LARGER)
     why = (
         f"{facts.percent(facts.learning)} of the time goes into updates on {rows} rows of a network with "
         f"{facts.counter('parameters'):,} parameters. Updates this small are dominated by the overhead of Python and "
         "torch, not by arithmetic: fewer, larger ones take less time. They also learn differently: compare returns as "
         "well as speed."
     )
-    title = f"Learn from minibatches of {LARGER * (rows or 0)} instead of {rows}"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippets.minibatch(facts, LARGER), most=most)
+    title = f"Learn from minibatches of {LARGER * rows} instead of {rows}"
+    return remedy(facts, title, why, HALF_AN_HOUR, snippet(facts, "minibatch", rows=LARGER * rows), most=most)
 
 
 def threads(facts: Facts) -> Remedy | None:
@@ -66,7 +66,8 @@ def threads(facts: Facts) -> Remedy | None:
             "they compete for the cores."
         )
         most = facts.spent(*NETWORK, Role.WAIT, Role.ENVIRONMENT)
-        return remedy(facts, "Give each worker process one thread", why, MINUTE, snippets.OMP_THREADS, most=most)
+        change = snippet(facts, "one_thread_each")
+        return remedy(facts, "Give each worker process one thread", why, MINUTE, change, most=most)
     if number > facts.cores:
         why = f"{number} threads compute on {cores}."
     elif pools and is_small(facts):
@@ -81,7 +82,7 @@ def threads(facts: Facts) -> Remedy | None:
         )
     else:
         return None
-    return remedy(facts, "Let torch use one thread", why, MINUTE, snippets.TORCH_THREADS, most=most)
+    return remedy(facts, "Let torch use one thread", why, MINUTE, snippet(facts, "one_thread"), most=most)
 
 
 def leave_the_gpu(facts: Facts) -> Remedy | None:
@@ -92,7 +93,7 @@ def leave_the_gpu(facts: Facts) -> Remedy | None:
     why = "The GPU is mostly idle: its kernels finish sooner than they are launched and their data is copied."
     if "kernel_busy" in facts.profile.gpu:
         why += f" Kernels ran {facts.profile.gpu['kernel_busy']:.0f} % of the time."
-    return remedy(facts, "Train on the CPU", why, MINUTE, snippets.device(facts, "cpu"), most=spent)
+    return remedy(facts, "Train on the CPU", why, MINUTE, snippet(facts, "device", device="cpu"), most=spent)
 
 
 def fewer_copies(facts: Facts) -> Remedy | None:
@@ -101,7 +102,7 @@ def fewer_copies(facts: Facts) -> Remedy | None:
     site, spent = facts.site(Role.COPY), facts.spent(Role.COPY)
     why = f"{facts.percent(spent)} of the time goes into copies between host and GPU and waiting for them{at(site)}."
     title = "Read from the GPU once per update, not once per step"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippets.instead(site, snippets.READ_ONCE), most=spent)
+    return remedy(facts, title, why, HALF_AN_HOUR, instead(site, snippet(facts, "read_once")), most=spent)
 
 
 def use_a_gpu(facts: Facts) -> Remedy | None:
@@ -114,7 +115,7 @@ def use_a_gpu(facts: Facts) -> Remedy | None:
         f"{facts.percent(spent)} of the time goes into the network, and an update is "
         f"{facts.operations / 1e6:,.0f} million operations: enough for a GPU. Its gain was not measured here."
     )
-    return remedy(facts, "Put the network on a GPU", why, MINUTES, snippets.device(facts, "cuda"), most=spent)
+    return remedy(facts, "Put the network on a GPU", why, MINUTES, snippet(facts, "device", device="cuda"), most=spent)
 
 
 RULES = (fused_optimizer, larger_minibatches, threads, leave_the_gpu, fewer_copies, use_a_gpu)

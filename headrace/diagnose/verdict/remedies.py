@@ -12,9 +12,10 @@ from functools import partial
 
 from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.verdict import env_remedies, network_remedies, snippets
+from headrace.diagnose.verdict import env_remedies, network_remedies
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
+from headrace.diagnose.verdict.snippets import instead, snippet, without
 
 LEAST_GAIN = 1.05  # remedies with a lower bound are not listed
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
@@ -50,7 +51,7 @@ def _sleep(facts: Facts) -> Remedy | None:
         return None
     site = max(sites, key=lambda site: site.seconds, default=None)
     why = f"The script sleeps {facts.percent(spent)} of the time{at(site)}."
-    change = snippets.without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
+    change = without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
     most, likely = saved_waiting(facts, spent)
     return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely)
 
@@ -61,7 +62,7 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
     (title, what), spent = LESS_OFTEN[role], facts.spent(role)
     why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
     most, likely = spent + COLD_AFTER_FILES * (facts.total - spent), spent * (1 - 1 / RARER)
-    return remedy(facts, title, why, MINUTES, snippets.less_often(facts, role), most=most, likely=likely)
+    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely)
 
 
 def _data(facts: Facts) -> Remedy | None:
@@ -69,7 +70,7 @@ def _data(facts: Facts) -> Remedy | None:
         return None
     site, spent = facts.site(Role.DATA), facts.spent(Role.DATA)
     why = f"{facts.percent(spent)} of the time goes into buffers, batches and conversions{at(site)}."
-    change = snippets.instead(site, snippets.ALLOCATE_ONCE)
+    change = instead(site, snippet(facts, "allocate_once"))
     return remedy(facts, "Store the data in preallocated arrays", why, HALF_AN_HOUR, change, most=spent)
 
 

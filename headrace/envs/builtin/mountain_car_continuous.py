@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from headrace.data.spaces import Box
+from headrace.envs.builtin.mountain_car import LEFT, MAX_SPEED, RIGHT, MountainCar
 from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.kernels.language.ops import clip, cos, f32, uniform
-
-LEFT, RIGHT = -1.2, 0.6  # m: ends of the road; the left one is a wall
-MAX_SPEED = 0.07  # m per step
-LOW = np.array([LEFT, -MAX_SPEED], np.float32)
-HIGH = np.array([RIGHT, MAX_SPEED], np.float32)
+from headrace.kernels.language.ops import clip, cos, f32
 
 
 class MountainCarContinuous(KernelEnv):
@@ -22,7 +16,7 @@ class MountainCarContinuous(KernelEnv):
     The cost is that of the clipped force; Gymnasium's takes the force before clipping to [-1, 1].
     """
 
-    observation_space = Box(LOW, HIGH)  # position, velocity
+    observation_space = MountainCar.observation_space  # position, velocity
     action_space = Box(-1.0, 1.0, (1,))  # force, as a fraction of the maximum
     max_steps = 999
     gymnasium_id = "MountainCarContinuous-v0"
@@ -33,12 +27,7 @@ class MountainCarContinuous(KernelEnv):
         goal_position: f32 = 0.45  # m
         goal_velocity: f32 = 0.0  # m a step, at least this fast at the flag
 
-    class State(NamedTuple):
-        position: f32  # m, the valley's floor is at -pi / 6
-        velocity: f32  # m per step
-
-    def reset(s, p, key):
-        return MountainCarContinuous.State(uniform(key, 0, -0.6, -0.4), 0.0)
+    State, reset, observe = MountainCar.State, MountainCar.reset, MountainCar.observe
 
     def step(s, p, action, key):
         force = action[0]
@@ -49,6 +38,3 @@ class MountainCarContinuous(KernelEnv):
         arrived = (position >= p.goal_position) & (velocity >= p.goal_velocity)
         reward = (100.0 if arrived else 0.0) - 0.1 * force * force
         return MountainCarContinuous.State(position, velocity), reward, arrived
-
-    def observe(s, p):
-        return s.position, s.velocity

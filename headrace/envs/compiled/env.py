@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import torch
 
 from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Rollout
 from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.base import CompiledTarget
-from headrace.kernels.targets.random_actions import random_actions
 
-BACKENDS = ("cpu", "cuda", "torch")
+TARGETS = {"cpu": "CpuEnvs", "cuda": "CudaEnvs", "torch": "TorchEnvs"}  # in headrace.kernels.targets.BACKEND.env
 
 
 class CompiledEnv(Env):
@@ -41,8 +41,8 @@ class CompiledEnv(Env):
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}: give at least 1")
-        if backend not in BACKENDS:
-            raise ValueError(f"backend {backend!r} is not known: give one of {', '.join(BACKENDS)}")
+        if backend not in TARGETS:
+            raise ValueError(f"backend {backend!r} is not known: give one of {', '.join(TARGETS)}")
         if threads is not None and backend != "cpu":
             raise ValueError(f"threads={threads} is for the CPU; the backend is {backend!r}")
         self.ir = read(cls)
@@ -51,7 +51,9 @@ class CompiledEnv(Env):
         self.agents, self.groups, self.factory = self.ir.agents, self.ir.groups, cls
         self.num_envs = num_envs * self.num_agents
         self.observation_space, self.action_space = self.ir.observation_space, self.ir.action_space
-        self.target = _target(self.ir, num_envs, backend, threads, params or {}, device, first_env)
+        target = getattr(import_module(f"headrace.kernels.targets.{backend}.env"), TARGETS[backend])
+        options = {name: value for name, value in (("threads", threads), ("device", device)) if value is not None}
+        self.target: CompiledTarget = target(self.ir, num_envs, params or {}, first_env=first_env, **options)
         self.device, self.first_env = self.target.device, first_env
         # bound once: a step of one environment costs about as much as one more Python call
         self.step = self.target.step  # type: ignore[method-assign]
@@ -65,26 +67,14 @@ class CompiledEnv(Env):
 
     def run(self, rollout: Rollout) -> None:
         """All T steps, by the actions in the rollout. On CUDA one launch: the state stays in registers."""
-        fast = getattr(self.target, "run", None)
-        if fast is not None:
-            fast(rollout, 0, rollout.num_steps)
-            return
-        for t in range(rollout.num_steps):
-            self.step(rollout, t)
+        self.target.run(rollout, 0, rollout.num_steps)
 
     def run_random(self, rollout: Rollout, first_step: int) -> None:
         """All T steps by random actions, which are written into the rollout: the same ones on every backend.
 
         first_step: the number of earlier steps, a counter of the random numbers.
         """
-        fast = getattr(self.target, "run_random", None)
-        if fast is not None:
-            fast(rollout, 0, rollout.num_steps, first_step)
-            return
-        seed = int(self.target.seed)
-        shape = (rollout.num_steps, self.num_envs)
-        rollout.action.copy_(random_actions(self.action_space, seed, first_step, *shape, self.device, self.first_env))
-        self.run(rollout)
+        self.target.run_random(rollout, 0, rollout.num_steps, first_step)
 
     def state_dict(self) -> StateDict:
         """Tensors and numbers from which load_state_dict() continues, bit for bit."""
@@ -96,25 +86,3 @@ class CompiledEnv(Env):
 
     def close(self) -> None:
         """Nothing is held beyond memory."""
-
-
-def _target(
-    ir: EnvIR,
-    num_envs: int,
-    backend: str,
-    threads: int | None,
-    params: Settings,
-    device: torch.device | str | None,
-    first_env: int,
-) -> CompiledTarget:
-    if backend == "cpu":
-        from headrace.kernels.targets.cpu.env import CpuEnvs
-
-        return CpuEnvs(ir, num_envs, params, "cpu", threads, first_env)
-    if backend == "cuda":
-        from headrace.kernels.targets.cuda.env import CudaEnvs
-
-        return CudaEnvs(ir, num_envs, params, device or "cuda", first_env=first_env)
-    from headrace.kernels.targets.torch.env import TorchEnvs
-
-    return TorchEnvs(ir, num_envs, params, device or "cpu", first_env=first_env)

@@ -7,9 +7,10 @@ masked row holds its `episode_return` and `episode_length`; in the others both a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from headrace.data.rollout import Column, Columns, Rollout
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
+
+
+def inline(factory: Callable[[], gymnasium.Env], num_copies: int, name: str, **part: Any) -> InlineEnv:
+    """An InlineEnv of what factory makes, or a PettingZooEnv of several agents. part: arguments of InlineEnv."""
+    env = factory()
+    kind = InlineEnv if isinstance(env, gymnasium.Env) else PettingZooEnv
+    return kind(factory, num_copies, name, env=env, **part)
 
 
 class _Place(NamedTuple):

@@ -136,7 +136,7 @@ class _Worker:
     """Environments and the rollouts they write into."""
 
     def __init__(self, task: Task, inbox: _Inbox) -> None:
-        from headrace.envs.gym.in_process import inline
+        from headrace.envs.gym.pettingzoo import inline
 
         factory = pickle.loads(task.factory)
         self.task, self.inbox, self.orders = task, inbox, inbox.orders

@@ -34,6 +34,13 @@ class CompiledTarget(Protocol):
         """As Env.step. Draws have key (seed, STEP, environment, episode, length before the step). A masked step
         adds one to the episode and resets with key (seed, RESET, environment, episode, 0)."""
 
+    def run(self, rollout: Rollout, first: int, last: int) -> None:
+        """Rows `first` .. `last` by the actions in the rollout."""
+
+    def run_random(self, rollout: Rollout, first: int, last: int, counter: int) -> None:
+        """Rows `first` .. `last` by random actions (kernels.targets.random_actions), which are written into the
+        rollout. counter: steps taken before."""
+
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields in the user's order, [N] or [N, *shape], in their own dtype (u32 as int64)."""
 

@@ -12,6 +12,7 @@ from headrace.core.rng import MASK
 from headrace.data.rollout import Rollout
 from headrace.kernels.language.ir import EnvIR, Field
 from headrace.kernels.language.kinds import BOOL, STORAGE, U32
+from headrace.kernels.targets.random_actions import random_actions
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8}
 DTYPES |= {"bool": torch.bool, "u16": torch.int32, "u32": torch.int64}  # torch cannot count with uint16 and uint32
@@ -76,6 +77,22 @@ class TensorEnvs:
         for name, array in self.arrays.items():
             array.copy_(fields[name])
         self.keep(tuple(fields[f.name].to(self.device) for f in self.ir.state))
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """As CompiledTarget.step."""
+        raise NotImplementedError
+
+    def run(self, rollout: Rollout, first: int, last: int) -> None:
+        """Rows `first` .. `last` by the actions in the rollout."""
+        for t in range(first, last):
+            self.step(rollout, t)
+
+    def run_random(self, rollout: Rollout, first: int, last: int, counter: int) -> None:
+        """Rows `first` .. `last` by random actions, which are written into the rollout. counter: steps taken before."""
+        shape = last - first, self.num_envs * self.ir.num_agents
+        drawn = random_actions(self.ir.action_space, self.seed, counter, *shape, self.device, self.first_env)
+        rollout.action[first:last].copy_(drawn)
+        self.run(rollout, first, last)
 
     def _tensors(self) -> dict[str, Tensor]:
         floats, integers = self.packs()

@@ -13,7 +13,7 @@ import headrace
 from headrace.diagnose.injected.stacks import ENV_CLASS
 from headrace.diagnose.profile import sites, source_context
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.profile.role_patterns import PATTERNS, Hints
+from headrace.diagnose.profile.role_patterns import OWN, Hints, read_roles
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Code, Place, Sample
 
@@ -126,7 +126,7 @@ def test_the_users_table_goes_first(script: Path, tmp_path: Path) -> None:
 
 def test_no_pattern_is_hidden_by_a_wider_one_of_another_role() -> None:
     hints = Hints()
-    for role, patterns in PATTERNS.items():
+    for role, patterns in read_roles(OWN).items():
         for pattern in patterns:
             assert hints.role((pattern.replace("*", "x"),)) is role
     assert hints.role(("some_script.train_step",)) is None
@@ -174,5 +174,6 @@ def functions_of_headrace() -> list[str]:
 
 def test_every_pattern_of_headrace_matches_one_of_its_functions() -> None:
     names = functions_of_headrace()
-    patterns = [pattern for patterns in PATTERNS.values() for pattern in patterns if pattern.startswith("headrace.")]
+    every = [pattern for patterns in read_roles(OWN).values() for pattern in patterns]
+    patterns = [pattern for pattern in every if pattern.startswith("headrace.")]
     assert patterns and [pattern for pattern in patterns if not fnmatch.filter(names, pattern)] == []

@@ -11,9 +11,8 @@ from helpers.relay import Mortal, Relay, Silent
 from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.envs.gym.agent_groups import grouped, role
-from headrace.envs.gym.in_process import inline
 from headrace.envs.gym.inline import env_seed
-from headrace.envs.gym.pettingzoo import PettingZooEnv
+from headrace.envs.gym.pettingzoo import PettingZooEnv, inline
 
 WIDE = (Box(-1, 300, (3,)), Box(-1, 1, (2,)))
 

@@ -20,7 +20,6 @@ from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pixel_module
 from headrace.kernels.targets.cuda.launch import DeviceArray, array, launch, numba_cuda, on_device, simulated
 from headrace.kernels.targets.episode_text import pack_rows
 from headrace.kernels.targets.params import ParamValues, pack_params
-from headrace.kernels.targets.random_actions import random_actions
 from headrace.kernels.targets.tensor_state import TensorEnvs, stored_dtype
 
 NUMBERS = {"reset": 0, "step": 1, "run": 2, "run_random": 3}  # kernel -> integer arguments after its arrays
@@ -106,8 +105,7 @@ class CudaEnvs(TensorEnvs):
         if rollout is not self._rollout:
             self._bind(rollout)
         if self._pixel_module is not None:
-            for t in range(first, last):
-                self.step(rollout, t)
+            super().run(rollout, first, last)
             return
         self._compile("run")
         self._launch("run", first, last)
@@ -118,10 +116,7 @@ class CudaEnvs(TensorEnvs):
         if rollout is not self._rollout:
             self._bind(rollout)
         if self._pixel_module is not None:
-            space, steps = self.ir.action_space, last - first
-            drawn = random_actions(space, self.seed, counter, steps, self.num_envs, self.device, self.first_env)
-            rollout.action[first:last].copy_(drawn)
-            self.run(rollout, first, last)
+            super().run_random(rollout, first, last, counter)
             return
         self._compile("run_random")
         self._launch("run_random", first, last, counter)
