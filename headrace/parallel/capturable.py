@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,11 +22,8 @@ WAITING = ("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__",
 MADE_ON_HOST = ("tensor", "as_tensor", "asarray", "from_numpy", "new_tensor")
 READS = (torch.Tag.data_dependent_output,)
 SHAPES = (torch.Tag.dynamic_output_shape,)
-INDEXING = (
-    "index",
-    "index_put",
-    "index_put_",
-)  # checked by their indices: only a boolean one has a shape that depends on data
+# checked by their indices: only a boolean one has a shape that depends on data
+INDEXING = ("index", "index_put", "index_put_")
 _OURS = (__file__, torch.__path__[0])
 
 
@@ -33,24 +31,17 @@ class NotCapturable(RuntimeError):
     """A function waits for the device, or copies numbers to it; the message says where and what to do."""
 
 
-class Capturable:
+class Capturable(ExitStack):
     """Within this block, an operation that a graph cannot record raises NotCapturable with its file and line.
 
     After it, `left_behind()` gives the bytes of tensors made inside that are still alive.
     """
 
-    def __init__(self) -> None:
+    def __enter__(self) -> Self:
         self._made: list[tuple[StorageWeakRef, int]] = []
-        self._modes = (_Operations(self._made), _Calls())
-
-    def __enter__(self) -> Capturable:
-        for mode in self._modes:
-            mode.__enter__()
+        self.enter_context(_Operations(self._made))
+        self.enter_context(_Calls())
         return self
-
-    def __exit__(self, *error: Any) -> None:
-        for mode in reversed(self._modes):
-            mode.__exit__(*error)
 
     def left_behind(self) -> int:
         """Bytes of storage allocated inside the block and not yet free: of a whole iteration it must be 0."""

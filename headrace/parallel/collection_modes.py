@@ -104,11 +104,8 @@ class AsyncCollector(InlineCollector):
     @torch.no_grad()
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own; the next call overwrites it."""
-        if self.steps:
-            self._advance()
-        self.fill(self.steps)
-        self.steps += self.rollout.num_steps
-        return self.rollout if self._copy is None else self._masked(self._copy)
+        rollout = super().collect()
+        return rollout if self._copy is None else self._masked(self._copy)
 
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
@@ -156,8 +153,7 @@ class AsyncCollector(InlineCollector):
     def _advance(self) -> None:
         """Begin the next rollout where this one ended, but for late workers."""
         if not self._late:
-            self.rollout.continue_from(self.rollout)
-            return
+            return super()._advance()
         for worker, part in enumerate(self.env.parts):
             if worker not in self._late:
                 own = self.rollout[:, part]

@@ -88,10 +88,14 @@ class InlineCollector:
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own; the next call overwrites it."""
         if self.steps:
-            self.rollout.continue_from(self.rollout)
+            self._advance()
         self.fill(self.steps)
         self.steps += self.rollout.num_steps
         return self.rollout
+
+    def _advance(self) -> None:
+        """Begin the next rollout where this one ended."""
+        self.rollout.continue_from(self.rollout)
 
     def publish(self) -> None:
         """The policy is the learner's own: nothing to do."""

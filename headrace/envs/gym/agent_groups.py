@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
 from headrace.envs.base import Env
@@ -73,14 +70,6 @@ class AgentGroups:
                     for group, pair in self.spaces.items()
                 }
         return declared
-
-    def of_copies(self, copies: slice, num_copies: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The columns of some copies among num_copies: in the rollout, and within the columns of each group."""
-
-        def of(agents: int) -> Tensor:
-            return (torch.arange(agents)[:, None] * num_copies + torch.arange(copies.start, copies.stop)).flatten()
-
-        return of(len(self.agents)), {group: of(len(agents)) for group, agents in self.groups.items()}
 
 
 def take_agents(env: Env, agent_groups: AgentGroups) -> None:

@@ -104,21 +104,26 @@ class InlineEnv(Env):
             while not self._attempt(self._begin_one, index, 0):
                 pass
 
-    def step(self, rollout: Rollout, t: int) -> None:
-        """Step every environment, or reset it where valid[t] is false."""
+    def step(self, rollout: Rollout, t: int, lost: bool = False) -> None:
+        """Step every environment, or reset it where valid[t] is false.
+
+        lost: environments have replaced those of a process that is gone; their episodes are truncated instead.
+        """
         if rollout is not self._rollout:
             self._bind(rollout)
+        for index, action in enumerate(self._acting(t)):
+            if action is None:
+                while not self._attempt(self._reset_one, index, t):
+                    pass
+            elif lost or not self._attempt(self._step_one, index, t, action):
+                self._cut_off(index, t)
+
+    def _acting(self, t: int) -> list[Sample]:
+        """What each environment is given to step with; None for those to reset."""
         if self._reset_all:
             self._valid[t] = self._reset_all = False
         actions = self._actions(self._action[t])
-        valid = self._valid[t].tolist()
-        for index in range(self.num_envs):
-            if valid[index]:
-                if not self._attempt(self._step_one, index, t, actions[index]):
-                    self._cut_off(index, t)
-            else:
-                while not self._attempt(self._reset_one, index, t):
-                    pass
+        return [actions[index] if valid else None for index, valid in enumerate(self._valid[t].tolist())]
 
     def _attempt(self, do: Callable[..., None], index: int, *arguments: Any) -> bool:
         """Whether it succeeded. After a failure the environment is made again, or the exception is raised."""

@@ -74,20 +74,12 @@ class PettingZooEnv(InlineEnv):
         """All of it: the columns of one copy are not side by side."""
         return rollout
 
-    def step(self, rollout: Rollout, t: int) -> None:
-        """Step every copy, or reset it where none of its agents is valid."""
-        if rollout is not self._rollout:
-            self._bind(rollout)
+    def _acting(self, t: int) -> list[Sample]:
+        """What each copy is given to step with: which agents act, and all actions; None where none of them is valid."""
         if self._reset_all:
             self._valid[t, self._columns] = self._reset_all = False
         actions = [cast(column[t]) for cast, column in zip(self._casters, self._action, strict=True)]
-        for index, valid in enumerate(self._valid[t, self._columns].tolist()):
-            if any(valid):
-                if not self._attempt(self._step_one, index, t, (valid, actions)):
-                    self._cut_off(index, t)
-            else:
-                while not self._attempt(self._reset_one, index, t):
-                    pass
+        return [(valid, actions) if any(valid) else None for valid in self._valid[t, self._columns].tolist()]
 
     def _step_one(self, index: int, t: int, action: tuple[list[bool], list[np.ndarray]]) -> None:
         valid, actions = action
@@ -194,9 +186,3 @@ class PettingZooEnv(InlineEnv):
                 first = len(self._places) * self.of + self.first_env
                 offset = place * self.of + self.first_env if self.nested else first
                 self._places.append(_Place(agent, found, number, offset, first))
-
-    def take_over(self, seed: int, times_remade: int) -> None:
-        """As InlineEnv's; lost episodes are not counted."""
-        super().take_over(seed, times_remade)
-        self._sums[...] = 0
-        self._counts[...] = 0

@@ -40,7 +40,8 @@ class GymnasiumSource:
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
         self.max_steps: int | None = getattr(spec, "max_episode_steps", None)
         self.autoreset = _mode(env, self.name)
-        self.resets_some = self.autoreset is Autoreset.DISABLED or _takes_a_mask(env.unwrapped)
+        takes_a_mask = isinstance(env.unwrapped, RESET_SOME) or type(env.unwrapped).__module__.startswith("ale_py")
+        self.resets_some = self.autoreset is Autoreset.DISABLED or takes_a_mask
         self._actions = action_caster(self.action_space)
 
     def reset(self, seed: int | None) -> Sample:
@@ -70,10 +71,6 @@ def _mode(env: VectorEnv, name: str) -> Autoreset:
             f"{name} does not say when it resets its environments: metadata['autoreset_mode'] is {mode!r}; set it to "
             "gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED"
         ) from error
-
-
-def _takes_a_mask(env: VectorEnv) -> bool:
-    return isinstance(env, RESET_SOME) or type(env).__module__.startswith("ale_py")
 
 
 def _finals(observation: Sample, info: Json, ended: np.ndarray) -> Sample:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gymnasium.vector import VectorEnv
 
 from headrace.core.types import EnvArgument, Settings
 from headrace.envs.base import Env
 from headrace.envs.sources import ATARI, ENVPOOL, Entry, EnvSpec
-from headrace.envs.vector import ale
-from headrace.envs.vector.adapter import VectorAdapter
+from headrace.envs.vector.adapter import VectorAdapter, threads
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
 from headrace.envs.vector.gymnasium_vector import GymnasiumSource, gymnasium_vector
@@ -23,7 +24,7 @@ def make(name: str, entry: Entry | str, num_envs: int, options: Settings) -> Env
         return EnvPoolEnv(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options))
     if isinstance(entry, EnvSpec):
         if name.startswith(ATARI):
-            return ale.games(name, num_envs, **options)
+            return _games(name, num_envs, **options)
         return VectorAdapter(GymnasiumSource(gymnasium_vector(entry.id, num_envs, **options), name))
     assert callable(entry)
     env = adapted(entry(num_envs=num_envs, **options), name)
@@ -45,3 +46,15 @@ def adapted(given: EnvArgument, name: str | None = None) -> Env:
         missing = ", ".join(member for member in ENV_MEMBERS if not hasattr(given, member))
         raise TypeError(f"{given!r} has no {missing}: derive its class from headrace.Env, which has defaults for some")
     return VectorAdapter(SimulatorSource(given, name))
+
+
+def _games(name: str, num_envs: int, **options: Any) -> VectorAdapter:
+    """N Atari games (headrace.envs.gym.atari) in threads, by ALE's own vector environment. Rewards are clipped to
+    -1 .. 1, and returns are not.
+
+    options: as ale_py.vector_env.AtariVectorEnv takes them; reward_clipping=False leaves rewards as they are.
+    """
+    clip = (-1.0, 1.0) if options.pop("reward_clipping", True) else None
+    options = {"num_threads": threads(num_envs), **options}
+    source = GymnasiumSource(gymnasium_vector(name, num_envs, reward_clipping=False, **options), name)
+    return VectorAdapter(source, clip)

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Literal
 
 import gymnasium
 import torch
-from torch import Tensor
 
 from headrace.core.types import StateDict
-from headrace.data.rollout import Column, Columns, Rollout, Value, tree_map
+from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_size
 from headrace.envs.base import AsyncEnv
 from headrace.envs.gym.agent_groups import Grouping, take_agents
-from headrace.envs.workers.pool import Order, WorkerPool
-from headrace.envs.workers.process import WorkerProcess, Workers
-from headrace.envs.workers.protocol import RESET, RESET_ALL, ROWS, STEP, Message, Task
+from headrace.envs.workers.process import Workers
+from headrace.envs.workers.protocol import Message, Task
 from headrace.envs.workers.resources import check_processes, check_rollout, in_words
+from headrace.envs.workers.stepping import BIND, CUT_OFF, RESET, RESET_ALL, ROWS, STEP, TAKE_OVER, Stepping
+from headrace.envs.workers.transport import Order, Transport
 from headrace.envs.workers.tuning import tried
 
-Part = slice | Tensor  # of the environments
+BEFORE = ("observation", "valid")  # what is known of a row before its step
 OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 
 
@@ -71,29 +72,30 @@ class WorkerEnv(AsyncEnv):
             raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.restart = on_error == "restart"
-        functions = (_sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up))
+        sent, begin, end = _sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up)
         owner = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
         check_processes(min(owner.number, num_envs))
-        processes = owner.acquire(num_envs)
-        bounds = pairwise(num_envs * k // len(processes) for k in range(len(processes) + 1))
-        tasks = [
-            Task(*functions, name, place, len(processes), first, last - first, num_envs, self.restart, group_by)
-            for place, (first, last) in enumerate(bounds)
-        ]
-        self.parts = [task.envs() for task in tasks]
-        keep = owner is workers
-        try:
-            self._pool = WorkerPool(processes, tasks, step_timeout)
-        except BaseException:
-            _release(None, owner, processes, keep)
-            raise
-        self._close = weakref.finalize(self, _release, self._pool, owner, processes, keep)
-        self.observation_space, self.action_space, self.max_steps, self.agent_groups = self._pool.facts
-        if self.agent_groups is not None:  # several agents
-            take_agents(self, self.agent_groups)
+        self._transport = Transport(owner.acquire(num_envs), step_timeout)
+        self._close = weakref.finalize(self, _release, self._transport, owner, owner is workers)
+        count = len(self._transport.workers)
+        self._lost = [0] * count  # environments of each worker made again because their process was gone
         self._seed = 0
         self._rollouts: list[SharedRollout] = []
-        self._row = self.rollout(1, self.columns())  # through which other rollouts than the workers' are filled
+        self.parts, tasks = [], []
+        for place, (first, after) in enumerate(pairwise(num_envs * k // count for k in range(count + 1))):
+            self.parts.append(slice(first, after))
+            part = {"first_env": first, "of": num_envs, "restart": self.restart, "group_by": group_by}
+            role = partial(Stepping, sent, after - first, name, part)
+            tasks.append(Task(role, f"envs {first} to {after - 1} of {name}", place, count, begin, end))
+        try:
+            self._transport.assign(tasks)
+            self.observation_space, self.action_space, self.max_steps, self.agent_groups = self._transport.facts[0]
+            if self.agent_groups is not None:  # several agents
+                take_agents(self, self.agent_groups)
+            self._row = self.rollout(1, self.columns())  # through which other rollouts than the workers' are filled
+        except BaseException:
+            self.close()
+            raise
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action."""
@@ -107,18 +109,24 @@ class WorkerEnv(AsyncEnv):
         check_rollout(size, num_steps, self.num_envs, FOLDER)
         rollout = SharedRollout(num_steps, self.num_envs, columns)
         self._rollouts.append(rollout)
-        self._pool.bind(rollout)
+        for worker in range(len(self.parts)):
+            self._bind(worker, rollout)
         return rollout
+
+    def _bind(self, worker: int, rollout: SharedRollout) -> None:
+        """Let a worker write into a rollout from now on."""
+        what = (rollout.num_steps, self.num_envs, rollout.columns, rollout.store.size)
+        self._transport.workers[worker].tell(BIND, 0, what, rollout.store.descriptor)
 
     def plan(self) -> str:
         """The memory of processes and rollouts, in a line."""
-        pids = [worker.process.pid for worker in self._pool.workers]
+        pids = [worker.process.pid for worker in self._transport.workers]
         return in_words(self.name, self.num_envs, pids, [rollout.store.size for rollout in self._rollouts])
 
     @property
     def restarts(self) -> int:
         """How many environments had to be made again after a failure."""
-        return self._pool.restarts()
+        return sum(self._lost) + sum(self._transport.answers)
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Seed every environment and begin its first episode."""
@@ -126,7 +134,7 @@ class WorkerEnv(AsyncEnv):
         number, shared = self._place(rollout)
         self._do(RESET, number, 0, seed)
         if shared is not rollout:
-            _copy(shared, 0, rollout, 0)
+            _copy(BEFORE, shared, 0, rollout, 0)
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Step every environment, or reset it where valid[t] is false."""
@@ -134,12 +142,10 @@ class WorkerEnv(AsyncEnv):
         if shared is rollout:
             self._do(STEP, number, t)
             return
-        _copy(rollout, t, shared, 0)
-        shared.action[0].copy_(rollout.action[t])
+        _copy(("action", *BEFORE), rollout, t, shared, 0)
         self._do(STEP, number, 0)
-        _copy(shared, 1, rollout, t + 1)
-        for name in OUTCOME:
-            getattr(rollout, name)[t].copy_(getattr(shared, name)[0])
+        _copy(BEFORE, shared, 1, rollout, t + 1)
+        _copy(OUTCOME, shared, 0, rollout, t)
 
     def start(self, rollout: Rollout, t: int, part: int) -> None:
         """Start the step of one worker's environments from row t, and do not wait for it.
@@ -149,48 +155,48 @@ class WorkerEnv(AsyncEnv):
         number, shared = self._place(rollout)
         if shared is not rollout:
             raise ValueError("workers step on their own only in a rollout that rollout() has made")
-        if part in self._pool.orders:
+        if part in self._transport.orders:
             raise ValueError(f"worker {part} is still at a step: get() tells when it is ready")
-        self._pool.start(part, STEP, number * ROWS + t)
+        self._transport.start(part, STEP, number * ROWS + t)
 
     def get(self, timeout: float | None = None) -> list[int]:
         """The workers that have finished their step, as soon as there is one; none after `timeout` seconds, or where
         none was started."""
         try:
-            ready, lost = self._pool.get(timeout)
+            ready, lost = self._transport.get(timeout)
             for worker, order in lost.items():
                 self._replace(worker, order)
         except BaseException:
             self.close()  # the others may be in the middle of a step
             raise
-        return sorted([*ready, *lost])
+        return self.get(timeout) if lost and not ready else ready
 
     def close(self) -> None:
         self._close()
 
     def _do(self, what: int, number: int, t: int, message: Message = None) -> None:
         """Give all workers an order for row t of a rollout, and wait for them."""
-        while self._pool.orders:  # steps that were started and not waited for
+        while self._transport.orders:  # steps that were started and not waited for
             self.get()
         for worker in range(len(self.parts)):
-            self._pool.start(worker, what, number * ROWS + t, message)
-        while self._pool.orders:
+            self._transport.start(worker, what, number * ROWS + t, message)
+        while self._transport.orders:
             self.get()
 
     def _replace(self, worker: int, order: Order) -> None:
-        """Start another process in the place of a lost one, or raise why it was lost."""
+        """Start another process in the place of a lost one, whose order it carries out; or raise why it was lost."""
         if not self.restart:
-            raise self._pool.failure(worker)
-        self._pool.replace(worker, self._rollouts, self._seed)
-        number, t = divmod(order.where, ROWS)
-        rollout, at_once = self._rollouts[number], order.what == RESET
-        if self.agent_groups is None:
-            _cut_off(rollout, rollout.observation, self.parts[worker], self.parts[worker], t, at_once)
-            return
-        columns, in_group = self.agent_groups.of_copies(self.parts[worker], self.num_copies)
-        for group, theirs in in_group.items():
-            observation = getattr(rollout.observation, group) if self.agent_groups.nested else rollout.observation
-            _cut_off(rollout, observation, columns, theirs if self.agent_groups.nested else columns, t, at_once)
+            raise self._transport.failure(worker)
+        part = self.parts[worker]
+        self._lost[worker] += self._transport.answers[worker] + part.stop - part.start
+        self._transport.replace(worker)
+        for rollout in self._rollouts:
+            self._bind(worker, rollout)
+        self._transport.workers[worker].tell(TAKE_OVER, 0, (self._seed, self._lost[worker]))
+        if order.what == RESET:
+            self._transport.start(worker, RESET, order.where, self._seed)
+        else:
+            self._transport.start(worker, CUT_OFF, order.where)
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
         """A rollout of the workers and its number; for another rollout, those of the row through which it is filled."""
@@ -205,42 +211,23 @@ class WorkerEnv(AsyncEnv):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Begin a new episode everywhere: the next row is masked."""
-        self._pool.tell(RESET_ALL)
+        for worker in self._transport.workers:
+            worker.tell(RESET_ALL)
 
 
-def _release(pool: WorkerPool | None, owner: Workers, processes: list[WorkerProcess], keep: bool) -> None:
+def _release(transport: Transport, owner: Workers, keep: bool) -> None:
     """Give processes back to their owner, or end them."""
-    if not keep:
-        owner.close()
+    if keep:
+        transport.dismiss()
+        owner.release(transport.workers)
     else:
-        if pool is not None:
-            pool.dismiss()
-        owner.release(processes)
+        owner.close()
 
 
-def _copy(source: Rollout, row: int, target: Rollout, to: int) -> None:
-    """Copy observation and valid from a row of one rollout to a row of another."""
-    tree_map(lambda theirs, ours: theirs[to].copy_(ours[row]), target.observation, source.observation)
-    target.valid[to].copy_(source.valid[row])
-
-
-def _cut_off(rollout: Rollout, observation: Value, columns: Part, seen: Part, t: int, at_once: bool) -> None:
-    """Truncate the episodes of environments whose process is gone. at_once: they had not begun.
-
-    columns: their columns in the rollout; seen: those in `observation`.
-    """
-    if at_once:
-        rollout.valid[0, columns] = False
-        return
-
-    def repeat(column: Tensor) -> Tensor:
-        column[t + 1, seen] = column[t, seen]
-        return column
-
-    tree_map(repeat, observation)
-    rollout.truncated[t, columns] = rollout.valid[t, columns]
-    rollout.reward[t, columns], rollout.terminated[t, columns], rollout.valid[t + 1, columns] = 0.0, False, False
-    rollout.episode_return[t, columns], rollout.episode_length[t, columns] = 0.0, 0
+def _copy(names: tuple[str, ...], source: Rollout, row: int, target: Rollout, to: int) -> None:
+    """Copy some columns' row of one rollout to a row of another."""
+    for name in names:
+        getattr(target, name)[to].copy_(getattr(source, name)[row])
 
 
 def _sendable(function: Callable) -> bytes:

@@ -1,4 +1,4 @@
-"""A worker process as its parent handles it: started, given orders, replaced, ended; and a set of them for reuse."""
+"""A worker process as its parent handles it: started, given orders, ended; and a set of them for reuse."""
 
 from __future__ import annotations
 
@@ -18,30 +18,14 @@ from time import monotonic
 from typing import Any
 
 from headrace.core.cores import cores
-from headrace.data.shared_memory import SharedRollout
-from headrace.envs.workers.protocol import (
-    ANSWER,
-    ASSIGN,
-    BIND,
-    CLOSE,
-    DISMISS,
-    FAILED,
-    ORDER,
-    TAKE_OVER,
-    EnvFacts,
-    Failure,
-    Message,
-    Task,
-    read,
-    run,
-)
+from headrace.envs.workers.protocol import ANSWER, ASSIGN, CLOSE, FAILED, GONE, ORDER, Failure, Message, Task, read, run
 from headrace.envs.workers.spin_wait import spin_of
 
-START_TIMEOUT = 120.0  # s for a worker to make its environments
-GRACE = 3.0  # s for a worker to close them
+START_TIMEOUT = 120.0  # s for a process to make its role
+GRACE = 3.0  # s for a process to close it
 PRELOADED = [
-    "headrace.envs.workers.protocol",
-    "headrace.envs.gym.inline",
+    "headrace.envs.workers.stepping",
+    "headrace.envs.gym.pettingzoo",
     "headrace.envs.workers.spin_wait",
     "headrace.data.shared_memory",
 ]
@@ -61,16 +45,14 @@ class WorkerProcess:
     def __init__(self, spin: float) -> None:
         self.spin = spin  # see spin_wait.Waiting
         self.running = False
-        self.lost = 0  # environments made again because their process was gone
-        self.restarts = 0  # environments that this process has made again
 
     def assign(self, task: Task) -> None:
-        """Let it make the environments of a task; facts() waits until they are made."""
+        """Let it make the role of a task; facts() waits until it is made."""
         if self.running and not self.process.is_alive():
             self.end(0.0)
         if not self.running:
             self._launch()
-        self.task, self.lost, self.restarts = task, 0, 0
+        self.task = task
         self.tell(ASSIGN, 0, task)
 
     def _launch(self) -> None:
@@ -84,60 +66,37 @@ class WorkerProcess:
         theirs.close()
         self.running = True
 
-    def facts(self) -> EnvFacts:
-        """The facts of its environments, once they are made. Raises the exception of making them, or WorkerError."""
+    def facts(self) -> Any:
+        """The facts of its role, once it is made. Raises the exception of making it, or WorkerError."""
         if not self.orders.poll(START_TIMEOUT):
             raise WorkerError(f"{self} had not made its environments after {START_TIMEOUT:g} s")
         return self._received()
 
-    def answer(self) -> None:
+    def answer(self) -> int:
         """Read its answer to an order. Raises its exception, or WorkerError where the process is gone."""
         try:
             (answer,) = ANSWER.unpack(read(self.orders.fileno(), ANSWER.size))
-        except (EOFError, ConnectionResetError):
+        except GONE:
             raise self.death() from None
-        if answer == FAILED:
-            self._received()
-        self.restarts = answer
+        return self._received() if answer == FAILED else answer
 
-    def _received(self) -> EnvFacts:
+    def _received(self) -> Any:
         try:
             answer = self.orders.recv()
-        except (EOFError, ConnectionResetError):
+        except GONE:
             raise self.death() from None
         if isinstance(answer, Failure):
             raise _again(answer)
         return answer
 
-    def tell(self, what: int, where: int = 0, message: Message = None) -> None:
-        """Send an order. A process that is gone is noticed when its answer is read."""
-        with suppress(BrokenPipeError, ConnectionResetError):
+    def tell(self, what: int, where: int = 0, message: Message = None, descriptor: int | None = None) -> None:
+        """Send an order, with what belongs to it. A process that is gone is noticed when its answer is read."""
+        with suppress(*GONE):
             os.write(self.orders.fileno(), ORDER.pack(what, where))
             if message is not None:
                 self.orders.send(message)
-
-    def bind(self, rollout: SharedRollout) -> None:
-        """Let it write into a rollout from now on."""
-        self.tell(BIND, 0, (rollout.num_steps, rollout.num_envs, rollout.columns, rollout.store.size))
-        with suppress(BrokenPipeError, ConnectionResetError):
-            send_handle(self.orders, rollout.store.descriptor, self.process.pid)  # type: ignore[arg-type]
-
-    def replace(self, rollouts: list[SharedRollout], seed: int) -> None:
-        """Start another process in the place of this one. Its environments begin an episode at their next reset."""
-        lost = self.lost + self.restarts + self.task.size
-        self.end(0.0)
-        self.assign(self.task)
-        self.lost = lost
-        self.facts()
-        for rollout in rollouts:
-            self.bind(rollout)
-        self.tell(TAKE_OVER, 0, (seed, lost))
-
-    def failure(self, timeout: float) -> WorkerError:
-        """Why it has not answered."""
-        if self.process.is_alive():
-            return WorkerError(f"{self} has not answered for {timeout:g} s: it hangs, or step_timeout is too short")
-        return self.death()
+            if descriptor is not None:
+                send_handle(self.orders, descriptor, self.process.pid)  # type: ignore[arg-type]
 
     def death(self) -> WorkerError:
         """How the process ended."""
@@ -145,10 +104,6 @@ class WorkerProcess:
         code = self.process.exitcode
         how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
         return WorkerError(f"{self} {how}")
-
-    def dismiss(self) -> None:
-        """Let it close its environments, and wait for the next task."""
-        self.tell(DISMISS)
 
     def end(self, grace: float) -> None:
         """End it, by force after `grace` seconds."""
@@ -163,8 +118,7 @@ class WorkerProcess:
         self.running = False
 
     def __str__(self) -> str:
-        last = self.task.first + self.task.size - 1
-        return f"worker {self.task.place} (envs {self.task.first} to {last} of {self.task.name})"
+        return f"worker {self.task.place} ({self.task.name})"
 
 
 class Workers:

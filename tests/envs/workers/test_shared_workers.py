@@ -23,7 +23,7 @@ CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
 
 
 def pids(env):
-    return [worker.process.pid for worker in env._pool.workers]
+    return [worker.process.pid for worker in env._transport.workers]
 
 
 def stepped(env, seed=0):
@@ -60,7 +60,7 @@ def test_workers_serve_one_training_after_another(tmp_path):
         trainer.close()
         again = WorkerEnv(CARTPOLE, 2, "test", workers)
         assert (stepped(again) == seen).all()
-        processes = [worker.process for worker in again._pool.workers]
+        processes = [worker.process for worker in again._transport.workers]
     assert all(sorted((tmp_path / name).read_text()) == ["0", "1"] for name in ("up", "down"))  # in any order
     assert not any(process.is_alive() for process in processes)
     with pytest.raises(RuntimeError, match="these workers are closed"):
@@ -206,8 +206,8 @@ def test_more_workers_than_memory_are_not_started(monkeypatch):
     launch = WorkerProcess._launch
     monkeypatch.setattr(WorkerProcess, "_launch", lambda self: (started.append(self), launch(self)))
     monkeypatch.setattr(resources, "free_memory", lambda: 1e6)
-    monkeypatch.setattr("headrace.envs.workers.pool.cores", lambda: 2)
-    monkeypatch.setattr("headrace.envs.workers.pool.own_memory", lambda pid: 9e6)
+    monkeypatch.setattr("headrace.envs.workers.transport.cores", lambda: 2)
+    monkeypatch.setattr("headrace.envs.workers.transport.own_memory", lambda pid: 9e6)
     with pytest.raises(MemoryError, match="6 workers of 9 MB each take 54 MB"):
         WorkerEnv(CARTPOLE, 6, "test", 6)
     assert len(started) == 1 and not started[0].running

@@ -22,7 +22,7 @@ from headrace.data.shared_memory import SharedRollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.workers.env import WorkerEnv
-from headrace.envs.workers.pool import WorkerError
+from headrace.envs.workers.transport import WorkerError
 from headrace.training.trainer import Trainer
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
@@ -80,7 +80,7 @@ def test_each_worker_keeps_to_its_share_of_the_cores_unless_there_are_more_worke
     number = min(len(allowed), 4) if not more else len(allowed) + 1
     env = workers(CARTPOLE, number, number)
     env.reset(env.rollout(1, columns(env)), 0)
-    shares = [os.sched_getaffinity(worker.process.pid) for worker in env._pool.workers]
+    shares = [os.sched_getaffinity(worker.process.pid) for worker in env._transport.workers]
     if more:
         assert shares == [allowed] * number
     else:
@@ -204,7 +204,7 @@ env = WorkerEnv(lambda: Mine(gymnasium.make("CartPole-v1")), 2, "test", 2)
 rollout = env.rollout(4, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
 env.reset(rollout, 0)
 env.step(rollout, 0)
-print(*(worker.process.pid for worker in env._pool.workers), flush=True)
+print(*(worker.process.pid for worker in env._transport.workers), flush=True)
 """
 
 

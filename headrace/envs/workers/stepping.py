@@ -1,0 +1,76 @@
+"""A worker's role of stepping some of the environments, on their part of the shared rollouts."""
+
+from __future__ import annotations
+
+import pickle
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.core.types import Settings
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
+    from headrace.data.rollout import Columns, Rollout
+    from headrace.envs.gym.agent_groups import AgentGroups
+
+BIND, RESET, STEP, CUT_OFF, RESET_ALL, TAKE_OVER = range(6)
+ROWS = 2**32  # a rollout's number is stored in the bits above its row
+
+
+class EnvFacts(NamedTuple):
+    """What a worker reports once its environments are made."""
+
+    observation_space: Space
+    action_space: Space
+    max_steps: int | None
+    agent_groups: AgentGroups | None  # of several agents
+
+
+class Stepping:
+    """A Role (envs.workers.protocol): environments and the rollouts they write into. A step or reset is answered by how
+    many environments have been made again so far.
+
+    factory: gives an environment, pickled by cloudpickle; size: how many; part: see envs.gym.pettingzoo.inline().
+    """
+
+    def __init__(self, factory: bytes, size: int, name: str, part: Settings, orders: Connection) -> None:
+        from headrace.envs.gym.pettingzoo import inline
+
+        self.orders = orders
+        self.env = env = inline(pickle.loads(factory), size, name, **part)
+        self.rollouts: list[Rollout] = []
+        self.facts = EnvFacts(env.observation_space, env.action_space, env.max_steps, env.agent_groups)
+
+    def carry_out(self, what: int, where: int) -> int | None:
+        """Carry out one of the orders above, for a rollout's row."""
+        number, t = divmod(where, ROWS)
+        if what == STEP:
+            self.env.step(self.rollouts[number], t)
+        elif what == RESET:
+            self.env.reset(self.rollouts[number], self.orders.recv())
+        elif what == CUT_OFF:
+            self.env.step(self.rollouts[number], t, lost=True)
+        else:
+            if what == BIND:
+                self._bind(*self.orders.recv())
+            elif what == TAKE_OVER:
+                self.env.take_over(*self.orders.recv())
+            else:
+                self.env.load_state_dict({})  # RESET_ALL
+            return None
+        return self.env.restarts
+
+    def _bind(self, num_steps: int, num_envs: int, columns: Columns, size: int) -> None:
+        """Write into this rollout from now on. Its memory follows the message."""
+        from headrace.data.shared_memory import Memory, SharedRollout
+
+        memory = Memory(size, recv_handle(self.orders))
+        rollout = SharedRollout(num_steps, num_envs, columns, memory)
+        memory.close()
+        self.rollouts.append(self.env.part(rollout))
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()

@@ -1,0 +1,50 @@
+"""Processes with a role of their own: answers, time-outs, tracebacks, signals, and replacements."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import pytest
+from helpers.doubling import DIE, DOUBLE, FAIL, HANG, Doubling
+
+from headrace.envs.workers.process import Workers
+from headrace.envs.workers.protocol import Task
+from headrace.envs.workers.transport import Transport
+
+
+@pytest.fixture
+def transport():
+    with Workers(2) as workers:
+        made = Transport(workers.acquire(2), timeout=1.0)
+        made.assign([Task(partial(Doubling, 10 * place), f"number {place}", place, 2) for place in range(2)])
+        yield made
+        made.dismiss()
+
+
+def test_a_role_answers_fails_is_lost_and_replaced(transport):
+    begins, pids = zip(*(transport.facts[place] for place in range(2)), strict=True)
+    assert begins == (0, 10) and len({*pids, os.getpid()}) == 3
+    transport.start(0, DOUBLE, 21)
+    assert transport.get() == ([0], {}) and transport.answers == [42, 0] and transport.get() == ([], {})
+
+    transport.start(1, HANG, 0)
+    assert transport.get(0.01) == ([], {}) and list(transport.orders) == [1]
+    ready, lost = transport.get()
+    assert not ready and lost[1].what == HANG
+    assert "worker 1 (number 1) has not answered for 1 s" in str(transport.failure(1))
+    transport.start(0, DIE, 0)
+    ready, lost = transport.get()
+    assert not ready and "worker 0 (number 0) was ended by SIGKILL" in str(transport.failure(0))
+
+    for place in range(2):
+        transport.replace(place)
+        transport.start(place, DOUBLE, place + 1)
+    while transport.orders:
+        transport.get()
+    assert transport.answers == [2, 4] and not {pid for _, pid in transport.facts.values()} & set(pids)
+
+    transport.start(1, FAIL, 0)
+    with pytest.raises(ZeroDivisionError, match="of its own") as caught:
+        transport.get()
+    assert "in a worker process:" in caught.value.__notes__[0] and "doubling.py" in caught.value.__notes__[0]
