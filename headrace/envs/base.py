@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from gymnasium.spaces import Space
 
-from headrace.core.types import StateDict
+from headrace.core.types import Json, StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Dict, action_column, env_columns
 
@@ -119,6 +119,31 @@ class AsyncEnv(Env, Protocol):
     def ready(self) -> list[int]:
         """The parts that have finished their step by now. Does not wait."""
         return self.get(0.0)
+
+
+@runtime_checkable
+class MultiAgentEnv(Protocol):
+    """One environment of several agents that act at once, as users give it: a pettingzoo.ParallelEnv, or any class with
+    the same methods. PettingZooEnv puts copies of it behind an Env, of which each agent has a column."""
+
+    possible_agents: list[str]
+    if TYPE_CHECKING:
+        agents: list[str]  # those that take part now: many environments have none before their first reset()
+
+    def observation_space(self, agent: str) -> Space:
+        """The space of an agent's observations: at each call the same."""
+
+    def action_space(self, agent: str) -> Space:
+        """The space of an agent's actions: at each call the same."""
+
+    def reset(self, seed: int | None = None, options: Json | None = None) -> tuple[Json, Json]:
+        """Begin a new episode: observations and infos by agent."""
+
+    def step(self, actions: Json) -> tuple[Json, Json, Json, Json, Json]:
+        """A step by the actions of the agents: observations, rewards, terminations, truncations and infos by agent."""
+
+    def close(self) -> None:
+        """Free what the environment holds."""
 
 
 class EnvWrapper(Env):

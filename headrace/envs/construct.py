@@ -115,7 +115,10 @@ def make(
                 "or normalize_return instead, or use backend='inline'"
             )
         entry = entry if time_limit is None else limited(entry, time_limit)
-        compiled = _compiled(known.name, entry, num_envs, backend, device, threads, params)
+        backend, where = _compiled_backend(backend, device)
+        from headrace.envs.compiled.env import CompiledEnv
+
+        compiled = CompiledEnv(entry, num_envs, backend, threads, params, where, known.name)
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
@@ -213,25 +216,14 @@ def _entry(known: Spec) -> Entry | str:
     raise ValueError(f"there is no environment {entry!r}{hint}")
 
 
-def _compiled(
-    name: str,
-    cls: type[KernelEnv],
-    num_envs: int,
-    backend: str,
-    device: str | torch.device,
-    threads: int | None,
-    params: Settings | None,
-) -> Env:
-    from headrace.envs.compiled.env import CompiledEnv
-
+def _compiled_backend(backend: str, device: str | torch.device) -> tuple[str, torch.device]:
+    """The backend and the device that compiled environments run on."""
     if backend == "cpu" and not _on_cpu(device):
         raise ValueError(f"the cpu backend does not run on device {str(device)!r}: leave one of them out")
-    if backend == "cuda" and _on_cpu(device):  # the default of device
-        device = "cuda"
-    where = resolve(device)
+    where = resolve("cuda" if backend == "cuda" and _on_cpu(device) else device)  # the default of device is the CPU
     if backend == "auto":
         backend = where.type if where.type in ("cpu", "cuda") else "torch"
-    return CompiledEnv(cls, num_envs, backend, threads, params, device=where, name=name)
+    return backend, where
 
 
 def _vector(

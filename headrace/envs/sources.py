@@ -16,6 +16,7 @@ import gymnasium
 
 from headrace.core.types import Settings
 from headrace.core.user_names import import_user_module, is_from_file
+from headrace.envs.base import MultiAgentEnv
 from headrace.envs.compiled.kernel_env import KernelEnv
 
 EnvSpec = gymnasium.envs.registration.EnvSpec
@@ -105,9 +106,9 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
     env = entry(**kwargs)
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise TypeError(f"{name} gave {env!r}, a vector environment: let the function take a parameter `num_envs`")
-    if not isinstance(env, gymnasium.Env) and not hasattr(env, "possible_agents"):
+    if not isinstance(env, gymnasium.Env | MultiAgentEnv):
         raise TypeError(f"{name} gave {env!r} where a gymnasium.Env or a pettingzoo.ParallelEnv was expected")
-    return env
+    return env  # type: ignore[return-value]  # one of several agents is a MultiAgentEnv
 
 
 @contextmanager

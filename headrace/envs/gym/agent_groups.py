@@ -8,14 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
-from headrace.envs.base import Env
-
-if TYPE_CHECKING:
-    from pettingzoo import ParallelEnv
+from headrace.envs.base import Env, MultiAgentEnv
 
 Grouping = Literal["spaces", "names", "agents"] | Mapping[str, Sequence[str]]
 GROUPINGS = ("spaces", "names", "agents")
@@ -80,7 +77,7 @@ def take_agents(env: Env, agent_groups: AgentGroups) -> None:
     env.num_envs = num_copies * env.num_agents
 
 
-def agent_groups_of(env: ParallelEnv, group_by: Grouping = "spaces") -> AgentGroups:
+def agent_groups_of(env: MultiAgentEnv, group_by: Grouping = "spaces") -> AgentGroups:
     """The agents of a pettingzoo.ParallelEnv.
 
     group_by: "spaces": agents of the same spaces share a policy; "names": those among them whose names differ in their

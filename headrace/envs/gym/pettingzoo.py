@@ -8,18 +8,16 @@ masked row holds its `episode_return` and `episode_length`; in the others both a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
+from headrace.envs.base import MultiAgentEnv
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
 from headrace.envs.gym.inline import InlineEnv, Views, action_caster, put, views
-
-if TYPE_CHECKING:
-    from pettingzoo import ParallelEnv
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -52,9 +50,9 @@ class PettingZooEnv(InlineEnv):
     """
 
     agent_groups: AgentGroups
-    envs: list[ParallelEnv]  # type: ignore[assignment]
+    envs: list[MultiAgentEnv]  # type: ignore[assignment]
 
-    def _describe(self, env: ParallelEnv) -> None:
+    def _describe(self, env: MultiAgentEnv) -> None:  # type: ignore[override]
         self.agent_groups = agent_groups_of(env, self.group_by)
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.columns()  # raises for spaces that are not supported

@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 
 from headrace.core.cores import cores
 from headrace.data.spaces import Sample
-
-if TYPE_CHECKING:
-    from pettingzoo import ParallelEnv
+from headrace.envs.base import MultiAgentEnv
 
 TRIED = 0.3  # s of steps to measure, at most
 FEWEST, MOST = 5, 200  # steps measured
@@ -59,7 +57,7 @@ def _sleeps() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
-def _actions(env: gymnasium.Env | ParallelEnv) -> Callable[[], Sample]:
+def _actions(env: gymnasium.Env | MultiAgentEnv) -> Callable[[], Sample]:
     """A function that draws an action."""
     if isinstance(env, gymnasium.Env):
         env.action_space.seed(0)
