@@ -103,7 +103,7 @@ class VectorAdapter(Env):
         """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
         self._clear()
         self._reset_all = False
-        self._see(rollout, 0, self._tensors(self.source.reset(seed), "the observation"))
+        rollout.observation[0].copy_(self._tensors(self.source.reset(seed), "the observation"))
         rollout.valid[0] = True
 
     def step(self, rollout: Rollout, t: int) -> None:
@@ -129,7 +129,7 @@ class VectorAdapter(Env):
             self._account_for_some(rollout, t, reward, ended, reset)
             reward, terminated, truncated = (x * valid for x in (reward, terminated, truncated))
         else:
-            self._see(rollout, t + 1, self._last_seen(outcome, ended))
+            rollout.observation[t + 1].copy_(self._last_seen(outcome, ended))
             rollout.valid[t + 1] = ~ended
             self._ended = ended
             self._returns += reward
@@ -147,7 +147,7 @@ class VectorAdapter(Env):
             reset = torch.zeros_like(reset)
         elif not self._on_cpu or bool(reset.any()):
             seen = _where(reset, self._tensors(source.reset_some(reset), "the observation"), seen)
-        self._see(rollout, t + 1, seen)
+        rollout.observation[t + 1].copy_(seen)
         # environments that the library reset in this row have begun an episode
         rollout.valid[t + 1] = reset | ~ended if next_step else ~valid | ~ended
         return reset
@@ -180,10 +180,7 @@ class VectorAdapter(Env):
         rollout.episode_return[t], rollout.episode_length[t] = self._returns, self._lengths
         rollout.reward[t], rollout.terminated[t], rollout.truncated[t] = 0.0, False, False
         self._clear()
-        self._see(rollout, t + 1, self._tensors(self.source.reset(None), "the observation"))
-
-    def _see(self, rollout: Rollout, row: int, seen: Value) -> None:
-        tree_map(lambda column, values: column[row].copy_(values), rollout.observation, seen)
+        rollout.observation[t + 1].copy_(self._tensors(self.source.reset(None), "the observation"))
 
     def _tensors(self, values: Sample, what: str) -> Value:
         """Arrays of a library as tensors, member by member for a dict or tuple; see _tensor()."""
@@ -195,12 +192,8 @@ class VectorAdapter(Env):
 
     def _tensor(self, values: Sample, what: str) -> Tensor:
         """An array of a library as a tensor, which shares its memory. Raises ValueError for one of another device."""
-        if isinstance(values, Tensor):
-            tensor = values
-        elif isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
-            tensor = torch.as_tensor(values)
-        else:
-            tensor = torch.from_dlpack(values)
+        known = isinstance(values, Tensor | np.ndarray) or not hasattr(values, "__dlpack__")
+        tensor = torch.as_tensor(values) if known else torch.from_dlpack(values)
         if tensor.device != self.device:
             raise ValueError(f"{what} of {self.name} is on {tensor.device}, but its environments are on {self.device}")
         return tensor

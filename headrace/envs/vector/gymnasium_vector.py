@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
@@ -96,8 +93,3 @@ def _replaced(observation: Sample, places: np.ndarray, values: list[Sample]) -> 
     replaced = np.array(observation)
     replaced[places] = np.stack(values)
     return replaced
-
-
-def gymnasium_vector(env_id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
-    """The vector environment of an id (its vector_entry_point)."""
-    return gymnasium.make_vec(env_id, num_envs, vectorization_mode="vector_entry_point", **kwargs)

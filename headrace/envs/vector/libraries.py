@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import gymnasium
 from gymnasium.vector import VectorEnv
 
 from headrace.core.types import EnvArgument, Settings
@@ -12,20 +11,28 @@ from headrace.envs.sources import ATARI, ENVPOOL, Entry, EnvSpec
 from headrace.envs.vector.adapter import VectorAdapter, threads
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
-from headrace.envs.vector.gymnasium_vector import GymnasiumSource, gymnasium_vector
+from headrace.envs.vector.gymnasium_vector import GymnasiumSource
 from headrace.envs.vector.simulators import SimulatorSource
 
 ENV_MEMBERS = [name for name in {**Env.__annotations__, **vars(Env)} if not name.startswith("_")]
 
 
 def make(name: str, entry: Entry | str, num_envs: int, options: Settings) -> Env:
-    """A vector environment of N. Raises ValueError where its source gives another number of them."""
+    """A vector environment of N. options: as the library takes them.
+
+    Atari games (headrace.envs.gym.atari) step in threads, by ALE's own vector environment. Rewards are clipped to
+    -1 .. 1, and returns are not; reward_clipping=False leaves rewards as they are.
+    Raises ValueError where its source gives another number of them.
+    """
     if name.startswith(ENVPOOL):
         return EnvPoolEnv(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options))
     if isinstance(entry, EnvSpec):
+        clip = None
         if name.startswith(ATARI):
-            return _games(name, num_envs, **options)
-        return VectorAdapter(GymnasiumSource(gymnasium_vector(entry.id, num_envs, **options), name))
+            clip = (-1.0, 1.0) if options.get("reward_clipping", True) else None
+            options = {"num_threads": threads(num_envs), **options, "reward_clipping": False}
+        vector = gymnasium.make_vec(entry.id, num_envs, vectorization_mode="vector_entry_point", **options)
+        return VectorAdapter(GymnasiumSource(vector, name), clip)
     assert callable(entry)
     env = adapted(entry(num_envs=num_envs, **options), name)
     if env.num_envs != num_envs:
@@ -46,15 +53,3 @@ def adapted(given: EnvArgument, name: str | None = None) -> Env:
         missing = ", ".join(member for member in ENV_MEMBERS if not hasattr(given, member))
         raise TypeError(f"{given!r} has no {missing}: derive its class from headrace.Env, which has defaults for some")
     return VectorAdapter(SimulatorSource(given, name))
-
-
-def _games(name: str, num_envs: int, **options: Any) -> VectorAdapter:
-    """N Atari games (headrace.envs.gym.atari) in threads, by ALE's own vector environment. Rewards are clipped to
-    -1 .. 1, and returns are not.
-
-    options: as ale_py.vector_env.AtariVectorEnv takes them; reward_clipping=False leaves rewards as they are.
-    """
-    clip = (-1.0, 1.0) if options.pop("reward_clipping", True) else None
-    options = {"num_threads": threads(num_envs), **options}
-    source = GymnasiumSource(gymnasium_vector(name, num_envs, reward_clipping=False, **options), name)
-    return VectorAdapter(source, clip)

@@ -99,9 +99,8 @@ class WorkerEnv(AsyncEnv):
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action."""
-        if self.agent_groups is not None:
-            return self.agent_groups.columns(self.num_copies)
-        return super().columns()
+        groups = self.agent_groups
+        return super().columns() if groups is None else groups.columns(self.num_copies)
 
     def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
         """A rollout in shared memory, which the workers write into. Into other rollouts each step is copied."""
