@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -117,5 +117,5 @@ def summary(facts: Facts, verdict: Verdict) -> dict[str, object]:
         "shares": shares,
         "ratio": facts.ratio,
         "round_trip": facts.round_trip,
-        **verdict.to_json(),
+        **asdict(verdict),
     }

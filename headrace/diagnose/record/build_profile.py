@@ -98,8 +98,8 @@ def _core_series(monitor: ProcessMonitor, window: Window) -> list[Series]:
     series = []
     for pid in sorted({pid for pid, _ in monitor.clocks}):
         clocks = [clock for (owner, _), clock in monitor.clocks.items() if owner == pid and clock.times]
-        totals = [sum(clock.cpu_at(point) for clock in clocks) for point in points]
-        values = [round(max(after - before, 0.0) / GRID, 3) for before, after in pairwise(totals)]
+        spent = [sum(clock.cpu_seconds(*ends) for clock in clocks) for ends in pairwise(points)]
+        values = [round(max(seconds, 0.0) / GRID, 3) for seconds in spent]
         if any(value > BUSY for value in values):
             series.append(Series("cores", "cores", list(times), values, pid))
     return series
@@ -159,7 +159,7 @@ def _limitations(recording: Recording, processes: list[Process], root: Process |
     if not clocks:
         notes.append("CPU time and native threads were not measured: they are read from Linux's /proc.")
     notes += outside.limitations
-    unsampled = {pid for pid, _ in clocks} - {process.pid for process in processes} - outside.missed
+    unsampled = {pid for pid, _ in clocks} - {process.pid for process in processes} - outside.missed.keys()
     if unsampled:
         notes.append(
             f"Of {len(unsampled)} child processes only the CPU time was measured: they run no Python, or Python "

@@ -79,7 +79,7 @@ class OutsideRecorder:
         self._handled: set[int] = set()
         self._recorders: list[_Recorder] = []
         self._recorded: list[Process] = []
-        self._missed: dict[int, str] = {}  # pid -> why it is not recorded
+        self.missed: dict[int, str] = {}  # pid -> why only its CPU time is measured
         self._next = 0.0
 
     def poll(self) -> None:
@@ -99,9 +99,9 @@ class OutsideRecorder:
             return
         py_spy = find()
         if py_spy is None:
-            self._missed[pid] = MISSING
+            self.missed[pid] = MISSING
         elif sum(recorder.running for recorder in self._recorders) >= MOST:
-            self._missed[pid] = TOO_MANY
+            self.missed[pid] = TOO_MANY
         else:
             self._recorders.append(
                 _Recorder(py_spy, pid, self._monitor.parents[pid], python, self._folder / f"outside-{pid}.json")
@@ -120,16 +120,11 @@ class OutsideRecorder:
             if recorded:
                 self._recorded.append(recorded)
             else:
-                self._missed[recorder.pid] = recorder.failure()
+                self.missed[recorder.pid] = recorder.failure()
 
     def with_recorded(self, inside: list[Process]) -> list[Process]:
         """The sampled processes and those recorded from outside, in the order in which they began."""
         return sorted([*inside, *self._recorded], key=lambda process: process.began)
-
-    @property
-    def missed(self) -> set[int]:
-        """The Python processes of which only the CPU time was measured."""
-        return set(self._missed)
 
     @property
     def limitations(self) -> list[str]:
@@ -137,7 +132,7 @@ class OutsideRecorder:
         what = "of the processes ran Python without site (-S, -I, or a cleared environment)"
         notes = [
             f"{number} {what}; only their CPU time was measured: {reason}."
-            for reason, number in Counter(self._missed.values()).items()
+            for reason, number in Counter(self.missed.values()).items()
         ]
         if self._recorded:
             notes.append(

@@ -29,10 +29,6 @@ class ThreadClock:
     cpu: list[float] = field(default_factory=list)  # s since the thread began
     queued: list[float] = field(default_factory=list)  # s for which it was ready to run but had no core
 
-    def cpu_at(self, moment: float) -> float:
-        """CPU seconds until a moment."""
-        return self._at(self.cpu, moment)
-
     def cpu_seconds(self, begin: float, end: float) -> float:
         """CPU seconds between two moments; 0 without readings."""
         return self._at(self.cpu, end) - self._at(self.cpu, begin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, times
@@ -34,10 +33,6 @@ class Verdict:
     notes: list[str] = field(default_factory=list)  # other observations
     remedies: list[Remedy] = field(default_factory=list)  # the most promising first
     limitations: list[str] = field(default_factory=list)  # how exact the figures are, and what was not measured
-
-    def to_json(self) -> dict[str, str | list]:
-        """Its fields."""
-        return dataclasses.asdict(self)
 
 
 def judge(facts: Facts) -> Verdict:
