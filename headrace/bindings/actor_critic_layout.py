@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headrace.kernels.nn import layer_table
+from headrace.kernels.nn.layer_table import OUTPUT, OUTPUT_GRAD, WEIGHT_GRAD
 from headrace.kernels.nn.layout import (
     ACTOR,
     CRITIC,
@@ -55,18 +55,8 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     components = len(head.sizes) * 64
     actions, entropies = net.scratch, net.scratch + components
     samples = entropies + components
-    offsets = (
-        net.inputs,
-        net.transposed,
-        *(
-            net.layers[layer, column]
-            for layer in (actor, critic)
-            for column in (layer_table.OUTPUT, layer_table.OUTPUT_GRAD)
-        ),
-        actions,
-        entropies,
-        samples,
-    )
+    outputs = [net.layers[layer, column] for layer in (actor, critic) for column in (OUTPUT, OUTPUT_GRAD)]
+    offsets = (net.inputs, net.transposed, *outputs, actions, entropies, samples)
     rows = max(5, 1 + policy.num_draws)  # of samples: see ppo_cpu.OLD_LOG_PROB and on; in act_cpu log_prob and noise
     subnetworks = _subnetworks(net, 0 if policy.shared else actor + 1)
     runs = ranges(layers, subnetworks, head)
@@ -78,7 +68,7 @@ def _subnetworks(net: Network, split: int) -> np.ndarray:
     count = len(net.layers)
     if split == 0:
         return np.array([[0, count, 0, net.gradient, ACTOR | CRITIC]], np.uint64)
-    place = int(net.layers[split, layer_table.WEIGHT_GRAD])
+    place = int(net.layers[split, WEIGHT_GRAD])
     return np.array([[0, split, 0, place, ACTOR], [split, count, place, net.gradient - place, CRITIC]], np.uint64)
 
 
@@ -109,9 +99,7 @@ def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> 
     return source
 
 
-def _dense(
-    layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor, norm: nn.LayerNorm | None = None
-) -> int:
+def _dense(layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor, norm: Any = None) -> int:
     outputs, inputs = layer.weight.shape
     offsets = _place(layer.weight, flat), _place(layer.bias, flat)
     normed = None if norm is None else (_place(norm.weight, flat), _place(norm.bias, flat))

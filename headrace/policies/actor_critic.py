@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
-from headrace.data.spaces import Space, to_json
+from headrace.data.spaces import Space
 from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
@@ -43,15 +43,15 @@ class ActorCritic(Policy):
         images: str = "auto",
     ) -> None:
         super().__init__()
+        self._keep(locals())
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
-        self.distribution_name, self.normalize_observation = distribution, normalize_observation
+        self.distribution_name, self.layer_norm = distribution, layer_norm
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.head = action_head(action_space, distribution)
         self.num_draws = self.head.num_draws
         self.block = inference_block(observation_space)
-        self.layer_norm, self.images = layer_norm, images
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
@@ -115,18 +115,3 @@ class ActorCritic(Policy):
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
         if self.return_normalizer is not None:
             self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "policy": "ActorCritic",
-            "observation_space": to_json(self.observation_space),
-            "action_space": to_json(self.action_space),
-            "hidden": list(self.hidden),
-            "activation": self.activation,
-            "shared": self.shared,
-            "distribution": self.distribution_name,
-            "normalize_observation": self.normalize_observation,
-            "normalize_return": self.return_normalizer is not None,
-            "layer_norm": self.layer_norm,
-            "images": self.images,
-        }

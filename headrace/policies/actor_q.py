@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
-from headrace.data.rollout import Column, Columns, Rollout, flatten
-from headrace.data.spaces import Box, Space, to_json
+from headrace.data.rollout import Rollout, flatten
+from headrace.data.spaces import Box, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
@@ -61,12 +61,11 @@ class ActorQ(Policy):
         burn_in: int = 0,
     ) -> None:
         super().__init__()
+        self._keep(locals())
         self.observation_space, self.action_space = observation_space, action_space
-        self.hidden, self.activation = tuple(hidden), activation
-        self.deterministic, self.normalize_observation = deterministic, normalize_observation
-        self.noise_autocorrelation, self.images = noise_autocorrelation, images
-        self.recurrent, self.rnn_size = recurrent, rnn_size
-        self.sequence_length, self.burn_in = 1 if recurrent == "none" else sequence_length, burn_in
+        self.hidden, self.activation, self.deterministic = tuple(hidden), activation, deterministic
+        self.noise_autocorrelation, self.recurrent = noise_autocorrelation, recurrent
+        self.sequence_length = 1 if recurrent == "none" else sequence_length
         self.block = inference_block(observation_space, recurrent)
         center, half_range = _bounds(action_space)
         self.action_size = len(center)
@@ -74,6 +73,7 @@ class ActorQ(Policy):
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.encoder = make_recurrent(encoder, recurrent, rnn_size, burn_in, generator)
+        self.state_width = width(self.encoder) + self.action_size * (noise_autocorrelation > 0)
         self.actor = MLP(self.encoder.size, hidden, activation, generator)
         self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
         self.critics = Critics(critics, self.encoder.size, self.action_size, hidden, activation, generator)
@@ -144,16 +144,6 @@ class ActorQ(Policy):
             action = sample(self.actor_output(encoded), normal)[0].t()
         return torch.where(self.random > 0, uniform, action), rnn_state
 
-    def columns(self) -> dict[str, Column | Columns]:
-        return {"rnn_state": Column((self._state_width(),))} if self.recurrent != "none" else {}
-
-    def initial_state(self, num_envs: int) -> Tensor | None:
-        """Zeros [N, W + K]: no observation and no noise yet; None where there is no recurrent state."""
-        return self.center.new_zeros(num_envs, self._state_width()) if self._state_width() else None
-
-    def _state_width(self) -> int:
-        return width(self.encoder) + self.action_size * (self.noise_autocorrelation > 0)
-
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         """The minimum over the critics of the value of the actor's best actions, [N]."""
         rows = batch_size(observation)
@@ -168,24 +158,6 @@ class ActorQ(Policy):
         """Update the observations' statistics; returns are not used."""
         valid = rollout.valid[: rollout.num_steps].flatten()
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "policy": "ActorQ",
-            "observation_space": to_json(self.observation_space),
-            "action_space": to_json(self.action_space),
-            "hidden": list(self.hidden),
-            "activation": self.activation,
-            "critics": self.critics.number,
-            "deterministic": self.deterministic,
-            "normalize_observation": self.normalize_observation,
-            "noise_autocorrelation": self.noise_autocorrelation,
-            "images": self.images,
-            "recurrent": self.recurrent,
-            "rnn_size": self.rnn_size,
-            "sequence_length": self.sequence_length,
-            "burn_in": self.burn_in,
-        }
 
 
 def _bounds(space: Space) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
-from headrace.data.spaces import Space, from_json, is_image, leaves
+from headrace.data.spaces import Space, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
 
 
@@ -59,6 +59,13 @@ class Policy(nn.Module):
     sequence_length: int = 1  # consecutive steps of one environment that follow each other in rows()
     block: int = 1  # act() and value() pad a batch to a multiple of this number of rows
     recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
+    state_width: int = 0  # numbers in the recurrent state of an environment
+    _arguments: dict[str, Any] | None = None  # of the constructor, for config()
+
+    def _keep(self, arguments: dict[str, Any]) -> None:
+        """Keep the arguments of a constructor, given as its locals()."""
+        given = {name: x for name, x in arguments.items() if name not in ("self", "seed", "__class__")}
+        self._arguments = given | {"hidden": list(given["hidden"])}
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """Actions for N environments: sampled with `random` [N, num_draws], or the most likely ones for None."""
@@ -71,7 +78,7 @@ class Policy(nn.Module):
 
     def columns(self) -> dict[str, Column | Columns]:
         """Columns that inputs() needs besides the observation, such as the recurrent state [N, W] before each step."""
-        return {}
+        return {} if self.recurrent == "none" else {"rnn_state": Column((self.state_width,))}
 
     def rows(self, column: Any) -> Any:
         """A column [T, N, ...] as rows [T * N, ...], in the order of inputs()."""
@@ -100,8 +107,8 @@ class Policy(nn.Module):
         """
 
     def initial_state(self, num_envs: int) -> Any:
-        """Recurrent state at the start of an episode; None for a policy that is not recurrent."""
-        return None
+        """Recurrent state at the start of an episode, zeros; None for a policy that has none."""
+        return next(self.parameters()).new_zeros(num_envs, self.state_width) if self.state_width else None
 
     @torch.no_grad()
     def predict(
@@ -129,7 +136,9 @@ class Policy(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """Arguments of the constructor, as JSON: from_config() builds a policy of the same architecture."""
-        raise NotImplementedError
+        if self._arguments is None:
+            raise NotImplementedError(f"{type(self).__name__} needs a config() with its constructor's arguments")
+        return {name: to_json(x) if isinstance(x, Space) else x for name, x in self._arguments.items()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,7 @@ from torch import Tensor
 
 from headrace.core.device import kernel_threads
 from headrace.kernels.nn.layer_table import NORM, NOWHERE, OUTPUT, OUTPUT_GRAD, OUTPUTS
-from headrace.kernels.nn.layout import (
-    BLOCK,
-    WORKERS,
-    Layer,
-    Network,
-    StackArguments,
-    aligned,
-    network,
-    rounded,
-)
+from headrace.kernels.nn.layout import BLOCK, WORKERS, Layer, Network, StackArguments, aligned, network, rounded
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -30,6 +20,7 @@ WORTH_HELP = 2e7  # floating-point operations below which waking another thread 
 ANNOUNCEMENT = "compiling stacks of layers (once, about 5 s) ..."
 SIZES, SPARE = 32, 4  # sizes of batches to keep buffers for, and how many for each
 _ADDRESS = 4  # of an array's words, the one that says where it lies
+_work_queue = WorkQueue()
 _ROOM = np.empty(0, np.float32)  # stands for an array whose place is filled in before each call
 
 
@@ -72,7 +63,7 @@ class Batch:
         self.stack = StackArguments(net.layers, *map(np.uint64, numbers))
         self.memory = aligned(WORKERS, rounded(net.scratch)), aligned(blocks if keep else 1, _kept(net))
         rows = (_ROOM, np.uint64(0), np.uint64(0))
-        self._forward = Call(*_bound("evaluate", (0, queue_state(), self.stack, _ROOM, rows, _ROOM, *self.memory)))
+        self._forward = _call("evaluate", (0, queue_state(), self.stack, _ROOM, rows, _ROOM, *self.memory))
         self._places = [self._forward.slot(k) + _ADDRESS for k in (3, 4, 5)]
         self._backward: Call | None = None
 
@@ -82,7 +73,7 @@ class Batch:
         words, (at_parameters, at_samples, at_output) = self._forward.slots, self._places
         samples = _put_rows(words, at_samples, samples)
         words[at_parameters], words[at_output] = parameters.data_ptr(), output.data_ptr()
-        _work_queue().run(self._forward, self._threads(2 * len(parameters)))
+        _work_queue.run(self._forward, self._threads(2 * len(parameters)))
         return output
 
     def differentiate(self, parameters: Tensor, delta: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -92,7 +83,7 @@ class Batch:
             room = aligned(self.parts, self.net.gradient)
             rows = (_ROOM, np.uint64(0), np.uint64(0))
             arguments = (0, queue_state(), self.stack, _ROOM, rows, *self.memory, room, _ROOM, _ROOM)
-            self._backward = Call(*_bound("differentiate", arguments))
+            self._backward = _call("differentiate", arguments)
             self._backward_places = [self._backward.slot(k) + _ADDRESS for k in (3, 4, 8, 9)]
         gradient = torch.empty_like(parameters)
         d_samples = torch.empty(self.count, self.net.inputs) if self.input_grad else None
@@ -101,7 +92,7 @@ class Batch:
         words[at_parameters], words[at_gradient] = parameters.data_ptr(), gradient.data_ptr()
         if d_samples is not None:
             words[at_samples] = d_samples.data_ptr()
-        _work_queue().run(self._backward, self._threads(4 * len(parameters)))
+        _work_queue.run(self._backward, self._threads(4 * len(parameters)))
         return gradient, d_samples
 
     def _threads(self, operations: int) -> int:
@@ -126,19 +117,10 @@ def _put_rows(words: np.ndarray, at: int, rows: Tensor) -> Tensor:
     return rows
 
 
-def _bound(function: str, arguments: tuple[Any, ...]) -> tuple[Native, tuple[Any, ...]]:
-    return _native(function, arguments), arguments
-
-
 _natives: dict[str, Native] = {}
 
 
-def _native(function: str, arguments: tuple[Any, ...]) -> Native:
+def _call(function: str, arguments: tuple[Any, ...]) -> Call:
     if function not in _natives:
         _natives[function] = entry("nn.layer_stack", function, arguments, ANNOUNCEMENT)
-    return _natives[function]
-
-
-@cache
-def _work_queue() -> WorkQueue:
-    return WorkQueue()
+    return Call(_natives[function], arguments)

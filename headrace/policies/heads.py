@@ -73,12 +73,8 @@ class GaussianHead(nn.Module):
         self.num_parameters = space.shape[0]
         self.num_draws = self.num_parameters + self.num_parameters % 2
         self.log_std = nn.Parameter(torch.zeros(self.num_parameters))
-        self.register_buffer(
-            "center", torch.tensor((low + high) / 2, dtype=torch.float32).unsqueeze(1), persistent=False
-        )
-        self.register_buffer(
-            "half_range", torch.tensor((high - low) / 2, dtype=torch.float32).unsqueeze(1), persistent=False
-        )
+        for name, values in (("center", low + high), ("half_range", high - low)):
+            self.register_buffer(name, torch.tensor(values / 2, dtype=torch.float32).unsqueeze(1), persistent=False)
 
     def forward(self, parameters: Tensor) -> Gaussian | SquashedGaussian:
         log_std = self.log_std.unsqueeze(1)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headrace.core import rng
-from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
-from headrace.data.spaces import Discrete, Space, to_json
+from headrace.data.rollout import Rollout, flatten, tree_map
+from headrace.data.spaces import Discrete, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
@@ -49,17 +49,18 @@ class QNetwork(Policy):
         burn_in: int = 0,
     ) -> None:
         super().__init__()
+        self._keep(locals())
         if not isinstance(action_space, Discrete):
             raise TypeError(f"a Q-network has one output for each of a Discrete space's actions, got {action_space}")
         self.observation_space, self.action_space = observation_space, action_space
         self.hidden, self.activation, self.layer_norm = tuple(hidden), activation, layer_norm
         self.dueling, self.normalize_observation = dueling, normalize_observation
-        self.images, self.recurrent, self.rnn_size = images, recurrent, rnn_size
-        self.sequence_length, self.burn_in = 1 if recurrent == "none" else sequence_length, burn_in
+        self.recurrent, self.sequence_length = recurrent, 1 if recurrent == "none" else sequence_length
         self.start, self.block = int(action_space.start), inference_block(observation_space, recurrent)
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.encoder = make_recurrent(encoder, recurrent, rnn_size, burn_in, generator)
+        self.state_width = width(self.encoder)
         shared = self.hidden[:-1] if dueling else self.hidden
 
         def mlp(inputs: int, sizes: Sequence[int]) -> MLP:
@@ -110,30 +111,7 @@ class QNetwork(Policy):
         """Value of the best action, [N], in units of return."""
         return self.act(observation, rnn_state, None).value
 
-    def columns(self) -> dict[str, Column | Columns]:
-        return {"rnn_state": Column((width(self.encoder),))} if width(self.encoder) else {}
-
-    def initial_state(self, num_envs: int) -> Tensor | None:
-        return self.out.weight.new_zeros(num_envs, width(self.encoder)) if width(self.encoder) else None
-
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         if self.normalize_observation:
             valid = rollout.valid[: rollout.num_steps].flatten()
             self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "policy": "QNetwork",
-            "observation_space": to_json(self.observation_space),
-            "action_space": to_json(self.action_space),
-            "hidden": list(self.hidden),
-            "activation": self.activation,
-            "layer_norm": self.layer_norm,
-            "dueling": self.dueling,
-            "normalize_observation": self.normalize_observation,
-            "images": self.images,
-            "recurrent": self.recurrent,
-            "rnn_size": self.rnn_size,
-            "sequence_length": self.sequence_length,
-            "burn_in": self.burn_in,
-        }

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
-from headrace.data.rollout import Column, Columns, Group, Rollout, flatten, sequences
-from headrace.data.spaces import Space, to_json
+from headrace.data.rollout import Group, Rollout, flatten, sequences
+from headrace.data.spaces import Space
 from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
@@ -44,12 +44,11 @@ class RecurrentActorCritic(Policy):
         images: str = "auto",
     ) -> None:
         super().__init__()
+        self._keep(locals())
         if sequence_length < 1:
             raise ValueError(f"sequence_length must be 1 or more, got {sequence_length}")
         self.observation_space, self.action_space = observation_space, action_space
-        self.hidden, self.activation, self.shared = tuple(hidden), activation, shared
-        self.distribution_name, self.sequence_length, self.recurrent = distribution, sequence_length, recurrent
-        self.normalize_observation, self.images = normalize_observation, images
+        self.shared, self.sequence_length, self.recurrent = shared, sequence_length, recurrent
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         copies = 1 if shared else 2
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
@@ -58,6 +57,7 @@ class RecurrentActorCritic(Policy):
         trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
         self.trunks: Any = nn.ModuleList(trunks)
         self.rnn = RNNCell(recurrent, copies, trunks[0].outputs, rnn_size, generator)
+        self.state_width = copies * self.rnn.width
         self.actor_out = Readout(rnn_size, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(rnn_size, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
@@ -123,48 +123,20 @@ class RecurrentActorCritic(Policy):
         value = value if self.return_normalizer is None else self.return_normalizer(value)
         return self.head(self.actor_out(features[0])), value
 
-    def columns(self) -> dict[str, Column | Columns]:
-        return {"rnn_state": Column((self.rnn.copies * self.rnn.width,))}
-
     def rows(self, column: Any) -> Any:
         return sequences(column, self.sequence_length)
 
     def inputs(self, rollout: Rollout) -> Any:
-        steps = rollout.num_steps
-        named = {
-            "observation": rollout.observation[:steps],
-            "rnn_state": rollout.rnn_state,
-            "valid": rollout.valid[:steps],
-        }
-        return self.rows(Group(named))
+        seen, valid = (column[: rollout.num_steps] for column in (rollout.observation, rollout.valid))
+        return self.rows(Group({"observation": seen, "rnn_state": rollout.rnn_state, "valid": valid}))
 
     def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
         evaluation = self.log_prob_entropy_value(self.inputs(rollout), self.rows(rollout.action))
         parts = (-1, rollout.num_envs, self.sequence_length)
         return LogProbEntropyValue(*(x.view(parts).transpose(1, 2).flatten(0, 1) for x in evaluation))
 
-    def initial_state(self, num_envs: int) -> Tensor:
-        return self.critic_out.weight.new_zeros(num_envs, self.rnn.copies * self.rnn.width)
-
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         valid = rollout.valid[: rollout.num_steps].flatten()
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
         if self.return_normalizer is not None:
             self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
-
-    def config(self) -> dict[str, Any]:
-        return {
-            "policy": "RecurrentActorCritic",
-            "observation_space": to_json(self.observation_space),
-            "action_space": to_json(self.action_space),
-            "recurrent": self.rnn.kind,
-            "rnn_size": self.rnn.size,
-            "sequence_length": self.sequence_length,
-            "hidden": list(self.hidden),
-            "activation": self.activation,
-            "shared": self.shared,
-            "distribution": self.distribution_name,
-            "normalize_observation": self.normalize_observation,
-            "normalize_return": self.return_normalizer is not None,
-            "images": self.images,
-        }

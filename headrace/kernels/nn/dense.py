@@ -37,7 +37,7 @@ from headrace.kernels.nn.simd import (
 from headrace.kernels.runtime.intrinsics import ARRAY, operation
 from headrace.kernels.runtime.jit import INNER, njit
 
-_ZERO, _ONE, _FOUR, _SIX, _EIGHT = (np.uint64(n) for n in (0, 1, 4, 6, 8))
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
 _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
 _WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 
@@ -71,8 +71,28 @@ def _tile(rows: int, vectors: int) -> Callable[..., None]:
     return tile
 
 
-_tile_6x64, _tile_4x64, _tile_1x64 = _tile(6, 4), _tile(4, 4), _tile(1, 4)
-_tile_8x16, _tile_4x16, _tile_1x16 = _tile(8, 1), _tile(4, 1), _tile(1, 1)
+@njit(**INNER)
+def _nothing(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row):
+    pass
+
+
+def _tiles(rows: int, vectors: int, rest: Callable[..., None] = _nothing) -> Callable[..., None]:
+    """multiply() for so many vectors of columns, in tiles of so many rows; `rest` for the rows that are left."""
+    tile, height = _tile(rows, vectors), np.uint64(rows)
+
+    @njit(**INNER)
+    def tiles(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row):
+        while rows >= height:
+            tile(weight, w, row, column, count, source, s, source_row, target, t, target_row)
+            w, t, rows = w + height * row, t + height * target_row, rows - height
+        rest(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row)
+
+    return tiles
+
+
+_by_64, _by_16 = (_tiles(4, vectors, _tiles(1, vectors)) for vectors in (4, 1))
+if _WIDE:
+    _by_64, _by_16 = _tiles(6, 4, _by_64), _tiles(8, 1, _by_16)
 
 
 @njit(**INNER)
@@ -84,28 +104,12 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
     """
     e = _ZERO
     while e < width:
-        wide, x, r = _WIDE and e + BLOCK <= width, s + e, _ZERO
-        while r < rows:
-            f, y, left = w + r * row, t + r * target_row + e, rows - r
-            if wide and left >= _SIX:
-                _tile_6x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
-                r += _SIX
-            elif _WIDE and not wide and left >= _EIGHT:
-                _tile_8x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
-                r += _EIGHT
-            elif left >= _FOUR:
-                if wide:
-                    _tile_4x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
-                else:
-                    _tile_4x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
-                r += _FOUR
-            else:
-                if wide:
-                    _tile_1x64(weight, f, row, column, count, source, x, source_row, target, y, target_row)
-                else:
-                    _tile_1x16(weight, f, row, column, count, source, x, source_row, target, y, target_row)
-                r += _ONE
-        e += BLOCK if wide else WIDTH
+        if _WIDE and e + BLOCK <= width:
+            _by_64(weight, w, row, column, rows, count, source, s + e, source_row, target, t + e, target_row)
+            e += BLOCK
+        else:
+            _by_16(weight, w, row, column, rows, count, source, s + e, source_row, target, t + e, target_row)
+            e += WIDTH
 
 
 @njit(**INNER)
