@@ -85,14 +85,6 @@ class BatchedMLP:
                 self._activate(features)
         return features
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Write the gradients of the parameters, from a loss's gradient [C, R - first, outputs] at the outputs of the
-        rows that are learned from.
-
-        Returns the gradient at the first layer's output, before its activation: see input_gradient().
-        """
-        return self._backward(gradient, write=True)
-
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """A loss's gradient at the inputs, summed over networks: [R - first, inputs], from what backward() returned."""
         product = self._product(gradient, self._transposed[0])
@@ -100,9 +92,14 @@ class BatchedMLP:
 
     def backward_to_inputs(self, gradient: Tensor) -> Tensor:
         """A loss's gradient at the inputs, summed over networks: [R - first, inputs]. Writes no gradients."""
-        return self.input_gradient(self._backward(gradient, write=False))
+        return self.input_gradient(self.backward(gradient, write=False))
 
-    def _backward(self, gradient: Tensor, write: bool) -> Tensor:
+    def backward(self, gradient: Tensor, write: bool = True) -> Tensor:
+        """Write the gradients of the parameters, from a loss's gradient [C, R - first, outputs] at the outputs of the
+        rows that are learned from.
+
+        Returns the gradient at the first layer's output, before its activation: see input_gradient().
+        """
         last = len(self.weights) - 1
         if last < self._activated:
             gradient = self._activation_backward(gradient, self._learned[last])

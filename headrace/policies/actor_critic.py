@@ -88,10 +88,6 @@ class ActorCritic(Policy):
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, rnn_state)
 
-    def log_prob_entropy_value(self, observation: Any, action: Tensor) -> LogProbEntropyValue:
-        distribution, value = self(observation)
-        return LogProbEntropyValue(distribution.log_prob(action), distribution.entropy(), value)
-
     @fused("actor_critic.value", "headrace.bindings.acting")
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)

@@ -73,8 +73,9 @@ class Policy(nn.Module):
 
     def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> LogProbEntropyValue:
         """log_prob, entropy and value of B actions, for B rows of inputs() (observations, unless the policy is
-        recurrent). Differentiable."""
-        raise NotImplementedError
+        recurrent). Differentiable. By default from forward(inputs): the distribution over actions, and the value."""
+        distribution, value = self(inputs)
+        return LogProbEntropyValue(distribution.log_prob(action), distribution.entropy(), value)
 
     def columns(self) -> dict[str, Column | Columns]:
         """Columns that inputs() needs besides the observation, such as the recurrent state [N, W] before each step."""

@@ -114,18 +114,12 @@ class GroupedPolicy(Policy):
             return batch_size(observation)
         return sum(batch_size(member) for _, member in observation)
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any = None,
-        deterministic: bool = True,
-        generator: torch.Generator | None = None,
-    ) -> tuple[Any, Any]:
-        """Actions and recurrent states by agent, for observations by agent, each single or a batch."""
+    def predict(self, observation: Any, state: Any = None, *how: Any, **named: Any) -> tuple[Any, Any]:
+        """Actions and recurrent states by agent, for observations by agent, each single or a batch. The other arguments
+        are those of Policy.predict()."""
         given = state or {}
         found = {
-            agent: self[agent].predict(seen, given.get(agent), deterministic, generator)
-            for agent, seen in observation.items()
+            agent: self[agent].predict(seen, given.get(agent), *how, **named) for agent, seen in observation.items()
         }
         return tuple({agent: pair[part] for agent, pair in found.items()} for part in (0, 1))  # type: ignore[return-value]
 

@@ -72,10 +72,6 @@ class RecurrentActorCritic(Policy):
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, after)
 
-    def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> LogProbEntropyValue:
-        distribution, value = self(inputs)
-        return LogProbEntropyValue(distribution.log_prob(action), distribution.entropy(), value)
-
     def forward(self, inputs: Any) -> tuple[Any, Tensor]:
         """The distribution over actions, and the value [R] in units of return, of rows of inputs()."""
         return self._outputs(self._rnn_outputs(inputs))
