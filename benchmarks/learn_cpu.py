@@ -15,6 +15,7 @@ import torch
 from common import Neighbours, Row, cores, finish, parser, table, throughput
 
 from headrace.algorithms import ppo
+from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused
 from headrace.data.rollout import Rollout
@@ -100,7 +101,14 @@ def work(case: Case) -> tuple[Callable[[], object], int]:
     rollout.action.copy_(torch.randint(0, CHOICES, rollout.action.shape))
     advantage, returns = torch.randn(rollout.reward.shape), torch.randn(rollout.reward.shape)
     order = torch.stack([torch.randperm(case.rows) for _ in range(EPOCHS)])
-    arguments = (learner.policy, learner.optimizer, rollout, advantage, returns, order, config)
+    arguments = (
+        learner.policy,
+        learner.optimizer,
+        rollout,
+        Targets(advantage, returns, rollout.valid[:-1]),
+        order,
+        config,
+    )
     return lambda: ppo.learn(*arguments), case.rows * EPOCHS
 
 

@@ -1,4 +1,4 @@
-"""What DDPG, TD3 and SAC share: their policy; of DDPG and TD3 the target network and the optimizers too."""
+"""What DDPG, TD3 and SAC share: their policy, the target network and the optimizers."""
 
 from __future__ import annotations
 

@@ -45,23 +45,10 @@ class Adam:
     def _adam_step(self, divisor: Tensor | None, skip: Tensor | None) -> None:
         """Update parameters and moments with gradient / divisor, unless skip is 1."""
         # the function that torch.optim.Adam calls; constructing torch.optim.Adam imports 800 modules
-        torch._fused_adam_(  # type: ignore[attr-defined]
-            [self.flat],
-            [self.gradient],
-            [self.mean],
-            [self.square],
-            [],
-            [self.steps],
-            lr=self.learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=self.eps,
-            amsgrad=False,
-            maximize=False,
-            grad_scale=divisor,
-            found_inf=skip,
-        )
+        buffers = ([self.flat], [self.gradient], [self.mean], [self.square])
+        options: Any = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        options |= {"lr": self.learning_rate, "eps": self.eps, "grad_scale": divisor, "found_inf": skip}
+        torch._fused_adam_(*buffers, [], [self.steps], **options)  # type: ignore[attr-defined]
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the moments and the step count."""

@@ -7,7 +7,7 @@ as in Hessel et al. 2018, arXiv:1710.02298. prioritized: Schaul et al. 2016, arX
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +53,15 @@ class DQNConfig(EpsilonGreedyConfig, OffPolicyConfig):
             raise ValueError("prioritized draws single rows, recurrent policies learn from sequences: choose one")
 
 
+class Networks(NamedTuple):
+    """A policy and its target network, with the buffers that learning changes."""
+
+    policy: QNetwork
+    target: QNetwork
+    target_flat: Tensor  # the target network's parameters, in one buffer [P] laid out as the optimizer's
+    optimizer: Adam
+
+
 class DQN(OffPolicy[DQNConfig]):
     """Learns the value of each action from a replay buffer, and acts epsilon-greedily."""
 
@@ -63,10 +72,10 @@ class DQN(OffPolicy[DQNConfig]):
 
     def __init__(self, policy: QNetwork, config: DQNConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.optimizer = Adam(policy.parameters(), self.config.learning_rate, 1e-8)
-        self.optimizers = {"policy": self.optimizer}
-        self.target = make_target(policy)
-        self.target_flat = flatten(self.target.parameters())
+        optimizer = Adam(policy.parameters(), self.config.learning_rate, 1e-8)
+        target = make_target(policy)
+        self.networks = Networks(policy, target, flatten(target.parameters()), optimizer)
+        self.optimizers = {"policy": optimizer}
         self.progress: float | Tensor = 0.0  # fraction of the training done; in a CUDA graph a tensor
         self._set_spread(1)
 
@@ -96,11 +105,11 @@ class DQN(OffPolicy[DQNConfig]):
         """
         self.progress = progress
         if self.config.schedule == "linear":
-            self.optimizer.learning_rate.fill_(self.config.learning_rate * (1 - progress))
+            self.networks.optimizer.learning_rate.fill_(self.config.learning_rate * (1 - progress))
         if isinstance(self.replay, PrioritizedReplay):
             self.replay.beta.fill_(self.config.priority_beta + progress * (1 - self.config.priority_beta))
         rates = {
-            "learning_rate": self.optimizer.learning_rate.clone(),
+            "learning_rate": self.networks.optimizer.learning_rate.clone(),
             "exploration_rate": self.policy.exploration.mean(),
         }
         return super().update(rollout, progress) | rates
@@ -110,37 +119,28 @@ class DQN(OffPolicy[DQNConfig]):
         self.policy.exploration.copy_(torch.pow(self.config.exploration_rate(self.progress), self.powers))
 
     def _set_spread(self, envs: int) -> None:
-        device = self.target_flat.device
+        device = self.networks.target_flat.device
         self.powers = 1 + self.config.exploration_spread * torch.linspace(0, 1, envs, device=device)
         self.policy.exploration = torch.empty(envs, device=device)
-        self.buffers = {"target": self.target_flat, "exploration": self.policy.exploration}
+        self.buffers = {"target": self.networks.target_flat, "exploration": self.policy.exploration}
         self.explore()
 
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         steps = self.updates + torch.arange(1, len(random) + 1, device=random.device)
         follow = self.config.tau * (steps % self.config.target_interval == 0)
-        networks = (self.policy, self.target, self.target_flat, self.optimizer)
-        metrics, error = learn(*networks, batches, follow, self.config)
+        metrics, error = learn(self.networks, batches, follow, self.config)
         if isinstance(self.replay, PrioritizedReplay):
             self.replay.update(batches.rows, error)
         return metrics
 
 
 @fused("dqn.learn", "headrace.bindings.dqn")
-def learn(
-    policy: QNetwork,
-    target: QNetwork,
-    target_flat: Tensor,
-    optimizer: Adam,
-    batches: Batch,
-    follow: Tensor,
-    config: DQNConfig,
-) -> tuple[dict[str, Tensor], Tensor]:
+def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
     """One gradient step on each of G batches [G, B]. Returns metrics (see DQN.update) and TD errors [G, B].
 
-    target_flat: the target network's parameters, in one buffer. follow: float32 [G], the fraction by which they move to
-    the policy's after each step.
+    follow: float32 [G], the fraction by which the target's parameters move to the policy's after each step.
     """
+    policy, target, target_flat, optimizer = networks
     losses, values, errors = [], [], []
     for batch, tau in zip(split_batches(batches), follow, strict=True):
         td_target = td_targets(policy, target, batch, config.double)

@@ -37,9 +37,9 @@ class Grouped:
 
     def columns(self) -> dict[str, Column | Columns]:
         """Columns of the groups' algorithms; the recurrent state has the width of the widest."""
-        declared = [algorithm.columns() for algorithm in self.algorithms.values()]
+        declared: list[dict[str, Any]] = [algorithm.columns() for algorithm in self.algorithms.values()]
         if "rnn_state" in declared[0]:
-            widest = max(declared, key=lambda columns: _shape(columns["rnn_state"])[0])
+            widest = max(declared, key=lambda columns: columns["rnn_state"].shape[0])
             return {**declared[0], "rnn_state": widest["rnn_state"]}
         return declared[0]
 
@@ -100,7 +100,3 @@ class Grouped:
 def seed_of(seed: int, group: int) -> int:
     """The seed of a group's algorithm: the training's own for the first group."""
     return (seed + group * APART) % SEEDS
-
-
-def _shape(column: Any) -> tuple[int, ...]:
-    return column.shape

@@ -70,11 +70,9 @@ class OffPolicy(Generic[C]):
     @property
     def updates(self) -> Any:
         """Gradient steps so far."""
-        return (
-            (self.iteration - self._waits()) * self.gradient_steps(self.rows_per_iteration)
-            if self.rows_per_iteration and self.past_warm_up()
-            else 0
-        )
+        if not (self.rows_per_iteration and self.past_warm_up()):
+            return 0
+        return (self.iteration - self._waits()) * self.gradient_steps(self.rows_per_iteration)
 
     def past_warm_up(self) -> bool:
         """Whether the next iteration learns. From then on all are alike: one may be captured in a CUDA graph."""

@@ -23,6 +23,7 @@ from headrace.policies.heads import GaussianHead
 from headrace.policies.recurrent import RecurrentActorCritic
 
 C = TypeVar("C", bound=OnPolicyConfig)
+AnyActorCritic = ActorCritic | RecurrentActorCritic
 Reduce = Callable[..., None]  # adds tensors, in place, to those of the other learners
 POLICY_SETTINGS = (
     *("hidden", "activation", "shared", "distribution", "normalize_observation", "normalize_return", "layer_norm"),
@@ -146,15 +147,13 @@ def gae_targets(rollout: Rollout, gamma: float, gae_lambda: float) -> Targets:
     return Targets(advantage, advantage + value[:-1], rollout.valid[:-1])
 
 
-def actor_critic(
-    config: OnPolicyConfig, observation_space: Space, action_space: Space, seed: int
-) -> ActorCritic | RecurrentActorCritic:
+def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space: Space, seed: int) -> AnyActorCritic:
     """The actor and critic of a config: recurrent where its `recurrent` is not "none"; the standard deviation of Box
     actions starts at its `initial_std`. Raises ValueError for layer_norm with a recurrent policy."""
     named = {field.name: getattr(config, field.name) for field in fields(config)}
     settings = {name: named[name] for name in POLICY_SETTINGS if name in named}
     recurrent = named.get("recurrent", "none")
-    policy: ActorCritic | RecurrentActorCritic
+    policy: AnyActorCritic
     if recurrent == "none":
         policy = ActorCritic(observation_space, action_space, seed=seed, **settings)
     elif settings.pop("layer_norm", False):

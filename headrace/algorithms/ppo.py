@@ -79,27 +79,22 @@ class PPO(OnPolicy[PPOConfig]):
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         order = self.permutation(rollout, self.config.epochs)
-        return learn(self.policy, self.optimizer, rollout, targets.advantage, targets.returns, order, self.config)
+        return learn(self.policy, self.optimizer, rollout, targets, order, self.config)
 
 
 @fused("ppo.learn", "headrace.bindings.ppo")
 def learn(
-    policy: Policy,
-    optimizer: Adam,
-    rollout: Rollout,
-    advantage: Tensor,
-    returns: Tensor,
-    permutation: Tensor,
-    config: PPOConfig,
+    policy: Policy, optimizer: Adam, rollout: Rollout, targets: Targets, permutation: Tensor, config: PPOConfig
 ) -> dict[str, Tensor]:
     """Epochs of minibatch steps on the clipped objective; eq. 7 and 9 of the paper. Gives metrics (see PPO.update).
 
-    advantage, returns: [T, N]; permutation: int64 [epochs, T * N], the order of rows in each epoch. Every minibatch has
-    the same shape; masked rows in it have weight 0.
+    permutation: int64 [epochs, T * N], the order of rows in each epoch. Every minibatch has the same shape; masked rows
+    in it have weight 0.
     """
     rows, unit = policy.rows, policy.sequence_length
-    valid = rows(rollout.valid[: rollout.num_steps])
-    advantage = normalized(rows(advantage), valid) if config.normalize_advantage else rows(advantage)
+    valid, advantage = rows(targets.valid), rows(targets.advantage)
+    if config.normalize_advantage:
+        advantage = normalized(advantage, valid)
     columns = {
         "inputs": policy.inputs(rollout),
         "action": rows(rollout.action),
@@ -107,7 +102,7 @@ def learn(
         "value": rows(rollout.value[: rollout.num_steps]),
         "advantage": advantage,
         "bound": advantage + config.clip * advantage.abs(),
-        "returns": rows(returns),
+        "returns": rows(targets.returns),
         "valid": valid.to(torch.float32),
     }
     number = count(len(valid), config.minibatch_size, unit)

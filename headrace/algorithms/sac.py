@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.actor_q_networks import actor_q
+from headrace.algorithms.actor_q_networks import Networks, actor_q, make_networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
-from headrace.algorithms.off_policy import OffPolicy, make_target, mean_weights, means, split_batches
+from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.flat_parameters import flatten, polyak
+from headrace.policies.flat_parameters import polyak
 
 METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
@@ -32,14 +32,6 @@ class SACConfig(ActorQConfig, OffPolicyConfig):
     target_entropy: float | None = None  # nats, of actions scaled to [-1, 1]; None: -1 for each dimension
 
 
-class Optimizers(NamedTuple):
-    """An optimizer for each part that SAC learns."""
-
-    actor: Adam
-    critics: Adam
-    temperature: Adam  # of the temperature's logarithm, one number
-
-
 class SAC(OffPolicy[SACConfig]):
     """Learns a stochastic policy from a replay buffer, maximising reward and entropy."""
 
@@ -51,12 +43,11 @@ class SAC(OffPolicy[SACConfig]):
     def __init__(self, policy: ActorQ, config: SACConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
-        learned = (policy.actor_parameters(), policy.critic_parameters(), [self.log_temperature])
-        self.adam = Optimizers(*(Adam(part, self.config.learning_rate, 1e-8) for part in learned))
-        self.optimizers = self.adam._asdict()
-        self.target = make_target(policy)
-        self.target_flat = flatten(self.target.critic_parameters())
-        self.buffers = {"target": self.target_flat, "log_temperature": self.adam.temperature.flat}
+        self.networks = networks = make_networks(policy, self.config.learning_rate)
+        self.temperature = Adam([self.log_temperature], self.config.learning_rate, 1e-8)
+        optimizers = (networks.actor_optimizer, networks.critic_optimizer, self.temperature)
+        self.optimizers = dict(zip(("actor", "critics", "temperature"), optimizers, strict=True))
+        self.buffers = {"target": networks.target_critics, "log_temperature": self.temperature.flat}
         self.explore()
 
     @classmethod
@@ -71,25 +62,20 @@ class SAC(OffPolicy[SACConfig]):
         self.policy.random.fill_(self.rows < self.config.learning_starts)
 
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        return learn(self.policy, self.target, self.target_flat, self.adam, batches, random, self.config)
+        return learn(self.networks, self.temperature, batches, random, self.config)
 
 
 @fused("sac.learn", "headrace.bindings.sac_td3_ddpg")
 def learn(
-    policy: ActorQ,
-    target: ActorQ,
-    target_flat: Tensor,
-    optimizers: Optimizers,
-    batches: Batch,
-    random: Tensor,
-    config: SACConfig,
+    networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig
 ) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]; equation numbers are the paper's. Returns the means of METRICS.
 
-    target: a copy of the policy whose encoder and critics, in the buffer target_flat, follow the policy's slowly.
+    temperature_optimizer: that of the temperature's logarithm. The target's encoder and critics follow the policy's.
     random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
     """
-    log_temperature = optimizers.temperature.flat
+    policy, target, actor, critics, _, target_critics = networks
+    log_temperature = temperature_optimizer.flat
     target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
     rows = []
     for batch, draws in zip(split_batches(batches), random, strict=True):
@@ -104,21 +90,20 @@ def learn(
         values = policy.critics(observation, policy.normalize_action(batch.action))
         critic_loss = 0.5 * ((values - td_target).square() @ weight).sum()
         critic_loss.backward()
-        optimizers.critics.step(math.inf)
+        critics.step(math.inf)
 
         observation = observation.detach()  # only the critic loss trains the encoder
         action, log_prob = policy.sample(observation, draws[:, policy.num_draws :])
         actor_loss = (temperature * log_prob - policy.critics(observation, action).amin(0)) @ weight  # eq. 9
         actor_loss.backward(inputs=policy.actor_parameters())
-        optimizers.actor.step(math.inf)
+        actor.step(math.inf)
 
-        entropy_error = (
-            log_prob.detach() + target_entropy
-        ) @ weight  # eq. 18, with log temperature in place of temperature
+        # eq. 18, with log temperature in place of temperature
+        entropy_error = (log_prob.detach() + target_entropy) @ weight
         temperature_loss = -log_temperature * entropy_error
         if config.learn_temperature:
-            optimizers.temperature.gradient.copy_(-entropy_error)
-            optimizers.temperature.step(math.inf)
-        polyak(target_flat, optimizers.critics.flat, config.tau)
+            temperature_optimizer.gradient.copy_(-entropy_error)
+            temperature_optimizer.step(math.inf)
+        polyak(target_critics, critics.flat, config.tau)
         rows.append((actor_loss.detach(), critic_loss.detach(), temperature[0], temperature_loss[0]))
     return means(rows, METRICS)

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
 from headrace.algorithms.minibatches import count, minibatches
-from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
+from headrace.algorithms.on_policy import AnyActorCritic, OnPolicy, Targets, mean_weights, normalized
 from headrace.core.device import known
 from headrace.data.rollout import Rollout
-from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.recurrent import RecurrentActorCritic
 
+Surrogate = Callable[[], tuple[Tensor, Tensor]]  # gives the surrogate objective, and the KL divergence
 MIN_DIVISOR = 1e-30  # so that a gradient of 0 gives a step of 0
 
 
@@ -44,7 +43,7 @@ class TRPO(OnPolicy[TRPOConfig]):
     """
 
     name = "trpo"
-    policy: ActorCritic | RecurrentActorCritic
+    policy: AnyActorCritic
     config = TRPOConfig()
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
@@ -54,9 +53,7 @@ class TRPO(OnPolicy[TRPOConfig]):
         return metrics
 
 
-def learn_actor(
-    policy: ActorCritic | RecurrentActorCritic, rollout: Rollout, advantage: Tensor, config: TRPOConfig
-) -> dict[str, Tensor]:
+def learn_actor(policy: AnyActorCritic, rollout: Rollout, advantage: Tensor, config: TRPOConfig) -> dict[str, Tensor]:
     """Step along the natural gradient of the surrogate, as far as KL and line search allow; appendix C of the paper.
 
     advantage: [T, N]. Gives metrics (see TRPO.update).
@@ -108,11 +105,7 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, step
 
 
 def _line_search(
-    surrogate_and_kl: Callable[[], tuple[Tensor, Tensor]],
-    parameters: Sequence[nn.Parameter],
-    step: Tensor,
-    before: Tensor,
-    config: TRPOConfig,
+    surrogate_and_kl: Surrogate, parameters: Sequence[nn.Parameter], step: Tensor, before: Tensor, config: TRPOConfig
 ) -> dict[str, Tensor]:
     """Take the longest of the shrinking steps that improves the surrogate and keeps the KL bound; else none."""
     start = [p.detach().clone() for p in parameters]
@@ -149,24 +142,19 @@ def _gradient(value: Tensor, parameters: Sequence[nn.Parameter], **options: Any)
 
 
 def learn_critic(
-    policy: ActorCritic | RecurrentActorCritic,
-    optimizer: Adam,
-    rollout: Rollout,
-    returns: Tensor,
-    permutation: Tensor,
-    config: TRPOConfig,
+    policy: AnyActorCritic, optimizer: Adam, rollout: Rollout, returns: Tensor, order: Tensor, config: TRPOConfig
 ) -> Tensor:
     """Fit the values to returns [T, N] in epochs of minibatches; gives the mean loss. The actor stays as it is.
 
-    permutation: int64 [epochs, T * N], the order of rows in each epoch.
+    order: int64 [epochs, T * N], the order of rows in each epoch.
     """
     valid = policy.rows(rollout.valid[: rollout.num_steps]).to(torch.float32)
     columns = {"inputs": policy.inputs(rollout), "returns": policy.rows(returns), "valid": valid}
     unit = policy.sequence_length
     number = count(len(valid), config.minibatch_size, unit)
     losses = []
-    for order in permutation:
-        for batch in minibatches(columns, order, number, unit):
+    for epoch in order:
+        for batch in minibatches(columns, epoch, number, unit):
             weight = batch["valid"] / batch["valid"].sum().clamp(min=1)
             _, value = policy(batch["inputs"])
             loss = (value - batch["returns"]).square() @ weight / policy.value_scale() ** 2

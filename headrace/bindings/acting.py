@@ -74,9 +74,8 @@ class Acting:
 
     def policy_arguments(self, policy: ActorCritic, normalizer: Normalizer) -> PolicyArguments:
         """The policy as kernel arguments."""
-        network, head, offsets, *_ = self.tables
-        scale = value_scale(policy)
-        return PolicyArguments(network.layers, head, offsets, self.parameters, scale, normalizer, self.start)
+        tables = (self.tables.network.layers, self.tables.head, self.tables.offsets)
+        return PolicyArguments(*tables, self.parameters, value_scale(policy), normalizer, self.start)
 
     def column(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A flat column of actions as the first or second of the two columns that the kernels take."""

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.kernels.nn.layer_table import OUTPUT, OUTPUT_GRAD, WEIGHT_GRAD
-from headrace.kernels.nn.layout import (
-    ACTOR,
-    CRITIC,
-    DISCRETE,
-    GAUSSIAN,
-    OBSERVATION,
-    SQUASHED,
-    Head,
-    Layer,
-    Network,
-    Normalizer,
-    ScratchOffsets,
-    network,
-    ranges,
-    rounded,
-)
+from headrace.bindings.bound import place
+from headrace.kernels.nn import layer_table, layout
+from headrace.kernels.nn.layout import Head, Layer, Network, Normalizer, ScratchOffsets, network, ranges, rounded
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.heads import GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import VectorEncoder
 
 _NOTHING = Normalizer(np.empty(0, np.float32), np.empty(0, np.float32), np.float32(np.inf))
+
+
+Encoded: TypeAlias = tuple[np.ndarray, int, Normalizer]  # see encoded()
 
 
 class Compiled(NamedTuple):
@@ -55,7 +44,8 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     components = len(head.sizes) * 64
     actions, entropies = net.scratch, net.scratch + components
     samples = entropies + components
-    outputs = [net.layers[layer, column] for layer in (actor, critic) for column in (OUTPUT, OUTPUT_GRAD)]
+    columns = (layer_table.OUTPUT, layer_table.OUTPUT_GRAD)
+    outputs = (net.layers[layer, column] for layer in (actor, critic) for column in columns)
     offsets = (net.inputs, net.transposed, *outputs, actions, entropies, samples)
     rows = max(5, 1 + policy.num_draws)  # of samples: see ppo_cpu.OLD_LOG_PROB and on; in act_cpu log_prob and noise
     subnetworks = _subnetworks(net, 0 if policy.shared else actor + 1)
@@ -67,12 +57,13 @@ def _subnetworks(net: Network, split: int) -> np.ndarray:
     """One tree for actor and critic, or, where the critic has layers `split` and on for itself, one each."""
     count = len(net.layers)
     if split == 0:
-        return np.array([[0, count, 0, net.gradient, ACTOR | CRITIC]], np.uint64)
-    place = int(net.layers[split, WEIGHT_GRAD])
-    return np.array([[0, split, 0, place, ACTOR], [split, count, place, net.gradient - place, CRITIC]], np.uint64)
+        return np.array([[0, count, 0, net.gradient, layout.ACTOR | layout.CRITIC]], np.uint64)
+    first = int(net.layers[split, layer_table.WEIGHT_GRAD])
+    parts = [[0, split, 0, first, layout.ACTOR], [split, count, first, net.gradient - first, layout.CRITIC]]
+    return np.array(parts, np.uint64)
 
 
-def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int, Normalizer]:
+def encoded(policy: ActorCritic, observation: Any) -> Encoded:
     """What the policy's layers read of R observations: flat, feature-major, the stride of its rows, and what the kernel
     is to do to it first."""
     encoder, normalizer = policy.encoder, _NOTHING
@@ -92,7 +83,7 @@ def encoded(policy: ActorCritic, observation: Any) -> tuple[np.ndarray, int, Nor
 
 
 def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> int:
-    source = OBSERVATION
+    source = layout.OBSERVATION
     norms = mlp.norms or [None] * len(mlp.layers)
     for layer, norm in zip(mlp.layers, norms, strict=True):
         source = _dense(layer, source, policy.activation, layers, flat, norm)
@@ -101,14 +92,10 @@ def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> 
 
 def _dense(layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor, norm: Any = None) -> int:
     outputs, inputs = layer.weight.shape
-    offsets = _place(layer.weight, flat), _place(layer.bias, flat)
-    normed = None if norm is None else (_place(norm.weight, flat), _place(norm.bias, flat))
+    offsets = place(layer.weight, flat), place(layer.bias, flat)
+    normed = None if norm is None else (place(norm.weight, flat), place(norm.bias, flat))
     layers.append(Layer(source, inputs, outputs, *offsets, activation, normed))
     return len(layers) - 1
-
-
-def _place(parameter: Tensor, flat: Tensor) -> int:
-    return (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
 
 
 def _head(head: Any, flat: Tensor) -> tuple[Head, Tensor]:
@@ -116,12 +103,12 @@ def _head(head: Any, flat: Tensor) -> tuple[Head, Tensor]:
     if isinstance(head, GaussianHead):
         spread[0], spread[1] = head.center[:, 0].numpy(), head.half_range[:, 0].numpy()
         sizes, start = [1] * head.num_parameters, [0] * head.num_parameters
-        log_std = _place(head.log_std, flat)
-        kind = SQUASHED if head.squash else GAUSSIAN
+        log_std = place(head.log_std, flat)
+        kind = layout.SQUASHED if head.squash else layout.GAUSSIAN
     else:
         several = isinstance(head, MultiCategoricalHead)
         sizes = head.sizes if several else [head.num_parameters]
         start = head.starts if several else [head.start]
-        kind, log_std = DISCRETE, 0
+        kind, log_std = layout.DISCRETE, 0
     table = Head(kind, np.array(sizes, np.uint64), spread, constants, np.uint64(log_std))
     return table, torch.tensor(start, dtype=torch.float32).unsqueeze(1)

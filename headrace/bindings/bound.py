@@ -37,3 +37,8 @@ class Bound(Generic[Held]):
 
 def _key(depends_on: tuple[object, ...]) -> list[object]:
     return [x.data_ptr() if isinstance(x, Tensor) else x for x in depends_on]
+
+
+def place(parameter: Tensor, flat: Tensor) -> int:
+    """Where a parameter begins in the buffer that it is a view of."""
+    return (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()

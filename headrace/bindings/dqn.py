@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.dqn import DQNConfig
+from headrace.algorithms.dqn import DQNConfig, Networks
 from headrace.bindings import dqn_manual
 from headrace.bindings.bound import Bound
 from headrace.bindings.manual_backward import encode, mean_weights
@@ -40,20 +40,21 @@ class _Learner:
     def __init__(self, policy: QNetwork, slow: Tensor, optimizer: Adam, shape: tuple[int, int], double: bool) -> None:
         (steps, rows), block = shape, int(BLOCK)
         blocks, features, actions = count(rows), policy.encoder.size, policy.out.weight.shape[0]
-        layers = dense([*policy.trunk.layers, policy.out], policy.activation, optimizer.flat)
+        parts = [(x.weight, x.bias) for x in (*policy.trunk.layers, policy.out)]
+        layers = dense(parts, policy.activation, optimizer.flat)
         table, place, _ = stepwise_table(layers, 0, features * block)
         of_now, of_next = (torch.zeros(steps, blocks, features, block) for _ in range(2))
         columns = [torch.zeros(steps, blocks, 1, block) for _ in range(6)]
         self.given, self.found = (of_now, of_next, *columns[:4]), columns[4:]
-        self.numbers, parts = np.zeros(16, np.float32), weight_chunks([table])
+        self.numbers, chunks = np.zeros(16, np.float32), weight_chunks([table])
         self.numbers[3] = optimizer.eps
         fields: Any = (
             *(np.uint64(x) for x in (double, blocks, features, actions)),
-            *(table, parts, weights_of(optimizer, slow)),
+            *(table, chunks, weights_of(optimizer, slow)),
             *(x.view(-1).numpy() for x in self.given),
             *(np.zeros(TOGETHER * blocks * actions * block, np.float32), aligned(optimizer.flat.numel())),
             *(aligned(2 * blocks + WORKERS, place), aligned(WORKERS, gradient_scratch_size([table]))),
-            *(np.zeros(len(parts), np.float32), self.numbers, np.zeros(8, np.int64)),
+            *(np.zeros(len(chunks), np.float32), self.numbers, np.zeros(8, np.int64)),
             *(x.view(-1).numpy() for x in self.found),
         )
         self.kernel_arguments, self.follow = DQNArguments(*fields), torch.zeros(steps)
@@ -84,33 +85,18 @@ class _Learner:
 _learners: Bound[_Learner] = Bound()
 
 
-def serves(
-    policy: QNetwork,
-    target: QNetwork,
-    slow: Tensor,
-    optimizer: Adam,
-    batches: Batch,
-    follow: Tensor,
-    config: DQNConfig,
-) -> bool:
+def serves(networks: Networks, *call: Batch | Tensor | DQNConfig) -> bool:
     """Whether the kernel is the fastest for this policy; where it is not, dqn_manual gives the reason, if any."""
-    if dqn_manual.serves(policy, target, slow, optimizer, batches, follow, config) is not True or policy.dueling:
-        return False
-    return narrow((*policy.hidden, policy.encoder.size))
+    policy = networks.policy
+    known = dqn_manual.serves(networks, *call) is True and not policy.dueling
+    return known and narrow((*policy.hidden, policy.encoder.size))
 
 
 @register("dqn.learn", serves, dqn_manual.DIGEST, dqn_manual.SOURCES)
 @torch.no_grad()
-def learn(
-    policy: QNetwork,
-    target: QNetwork,
-    slow: Tensor,
-    optimizer: Adam,
-    batches: Batch,
-    follow: Tensor,
-    config: DQNConfig,
-) -> tuple[dict[str, Tensor], Tensor]:
+def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.dqn.learn, with the same results within rounding."""
+    policy, _, slow, optimizer = networks
     shape = (batches.reward.shape[0], batches.reward.shape[1])
     depends_on = (optimizer.flat, slow, shape, config.double)
     learner = _learners.get(lambda: _Learner(policy, slow, optimizer, shape, config.double), policy, *depends_on)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.dqn import DQNConfig
+from headrace.algorithms.dqn import DQNConfig, Networks
 from headrace.bindings.bound import Bound
 from headrace.bindings.eligibility import flat_parameters
 from headrace.bindings.manual_backward import ACTIVATIONS, BatchedMLP, dense_parameters, encode, mean_weights
@@ -24,7 +24,7 @@ from headrace.policies.q_network import QNetwork
 
 # Of the plain source that this was written after, and what else that calls. Where a test says that they differ: bring
 # this after the source, see that tests/bindings/test_dqn_manual.py passes, and put the new digest here.
-DIGEST = "bb975406642ff092"
+DIGEST = "cf9d8797c9325665"
 SOURCES = (
     (QNetwork, "forward"),
     (QNetwork, "values"),
@@ -75,17 +75,10 @@ class _Network:
 _networks: Bound[_Network] = Bound()
 
 
-def serves(
-    policy: QNetwork,
-    target: QNetwork,
-    slow: Tensor,
-    optimizer: Adam,
-    batches: Batch,
-    follow: Tensor,
-    config: DQNConfig,
-) -> bool | str:
+def serves(networks: Networks, *call: Batch | Tensor | DQNConfig) -> bool | str:
     """Whether the gradients of this policy are written out here; else the reason."""
-    if follow.device.type != "cpu":
+    policy, _, _, optimizer = networks
+    if optimizer.flat.device.type != "cpu":
         return False
     if type(policy) is not QNetwork or type(optimizer) is not Adam:
         names = f"{type(policy).__name__} and {type(optimizer).__name__}"
@@ -104,16 +97,9 @@ def serves(
 
 @register("dqn.learn", serves, DIGEST, SOURCES)
 @torch.no_grad()
-def learn(
-    policy: QNetwork,
-    target: QNetwork,
-    slow: Tensor,
-    optimizer: Adam,
-    batches: Batch,
-    follow: Tensor,
-    config: DQNConfig,
-) -> tuple[dict[str, Tensor], Tensor]:
+def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.dqn.learn, with the same results within rounding."""
+    policy, target, slow, optimizer = networks
     steps, size = batches.rows.shape
     rows = 2 * size if config.double else size  # with next observations first
     network = _networks.get(lambda: _Network(policy, rows, rows - size), policy, policy.out.weight, rows, size)

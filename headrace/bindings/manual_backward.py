@@ -12,7 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
 from headrace.policies.actor_q import ActorQ
@@ -179,8 +181,11 @@ def inputs(policy: ActorQ, batches: Batch) -> list[Inputs]:
     return [Inputs(*parts) for parts in zip(*split, strict=True)]
 
 
-def why_not(policy: ActorQ, *optimizers: Adam) -> str | None:
-    """The reason why gradients of this policy are not written out here; None where they are."""
+def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig) -> bool | str:
+    """Whether gradients of SAC's, TD3's or DDPG's learning call on these networks are written out; else the reason."""
+    policy, _, *optimizers = (*networks[:4], *(x for x in call if isinstance(x, Adam)))
+    if networks.actor_optimizer.flat.device.type != "cpu":
+        return False
     if policy.activation not in ACTIVATIONS:
         return f"gradients are written out for {' and '.join(ACTIVATIONS)} alone, not for {policy.activation}"
     if any(True for _ in policy.encoder.parameters()):
@@ -189,4 +194,4 @@ def why_not(policy: ActorQ, *optimizers: Adam) -> str | None:
         return f"it is written for ActorQ without layer normalisation, not for this {type(policy).__name__}"
     if any(type(optimizer) is not Adam or optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
         return "it is written for the Adam of this package in float32"
-    return None
+    return True

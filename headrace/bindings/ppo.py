@@ -10,15 +10,16 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
+from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import METRICS, PPOConfig
-from headrace.bindings.actor_critic_layout import compiled, encoded
+from headrace.bindings.actor_critic_layout import Encoded, compiled, encoded
 from headrace.bindings.bound import Bound
 from headrace.bindings.eligibility import flat_parameters, why_not
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.learning.ppo_arguments import DONE, PART, PARTS, STEPS, SUMS, Columns, Loss, PPOArguments
-from headrace.kernels.nn.layout import WORKERS, Normalizer, aligned, rounded
+from headrace.kernels.nn.layout import WORKERS, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -31,7 +32,7 @@ from headrace.policies.networks import MLP, Readout
 # Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
 # bring the kernel after the source, see that tests/bindings/test_ppo_binding.py passes, and put the new digest here.
 _DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian, SquashedGaussian)
-DIGEST = "277b1cd162750a09"
+DIGEST = "8706c8d2acd7fb45"
 SOURCES = (
     *((ActorCritic, "forward"), (Policy, "log_prob_entropy_value"), (Adam, "step"), (Adam, "_adam_step")),
     *((MLP, "forward"), (Readout, "forward")),
@@ -61,25 +62,18 @@ class _Learner:
         self.bound: tuple[Any, ...] = ()  # what the buffers and the call were made for
 
     def learn(
-        self,
-        policy: ActorCritic,
-        optimizer: Adam,
-        rollout: Rollout,
-        advantage: Tensor,
-        returns: Tensor,
-        order: Tensor,
-        config: PPOConfig,
+        self, policy: ActorCritic, optimizer: Adam, rollout: Rollout, targets: Targets, order: Tensor, config: PPOConfig
     ) -> Tensor:
         """Sums over each minibatch, float32 [minibatches, SUMS]."""
         number = count(order.shape[1], config.minibatch_size)
-        observation, stride, normalizer = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
+        seen = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
         columns = (rollout.action, rollout.log_prob, rollout.value, rollout.valid)
-        places = (observation.ctypes.data, *(column.data_ptr() for column in columns))
-        bound = (*places, len(observation), stride, *rollout.reward.shape, *order.shape, number)
+        places = (seen[0].ctypes.data, *(column.data_ptr() for column in columns))
+        bound = (*places, len(seen[0]), seen[1], *rollout.reward.shape, *order.shape, number)
         if self.bound != bound:
-            self._bind(policy, (observation, np.uint64(stride)), normalizer, rollout, order, number, config)
+            self._bind(policy, seen, rollout, order, config)
             self.bound = bound
-        self._take(advantage.contiguous(), returns.contiguous(), config)
+        self._take(targets.advantage.contiguous(), targets.returns.contiguous(), config)
         self.order.copy_(order)
         self.batch[:] = 0
         self.call.put(self.loss_place, self._loss(policy, config))
@@ -88,21 +82,15 @@ class _Learner:
         optimizer.steps += int(self.batch[STEPS])
         return self.sums[: self.batch[DONE]]
 
-    def _bind(
-        self,
-        policy: ActorCritic,
-        observation: tuple[np.ndarray, np.uint64],
-        normalizer: Normalizer,
-        rollout: Rollout,
-        order: Tensor,
-        number: int,
-        config: PPOConfig,
-    ) -> None:
+    def _bind(self, policy: ActorCritic, seen: Encoded, rollout: Rollout, order: Tensor, config: PPOConfig) -> None:
         """Make buffers for the columns and minibatches of a rollout, and the calls that work on them."""
         tables, steps, rows = self.tables, rollout.num_steps, rollout.reward.numel()
         rest = torch.zeros(len(Columns._fields) - 3, rows)
-        columns = Columns(*observation, np.zeros((len(tables.start), rows), np.float32), *rest.numpy())
+        observation, stride, normalizer = seen
+        action = np.zeros((len(tables.start), rows), np.float32)
+        columns = Columns(observation, np.uint64(stride), action, *rest.numpy())
         self.order = torch.zeros(order.shape, dtype=torch.int64)
+        number = count(order.shape[1], config.minibatch_size)
         self.sums = torch.zeros(len(order) * number, SUMS)
         kernel_arguments = PPOArguments(
             *(tables.network.layers, tables.subnetworks, tables.ranges, tables.head, tables.offsets),
@@ -114,8 +102,8 @@ class _Learner:
         self.call = Call(entry("learning.ppo", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss_place, self.settings_place = self.call.slot(2, PPOArguments._fields.index("loss")), self.call.slot(4)
 
-        action = flatten(rollout.action).view(rows, -1).t().reshape(-1).numpy()
-        chosen = (action, NO_NUMBER) if action.dtype == np.int32 else (NO_CHOICE, action)
+        taken = flatten(rollout.action).view(rows, -1).t().reshape(-1).numpy()
+        chosen = (taken, NO_NUMBER) if taken.dtype == np.int32 else (NO_CHOICE, taken)
         collected = (rollout.log_prob, rollout.value[:steps], rollout.valid[:steps])
         raw = (
             (*chosen, np.uint64(rows)),
@@ -157,15 +145,7 @@ class _Learner:
 _learners: Bound[_Learner] = Bound()
 
 
-def serves(
-    policy: Policy,
-    optimizer: Adam,
-    rollout: Rollout,
-    advantage: Tensor,
-    returns: Tensor,
-    permutation: Tensor,
-    config: PPOConfig,
-) -> bool | str:
+def serves(policy: Policy, optimizer: Adam, rollout: Rollout, *call: Targets | Tensor | PPOConfig) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
     if rollout.device.type != "cpu":
         return False
@@ -180,17 +160,11 @@ def serves(
 @register("ppo.learn", serves, DIGEST, SOURCES)
 @torch.no_grad()
 def learn(
-    policy: ActorCritic,
-    optimizer: Adam,
-    rollout: Rollout,
-    advantage: Tensor,
-    returns: Tensor,
-    permutation: Tensor,
-    config: PPOConfig,
+    policy: ActorCritic, optimizer: Adam, rollout: Rollout, targets: Targets, permutation: Tensor, config: PPOConfig
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
     learner = _learners.get(lambda: _Learner(policy, optimizer), policy, optimizer.flat)
-    sums = learner.learn(policy, optimizer, rollout, advantage, returns, permutation, config)
+    sums = learner.learn(policy, optimizer, rollout, targets, permutation, config)
     return _metrics(sums, count(permutation.shape[1], config.minibatch_size), config)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor
 from torch.nn.functional import pad
 
 from headrace.algorithms.adam import Adam
+from headrace.bindings.bound import place
 from headrace.kernels.learning.off_policy_arguments import Weights
 from headrace.kernels.nn.layout import BLOCK, aligned
 from headrace.kernels.nn.stepwise_layout import DenseLayer
@@ -36,18 +36,17 @@ def lay(target: Tensor, column: Tensor) -> None:
     target.copy_(column.reshape(steps, target.shape[1], int(BLOCK), -1).transpose(2, 3))
 
 
-def place(parameter: Tensor, flat: Tensor) -> int:
-    """Where a parameter begins in the buffer that it is a view of."""
-    return (parameter.data_ptr() - flat.data_ptr()) // 4
-
-
-def dense(layers: Sequence[Any], activation: str, flat: Tensor) -> list[DenseLayer]:
-    """Linear layers one after another, of which the last has no activation."""
-    names = [activation] * (len(layers) - 1) + ["identity"]
-    return [
-        DenseLayer(x.weight.shape[1], x.weight.shape[0], place(x.weight, flat), place(x.bias, flat), False, name)
-        for x, name in zip(layers, names, strict=True)
-    ]
+def dense(
+    parts: Sequence[tuple[Tensor, Tensor]], activation: str, flat: Tensor, inputs_first: bool = False
+) -> list[DenseLayer]:
+    """Linear layers (weight, bias) one after another, of which the last has no activation. Weights are [outputs,
+    inputs], or (inputs_first) [inputs, outputs]."""
+    layers = []
+    for number, (weight, bias) in enumerate(parts, 1):
+        inputs, outputs = weight.shape if inputs_first else reversed(weight.shape)
+        name = activation if number < len(parts) else "identity"
+        layers.append(DenseLayer(inputs, outputs, place(weight, flat), place(bias, flat), inputs_first, name))
+    return layers
 
 
 def weights(optimizer: Adam, target: Tensor, words: int = 0) -> Weights:

@@ -27,19 +27,13 @@ def _serves(reward: Tensor, value: Tensor, next_value: Tensor, *rest: Any, **nam
 
 @register("returns.gae", _serves)
 def gae(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float,
-    gae_lambda: float,
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, mix: float
 ) -> Tensor:
     """headrace.core.returns.gae of float32 columns on the CPU: the same operations in the same order, the same bits."""
     advantage = torch.empty(reward.shape)
     columns = (reward, value, next_value, terminated, truncated)
     inputs = [x.contiguous().numpy() for x in columns]
-    _gae()(*inputs, advantage.numpy(), float(gamma), float(gae_lambda))
+    _gae()(*inputs, advantage.numpy(), float(gamma), float(mix))
     return advantage
 
 

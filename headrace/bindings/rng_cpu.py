@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.device import Device
 from headrace.core.fused import register
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.runtime import cache
@@ -49,43 +50,27 @@ def to_uniform(word):
 
 
 def _serves(
-    seed: int,
-    purpose: int,
-    first_step: int | Tensor,
-    num_steps: int,
-    num_envs: int,
-    num_draws: int,
-    device: torch.device | str,
-    first_env: int = 0,
+    seed: int, purpose: int, first: int | Tensor, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> bool:
-    counted = num_steps > 0 and num_draws > 0 and not isinstance(first_step, Tensor)
-    return counted and torch.device(device).type == "cpu"
+    return steps > 0 and draws > 0 and not isinstance(first, Tensor) and torch.device(device).type == "cpu"
 
 
 @register("rng.uniform", _serves)
 def uniform(
-    seed: int,
-    purpose: int,
-    first_step: int,
-    num_steps: int,
-    num_envs: int,
-    num_draws: int,
-    device: torch.device | str,
-    first_env: int = 0,
+    seed: int, purpose: int, first: int, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> Tensor:
-    """headrace.core.rng.uniform on the CPU. Where num_draws is not 4 k or 4 k + 1, words up to the next 4 k are
-    made."""
-    alone = num_draws % 4 == 1
-    blocks = num_draws // 4 if alone else (num_draws + 3) // 4
-    draws = torch.empty(num_steps, 4 * blocks + alone, num_envs)
-    out = draws.numpy()
-    numbers = (seed & 0xFFFFFFFF, purpose, first_step >> 32, first_step & 0xFFFFFFFF, first_env)
+    """headrace.core.rng.uniform on the CPU. Where `draws` is not 4 k or 4 k + 1, words up to the next 4 k are made."""
+    alone = draws % 4 == 1
+    blocks = draws // 4 if alone else (draws + 3) // 4
+    drawn = torch.empty(steps, 4 * blocks + alone, envs)
+    out = drawn.numpy()
+    numbers = (seed & 0xFFFFFFFF, purpose, first >> 32, first & 0xFFFFFFFF, first_env)
     words = tuple(np.uint32(number) for number in numbers)
     if blocks:
         _entry("fill_blocks")(out, blocks, *words)
     if alone:
         _entry("fill_last")(out, blocks, *words)
-    return draws[:, :num_draws].transpose(1, 2)
+    return drawn[:, :draws].transpose(1, 2)
 
 
 @functools.cache

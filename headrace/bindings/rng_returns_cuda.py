@@ -10,21 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.core.device import Device
 from headrace.core.fused import register
 from headrace.kernels.targets.cuda import random_and_gae
 
 
 def _draws(
-    seed: int,
-    purpose: int,
-    first_step: int | Tensor,
-    num_steps: int,
-    num_envs: int,
-    num_draws: int,
-    device: torch.device | str,
-    first_env: int = 0,
+    seed: int, purpose: int, first: int | Tensor, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> bool:
-    return torch.device(device).type == "cuda" and num_steps * num_envs * num_draws > 0
+    return torch.device(device).type == "cuda" and steps * envs * draws > 0
 
 
 def _columns(reward: Tensor, *rest: Any) -> bool:

@@ -43,15 +43,9 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        projected: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        rnn: RNNCell,
-        memory: Tensor,
-        valid: Tensor,
-        burn_in: int,
+        ctx: Any, projected: Tensor, weight: Tensor, bias: Tensor, rnn: RNNCell, rest: tuple[Tensor, Tensor, int]
     ) -> Tensor:
+        memory, valid, _ = rest
         copies, steps, envs, _ = projected.shape
         size, lstm = rnn.size, rnn.kind == "lstm"
         gate, output = torch.empty(projected.shape), torch.empty(copies, steps, envs, size)
@@ -65,7 +59,7 @@ class _Recurrence(torch.autograd.Function):
         shape = (np.uint64(number) for number in (copies, steps, envs, size, GATES[rnn.kind]))
         parts: Any = (*shape, *given, *map(_flat, (gate, before, cell, extra, output)))
         ctx.arguments = RNNArguments(*parts)
-        ctx.before, ctx.rnn, ctx.plain = before, rnn, (memory, valid, burn_in)
+        ctx.before, ctx.rnn, ctx.rest = before, rnn, rest
         ctx.save_for_backward(projected, weight, bias)
         _run("forward", ctx.arguments)
         return output
@@ -73,16 +67,16 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         projected, weight, bias = ctx.saved_tensors
-        nothing = (None,) * 4
+        nothing = (None,) * 2
         if torch.is_grad_enabled():  # second derivatives: by torch, through the plain steps
-            outputs = RNNCell.recur.plain(ctx.rnn, projected, *ctx.plain)  # type: ignore[attr-defined]
+            outputs = RNNCell.recur.plain(ctx.rnn, projected, *ctx.rest)  # type: ignore[attr-defined]
             return *torch.autograd.grad(outputs, (projected, weight, bias), gradient, create_graph=True), *nothing
         arguments, lstm = ctx.arguments, ctx.rnn.kind == "lstm"
         gate = torch.empty_like(projected)
         hidden = gate if lstm else torch.empty_like(projected)
         carried = torch.zeros(2, *projected.shape[:1], projected.shape[2], ctx.rnn.size)
         gradients = RNNGradients(
-            np.uint64(ctx.plain[2]),
+            np.uint64(ctx.rest[2]),
             _flat(weight.transpose(1, 2)),
             *(_flat(gradient), _flat(gate), _NONE if lstm else _flat(hidden)),
             *map(_flat, carried),
@@ -106,4 +100,4 @@ def serves(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_
 def recur(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
     """headrace.policies.rnn.RNNCell.recur, with the same outputs and gradients within rounding."""
     weights = (rnn.weight_hidden, rnn.bias_hidden)
-    return _Recurrence.apply(projected, *weights, rnn, memory, valid, burn_in)  # type: ignore[no-any-return]
+    return _Recurrence.apply(projected, *weights, rnn, (memory, valid, burn_in))  # type: ignore[no-any-return]

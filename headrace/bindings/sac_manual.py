@@ -7,11 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import means
-from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
+from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.bindings.bound import Bound
-from headrace.bindings.manual_backward import Inputs, actor_mlp, critic_mlp, inputs, why_not
+from headrace.bindings.manual_backward import Inputs, actor_mlp, critic_mlp, inputs, serves
 from headrace.core.fused import Methods, register
 from headrace.data.replay import Batch
 from headrace.policies import squashed_gaussian
@@ -21,7 +22,7 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "27abd30bc2517a5c"
+DIGEST = "6c67d742277c7e88"
 SOURCES: Methods = (
     *((ActorQ, name) for name in ("sample", "_normal", "actor_output", "normalize_action")),
     *((squashed_gaussian, name) for name in ("sample", "split")),
@@ -97,53 +98,33 @@ def target_entropy(policy: ActorQ, config: SACConfig) -> float:
     return float(-policy.action_size if config.target_entropy is None else config.target_entropy)
 
 
-def serves(
-    policy: ActorQ,
-    target: ActorQ,
-    target_flat: Tensor,
-    optimizers: Optimizers,
-    batches: Batch,
-    random: Tensor,
-    config: SACConfig,
-) -> bool | str:
-    """Whether gradients of this policy are written out; else the reason."""
-    if random.device.type != "cpu":
-        return False
-    return why_not(policy, *optimizers) or True
-
-
 @register("sac.learn", serves, DIGEST, SOURCES)
 @torch.no_grad()
 def learn(
-    policy: ActorQ,
-    target: ActorQ,
-    target_flat: Tensor,
-    optimizers: Optimizers,
-    batches: Batch,
-    random: Tensor,
-    config: SACConfig,
+    networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
+    policy, target, actor, critics, _, target_critics = networks
     rows = random.shape[1]
-    learner = _learners.get(lambda: _Learner(policy, target, rows), policy, optimizers.critics.flat, rows)
-    entropy, log_temperature, losses = target_entropy(policy, config), optimizers.temperature.flat, []
+    learner = _learners.get(lambda: _Learner(policy, target, rows), policy, critics.flat, rows)
+    entropy, log_temperature, losses = target_entropy(policy, config), temperature_optimizer.flat, []
     normal = normals(policy, random)
     constants = -0.5 * normal.square() - (0.5 * math.log(2 * math.pi) + 2 * math.log(2))
     for batch, draws, constant in zip(inputs(policy, batches), normal.unbind(), constants.unbind(), strict=True):
         temperature = log_temperature.exp()
         action, log_prob, spread, free = learner.sample(batch, draws, constant)
         critic_loss = learner.critic_backward(batch, log_prob[:rows], temperature)
-        optimizers.critics.step_unclipped()
+        critics.step_unclipped()
         action, log_prob = action[rows:], log_prob[rows:]
         actor_loss = learner.actor_backward(batch, action, log_prob, spread, free, temperature)
-        optimizers.actor.step_unclipped()
+        actor.step_unclipped()
         entropy_error = torch.dot((log_prob + entropy).view(-1), batch.weight.view(-1))
         temperature_loss = -log_temperature * entropy_error
         if config.learn_temperature:
-            optimizers.temperature.gradient.copy_(-entropy_error)
-            optimizers.temperature.step_unclipped()
-        polyak(target_flat, optimizers.critics.flat, config.tau)
+            temperature_optimizer.gradient.copy_(-entropy_error)
+            temperature_optimizer.step_unclipped()
+        polyak(target_critics, critics.flat, config.tau)
         losses.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
-    for optimizer in optimizers:
+    for optimizer in (actor, critics, temperature_optimizer):
         optimizer.gradient.zero_()
     return means(losses, METRICS)

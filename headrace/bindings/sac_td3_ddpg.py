@@ -14,14 +14,14 @@ from torch import Tensor
 
 from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.algorithms.ddpg import DDPGConfig
-from headrace.algorithms.sac import METRICS, Optimizers, SACConfig
+from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.algorithms.td3 import TD3Config
-from headrace.bindings import sac_manual, td3_manual
+from headrace.bindings import manual_backward, sac_manual, td3_manual
 from headrace.bindings.bound import Bound
-from headrace.bindings.manual_backward import encode, mean_weights, why_not
+from headrace.bindings.manual_backward import encode, mean_weights
 from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
-from headrace.bindings.replay_batches import place as place_of
 from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
@@ -29,12 +29,11 @@ from headrace.data.replay import Batch
 from headrace.kernels.learning import off_policy_arguments as slots
 from headrace.kernels.learning.off_policy_arguments import Batches, OffPolicyArguments, Settings, Weights
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
-from headrace.kernels.nn.stepwise_layout import DenseLayer, gradient_scratch_size, stepwise_table, weight_chunks
+from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.critics import Critics
 
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
 _NO_TEMPERATURE = Weights(*np.zeros((6, 1), np.float32))
@@ -49,11 +48,14 @@ class _Learner:
         steps, rows = shape
         self.steps, self.rows, self.blocks = steps, rows, count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
-        layers = dense([*policy.actor.layers, policy.actor_out], policy.activation, actor.flat)
+        parts = [(x.weight, x.bias) for x in (*policy.actor.layers, policy.actor_out)]
+        layers = dense(parts, policy.activation, actor.flat)
         own, place, actor_words = stepwise_table(layers, 0, (features + actions) * block, 0, self.blocks)
         tables, words = [], 0
         for c in range(policy.critics.number):
-            layers = _critic(policy.critics, c, policy.activation, critics.flat)
+            pairs = zip(policy.critics.weights, policy.critics.biases, strict=True)
+            parts = [(weight[c], bias[c]) for weight, bias in pairs]
+            layers = dense(parts, policy.activation, critics.flat, inputs_first=True)
             table, place, words = stepwise_table(layers, 0, place, words, self.blocks)
             tables.append(table)
         self.given: Any = [
@@ -61,7 +63,6 @@ class _Learner:
             *(torch.zeros(steps, self.blocks, 1, block) for _ in range(3)),
             torch.zeros(steps, 2 * self.blocks, actions, block),
         ]
-        parts = len(tables) * self.blocks + self.blocks
         self.numbers = np.zeros(16, np.float32)
         self.numbers[int(slots.ACTOR_EPS)], self.numbers[int(slots.CRITICS_EPS)] = actor.eps, critics.eps
         tiled = actor_words + words > 0
@@ -73,7 +74,7 @@ class _Learner:
             Batches(*(x.view(-1).numpy() for x in self.given)),
             aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block),
             aligned(WORKERS, gradient_scratch_size([own, *tables])),
-            *(np.zeros((parts, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
+            *(np.zeros(((len(tables) + 1) * self.blocks, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )
         self.kernel_arguments = OffPolicyArguments(*fields)
         self.metrics = torch.zeros(steps, slots.METRICS)
@@ -106,15 +107,6 @@ class _Learner:
             lay(random[:, half * self.blocks : (half + 1) * self.blocks], part)
 
 
-def _critic(critics: Critics, c: int, activation: str, flat: Tensor) -> list[DenseLayer]:
-    parts: Any = [(weight[c], bias[c]) for weight, bias in zip(critics.weights, critics.biases, strict=True)]
-    names = [activation] * (len(parts) - 1) + ["identity"]
-    return [
-        DenseLayer(weight.shape[0], weight.shape[1], place_of(weight, flat), place_of(bias, flat), True, name)
-        for (weight, bias), name in zip(parts, names, strict=True)
-    ]
-
-
 _learners: Bound[_Learner] = Bound()
 
 
@@ -124,48 +116,33 @@ def _learner(policy: ActorQ, actor: Adam, critics: Adam, targets: tuple[Tensor, 
     return _learners.get(lambda: _Learner(policy, actor, critics, targets, shape), policy, *depends_on)
 
 
-def _knows(policy: ActorQ, *optimizers: Adam) -> bool:
-    """Whether the kernel is the best there is for this policy; what else there is says what it does not know."""
+def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig) -> bool:
+    """Whether the kernel is the best there is for these networks; what else there is says what it does not know."""
+    policy = networks.policy
     sizes = (*policy.hidden, policy.encoder.size + policy.action_size)
-    return why_not(policy, *optimizers) is None and narrow(sizes)
+    return manual_backward.serves(networks, *call) is True and narrow(sizes)
 
 
-def sac_serves(
-    policy: ActorQ,
-    target: ActorQ,
-    target_flat: Tensor,
-    optimizers: Optimizers,
-    batches: Batch,
-    random: Tensor,
-    config: SACConfig,
-) -> bool:
-    """Whether the kernel is the best there is."""
-    return random.device.type == "cpu" and _knows(policy, *optimizers)
-
-
-@register("sac.learn", sac_serves, sac_manual.DIGEST, sac_manual.SOURCES)
+@register("sac.learn", serves, sac_manual.DIGEST, sac_manual.SOURCES)
 @torch.no_grad()
 def sac_learn(
-    policy: ActorQ,
-    target: ActorQ,
-    target_flat: Tensor,
-    optimizers: Optimizers,
-    batches: Batch,
-    random: Tensor,
-    config: SACConfig,
+    networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
-    actor, critics, temperature = optimizers
-    learner = _learner(policy, actor, critics, (actor.flat, target_flat), batches)
+    policy, _, actor, critics, _, slow_critics = networks
+    optimizers = (actor, critics, temperature_optimizer)
+    learner = _learner(policy, actor, critics, (actor.flat, slow_critics), batches)
     steps, normal, entropy = len(random), sac_manual.normals(policy, random), sac_manual.target_entropy(policy, config)
     counts = (float(x.steps) for x in optimizers)
     rates = (float(x.learning_rate) for x in optimizers)
-    numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature.eps))
+    numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature_optimizer.eps))
     settings = Settings(1, 0, float(config.tau), *numbers)
-    found = learner.learn(policy, batches, normal, settings, weights_of(temperature, temperature.flat))
+    found = learner.learn(
+        policy, batches, normal, settings, weights_of(temperature_optimizer, temperature_optimizer.flat)
+    )
     actor.steps += steps
     critics.steps += steps
-    temperature.steps += steps if config.learn_temperature else 0
+    temperature_optimizer.steps += steps if config.learn_temperature else 0
     return dict(zip(METRICS, found.mean(0), strict=True))
 
 
@@ -184,12 +161,7 @@ def _follow(
     return dict(zip(METRICS[:2], found.mean(0)[:2], strict=True))
 
 
-def td3_serves(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> bool:
-    """Whether the kernel is the best there is."""
-    return random.device.type == "cpu" and _knows(networks.policy, networks.actor_optimizer, networks.critic_optimizer)
-
-
-@register("td3.learn", td3_serves, td3_manual.TD3_DIGEST, td3_manual.SOURCES)
+@register("td3.learn", serves, td3_manual.TD3_DIGEST, td3_manual.SOURCES)
 @torch.no_grad()
 def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
@@ -197,14 +169,7 @@ def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, co
     return _follow(networks, batches, smoothing, since, config.policy_delay, config.tau)
 
 
-def ddpg_serves(networks: Networks, batches: Batch, config: DDPGConfig) -> bool:
-    """Whether the kernel is the best there is."""
-    return batches.reward.device.type == "cpu" and _knows(
-        networks.policy, networks.actor_optimizer, networks.critic_optimizer
-    )
-
-
-@register("ddpg.learn", ddpg_serves, td3_manual.DDPG_DIGEST, td3_manual.SOURCES)
+@register("ddpg.learn", serves, td3_manual.DDPG_DIGEST, td3_manual.SOURCES)
 @torch.no_grad()
 def ddpg_learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""

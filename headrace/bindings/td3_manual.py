@@ -13,7 +13,7 @@ from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.td3 import METRICS, TD3Config
 from headrace.bindings.bound import Bound
-from headrace.bindings.manual_backward import Inputs, actor_mlp, critic_mlp, inputs, why_not
+from headrace.bindings.manual_backward import Inputs, actor_mlp, critic_mlp, inputs, serves
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.policies.actor_q import ActorQ
@@ -22,7 +22,7 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-TD3_DIGEST, DDPG_DIGEST = "5d48f2c20a889005", "9512eee17702a71d"
+TD3_DIGEST, DDPG_DIGEST = "751eb2869ff3e59a", "5f92dbfba8bddb22"
 SOURCES = (
     *((ActorQ, name) for name in ("best_action", "actor_output", "normalize_action")),
     *((Critics, "forward"), (Adam, "step"), (Adam, "_adam_step")),
@@ -95,12 +95,7 @@ def target_smoothing(policy: ActorQ, random: Tensor, config: TD3Config) -> Tenso
     return normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
 
 
-def td3_serves(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> bool | str:
-    """Whether gradients of this policy are written out; else the reason."""
-    return ddpg_serves(networks, batches, config)
-
-
-@register("td3.learn", td3_serves, TD3_DIGEST, SOURCES)
+@register("td3.learn", serves, TD3_DIGEST, SOURCES)
 @torch.no_grad()
 def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
@@ -108,14 +103,7 @@ def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, co
     return _learn(networks, batches, smoothing, since, config.policy_delay, config.tau)
 
 
-def ddpg_serves(networks: Networks, batches: Batch, config: DDPGConfig | TD3Config) -> bool | str:
-    """Whether gradients of this policy are written out; else the reason."""
-    if batches.reward.device.type != "cpu":
-        return False
-    return why_not(networks.policy, networks.actor_optimizer, networks.critic_optimizer) or True
-
-
-@register("ddpg.learn", ddpg_serves, DDPG_DIGEST, SOURCES)
+@register("ddpg.learn", serves, DDPG_DIGEST, SOURCES)
 @torch.no_grad()
 def ddpg_learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""

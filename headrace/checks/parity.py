@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms import ppo
+from headrace.algorithms.on_policy import Targets
 from headrace.core import fused, rng
 from headrace.core.packages import installed
 from headrace.core.returns import gae
@@ -179,15 +180,16 @@ def _actions(device: torch.device) -> Deviation:
 def _learning(device: torch.device) -> Deviation:
     policy, rollout = _collected()
     source = torch.Generator().manual_seed(1)
-    advantage, returns = (torch.randn(rollout.reward.shape, generator=source) for _ in range(2))
+    made_up = (torch.randn(rollout.reward.shape, generator=source) for _ in range(2))
+    targets = Targets(next(made_up), next(made_up), rollout.valid[:-1])
     config = ppo.PPOConfig(num_steps=rollout.num_steps, epochs=2, minibatch_size=512)
-    order = torch.stack([torch.randperm(advantage.numel(), generator=source) for _ in range(2)])
+    order = torch.stack([torch.randperm(rollout.reward.numel(), generator=source) for _ in range(2)])
     ours = ppo.PPO(deepcopy(policy).to(device), config)
     theirs = ppo.PPO(policy, config)
     with fused.plain_only():
-        ppo.learn(policy, theirs.optimizer, rollout, advantage, returns, order, config)
-    inputs = (rollout.to(device), advantage.to(device), returns.to(device), order.to(device))
-    ppo.learn(ours.policy, ours.optimizer, *inputs, config)
+        ppo.learn(policy, theirs.optimizer, rollout, targets, order, config)
+    moved = Targets(*(column.to(device) for column in targets))
+    ppo.learn(ours.policy, ours.optimizer, rollout.to(device), moved, order.to(device), config)
     return _difference("weights", ours.optimizer.flat, theirs.optimizer.flat, 1e-4)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
 
 from headrace.core.cores import cores
+
+Device: TypeAlias = torch.device | str  # as users give it
 
 
 @contextmanager

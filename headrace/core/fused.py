@@ -53,6 +53,10 @@ def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
         @functools.wraps(plain)
         def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
+            if kwargs:  # kernels take arguments by position
+                given = inspect.signature(plain).bind(*args, **kwargs)
+                given.apply_defaults()
+                return dispatch(*given.args)  # type: ignore[call-arg]
             return (serving(*args, **kwargs) or plain)(*args, **kwargs)
 
         def serving(*args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:

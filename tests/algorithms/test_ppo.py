@@ -10,6 +10,7 @@ from helpers.corridor import Corridor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
+from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig, learn, ppo_loss
 from headrace.core import fused
 from headrace.data.rollout import Rollout
@@ -328,7 +329,14 @@ def test_learning_takes_any_policy():
     _, rollout = prepared(SMALL)
     before = ppo.optimizer.flat.clone()
     permutation = ppo.permutation(rollout, ppo.config.epochs)
-    learn(ppo.policy, ppo.optimizer, rollout, rollout.reward, rollout.reward, permutation, SMALL)
+    learn(
+        ppo.policy,
+        ppo.optimizer,
+        rollout,
+        Targets(rollout.reward, rollout.reward, rollout.valid[:-1]),
+        permutation,
+        SMALL,
+    )
     assert not torch.equal(ppo.optimizer.flat, before)
     assert torch.equal(permutation, ppo.permutation(rollout, ppo.config.epochs))
     assert permutation.sort(1).values.equal(torch.arange(8 * 16).expand(2, -1))

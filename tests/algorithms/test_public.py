@@ -26,11 +26,11 @@ def test_sac_in_a_loop_of_ones_own_is_fused():
     sac = hr.SAC(policy, hr.SACConfig(num_steps=40, learning_starts=10, batch_size=8, gradient_steps=1))
     rollout = collected(sac)
     sac.prepare(rollout)
-    before = sac.adam.actor.flat.clone()
+    before = sac.networks.actor_optimizer.flat.clone()
     sac.update(rollout, 0.0)
-    assert not torch.equal(before, sac.adam.actor.flat)
+    assert not torch.equal(before, sac.networks.actor_optimizer.flat)
     random = torch.rand(3, 16, sac.num_draws())
-    assert kernel_of(module.learn, policy, sac.target, sac.target_flat, sac.adam, made_up(), random, sac.config)
+    assert kernel_of(module.learn, sac.networks, sac.temperature, made_up(), random, sac.config)
 
 
 @pytest.mark.parametrize("kind", [hr.A2C, hr.Reinforce])

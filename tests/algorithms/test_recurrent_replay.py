@@ -140,7 +140,7 @@ def test_dqns_gradient_steps_equal_an_independent_calculation(recurrent):
         follow(slow_layers, layers, 0.3)
         follow_cell(slow_cell, cell, 0.3)
     share = torch.full((2,), 0.3)
-    metrics, _ = dqn_module.learn.plain(dqn.policy, dqn.target, dqn.target_flat, dqn.optimizer, batches, share, config)
+    metrics, _ = dqn_module.learn.plain(dqn.networks, batches, share, config)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
     same_cells(cell_of(dqn.policy.encoder.rnn), cell, 2e-5)
     same_cells(cell_of(dqn.target.encoder.rnn), slow_cell, 2e-5)
@@ -191,7 +191,7 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
         for slow, fast in zip(targets, critics, strict=True):
             follow(slow, fast, 0.2)
         follow_cell(slow_cell, cell, 0.2)
-    sac_module.learn.plain(sac.policy, sac.target, sac.target_flat, sac.adam, batches, random, config)
+    sac_module.learn.plain(sac.networks, sac.temperature, batches, random, config)
     same_layers(actor_layers(sac.policy), actor, 2e-5)
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs, 2e-5)

@@ -46,12 +46,12 @@ def build(config=SMALL, seed=0):
     sac = SAC.build(config, OBSERVATIONS, ACTIONS, seed, "cpu")
     with torch.no_grad():  # an actor whose outputs vary, and targets that are not the critics
         sac.policy.actor_out.weight.mul_(50)
-        sac.target_flat += 0.02
+        sac.networks.target_critics += 0.02
     return sac
 
 
 def steps(sac, batches, random):
-    return learn.plain(sac.policy, sac.target, sac.target_flat, sac.adam, batches, random, sac.config)
+    return learn.plain(sac.networks, sac.temperature, batches, random, sac.config)
 
 
 def drawn(layers, observation, random):
@@ -167,8 +167,8 @@ def test_rehearsing_leaves_no_trace_and_a_saved_state_goes_on_bit_for_bit():
     other.load_state_dict(sac.state_dict())
     ends = [algorithm.update(collected(sac, seed=2), 0.0) for algorithm in (sac, other)]
     assert ends[0] == ends[1]
-    assert torch.equal(sac.adam.critics.flat, other.adam.critics.flat) and torch.equal(
-        sac.target_flat, other.target_flat
+    assert torch.equal(sac.networks.critic_optimizer.flat, other.networks.critic_optimizer.flat) and torch.equal(
+        sac.networks.target_critics, other.networks.target_critics
     )
 
 

@@ -51,11 +51,18 @@ def test_it_learns_what_the_plain_call_learns(activation, double, dueling, hidde
         dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(5, start=2), 3, "cpu")
         dqn.policy.encoder.update_statistics(deepcopy(batch.observation[0]) * 3 + 1, torch.ones(SIZE).bool())
         follow = torch.tensor([tau if step % interval == 0 else 0.0 for step in range(1, STEPS + 1)])
-        arguments = (dqn.policy, dqn.target, dqn.target_flat, dqn.optimizer, batch, follow, config)
+        arguments = (dqn.networks, batch, follow, config)
         assert dqn_cpu.serves(*arguments) is True and q_cpu.serves(*arguments) is not dueling
         metrics, error = call(*arguments)
         results.append(
-            (dqn.optimizer.flat, dqn.target_flat, error, metrics["loss"], metrics["q_value"], dqn.optimizer.steps)
+            (
+                dqn.networks.optimizer.flat,
+                dqn.networks.target_flat,
+                error,
+                metrics["loss"],
+                metrics["q_value"],
+                dqn.networks.optimizer.steps,
+            )
         )
     for found in results[1:]:
         for plain, fast in zip(results[0], found, strict=True):
@@ -71,7 +78,7 @@ def test_what_it_was_not_written_for_goes_to_the_plain_call():
     ):
         config = DQNConfig(hidden=(4,), **settings)
         dqn = DQN.build(config, *spaces, 0, "cpu")
-        answer = dqn_cpu.serves(dqn.policy, dqn.target, dqn.target_flat, dqn.optimizer, None, torch.zeros(1), config)
+        answer = dqn_cpu.serves(dqn.networks, None, torch.zeros(1), config)
         assert reason in answer
 
 

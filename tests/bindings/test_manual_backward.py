@@ -154,9 +154,9 @@ def test_a_policy_whose_parameters_moved_is_learned_anew():
     first = build("sac")
     learned(first, 1)
     second = SAC(first.policy, replace(first.config), 0)
-    before = second.adam.critics.flat.clone()
+    before = second.networks.critic_optimizer.flat.clone()
     learned(second, 1)
-    assert not torch.equal(second.adam.critics.flat, before)
+    assert not torch.equal(second.networks.critic_optimizer.flat, before)
 
 
 def test_the_plain_sources_are_those_they_were_written_after():

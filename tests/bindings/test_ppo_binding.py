@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.algorithms import ppo
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.bindings import ppo as binding
 from headrace.core import fused
@@ -122,10 +123,11 @@ def test_one_step_of_any_architecture(hidden, activation, layer_norm, shared, di
     plain, rows = copied(learner), rollout.num_steps * rollout.num_envs
     config, before = dataclasses.replace(learner.config, minibatch_size=rows), learner.optimizer.flat.clone()
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).unsqueeze(0)
-    advantage, returns = torch.randn(2, *rollout.reward.shape, generator=torch.Generator().manual_seed(seed))
+    made_up = torch.randn(2, *rollout.reward.shape, generator=torch.Generator().manual_seed(seed))
+    targets = Targets(*made_up, rollout.valid[:-1])
     for each in (learner, plain):
         function = ppo.learn if each is learner else ppo.learn.plain
-        function(each.policy, each.optimizer, rollout, advantage, returns, order, config)
+        function(each.policy, each.optimizer, rollout, targets, order, config)
     assert learner.optimizer.steps == plain.optimizer.steps == 1
     assert not torch.equal(plain.optimizer.flat, before)
     difference = (learner.optimizer.flat - plain.optimizer.flat).abs().max()
@@ -208,13 +210,13 @@ def learn_more(learner):
 def test_what_it_does_not_know_runs_plain_and_says_so(change, reason):
     learner, rollout = prepared(VECTOR, Discrete(3), {})
     change(learner)
-    answer = binding.serves(learner.policy, learner.optimizer, rollout, None, None, None, None)
+    answer = binding.serves(learner.policy, learner.optimizer, rollout, None, None, None)
     assert isinstance(answer, str) and reason in answer
 
 
 def test_wide_layers_are_left_to_torch():
     learner, rollout = prepared(VECTOR, Discrete(3), {"hidden": (2000,)})
-    assert "2000" in binding.serves(learner.policy, learner.optimizer, rollout, None, None, None, None)
+    assert "2000" in binding.serves(learner.policy, learner.optimizer, rollout, None, None, None)
 
 
 def test_a_moved_policy_is_learned_where_it_lies_now():

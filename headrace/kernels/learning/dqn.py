@@ -10,19 +10,11 @@ import math
 import numpy as np
 
 from headrace.kernels.nn import layer_table as col
+from headrace.kernels.nn import stepwise
 from headrace.kernels.nn.adam_step import load_scale, scales, store_scale
 from headrace.kernels.nn.dense import copy
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store
-from headrace.kernels.nn.stepwise import (
-    backward_rows,
-    chunk_gradient,
-    chunk_step,
-    forward,
-    forward_rows,
-    pull_back,
-    transpose_factor,
-)
 from headrace.kernels.nn.stepwise_layout import CHUNK_ROWS
 from headrace.kernels.nn.vector_math import clamp
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
@@ -46,7 +38,7 @@ def _target_values(arguments, part, worker):
     scratch, size = arguments.scratch[_2 * arguments.blocks + worker], arguments.features * BLOCK
     at = U(arguments.task[_FIRST]) * arguments.blocks + part
     copy(scratch, _0, arguments.next_observation, at * size, size)
-    forward(arguments.layers, arguments.weights.target, arguments.weights.packed_target, scratch)
+    stepwise.forward(arguments.layers, arguments.weights.target, arguments.weights.packed_target, scratch)
     values = arguments.actions * BLOCK
     copy(arguments.target_values, part * values, scratch, arguments.layers[-1, col.OUTPUT], values)
 
@@ -57,9 +49,9 @@ def _backward(arguments, part, n):
     chunks = _chunks(arguments.layers[n, col.INPUTS])
     if part < chunks * arguments.blocks:
         scratch, row = arguments.scratch[part // chunks], part % chunks * CHUNK_ROWS
-        backward_rows(arguments.layers, n, arguments.weights.parameters, scratch, row)
+        stepwise.backward_rows(arguments.layers, n, arguments.weights.parameters, scratch, row)
     else:
-        transpose_factor(arguments.layers, n, arguments.scratch[part - chunks * arguments.blocks])
+        stepwise.transpose_factor(arguments.layers, n, arguments.scratch[part - chunks * arguments.blocks])
 
 
 @njit(**INNER)
@@ -71,17 +63,19 @@ def _work(part, worker, arguments):
     elif task == FORWARD:
         chunks = _chunks(arguments.layers[n, col.OUTPUTS])
         scratch, row = arguments.scratch[part // chunks], part % chunks * CHUNK_ROWS
-        forward_rows(arguments.layers, n, arguments.weights.parameters, scratch, row)
+        stepwise.forward_rows(arguments.layers, n, arguments.weights.parameters, scratch, row)
     elif task == BACKWARD:
         _backward(arguments, part, n)
     else:
         _, layer, first = arguments.chunks[part]
         if task == WEIGHT_GRADIENT:
             blocks, buffer = arguments.scratch[: arguments.blocks], arguments.gradient_scratch[worker]
-            arguments.sums[part] = chunk_gradient(arguments.layers, layer, first, blocks, buffer, arguments.gradient)
+            arguments.sums[part] = stepwise.chunk_gradient(
+                arguments.layers, layer, first, blocks, buffer, arguments.gradient
+            )
         else:
             scale, eps = load_scale(arguments.numbers, _0), arguments.numbers[_3]
-            chunk_step(arguments.layers, layer, first, arguments.gradient, arguments.weights, scale, eps)
+            stepwise.chunk_step(arguments.layers, layer, first, arguments.gradient, arguments.weights, scale, eps)
 
 
 _run_task, _serve = work_loop(_work)
@@ -149,9 +143,9 @@ def _differentiate(arguments, state, g):
     for back in range(_0, layers):
         layer = layers - _1 - back
         for b in range(_0, arguments.blocks):
-            pull_back(arguments.layers, layer, arguments.scratch[b])
+            stepwise.pull_back(arguments.layers, layer, arguments.scratch[b])
             if layer == _0:
-                transpose_factor(arguments.layers, layer, arguments.scratch[b])
+                stepwise.transpose_factor(arguments.layers, layer, arguments.scratch[b])
         if layer:
             chunks = _chunks(arguments.layers[layer, col.INPUTS])
             _run(arguments, state, BACKWARD, layer, arguments.blocks * (chunks + _1))

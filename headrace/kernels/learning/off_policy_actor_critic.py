@@ -10,31 +10,15 @@ import math
 
 import numpy as np
 
-from headrace.kernels.learning.off_policy_arguments import (
-    ACTOR_EPS,
-    ACTOR_SCALE,
-    ACTOR_TAU,
-    CRITICS_EPS,
-    CRITICS_SCALE,
-    METRICS,
-    TAU,
-    TEMPERATURE,
-)
+from headrace.kernels.learning import off_policy_arguments as slots
 from headrace.kernels.nn import layer_table as col
+from headrace.kernels.nn import stepwise
 from headrace.kernels.nn.adam_step import load_scale, scales, store_scale
 from headrace.kernels.nn.amx import processor_has_tiles
 from headrace.kernels.nn.dense import copy
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.split_bf16 import close_tiles, open_tiles
-from headrace.kernels.nn.stepwise import (
-    adam_with_target,
-    backward,
-    backward_and_step,
-    forward,
-    pack_chunk,
-    prepare_gradient,
-)
 from headrace.kernels.nn.vector_math import clamp, exp, log, tanh
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
@@ -98,7 +82,7 @@ def _smooth(arguments, scratch, normal):
 def _values(arguments, scratch, parameters, packed, critics):
     """Forward passes of the first critics; the outputs of their last layers are the values."""
     for c in range(_0, critics):
-        forward(arguments.critics[c], parameters, packed, scratch)
+        stepwise.forward(arguments.critics[c], parameters, packed, scratch)
 
 
 @njit(**INNER)
@@ -117,10 +101,11 @@ def _td_targets(arguments, b, worker):
     at = U(arguments.task[_BATCH]) * arguments.blocks + b
     batches, size, action_size = arguments.batches, arguments.features * BLOCK, arguments.actions * BLOCK
     copy(scratch, _0, batches.next_observation, at * size, size)
+    weights = arguments.actor_weights
     if arguments.stochastic:
-        forward(arguments.actor, arguments.actor_weights.parameters, arguments.actor_weights.packed, scratch)
+        stepwise.forward(arguments.actor, weights.parameters, weights.packed, scratch)
     else:
-        forward(arguments.actor, arguments.actor_weights.target, arguments.actor_weights.packed_target, scratch)
+        stepwise.forward(arguments.actor, weights.target, weights.packed_target, scratch)
     normal = (U(arguments.task[_BATCH]) * _2 * arguments.blocks + b) * action_size
     _act(arguments, scratch, normal)
     if not arguments.stochastic:
@@ -130,7 +115,7 @@ def _td_targets(arguments, b, worker):
     for i in range(_0, BLOCK, WIDTH):
         value, row = _lowest(arguments, scratch, critics, i), at * BLOCK + i
         if arguments.stochastic:
-            value = value - load(scratch, log_prob + i) * arguments.numbers[TEMPERATURE]
+            value = value - load(scratch, log_prob + i) * arguments.numbers[slots.TEMPERATURE]
         store(own, target + i, fma(load(batches.discount, row), value, load(batches.reward, row)))
     copy(own, _0, batches.observation, at * size, size)  # the inputs of critics and actor
     copy(own, size, batches.action, at * action_size, action_size)
@@ -141,7 +126,7 @@ def _critic_forward_backward(arguments, part):
     """Forward and backward pass of one critic in one block, and its loss, the mean of error^2 (SAC: / 2)."""
     c, b = part // arguments.blocks, part % arguments.blocks
     scratch, layers, weights = arguments.scratch[b], arguments.critics[c], arguments.critic_weights
-    forward(layers, weights.parameters, weights.packed, scratch)
+    stepwise.forward(layers, weights.parameters, weights.packed, scratch)
     output, grad_output, target = layers[-1, col.OUTPUT], layers[-1, col.OUTPUT_GRAD], _rows(arguments)[3]
     loss, row = splat(_ZERO), (U(arguments.task[_BATCH]) * arguments.blocks + b) * BLOCK
     for i in range(_0, BLOCK, WIDTH):
@@ -150,8 +135,8 @@ def _critic_forward_backward(arguments, part):
         loss = fma(error, grad, loss)
         store(scratch, grad_output + i, grad if arguments.stochastic else grad * _TWO)
     arguments.sums[part, _0] = total(loss)
-    backward(layers, weights.parameters, weights.packed, scratch, _1)
-    prepare_gradient(layers, scratch, weights.packed, b, arguments.blocks)
+    stepwise.backward(layers, weights.parameters, weights.packed, scratch, _1)
+    stepwise.prepare_gradient(layers, scratch, weights.packed, b, arguments.blocks)
 
 
 @njit(**INNER)
@@ -176,12 +161,12 @@ def _critic_gradient(arguments, b, own, scratch):
             mine = load(scratch, arguments.critics[c, -1, col.OUTPUT] + i) == value
             store(scratch, arguments.critics[c, -1, col.OUTPUT_GRAD] + i, select(mine, weight / number, splat(_ZERO)))
         density = load(own, log_prob + i)
-        loss = fma(density * arguments.numbers[TEMPERATURE] - value, weight, loss)
+        loss = fma(density * arguments.numbers[slots.TEMPERATURE] - value, weight, loss)
         entropy, weights_sum = fma(density, weight, entropy), weights_sum + weight
     sums = arguments.sums[U(len(arguments.critics)) * arguments.blocks + b]
     sums[_0], sums[_1], sums[_2] = total(loss), total(entropy), total(weights_sum)
     for c in range(_0, critics):
-        backward(arguments.critics[c], weights.parameters, weights.packed, scratch, _0)
+        stepwise.backward(arguments.critics[c], weights.parameters, weights.packed, scratch, _0)
     return critics, row
 
 
@@ -195,7 +180,7 @@ def _actor_backward(arguments, b, worker):
     own, scratch = arguments.scratch[b], arguments.scratch[arguments.blocks + worker]
     normal = (U(arguments.task[_BATCH]) * _2 * arguments.blocks + arguments.blocks + b) * arguments.actions * BLOCK
     weights = arguments.actor_weights
-    forward(arguments.actor, weights.parameters, weights.packed, own)
+    stepwise.forward(arguments.actor, weights.parameters, weights.packed, own)
     _act(arguments, own, normal)
     critics, row = _critic_gradient(arguments, b, own, scratch)
     grad_output, (noises, unclamped, _, _) = arguments.actor[-1, col.OUTPUT_GRAD], _rows(arguments)
@@ -207,13 +192,13 @@ def _actor_backward(arguments, b, worker):
             action = load(own, arguments.features * BLOCK + at)
             grad = grad * (action * action - _ONE)
             if arguments.stochastic:
-                weight = load(arguments.batches.loss_weight, row + i) * arguments.numbers[TEMPERATURE]
+                weight = load(arguments.batches.loss_weight, row + i) * arguments.numbers[slots.TEMPERATURE]
                 grad = fma(weight * _TWO, action, grad)
                 grad_log_std = (grad * load(own, noises + at) - weight) * load(own, unclamped + at)
                 store(own, grad_output + (arguments.actions + k) * BLOCK + i, grad_log_std)
             store(own, grad_output + at, grad)
-    backward(arguments.actor, weights.parameters, weights.packed, own, _1)
-    prepare_gradient(arguments.actor, own, weights.packed, b, arguments.blocks)
+    stepwise.backward(arguments.actor, weights.parameters, weights.packed, own, _1)
+    stepwise.prepare_gradient(arguments.actor, own, weights.packed, b, arguments.blocks)
 
 
 @njit(**INNER)
@@ -229,9 +214,10 @@ def _adam_step(arguments, critics, part, buffer):
     """Gradient and Adam step of a weight chunk of the critics or the actor."""
     layers, n, first, weights = _chunk(arguments, critics, part)
     numbers = arguments.numbers
-    scale = load_scale(numbers, CRITICS_SCALE if critics else ACTOR_SCALE)
-    eps, tau = numbers[CRITICS_EPS if critics else ACTOR_EPS], numbers[TAU if critics else ACTOR_TAU]
-    backward_and_step(layers, n, first, arguments.scratch[: arguments.blocks], buffer, weights, scale, eps, tau)
+    scale = load_scale(numbers, slots.CRITICS_SCALE if critics else slots.ACTOR_SCALE)
+    eps = numbers[slots.CRITICS_EPS if critics else slots.ACTOR_EPS]
+    tau, blocks = numbers[slots.TAU if critics else slots.ACTOR_TAU], arguments.scratch[: arguments.blocks]
+    stepwise.backward_and_step(layers, n, first, blocks, buffer, weights, scale, eps, tau)
 
 
 @njit(**INNER)
@@ -239,9 +225,9 @@ def _pack_weights(arguments, part):
     """Pack a chunk of the weights, the critics' first, and of the target's."""
     critics = part < U(len(arguments.critic_chunks))
     layers, n, first, weights = _chunk(arguments, critics, part if critics else part - U(len(arguments.critic_chunks)))
-    pack_chunk(layers, n, first, weights.parameters, weights.packed, True)
+    stepwise.pack_chunk(layers, n, first, weights.parameters, weights.packed, True)
     if critics or not arguments.stochastic:  # SAC's actor has no target
-        pack_chunk(layers, n, first, weights.target, weights.packed_target, False)
+        stepwise.pack_chunk(layers, n, first, weights.target, weights.packed_target, False)
 
 
 @njit(**INNER)
@@ -284,13 +270,13 @@ def _temperature_step(arguments, g, settings, temperature, metrics, first):
     2018, arXiv:1812.05905, eq. 18, with the logarithm in index of the temperature."""
     log_prob, weight = _sum(arguments, first, arguments.blocks, _1), _sum(arguments, first, arguments.blocks, _2)
     entropy_error = log_prob + F(settings.target_entropy) * weight
-    metrics[g * U(METRICS) + _2] = arguments.numbers[TEMPERATURE]
-    metrics[g * U(METRICS) + U(3)] = -temperature.parameters[_0] * entropy_error
+    metrics[g * U(slots.METRICS) + _2] = arguments.numbers[slots.TEMPERATURE]
+    metrics[g * U(slots.METRICS) + U(3)] = -temperature.parameters[_0] * entropy_error
     if settings.learn_temperature:
         grad = arguments.gradient_scratch[_0]
         grad[_0] = -entropy_error
         scale = scales(0.0, settings.temperature_steps + np.float64(g) + 1.0, settings.temperature_rate, 1.0)
-        adam_with_target(temperature, _0, grad, _0, _1, scale, F(settings.temperature_eps), _ZERO)
+        stepwise.adam_with_target(temperature, _0, grad, _0, _1, scale, F(settings.temperature_eps), _ZERO)
 
 
 @njit(**INNER)
@@ -300,25 +286,26 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
     critics, loss, taken = U(len(arguments.critics)) * arguments.blocks, _ZERO, 0
     if arguments.tiled:  # others may have written the weights since the last call
         _run(arguments, state, PACK, U(len(arguments.critic_chunks) + len(arguments.actor_chunks)))
-    for g in range(_0, U(len(metrics)) // U(METRICS)):
+    for g in range(_0, U(len(metrics)) // U(slots.METRICS)):
         actor_too = (settings.since + np.int64(g) + 1) % settings.delay == 0
         arguments.task[_BATCH] = np.int64(g)
-        numbers[TEMPERATURE] = F(math.exp(temperature.parameters[_0])) if arguments.stochastic else _ZERO
+        numbers[slots.TEMPERATURE] = F(math.exp(temperature.parameters[_0])) if arguments.stochastic else _ZERO
         step = settings.critics_steps + np.float64(g) + 1.0
-        store_scale(numbers, CRITICS_SCALE, scales(0.0, step, settings.critics_rate, 1.0))
-        numbers[TAU] = F(settings.tau) if actor_too else _ZERO
+        store_scale(numbers, slots.CRITICS_SCALE, scales(0.0, step, settings.critics_rate, 1.0))
+        numbers[slots.TAU] = F(settings.tau) if actor_too else _ZERO
         _run(arguments, state, TD_TARGETS, arguments.blocks)
         _run(arguments, state, CRITICS, critics)
         _run(arguments, state, CRITICS_STEP, U(len(arguments.critic_chunks)))
-        metrics[g * U(METRICS) + _1] = _sum(arguments, _0, critics, _0) * (F(0.5) if arguments.stochastic else _ONE)
+        half = F(0.5) if arguments.stochastic else _ONE
+        metrics[g * U(slots.METRICS) + _1] = _sum(arguments, _0, critics, _0) * half
         if actor_too:
             taken += 1
-            store_scale(numbers, ACTOR_SCALE, scales(0.0, settings.actor_steps + taken, settings.actor_rate, 1.0))
-            numbers[ACTOR_TAU] = _ZERO if arguments.stochastic else F(settings.tau)
+            store_scale(numbers, slots.ACTOR_SCALE, scales(0.0, settings.actor_steps + taken, settings.actor_rate, 1.0))
+            numbers[slots.ACTOR_TAU] = _ZERO if arguments.stochastic else F(settings.tau)
             _run(arguments, state, ACTOR, arguments.blocks)
             _run(arguments, state, ACTOR_STEP, U(len(arguments.actor_chunks)))
             loss = _sum(arguments, critics, arguments.blocks, _0)
-        metrics[g * U(METRICS)] = loss
+        metrics[g * U(slots.METRICS)] = loss
         if arguments.stochastic:
             _temperature_step(arguments, g, settings, temperature, metrics, critics)
 

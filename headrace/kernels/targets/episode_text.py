@@ -117,20 +117,20 @@ class EpisodeText(ABC):
             ]
         return tuple_of(entries)
 
-    def observe(self, state: str) -> list[list[str]]:
-        """Lines that write each agent's observation of a state; none for pixel observations, which are drawn later."""
+    def observe(self, state: str) -> list[str]:
+        """Lines that write all agents' observations of a state."""
+        return [line for agent in self.agents for line in self.observed_by(agent, state)]
+
+    def observed_by(self, agent: int, state: str) -> list[str]:
+        """Lines that write an agent's observation of a state; none for pixel observations, which are drawn later."""
         if self.ir.frames:
             return []
-        found = []
-        for agent in self.agents:
-            given = f"{state}, p" + (f", I32({agent})" if self.ir.num_agents > 1 else "")
-            if self.ir.observes_into:
-                found.append([f"env_observe({given}, {self.observation(agent, None)})"])
-            else:
-                entries = range(self.ir.observation_space.shape[0])
-                written = [f"{self.observation(agent, k)} = observed[{k}]" for k in entries]
-                found.append([f"observed = env_observe({given})", *written])
-        return found
+        given = f"{state}, p" + (f", I32({agent})" if self.ir.num_agents > 1 else "")
+        if self.ir.observes_into:
+            return [f"env_observe({given}, {self.observation(agent, None)})"]
+        entries = range(self.ir.observation_space.shape[0])
+        written = [f"{self.observation(agent, k)} = observed[{k}]" for k in entries]
+        return [f"observed = env_observe({given})", *written]
 
     def begin(self, episode: str) -> list[str]:
         """Lines that begin an episode."""

@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from torch import Tensor
 
 from headrace.core import rng
+from headrace.core.device import Device
 
 
 def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
@@ -25,13 +26,7 @@ def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def random_actions(
-    space: Space,
-    seed: int,
-    first_step: int,
-    num_steps: int,
-    num_envs: int,
-    device: torch.device | str,
-    first_env: int = 0,
+    space: Space, seed: int, first_step: int, num_steps: int, num_envs: int, device: Device, first_env: int = 0
 ) -> Tensor:
     """Random actions as a rollout holds them, [T, N] or [T, N, K]: a function of seed, step, environment and entry.
 

@@ -8,10 +8,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from headrace.core.device import Device
 from headrace.core.rng import MASK
 from headrace.data.rollout import Rollout
 from headrace.kernels.language.ir import EnvIR, Field
 from headrace.kernels.language.kinds import BOOL, STORAGE, U32
+from headrace.kernels.targets.episode_text import pack_rows
 from headrace.kernels.targets.random_actions import random_actions
 
 DTYPES = {"f32": torch.float32, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8}
@@ -117,6 +119,13 @@ class TensorEnvs:
         for name, array in self.arrays.items():
             array.copy_(tensors[f"array.{name}"])
         self.seed = int(state["seed"])
+
+
+def empty_packs(ir: EnvIR, num_envs: int, device: Device) -> tuple[Tensor, Tensor]:
+    """floats and integers of TensorEnvs, zeros."""
+    kinds = zip(pack_rows(ir), (torch.float32, torch.int32), strict=True)
+    floats, integers = (torch.zeros(rows, num_envs, dtype=kind, device=device) for rows, kind in kinds)
+    return floats, integers
 
 
 def stored_dtype(field: Field) -> torch.dtype:

@@ -63,13 +63,9 @@ def _blocks(call: str, limits: str) -> list[str]:
     return block(f"for start in range({limits}, {ENVS_PER_BLOCK})", body)
 
 
-def _observed(text: CpuText, state: str) -> list[str]:
-    return [line for lines in text.observe(state) for line in lines]
-
-
 def _reset(text: CpuText) -> list[str]:
     """Lines that begin episode 0 of the environments of one block."""
-    begin = [*text.each("valid", "True"), *text.begin("I32(0)"), *_observed(text, "reset_state")]
+    begin = [*text.each("valid", "True"), *text.begin("I32(0)"), *text.observe("reset_state")]
     return [
         "t, after = -1, lo",
         *text.packs(),
@@ -97,9 +93,10 @@ def _step_branch_free(text: CpuText) -> list[str]:
     ]
     shared = ("terminated_now", "truncated_now", "valid_after", "episode_length_now")
     copies = [[f"{of_agent(name, agent)}[i] = {name}[i]" for name in shared] for agent in text.agents[1:]]
-    observations = [[*text.load, *lines] for lines in text.observe("s")]
+    observed = [text.observed_by(agent, "s") for agent in text.agents]
+    observations = [[*text.load, *lines] for lines in observed if lines]
     find = ["list_of_masked[count] = I32(i)", "count += np.uint64(valid_now[i] ^ True)"]
-    begin = ["i = np.uint64(list_of_masked[k])", *text.begin_next(), *_observed(text, "reset_state")]
+    begin = ["i = np.uint64(list_of_masked[k])", *text.begin_next(), *text.observe("reset_state")]
     return [
         *(line for lines in (step, *copies, *observations) for line in block(LOOP, lines)),
         "count = np.uint64(0)",
@@ -110,8 +107,8 @@ def _step_branch_free(text: CpuText) -> list[str]:
 
 
 def _step_branching(text: CpuText) -> list[str]:
-    valid = [*text.valid_step(), *_observed(text, "next_state")]
-    masked = [*text.masked_step(), *_observed(text, "reset_state")]
+    valid = [*text.valid_step(), *text.observe("next_state")]
+    masked = [*text.masked_step(), *text.observe("reset_state")]
     return block(LOOP, [*block("if valid_now[i]", valid), *block("else", masked)])
 
 

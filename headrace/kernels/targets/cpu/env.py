@@ -21,9 +21,8 @@ from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
 from headrace.kernels.targets.cpu.pixels import CpuPixels
 from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, flat, from_blocks, to_blocks
-from headrace.kernels.targets.episode_text import pack_rows
 from headrace.kernels.targets.params import ParamValues, pack_params
-from headrace.kernels.targets.tensor_state import TensorEnvs, stored_dtype
+from headrace.kernels.targets.tensor_state import TensorEnvs, empty_packs, stored_dtype
 
 WORTH_A_THREAD = 30e-6  # s; shorter calls gain nothing from a second thread
 TRIALS = 8  # calls measured for each number of threads
@@ -48,15 +47,9 @@ class CpuEnvs(TensorEnvs):
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
-        floats, integers = pack_rows(ir)
-        super().__init__(
-            ir,
-            num_envs,
-            first_env,
-            to_blocks(torch.zeros(floats, num_envs)),
-            to_blocks(torch.zeros(integers, num_envs, dtype=torch.int32)),
-            {f.name: torch.zeros(num_envs, *f.shape, dtype=stored_dtype(f)) for f in ir.arrays},  # type: ignore[misc]
-        )
+        floats, integers = (to_blocks(pack) for pack in empty_packs(ir, num_envs, "cpu"))
+        arrays = {f.name: torch.zeros(num_envs, *f.shape, dtype=stored_dtype(f)) for f in ir.arrays}  # type: ignore[misc]
+        super().__init__(ir, num_envs, first_env, floats, integers, arrays)
         self.threads = threads
         *packs, per_env = pack_params(ir, params or {}, num_envs)
         self._params = [(to_blocks(torch.from_numpy(x)).numpy() if per_env else x).ravel() for x in packs]

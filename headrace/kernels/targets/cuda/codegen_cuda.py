@@ -37,44 +37,29 @@ from headrace.kernels.targets.random_actions import bounds
 
 DEVICE = "@cuda.jit(device=True)"
 KERNEL = "@cuda.jit(cache=True)"
-COLUMNS = (
-    "observation",
-    "valid",
-    "action",
-    "reward",
-    "terminated",
-    "truncated",
-    "episode_return",
-    "episode_length",
-)
+COLUMNS = ("observation", "valid", "action", "reward", "terminated", "truncated", "episode_return", "episode_length")
 OPS = """\
 from numba import cuda
 import math
-{product}
+{imports}
+
+@cuda.jit(device=True)
+def _product(a, b):
+    return {product}
 
 
 @cuda.jit(device=True)
 def sqrt(x):
     return F32(math.sqrt(F32(x)))
 """
-# mul.rn is never fused with a sum; the simulator has no libdevice, and fuses nothing
-PRODUCT = """\
-from numba.cuda import libdevice
-
-
-@cuda.jit(device=True)
-def _product(a, b):
-    return libdevice.fmul_rn(a, b)"""
-SIMULATED_PRODUCT = """
-
-@cuda.jit(device=True)
-def _product(a, b):
-    return a * b"""
 
 
 def cuda_ops(simulated: bool) -> str:
     """CUDA's own versions of some ops. simulated: for Numba's CUDA simulator."""
-    return OPS.format(product=SIMULATED_PRODUCT if simulated else PRODUCT)
+    if simulated:  # it has no libdevice, and fuses nothing
+        return OPS.format(imports="", product="a * b")
+    # mul.rn is never fused with a sum
+    return OPS.format(imports="from numba.cuda import libdevice\n", product="libdevice.fmul_rn(a, b)")
 
 
 class CudaText(EpisodeText):
@@ -147,10 +132,6 @@ class CudaText(EpisodeText):
         pairs = zip(self._counters, self._stored, strict=True)
         return [*(f"{place} = {name}" for name, place in pairs), *self.store("s")]
 
-    def all_observations(self) -> list[str]:
-        """Lines that write each agent's observation of s."""
-        return [line for lines in self.observe("s") for line in lines]
-
 
 def cuda_module(ir: EnvIR, per_env: bool, simulated: bool) -> str:
     """The text of the module. per_env: each parameter has a value per environment. simulated: for Numba's CUDA
@@ -183,14 +164,14 @@ def _index(agent: int) -> str:
 
 def _reset(text: CudaText) -> list[str]:
     begin = text.begin("I32(0)")
-    return ["after = np.uint64(0)", *begin, *text.each("valid", "True"), *text.all_observations(), *text.save()]
+    return ["after = np.uint64(0)", *begin, *text.each("valid", "True"), *text.observe("s"), *text.save()]
 
 
 def _row(text: CudaText) -> list[str]:
     """Lines for a step from row `now` to row `after`; is_valid: of row `now`, then of row `after`."""
     valid = [*text.valid_step(), "is_valid = (is_terminated | is_truncated) ^ True"]
     masked = [*text.masked_step(), "is_valid = True"]
-    return [*block("if is_valid", valid), *block("else", masked), *text.all_observations()]
+    return [*block("if is_valid", valid), *block("else", masked), *text.observe("s")]
 
 
 def _step(text: CudaText) -> list[str]:

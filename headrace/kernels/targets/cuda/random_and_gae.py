@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.device import Device
 from headrace.core.rng import MASK
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.runtime import cache
@@ -61,37 +62,24 @@ def advantages(out, reward, value, next_value, terminated, truncated, gamma, dec
 
 
 def uniform(
-    seed: int,
-    purpose: int,
-    first_step: int | Tensor,
-    num_steps: int,
-    num_envs: int,
-    num_draws: int,
-    device: torch.device | str,
-    first_env: int = 0,
+    seed: int, purpose: int, first: int | Tensor, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> Tensor:
     """headrace.core.rng.uniform, bit for bit."""
-    counter = first_step if isinstance(first_step, Tensor) else torch.full((), first_step, device=device)
-    draws = torch.empty(num_steps, num_draws, num_envs, device=device)
-    threads = num_steps * ((num_draws + 3) // 4) * num_envs
+    counter = first if isinstance(first, Tensor) else torch.full((), first, device=device)
+    drawn = torch.empty(steps, draws, envs, device=device)
+    threads = steps * ((draws + 3) // 4) * envs
     numbers = (seed & MASK, int(purpose), first_env)
-    launch(_module().fill, threads, BLOCK, draws.device, array(draws), array(counter.view(1)), *numbers)
-    return draws.transpose(1, 2)
+    launch(_module().fill, threads, BLOCK, drawn.device, array(drawn), array(counter.view(1)), *numbers)
+    return drawn.transpose(1, 2)
 
 
 def gae(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float,
-    gae_lambda: float,
+    reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, mix: float
 ) -> Tensor:
     """headrace.core.returns.gae, within rounding."""
     advantage = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
     columns = [array(x) for x in (advantage, reward, value, next_value, terminated, truncated)]
-    numbers = (np.float32(gamma), np.float32(gamma * gae_lambda))
+    numbers = (np.float32(gamma), np.float32(gamma * mix))
     launch(_module().advantages, reward.shape[1], BLOCK, reward.device, *columns, *numbers)
     return advantage
 

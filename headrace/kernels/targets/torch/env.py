@@ -17,6 +17,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
+from headrace.core.device import Device
 from headrace.core.rng import MASK, Purpose
 from headrace.data.rollout import Rollout
 from headrace.kernels.language import kinds
@@ -24,7 +25,7 @@ from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR, Function
 from headrace.kernels.language.kinds import BOOL, U32
 from headrace.kernels.targets.params import ParamValues, pack_params
-from headrace.kernels.targets.tensor_state import DTYPES, TensorEnvs, put, read
+from headrace.kernels.targets.tensor_state import DTYPES, TensorEnvs, empty_packs, put, read
 from headrace.kernels.targets.torch.ops_torch import (
     Key,
     Namespace,
@@ -66,26 +67,13 @@ class TorchEnvs(TensorEnvs):
     """
 
     def __init__(
-        self,
-        ir: EnvIR,
-        num_envs: int,
-        params: ParamValues | None = None,
-        device: torch.device | str = "cpu",
-        first_env: int = 0,
+        self, ir: EnvIR, num_envs: int, params: ParamValues | None = None, device: Device = "cpu", first_env: int = 0
     ) -> None:
         device = torch.device(device)
         self._functions = batched(ir, device)
-        super().__init__(
-            ir,
-            num_envs,
-            first_env,
-            torch.zeros(len(ir.floats) + ir.num_agents, num_envs, device=device),
-            torch.zeros(len(ir.integers) + 2, num_envs, dtype=torch.int32, device=device),
-            {
-                f.name: torch.zeros(num_envs, *f.shape, dtype=DTYPES[f.dtype], device=device)  # type: ignore[misc]
-                for f in ir.arrays
-            },
-        )
+        shapes = {f.name: ((num_envs, *f.shape), DTYPES[f.dtype]) for f in ir.arrays}  # type: ignore[misc]
+        arrays = {name: torch.zeros(shape, dtype=kind, device=device) for name, (shape, kind) in shapes.items()}
+        super().__init__(ir, num_envs, first_env, *empty_packs(ir, num_envs, device), arrays)
         self._params = _params(ir, params or {}, num_envs, self.device)
         self._env = torch.arange(first_env, first_env + num_envs, device=device)
         self._renderer = Renderer(ir, params or {}, num_envs, device) if ir.frames else None
@@ -133,12 +121,8 @@ class TorchEnvs(TensorEnvs):
         for name, array in self.arrays.items():
             array.copy_(torch.where(is_valid.view(-1, *[1] * (array.dim() - 1)), array, reset_arrays[name]))
         scalar = [f.shape is None for f in self.ir.state]
-        self.keep(
-            tuple(
-                select(is_valid, a, b) if kept else None
-                for a, b, kept in zip(next_state, reset_state, scalar, strict=True)
-            )
-        )
+        fields = zip(next_state, reset_state, scalar, strict=True)
+        self.keep(tuple(select(is_valid, a, b) if kept else None for a, b, kept in fields))
         self._observe(rollout, t + 1)
 
     @property
@@ -263,16 +247,11 @@ class _Branchless(ast.NodeTransformer):
     def __init__(self, function: Function, ir: EnvIR) -> None:
         self.function, self.ir = function, ir
         looped = {node.target.id for node in ast.walk(function.node) if isinstance(node, ast.For)}  # type: ignore[attr-defined]
-        assigned = [
-            t.id
-            for n in ast.walk(function.node)
-            if isinstance(n, ast.Assign)
-            for t in n.targets
-            if isinstance(t, ast.Name)
-        ]
-        self.shared = looped - set(assigned)  # numbers that are the same in every environment
+        targets = [t for n in ast.walk(function.node) if isinstance(n, ast.Assign) for t in n.targets]
+        assigned = {t.id for t in targets if isinstance(t, ast.Name)}
+        self.shared = looped - assigned  # numbers that are the same in every environment
         if ir.num_agents > 1 and function.name == "env_observe":
-            self.shared |= {function.node.args.args[2].arg} - set(assigned)  # the agent
+            self.shared |= {function.node.args.args[2].arg} - assigned  # the agent
 
     def fail(self, node: ast.AST, wrong: str, instead: str) -> NoReturn:
         """Raise EnvError at a node."""
