@@ -59,7 +59,11 @@ class PQN(OnPolicy[PQNConfig]):
         return {"value": Column(bootstrap=True)}
 
     def process(self, rollout: Rollout) -> Targets:
-        """Q(lambda) targets as `returns`: see lambda_returns()."""
+        """Targets of the values of the actions taken as `returns`; the paper's algorithm 1.
+
+        R[t] = reward[t] + gamma (lambda R[t + 1] + (1 - lambda) max_a Q(next observation, a)): Peng's Q(lambda), with
+        the values of the network that collected: their generalised advantage estimates plus these values.
+        """
         return gae_targets(rollout, self.config.gamma, self.config.q_lambda)
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
@@ -80,15 +84,6 @@ class PQN(OnPolicy[PQNConfig]):
         """Continue from state_dict(), bit for bit."""
         super().load_state_dict(state)
         self.policy.exploration.copy_(state["exploration"])
-
-
-def lambda_returns(rollout: Rollout, gamma: float, q_lambda: float) -> Tensor:
-    """Targets of the values of the actions taken, [T, N]; the paper's algorithm 1.
-
-    R[t] = reward[t] + gamma (lambda R[t + 1] + (1 - lambda) max_a Q(next observation, a)): Peng's Q(lambda), with the
-    values of the network that collected: their generalised advantage estimates plus these values.
-    """
-    return gae_targets(rollout, gamma, q_lambda).returns
 
 
 def learn(

@@ -17,8 +17,9 @@ from headrace.kernels.runtime.native import Argument, Native
 INLINE = '@njit(error_model="numpy", forceinline=True)'
 KERNELS = '''
 @njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def fill_blocks(out, blocks, seed, purpose, first_high, first_low, first_env):
-    """Rows 0 .. 4 * blocks - 1 of out [T, D, N]: all four words of each Philox block."""
+def fill(out, blocks, alone, seed, purpose, first_high, first_low, first_env):
+    """Rows 0 .. 4 * blocks - 1 of out [T, D, N]: all four words of each Philox block. alone: 1 for one more row, with
+    the first word of the next block alone, which costs less to keep and a little less to compute."""
     for t in range(np.uint64(0), np.uint64(out.shape[0])):
         low = np.uint64(first_low) + t
         high, step = U32(np.uint64(first_high) + (low >> np.uint64(32))), U32(low)
@@ -30,17 +31,11 @@ def fill_blocks(out, blocks, seed, purpose, first_high, first_low, first_env):
                 out[t, d + np.uint64(1), n] = to_uniform(b)
                 out[t, d + np.uint64(2), n] = to_uniform(c)
                 out[t, d + np.uint64(3), n] = to_uniform(e)
-
-
-@njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def fill_last(out, block, seed, purpose, first_high, first_low, first_env):
-    """Row 4 * block of out: the first word alone, which costs less to keep and a little less to compute."""
-    for t in range(np.uint64(0), np.uint64(out.shape[0])):
-        low = np.uint64(first_low) + t
-        high, step = U32(np.uint64(first_high) + (low >> np.uint64(32))), U32(low)
-        d = np.uint64(4) * np.uint64(block)
-        for n in range(np.uint64(0), np.uint64(out.shape[2])):
-            out[t, d, n] = to_uniform(_philox(seed, purpose, U32(n + np.uint64(first_env)), high, step, U32(block))[0])
+        if alone:
+            d = np.uint64(4) * np.uint64(blocks)
+            for n in range(np.uint64(0), np.uint64(out.shape[2])):
+                env = U32(n + np.uint64(first_env))
+                out[t, d, n] = to_uniform(_philox(seed, purpose, env, high, step, U32(blocks))[0])
 
 
 @njit(error_model="numpy", forceinline=True)
@@ -66,15 +61,12 @@ def uniform(
     out = drawn.numpy()
     numbers = (seed & 0xFFFFFFFF, purpose, first >> 32, first & 0xFFFFFFFF, first_env)
     words = tuple(np.uint32(number) for number in numbers)
-    if blocks:
-        _entry("fill_blocks")(out, blocks, *words)
-    if alone:
-        _entry("fill_last")(out, blocks, *words)
+    _fill()(out, blocks, int(alone), *words)
     return drawn[:, :draws].transpose(1, 2)
 
 
 @functools.cache
-def _entry(name: str) -> Native:
+def _fill() -> Native:
     text = "from numba import njit\n" + prelude(INLINE) + KERNELS
-    example: tuple[Argument, ...] = (np.zeros((1, 1, 1), np.float32), 0, *(np.uint32(0) for _ in range(5)))
-    return cache.entry("random", text, name, example, "compiling random numbers for the CPU (once, about 1 s) ...")
+    example: tuple[Argument, ...] = (np.zeros((1, 1, 1), np.float32), 0, 0, *(np.uint32(0) for _ in range(5)))
+    return cache.entry("random", text, "fill", example, "compiling random numbers for the CPU (once, about 1 s) ...")

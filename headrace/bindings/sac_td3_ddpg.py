@@ -42,9 +42,8 @@ _NO_TEMPERATURE = Weights(*np.zeros((6, 1), np.float32))
 class _Learner:
     """Learns from `steps` batches of `rows`; shape: (steps, rows)."""
 
-    def __init__(
-        self, policy: ActorQ, actor: Adam, critics: Adam, targets: tuple[Tensor, Tensor], shape: tuple[int, int]
-    ):
+    def __init__(self, networks: Networks, shape: tuple[int, int]) -> None:
+        policy, _, actor, critics, slow_actor, slow_critics = networks
         steps, rows = shape
         self.steps, self.rows, self.blocks = steps, rows, count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
@@ -70,7 +69,7 @@ class _Learner:
         fields: Any = (
             *sizes,
             *(own, np.stack(tables), weight_chunks([own]), weight_chunks(tables)),
-            *(weights_of(actor, targets[0], actor_words), weights_of(critics, targets[1], words)),
+            *(weights_of(actor, slow_actor, actor_words), weights_of(critics, slow_critics, words)),
             Batches(*(x.view(-1).numpy() for x in self.given)),
             aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block),
             aligned(WORKERS, gradient_scratch_size([own, *tables])),
@@ -110,10 +109,10 @@ class _Learner:
 _learners: Bound[_Learner] = Bound()
 
 
-def _learner(policy: ActorQ, actor: Adam, critics: Adam, targets: tuple[Tensor, Tensor], batches: Batch) -> _Learner:
+def _learner(networks: Networks, batches: Batch) -> _Learner:
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    depends_on = (critics.flat, targets[1], shape)
-    return _learners.get(lambda: _Learner(policy, actor, critics, targets, shape), policy, *depends_on)
+    depends_on = (networks.critic_optimizer.flat, networks.target_critics, shape)
+    return _learners.get(lambda: _Learner(networks, shape), networks.policy, *depends_on)
 
 
 def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig) -> bool:
@@ -129,9 +128,9 @@ def sac_learn(
     networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
-    policy, _, actor, critics, _, slow_critics = networks
+    policy, _, actor, critics, *_ = networks
     optimizers = (actor, critics, temperature_optimizer)
-    learner = _learner(policy, actor, critics, (actor.flat, slow_critics), batches)
+    learner = _learner(networks, batches)
     steps, normal, entropy = len(random), sac_manual.normals(policy, random), sac_manual.target_entropy(policy, config)
     counts = (float(x.steps) for x in optimizers)
     rates = (float(x.learning_rate) for x in optimizers)
@@ -149,8 +148,8 @@ def sac_learn(
 def _follow(
     networks: Networks, batches: Batch, random: Tensor, since: int, delay: int, tau: float
 ) -> dict[str, Tensor]:
-    policy, _, actor, critics, slow_actor, slow_critics = networks
-    learner = _learner(policy, actor, critics, (slow_actor, slow_critics), batches)
+    policy, _, actor, critics, *_ = networks
+    learner = _learner(networks, batches)
     counts = (float(actor.steps), float(critics.steps), 0.0)
     rates = (float(actor.learning_rate), float(critics.learning_rate), 0.0)
     settings = Settings(delay, since, float(tau), *counts, *rates, 0.0, 0, 0.0)

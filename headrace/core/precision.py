@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -46,18 +46,12 @@ def computing(precision: str, device: torch.device) -> Iterator[None]:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if precision == "tf32" and device.type != "cuda":
         raise ValueError(f"precision 'tf32' is for CUDA devices, and the device is {device}: use float32 or bfloat16")
-    if device.type == "cuda":
-        with _tensor_cores("tf32" if precision == "tf32" else "ieee"):
-            yield from _rounding(precision)
-    else:
-        yield from _rounding(precision)
-
-
-def _rounding(precision: str) -> Iterator[None]:
-    if precision == "bfloat16":
-        with plain_only(), _Bfloat16():
-            yield
-    else:
+    with ExitStack() as stack:
+        if device.type == "cuda":
+            stack.enter_context(_tensor_cores("tf32" if precision == "tf32" else "ieee"))
+        if precision == "bfloat16":
+            stack.enter_context(plain_only())
+            stack.enter_context(_Bfloat16())
         yield
 
 

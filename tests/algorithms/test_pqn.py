@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.algorithms.pqn import PQN, PQNConfig, lambda_returns, learn
+from headrace.algorithms.pqn import PQN, PQNConfig, learn
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.runs import checkpoint
@@ -54,8 +54,9 @@ def made(**options) -> PQN:
 @given(st.floats(0, 1), st.floats(0, 1), st.sampled_from((0.0, 0.3, 0.9)), st.integers(0, 2**31))
 @settings(max_examples=40, deadline=None)
 def test_returns_are_those_of_the_papers_recursion(gamma, q_lambda, ends, seed):
-    rollout = made_up(made(), 3, ends, seed)
-    returns, last = lambda_returns(rollout, gamma, q_lambda), rollout.num_steps - 1
+    pqn = made(gamma=gamma, q_lambda=q_lambda)
+    rollout = made_up(pqn, 3, ends, seed)
+    returns, last = pqn.process(rollout).returns, rollout.num_steps - 1
 
     def expected(t: int, n: int) -> float:
         following = rollout.value[t + 1, n].item()

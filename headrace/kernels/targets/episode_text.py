@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import count
 from textwrap import indent
 
 import numpy as np
@@ -68,13 +69,9 @@ class EpisodeText(ABC):
 
     def params(self) -> str:
         """The line that defines p."""
-        rows = {True: 0, False: 0}
-        items = []
-        for param in self.ir.params:
-            is_float = param.dtype == F32
-            items.append(value_of(self.param(is_float, rows[is_float]), param.dtype))
-            rows[is_float] += 1
-        return f"p = {tuple_of(items)}"
+        rows = {True: count(), False: count()}
+        places = [(self.param(p.dtype == F32, next(rows[p.dtype == F32])), p.dtype) for p in self.ir.params]
+        return f"p = {tuple_of([value_of(place, dtype) for place, dtype in places])}"
 
     def state(self) -> str:
         """The line that defines s."""

@@ -59,7 +59,8 @@ class CpuEnvs(TensorEnvs):
         self._rollout: Rollout | None = None
         self._parts = threads or 1
         worth = num_envs > (1 if ir.frames else ENVS_PER_BLOCK)
-        self._trial = Trial() if threads is None and worth else None
+        # while it is not known whether threads help: seconds that calls took without them, and with them
+        self._trial: dict[bool, list[float]] = {False: [], True: []} if threads is None and worth else {}
         self._step: Callable[[int], None]
         self._call: Call
 
@@ -75,7 +76,7 @@ class CpuEnvs(TensorEnvs):
         """Every environment from row t to row t + 1."""
         if rollout is not self._rollout:
             self._bind(rollout)
-        if self._trial is not None:
+        if self._trial:
             self._try(t)
         else:
             self._step(t)
@@ -119,23 +120,21 @@ class CpuEnvs(TensorEnvs):
 
     def _try(self, t: int) -> None:
         """A timed step: first with one thread, then with all where that may help; the faster choice stays."""
-        trial = self._trial
-        assert trial is not None
+        trial, parallel = self._trial, self._parts > 1
         start = time.perf_counter()
         self._step(t)
-        trial.seconds[trial.parallel].append(time.perf_counter() - start)
-        if len(trial.seconds[trial.parallel]) < TRIALS:
+        trial[parallel].append(time.perf_counter() - start)
+        if len(trial[parallel]) < TRIALS:
             return
         available = torch.get_num_threads()
-        if trial.parallel:
-            self.threads = available if median(trial.seconds[True]) < 0.9 * median(trial.seconds[False]) else 1
-        elif median(trial.seconds[False]) < WORTH_A_THREAD or available == 1:
+        if parallel:
+            self.threads = available if median(trial[True]) < 0.9 * median(trial[False]) else 1
+        elif median(trial[False]) < WORTH_A_THREAD or available == 1:
             self.threads = 1
         else:
-            trial.parallel = True
             self._choose(available)
             return
-        self._trial = None
+        self._trial = {}
         self._choose(self.threads)
 
     def _entry(self, function: str, arguments: tuple[Argument, ...]) -> Native:
@@ -170,14 +169,6 @@ class CpuEnvs(TensorEnvs):
         """Resume from state_dict(). Raises ValueError where it is of other environments."""
         super().load_state_dict(state)
         self._rollout = None  # the bound arguments hold the old seed
-
-
-class Trial:
-    """Seconds that calls took, serial and parallel."""
-
-    def __init__(self) -> None:
-        self.parallel = False
-        self.seconds: dict[bool, list[float]] = {False: [], True: []}
 
 
 def flat_columns(ir: EnvIR, rollout: Rollout) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:

@@ -94,16 +94,14 @@ class CudaEnvs(TensorEnvs):
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every environment from row t to row t + 1."""
-        if rollout is not self._rollout:
-            self._bind(rollout)
+        self._bind(rollout)
         self._launch("step", t)
         self._draw(t)
 
     def run(self, rollout: Rollout, first: int, last: int) -> None:
         """Rows `first` .. `last` by the actions in the rollout, in one launch (two per row for pixel
         observations); the first call compiles."""
-        if rollout is not self._rollout:
-            self._bind(rollout)
+        self._bind(rollout)
         if self._pixel_module is not None:
             super().run(rollout, first, last)
             return
@@ -113,8 +111,7 @@ class CudaEnvs(TensorEnvs):
     def run_random(self, rollout: Rollout, first: int, last: int, counter: int) -> None:
         """Rows `first` .. `last` by random actions (kernels.targets.random_actions), in one launch; the first call
         compiles. counter: steps taken before."""
-        if rollout is not self._rollout:
-            self._bind(rollout)
+        self._bind(rollout)
         if self._pixel_module is not None:
             super().run_random(rollout, first, last, counter)
             return
@@ -132,6 +129,8 @@ class CudaEnvs(TensorEnvs):
 
     def _bind(self, rollout: Rollout) -> None:
         """Keep the columns of a rollout as Numba arrays, and compile for them: a step then only launches."""
+        if rollout is self._rollout:
+            return
         self.check(rollout)
         columns = [getattr(rollout, name) for name in COLUMNS]
         with on_device(self.device):
