@@ -30,20 +30,9 @@ class A2C(OnPolicy[A2CConfig]):
 
     name = "a2c"
     config = A2CConfig()
-    reduce: Reduce = staticmethod(one_learner)
-
-    def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        return self.apply(self.gradient(rollout, targets))
 
     def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        """Add this learner's part of the gradient to the optimizer's. Returns its part of the metrics."""
         return gradient(self.policy, rollout, targets, self.config, self.reduce)
-
-    def apply(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sum the gradient and the metrics over all learners, and take the step."""
-        self.reduce(self.optimizer.gradient, *metrics.values())
-        self.optimizer.step(self.config.max_grad_norm)
-        return metrics
 
 
 def gradient(

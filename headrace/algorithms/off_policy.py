@@ -40,8 +40,7 @@ class OffPolicy(Generic[C]):
     config: C
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
-        if config is not None:
-            self.config = config
+        self.config = config or self.config
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps
         self.optimizers: dict[str, Adam] = {}

@@ -46,17 +46,17 @@ def one_learner(*tensors: Tensor) -> None:
 class OnPolicy(Generic[C]):
     """A policy, one optimizer for all its parameters, and a learning rate schedule.
 
-    Subclasses have a class attribute `config`, their default settings, and define learn(); process() gives advantages
-    by generalised advantage estimation where the config has `gae_lambda`.
+    Subclasses have a class attribute `config`, their default settings, and define learn(), or gradient() for one step
+    on each rollout; process() gives advantages by generalised advantage estimation where the config has `gae_lambda`.
     """
 
     name: ClassVar[str]
     actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box)  # spaces it acts in
     config: C
+    reduce: Reduce = staticmethod(one_learner)
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
-        if config is not None:
-            self.config = config
+        self.config = config or self.config
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps
         self.optimizer = Adam(policy.parameters(), self.config.learning_rate)
@@ -94,7 +94,17 @@ class OnPolicy(Generic[C]):
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         """Change the policy. Returns metrics as scalars on the device."""
+        return self.apply(self.gradient(rollout, targets))
+
+    def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
+        """Add this learner's part of the gradient to the optimizer's. Returns its part of the metrics."""
         raise NotImplementedError
+
+    def apply(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum the gradient and the metrics over all learners, and take the step."""
+        self.reduce(self.optimizer.gradient, *metrics.values())
+        self.optimizer.step(self.config.max_grad_norm)
+        return metrics
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Process a rollout of this policy and learn from it. progress: fraction of the training done, 0 .. 1.

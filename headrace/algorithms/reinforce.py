@@ -33,7 +33,6 @@ class Reinforce(OnPolicy[ReinforceConfig]):
 
     name = "reinforce"
     config = ReinforceConfig()
-    reduce: Reduce = staticmethod(one_learner)
 
     def process(self, rollout: Rollout) -> Targets:
         """Discounted returns, and what they exceed the baseline by."""
@@ -47,18 +46,8 @@ class Reinforce(OnPolicy[ReinforceConfig]):
         )
         return Targets(returns, returns, valid & _finished(ended))
 
-    def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        return self.apply(self.gradient(rollout, targets))
-
     def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        """Add this learner's part of the gradient to the optimizer's. Returns its part of the metrics."""
         return gradient(self.policy, rollout, targets, self.config, self.reduce)
-
-    def apply(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sum the gradient and the metrics over all learners, and take the step."""
-        self.reduce(self.optimizer.gradient, *metrics.values())
-        self.optimizer.step(self.config.max_grad_norm)
-        return metrics
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         metrics = super().update(rollout, progress)

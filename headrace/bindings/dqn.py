@@ -6,7 +6,7 @@ headrace.bindings.dqn_manual.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,9 +57,11 @@ class _Learner:
             *(np.zeros(len(chunks), np.float32), self.numbers, np.zeros(8, np.int64)),
             *(x.view(-1).numpy() for x in self.found),
         )
-        self.kernel_arguments, self.follow = DQNArguments(*fields), torch.zeros(steps)
+        self.follow, settings = torch.zeros(steps), Settings(0.0, 0.0, 0.0)
+        arguments = (0, queue_state(), DQNArguments(*fields), settings, self.follow.numpy(), TOGETHER)
+        self.call = Call(entry("learning.dqn", "learn", arguments, ANNOUNCEMENT), arguments)
+        self.place, self.work_queue = self.call.slot(3), WorkQueue()
         self.operations = 8 * steps * rows * optimizer.flat.numel()
-        self.work_queue, self.call = WorkQueue(), cast(Call | None, None)
 
     def learn(self, policy: QNetwork, batches: Batch, follow: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
         """Values of the actions taken, and their errors, [G, B] each."""
@@ -72,10 +74,6 @@ class _Learner:
         for target, column in zip(columns, given, strict=True):
             lay(target, column.unsqueeze(2))
         self.follow.copy_(follow)
-        if self.call is None:
-            arguments = (0, queue_state(), self.kernel_arguments, settings, self.follow.numpy(), TOGETHER)
-            self.call = Call(entry("learning.dqn", "learn", arguments, ANNOUNCEMENT), arguments)
-            self.place = self.call.slot(3)
         self.call.put(self.place, settings)
         self.work_queue.run(self.call, min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1)
         value, error = (x.view(steps, -1)[:, :rows].clone() for x in self.found)

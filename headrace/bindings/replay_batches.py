@@ -49,7 +49,8 @@ def dense(
     return layers
 
 
-def weights(optimizer: Adam, target: Tensor, words: int = 0) -> Weights:
-    """An optimizer's buffers, those of its target network, and scratch for packed factors: `words` of each."""
-    parameters, mean, square, followed = (x.numpy() for x in (optimizer.flat, optimizer.mean, optimizer.square, target))
-    return Weights(parameters, mean, square, followed, aligned(words), aligned(words))
+def weights(optimizer: Adam, target: Tensor | None = None, words: int = 0) -> Weights:
+    """An optimizer's buffers, those of its target network, if any, and scratch for packed factors: `words` of each."""
+    buffers = (optimizer.flat, optimizer.mean, optimizer.square, optimizer.flat if target is None else target)
+    arrays = (*(x.numpy() for x in buffers), aligned(words), aligned(words))
+    return Weights(*arrays)

@@ -6,7 +6,7 @@ headrace.bindings.sac_manual and td3_manual serve.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,13 +36,12 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_q import ActorQ
 
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
-_NO_TEMPERATURE = Weights(*np.zeros((6, 1), np.float32))
 
 
 class _Learner:
-    """Learns from `steps` batches of `rows`; shape: (steps, rows)."""
+    """Learns from `steps` batches of `rows`; shape: (steps, rows). temperature: the optimizer of SAC's."""
 
-    def __init__(self, networks: Networks, shape: tuple[int, int]) -> None:
+    def __init__(self, networks: Networks, shape: tuple[int, int], temperature: Adam | None) -> None:
         policy, _, actor, critics, slow_actor, slow_critics = networks
         steps, rows = shape
         self.steps, self.rows, self.blocks = steps, rows, count(rows)
@@ -75,18 +74,16 @@ class _Learner:
             aligned(WORKERS, gradient_scratch_size([own, *tables])),
             *(np.zeros(((len(tables) + 1) * self.blocks, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )
-        self.kernel_arguments = OffPolicyArguments(*fields)
         self.metrics = torch.zeros(steps, slots.METRICS)
+        third = Weights(*np.zeros((6, 1), np.float32)) if temperature is None else weights_of(temperature)
+        arguments = (0, queue_state(), OffPolicyArguments(*fields), Settings(), third, self.metrics.view(-1).numpy())
+        self.call = Call(entry("learning.off_policy_actor_critic", "learn", arguments, ANNOUNCEMENT), arguments)
+        self.place, self.work_queue = self.call.slot(3), WorkQueue()
         self.operations = 6 * steps * rows * (len(critics.flat) + len(actor.flat))
-        self.work_queue, self.call = WorkQueue(), cast(Call | None, None)
 
-    def learn(self, policy: ActorQ, batches: Batch, normal: Tensor, settings: Settings, temperature: Weights) -> Tensor:
+    def learn(self, policy: ActorQ, batches: Batch, normal: Tensor, settings: Settings) -> Tensor:
         """Metrics [G, METRICS]. normal: [G, R, K], R twice the batch, or once."""
         self._take(policy, batches, normal)
-        if self.call is None:
-            arguments = (0, queue_state(), self.kernel_arguments, settings, temperature, self.metrics.view(-1).numpy())
-            self.call = Call(entry("learning.off_policy_actor_critic", "learn", arguments, ANNOUNCEMENT), arguments)
-            self.place = self.call.slot(3)
         self.call.put(self.place, settings)
         threads = min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations > WORTH_HELP else 1
         self.work_queue.run(self.call, threads)
@@ -109,10 +106,10 @@ class _Learner:
 _learners: Bound[_Learner] = Bound()
 
 
-def _learner(networks: Networks, batches: Batch) -> _Learner:
+def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None) -> _Learner:
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    depends_on = (networks.critic_optimizer.flat, networks.target_critics, shape)
-    return _learners.get(lambda: _Learner(networks, shape), networks.policy, *depends_on)
+    depends_on = (networks.critic_optimizer.flat, networks.target_critics, shape, temperature and temperature.flat)
+    return _learners.get(lambda: _Learner(networks, shape, temperature), networks.policy, *depends_on)
 
 
 def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig) -> bool:
@@ -130,15 +127,13 @@ def sac_learn(
     """headrace.algorithms.sac.learn, with the same results within rounding."""
     policy, _, actor, critics, *_ = networks
     optimizers = (actor, critics, temperature_optimizer)
-    learner = _learner(networks, batches)
+    learner = _learner(networks, batches, temperature_optimizer)
     steps, normal, entropy = len(random), sac_manual.normals(policy, random), sac_manual.target_entropy(policy, config)
     counts = (float(x.steps) for x in optimizers)
     rates = (float(x.learning_rate) for x in optimizers)
     numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature_optimizer.eps))
     settings = Settings(1, 0, float(config.tau), *numbers)
-    found = learner.learn(
-        policy, batches, normal, settings, weights_of(temperature_optimizer, temperature_optimizer.flat)
-    )
+    found = learner.learn(policy, batches, normal, settings)
     actor.steps += steps
     critics.steps += steps
     temperature_optimizer.steps += steps if config.learn_temperature else 0
@@ -152,8 +147,8 @@ def _follow(
     learner = _learner(networks, batches)
     counts = (float(actor.steps), float(critics.steps), 0.0)
     rates = (float(actor.learning_rate), float(critics.learning_rate), 0.0)
-    settings = Settings(delay, since, float(tau), *counts, *rates, 0.0, 0, 0.0)
-    found = learner.learn(policy, batches, random, settings, _NO_TEMPERATURE)
+    settings = Settings(delay, since, float(tau), *counts, *rates)
+    found = learner.learn(policy, batches, random, settings)
     steps = len(found)
     critics.steps += steps
     actor.steps += (since + steps) // delay - since // delay

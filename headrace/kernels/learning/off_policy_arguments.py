@@ -79,15 +79,15 @@ class Settings(NamedTuple):
     """Of a call; numbers are float64. delay: gradient steps from one actor step to the next; since: those done before.
     steps: Adam's steps of actor, critics and temperature before this call; rates: their learning rates."""
 
-    delay: int
-    since: int
-    tau: float
-    actor_steps: float
-    critics_steps: float
-    temperature_steps: float
-    actor_rate: float
-    critics_rate: float
-    temperature_rate: float
-    target_entropy: float
-    learn_temperature: int
-    temperature_eps: float
+    delay: int = 1
+    since: int = 0
+    tau: float = 0.0
+    actor_steps: float = 0.0
+    critics_steps: float = 0.0
+    temperature_steps: float = 0.0
+    actor_rate: float = 0.0
+    critics_rate: float = 0.0
+    temperature_rate: float = 0.0
+    target_entropy: float = 0.0
+    learn_temperature: int = 0
+    temperature_eps: float = 0.0
