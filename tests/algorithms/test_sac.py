@@ -46,7 +46,7 @@ def build(config=SMALL, seed=0):
     sac = SAC.build(config, OBSERVATIONS, ACTIONS, seed, "cpu")
     with torch.no_grad():  # an actor whose outputs vary, and targets that are not the critics
         sac.policy.actor_out.weight.mul_(50)
-        sac.networks.target_critics += 0.02
+        sac.networks.target_critics.add_(0.02)
     return sac
 
 
