@@ -78,7 +78,7 @@ def test_the_critics_teach_the_encoder_and_the_actor_does_not(name):
     batch = made_up(lambda source: torch.rand(1, 12, 1, generator=source) * 4 - 1)
     random = torch.rand(1, 12, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(1))
     policy = algorithm.policy
-    target = algorithm.target if name == "sac" else algorithm.networks.target
+    target = algorithm.networks.target
 
     def learned(rate):
         parts = (policy.encoder, policy.critics, policy.actor_out, target.encoder)

@@ -143,7 +143,7 @@ def test_dqns_gradient_steps_equal_an_independent_calculation(recurrent):
     metrics, _ = dqn_module.learn.plain(dqn.networks, batches, share, config)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
     same_cells(cell_of(dqn.policy.encoder.rnn), cell, 2e-5)
-    same_cells(cell_of(dqn.target.encoder.rnn), slow_cell, 2e-5)
+    same_cells(cell_of(dqn.networks.target.encoder.rnn), slow_cell, 2e-5)
     mine = [(x.weight.double(), x.bias.double()) for x in (dqn.policy.trunk.layers[0], dqn.policy.out)]
     same_layers(mine, layers, 2e-5)
     with pytest.raises(AssertionError):  # the tolerance can tell
@@ -196,7 +196,7 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs, 2e-5)
     same_cells(cell_of(sac.policy.encoder.rnn), cell, 2e-5)
-    same_cells(cell_of(sac.target.encoder.rnn), slow_cell, 2e-5)
+    same_cells(cell_of(sac.networks.target.encoder.rnn), slow_cell, 2e-5)
     with pytest.raises(AssertionError):
         same_cells(cell, slow_cell, 2e-5)
 

@@ -70,7 +70,7 @@ def reference(sac, batches, random):
     actor, critics, targets = (
         actor_layers(sac.policy),
         critic_layers(sac.policy.critics),
-        critic_layers(sac.target.critics),
+        critic_layers(sac.networks.target.critics),
     )
     log_alpha = torch.tensor(float(sac.log_temperature.detach()), dtype=torch.float64, requires_grad=True)
     rate = config.learning_rate
@@ -110,7 +110,7 @@ def test_gradient_steps_equal_an_independent_calculation():
     same_layers(actor_layers(sac.policy), actor)
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs)
-    for mine, theirs in zip(critic_layers(sac.target.critics), targets, strict=True):
+    for mine, theirs in zip(critic_layers(sac.networks.target.critics), targets, strict=True):
         same_layers(mine, theirs)
     assert float(sac.log_temperature.detach()) == pytest.approx(log_alpha.item(), abs=1e-6)
     torch.testing.assert_close(torch.stack(list(got.values())), metrics, rtol=1e-4, atol=1e-5)
@@ -124,7 +124,7 @@ def test_dead_rows_weigh_nothing():
     steps(first, made_up(), random)
     steps(second, with_garbage(made_up()), random)
     same_layers(actor_layers(first.policy), actor_layers(second.policy))
-    same_layers(critic_layers(first.target.critics)[1], critic_layers(second.target.critics)[1])
+    same_layers(critic_layers(first.networks.target.critics)[1], critic_layers(second.networks.target.critics)[1])
 
 
 def test_a_fixed_temperature_stays_and_a_learned_one_goes_towards_the_target_entropy():
