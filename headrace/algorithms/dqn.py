@@ -72,10 +72,10 @@ class DQN(OffPolicy[DQNConfig]):
 
     def __init__(self, policy: QNetwork, config: DQNConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        optimizer = Adam(policy.parameters(), self.config.learning_rate, 1e-8)
+        self.optimizer = Adam(policy.parameters(), self.config.learning_rate, 1e-8)
         target = make_target(policy)
-        self.networks = Networks(policy, target, flatten(target.parameters()), optimizer)
-        self.optimizers = {"policy": optimizer}
+        self.networks = Networks(policy, target, flatten(target.parameters()), self.optimizer)
+        self.optimizers = {"policy": self.optimizer}
         self.progress: float | Tensor = 0.0  # fraction of the training done; in a CUDA graph a tensor
         self._set_spread(1)
 
@@ -104,7 +104,7 @@ class DQN(OffPolicy[DQNConfig]):
         rollout's.
         """
         self.progress = progress
-        learning_rate = self.networks.optimizer.learning_rate
+        learning_rate = self.optimizer.learning_rate
         if self.config.schedule == "linear":
             learning_rate.fill_(self.config.learning_rate * (1 - progress))
         if isinstance(self.replay, PrioritizedReplay):

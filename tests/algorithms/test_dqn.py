@@ -133,7 +133,7 @@ def test_priorities_are_the_errors_of_the_rows_that_were_learned_from():
     weights, follow = {name: x.clone() for name, x in dqn.policy.state_dict().items()}, torch.zeros(2)
     _, error = learn.plain(dqn.networks, batches, follow, dqn.config)
     dqn.policy.load_state_dict(weights)
-    dqn.networks.optimizer.mean.zero_(), dqn.networks.optimizer.square.zero_(), dqn.networks.optimizer.steps.zero_()
+    dqn.optimizer.mean.zero_(), dqn.optimizer.square.zero_(), dqn.optimizer.steps.zero_()
     dqn.learn(batches, random)
     for row, size in zip(batches.rows.flatten().tolist(), error.abs().flatten().tolist(), strict=True):
         same = (batches.rows == row) & (error.abs() > size)
@@ -238,7 +238,7 @@ def test_the_target_shares_the_statistics_of_observations_and_nothing_else():
     dqn = DQN.build(DQNConfig(hidden=(4,)), Box(-9, 9, (3,)), Discrete(2), 0, "cpu")
     dqn.policy.encoder.update_statistics(torch.randn(50, 3) * 5, torch.ones(50, dtype=torch.bool))
     with torch.no_grad():
-        dqn.networks.optimizer.flat.add_(1)
+        dqn.optimizer.flat.add_(1)
     x = torch.randn(6, 3)
     assert torch.equal(dqn.policy.encoder(x), dqn.networks.target.encoder(x)) and not torch.equal(
         dqn.policy(x), dqn.networks.target(x)
