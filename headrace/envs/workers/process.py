@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import signal
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ from time import monotonic
 from typing import Any
 
 from headrace.core.cores import cores
+from headrace.envs.workers import lifetime
 from headrace.envs.workers.protocol import ANSWER, ASSIGN, CLOSE, FAILED, GONE, ORDER, Failure, Message, Task, read, run
 from headrace.envs.workers.spin_wait import spin_of
 
@@ -28,6 +30,7 @@ PRELOADED = [
     "headrace.envs.gym.pettingzoo",
     "headrace.envs.workers.spin_wait",
     "headrace.data.shared_memory",
+    "headrace.envs.workers.fork_server",
 ]
 
 
@@ -56,15 +59,22 @@ class WorkerProcess:
         self.tell(ASSIGN, 0, task)
 
     def _launch(self) -> None:
-        context: Any = get_context("spawn" if sys.platform == "win32" else "forkserver")
-        if sys.platform != "win32":
-            context.set_forkserver_preload(PRELOADED)
+        from multiprocessing import forkserver
+
+        context: Any = get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, lifetime.DECIDED_BY_PARENT)
+        try:
+            forkserver.ensure_running()  # inherits the blocked signals
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self.orders, theirs = context.Pipe()
         self.process = context.Process(target=run, args=(theirs, self.spin), daemon=True, name="headrace worker")
         with _without_main():
             self.process.start()
         theirs.close()
         self.running = True
+        RUNNING.add(self)
 
     def facts(self) -> Any:
         """The facts of its role, once it is made. Raises the exception of making it, or WorkerError."""
@@ -114,8 +124,11 @@ class WorkerProcess:
         if self.process.is_alive():
             self.process.kill()
         self.process.join()
+        if self.process.exitcode and self.process.pid is not None:
+            lifetime.end_group(self.process.pid)
         self.orders.close()
         self.running = False
+        RUNNING.discard(self)
 
     def __str__(self) -> str:
         return f"worker {self.task.place} ({self.task.name})"
@@ -161,14 +174,19 @@ class Workers:
         self.close()
 
 
-def _end(processes: list[WorkerProcess]) -> None:
+def _end(processes: Collection[WorkerProcess]) -> None:
     """End processes, all at once."""
     for process in processes:
         if process.running:
             process.tell(CLOSE)
     until = monotonic() + GRACE
-    while processes:
-        processes.pop().end(max(0.0, until - monotonic()))
+    for process in list(processes):
+        process.end(max(0.0, until - monotonic()))
+
+
+RUNNING: set[WorkerProcess] = set()
+# before multiprocessing's own, which would send SIGTERM, and wait for ever
+atexit.register(_end, RUNNING)
 
 
 def _again(failure: Failure) -> BaseException:

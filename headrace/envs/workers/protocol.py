@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import pickle
 import select
-import signal
 import struct
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
+
+from headrace.envs.workers import lifetime
 
 ORDER = struct.Struct("<iq")  # operation, and a number that it needs
 ANSWER = struct.Struct("<i")  # 0 or more, or FAILED, followed by a Failure
@@ -69,8 +68,7 @@ def run(orders: Connection, spin: float) -> None:
     """Run one task after another, until CLOSE or the end of the parent. spin: see spin_wait.Waiting."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    lifetime.begin()
     torch.set_num_threads(1)
     receive = _receiver(orders, spin)
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
@@ -127,6 +125,8 @@ def _receiver(orders: Connection, spin: float) -> Callable[[], tuple[int, int]]:
 def _report(orders: Connection, error: BaseException, asked: bool) -> None:
     """Send an exception to the parent, with its notes and traceback. asked: instead of an answer."""
     text = "".join(traceback.format_exception(error))
+    if not isinstance(error, Exception):  # it would end the parent without a word
+        error = RuntimeError(f"{error!r} was raised in a worker process")
     try:
         pickled = pickle.dumps(error)
         pickle.loads(pickled)
@@ -136,14 +136,6 @@ def _report(orders: Connection, error: BaseException, asked: bool) -> None:
         if asked:
             os.write(orders.fileno(), ANSWER.pack(FAILED))
         orders.send(Failure(pickled, text))
-
-
-def _end_with_the_parent() -> None:
-    """End this process with its parent, even in a step that hangs."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def read(descriptor: int, size: int) -> bytes:

@@ -192,12 +192,19 @@ def test_set_up_and_clean_up_run_in_the_workers(tmp_path):
 
 
 SCRIPT = """
-import gymnasium, time
+import ctypes, gymnasium, os, tempfile, time
+tempfile.template = f"of_script_{os.getpid()}_"
 from headrace.envs.workers.env import WorkerEnv
 from headrace.data.spaces import env_columns, action_column
 
 class Mine(gymnasium.Wrapper):  # defined in the script itself, which has no guard
-    pass
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 2:  # hangs, and no other thread of Python can run
+            ctypes.PyDLL(None).sleep(1000)
+        return super().step(action)
 
 print("script")
 env = WorkerEnv(lambda: Mine(gymnasium.make("CartPole-v1")), 2, "test", 2)
@@ -218,10 +225,13 @@ def alive(pid):
 
 @pytest.mark.parametrize(
     "ending",
-    ["1 / 0", "time.sleep(100)", *(pytest.param(x, marks=pytest.mark.slow) for x in ("", "raise SystemExit(0)"))],
+    [
+        "1 / 0",
+        "env.start(rollout, 1, 0); time.sleep(100)",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("", "raise SystemExit(0)")),
+    ],
 )
 def test_no_process_and_no_memory_outlive_the_script(ending, tmp_path):
-    before = set(os.listdir("/dev/shm"))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + ending)
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -237,7 +247,7 @@ def test_no_process_and_no_memory_outlive_the_script(ending, tmp_path):
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, pids))
-    assert set(os.listdir("/dev/shm")) <= before
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"of_script_{process.pid}_")]
 
 
 def test_training_takes_workers_and_equals_training_inline(tmp_path):
