@@ -53,7 +53,8 @@ def spec(source: Source) -> Spec:
         return _specs.get(source) or _of_entry(source) or Spec(source, source)
     if not callable(source):
         raise TypeError(
-            f"{source!r} does not make environments: give a name, a class, or a function such as `lambda: env`"
+            f"{source!r} does not make environments: give a name, a class, or a function such as "
+            "`lambda: gymnasium.make(...)`"
         )
     name = sources.reference(source)
     return _of_entry(source) or _of_entry(name) or Spec(name, source)

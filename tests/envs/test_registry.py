@@ -281,7 +281,7 @@ def test_errors_in_the_users_file_are_the_users(tmp_path):
 
 
 def test_an_instance_is_refused():
-    with pytest.raises(TypeError, match="function such as `lambda: env`"):
+    with pytest.raises(TypeError, match=r"function such as `lambda: gymnasium.make\(...\)`"):
         envs.make(gymnasium.make("CartPole-v1"), 1)
 
 

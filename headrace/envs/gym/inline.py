@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -17,7 +18,7 @@ from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 
 Views = list[tuple[tuple[Key, ...], np.ndarray]]
-TRIES = 5  # failures in a row after which an environment's exception is raised
+TRIES = 3  # failures in a row after which an environment's exception is raised
 
 
 class InlineEnv(Env):
@@ -33,7 +34,8 @@ class InlineEnv(Env):
 
     first_env, of: where these are part of a larger set, the index of the first, and the size of the set.
     restart: instead of raising, make the environment again and truncate its episode; `restarts` counts these. An
-    environment that fails TRIES times without a step between raises its exception.
+    environment that fails TRIES times in a row, at the same step of an episode or without one between, raises its
+    exception.
     env: an environment that factory has made already, which becomes the first.
     group_by: which agents share a policy, see PettingZooEnv. Raises ValueError where there is one agent.
     """
@@ -58,17 +60,20 @@ class InlineEnv(Env):
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
         self.group_by = group_by
         self._restarts = 0
-        self._failures = [0] * num_envs  # since the last successful step
+        self._failures = [0] * num_envs  # in a row, of each environment ...
+        self._failed_after = [0] * num_envs  # ... after so many steps of an episode, beyond which it has not come since
         self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
         self._unseeded: set[int] = set()  # those whose next reset() takes a seed: new ones, and those made again
-        self.envs = [factory() if env is None else env]
+        self._known: set[int] = set()  # ids of the environments
+        self.envs = [self._new(made(factory) if env is None else env)]
         self.max_steps: int | None = None
         try:
             self._describe(self.envs[0])
-        except (TypeError, ValueError):
+            while len(self.envs) < num_envs:
+                self.envs.append(self._new(made(factory)))
+        except Exception:
             self.close()
             raise
-        self.envs += [factory() for _ in range(num_envs - 1)]
         self._rollout: Rollout | None = None
         self._seed = 0
         self._reset_all = False
@@ -129,19 +134,28 @@ class InlineEnv(Env):
         """Whether it succeeded. After a failure the environment is made again, or the exception is raised."""
         try:
             do(index, *arguments)
-        except Exception as error:
+        except BaseException as raised:
+            error = failure_of(raised)
             self._annotate(error, index)
-            self._failures[index] += 1
-            if not self.restart or self._failures[index] == TRIES:
+            steps = self._lengths[index] if do == self._step_one else 0
+            self._failures[index] = self._failures[index] + 1 if steps == self._failed_after[index] else 1
+            self._failed_after[index] = steps
+            if self.restart and self._failures[index] < TRIES:
+                self._remake(index)
+                return False
+            if error is raised:
                 raise
-            self._remake(index)
-            return False
+            raise error from raised
+        if self._failures[index] and self._lengths[index] > self._failed_after[index]:
+            self._failures[index] = 0
         return True
 
     def _remake(self, index: int) -> None:
+        before = self.envs[index]
         with suppress(Exception):  # it is broken already
-            self.envs[index].close()
+            before.close()
         self.envs[index] = self._built(index)
+        self._known.discard(id(before.unwrapped))
         self._restarts += 1
         self._times_remade[index] += 1
         self._unseeded.add(index)
@@ -150,20 +164,31 @@ class InlineEnv(Env):
         """A new environment. Tries several times: a resource that the old one held may not be free at once."""
         for _ in range(TRIES - 1):
             with suppress(Exception):
-                return self.factory()
+                return self._new(made(self.factory))
         try:
-            return self.factory()
+            return self._new(made(self.factory))
         except Exception as error:
             self._annotate(error, index)
             raise
 
+    def _new(self, env: gymnasium.Env) -> gymnasium.Env:
+        """An environment that was made now. Raises ValueError for one that is in use already."""
+        if id(env.unwrapped) in self._known:
+            raise ValueError(
+                f"the function for {self.name} gave the same environment again, and each call must make a new one: "
+                "give `lambda: gymnasium.make(...)`, with everything that makes it inside"
+            )
+        self._known.add(id(env.unwrapped))
+        return env
+
     def _cut_off(self, index: int, t: int) -> None:
-        """Truncate an episode that cannot continue, as if its last step had not been taken."""
+        """Truncate an episode that cannot continue, as if its last step had not been taken. It is not reported."""
         for _, column in self._observation:
             column[t + 1, index] = column[t, index]
         self._reward[t, index] = 0.0
         self._terminated[t, index], self._truncated[t, index] = False, True
         self._valid[t + 1, index] = False
+        self._returns[index], self._lengths[index] = 0.0, 0
 
     def _seed_of(self, index: int) -> int:
         return env_seed(self._seed, self.first_env + index, self._times_remade[index])
@@ -195,7 +220,6 @@ class InlineEnv(Env):
             ) from error
         self._observe(t + 1, index, observation)
         self._lengths[index] += 1
-        self._failures[index] = 0
 
     def _reset_one(self, index: int, t: int) -> None:
         self._begin_one(index, t + 1)
@@ -252,6 +276,27 @@ class InlineEnv(Env):
         """Close every environment."""
         while self.envs:
             self.envs.pop().close()
+
+
+def made(factory: Callable[[], gymnasium.Env]) -> gymnasium.Env:
+    """What a function makes. Raises its exception, see failure_of()."""
+    try:
+        return factory()
+    except BaseException as raised:
+        if (error := failure_of(raised)) is raised:
+            raise
+        raise error from raised
+
+
+def failure_of(raised: BaseException) -> Exception:
+    """An environment's exception; a RuntimeError in place of what would end the process instead of being reported:
+    sys.exit() and KeyboardInterrupt. Ctrl-C of a user is raised again."""
+    if isinstance(raised, Exception):
+        return raised
+    ctrl_c = isinstance(raised, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ctrl_c or not isinstance(raised, SystemExit | KeyboardInterrupt):
+        raise raised
+    return RuntimeError(f"the environment raised {raised!r}, which would end the whole run")
 
 
 def env_seed(seed: int, index: int, times_remade: int = 0) -> int:

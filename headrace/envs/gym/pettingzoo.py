@@ -17,14 +17,14 @@ from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
 from headrace.envs.base import MultiAgentEnv
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
-from headrace.envs.gym.inline import InlineEnv, Views, action_caster, put, views
+from headrace.envs.gym.inline import InlineEnv, Views, action_caster, made, put, views
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 def inline(factory: Callable[[], gymnasium.Env], num_copies: int, name: str, **part: Any) -> InlineEnv:
     """An InlineEnv of what factory makes, or a PettingZooEnv of several agents. part: arguments of InlineEnv."""
-    env = factory()
+    env = made(factory)
     kind = InlineEnv if isinstance(env, gymnasium.Env) else PettingZooEnv
     return kind(factory, num_copies, name, env=env, **part)
 
@@ -99,7 +99,6 @@ class PettingZooEnv(InlineEnv):
                 self._valid[t + 1, place.first + index] = joins
                 self._see(place, index, t + 1, seen, must=joins)
         self._lengths[index] += 1
-        self._failures[index] = 0
 
     def _took_part(self, number: int, index: int, t: int, outcome: tuple[Mapping, ...], stays: bool) -> None:
         """Write an agent's outcome of a step. An agent that is gone without a flag is truncated."""
@@ -154,6 +153,7 @@ class PettingZooEnv(InlineEnv):
                 self._end_episode(number, index, t)
             self._valid[t + 1, column] = False
             self._see(place, index, t + 1, {}, must=False)
+        self._sums[:, index] = self._counts[:, index] = self._lengths[index] = 0
 
     def _see(self, place: _Place, index: int, row: int, seen: Mapping[str, Sample], must: bool) -> None:
         """Write an agent's observation; where it has none, repeat its last one."""

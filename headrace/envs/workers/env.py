@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import gymnasium
 import torch
@@ -23,7 +24,7 @@ from headrace.envs.gym.agent_groups import Grouping, take_agents
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Message, Task
 from headrace.envs.workers.resources import check_processes, check_rollout, in_words
-from headrace.envs.workers.stepping import BIND, CUT_OFF, RESET, RESET_ALL, ROWS, STEP, TAKE_OVER, Stepping
+from headrace.envs.workers.stepping import BIND, CUT_OFF, RESET, RESET_ALL, ROWS, STEP, TAKE_OVER, UNBIND, Stepping
 from headrace.envs.workers.transport import Order, Transport
 from headrace.envs.workers.tuning import tried
 
@@ -39,7 +40,8 @@ class WorkerEnv(AsyncEnv):
     Workers, which are kept when this is closed. step_timeout: seconds after which a worker that has not answered counts
     as hanging.
     on_error: "raise" an environment's exception, with its traceback and the environment's number; or "restart": make it
-    again, truncate its episode, continue, and count it in `restarts`. The same holds for a worker that dies or hangs.
+    again, truncate its episode, continue, and count it in `restarts`. The same holds for a worker that dies or hangs,
+    unless that happens three times in a row after the same number of steps.
     group_by: see envs.gym.agent_groups. With several agents, the argument num_envs counts copies of the environment,
     the attribute columns.
     set_up, clean_up: called in each worker with its number, first and last of all. Where there are at most as many
@@ -80,7 +82,9 @@ class WorkerEnv(AsyncEnv):
         count = len(self._transport.workers)
         self._lost = [0] * count  # environments of each worker made again because their process was gone
         self._seed = 0
-        self._rollouts: list[SharedRollout] = []
+        self._numbers: WeakKeyDictionary[SharedRollout, int] = WeakKeyDictionary()  # of those that workers write into
+        self._bound: list[int] = []  # numbers that the workers know
+        self._last: SharedRollout | None = None  # kept, because workers may be writing into it
         self.parts, tasks = [], []
         for place, (first, after) in enumerate(pairwise(num_envs * k // count for k in range(count + 1))):
             self.parts.append(slice(first, after))
@@ -104,23 +108,27 @@ class WorkerEnv(AsyncEnv):
 
     def rollout(self, num_steps: int, columns: Columns) -> SharedRollout:
         """A rollout in shared memory, which the workers write into. Into other rollouts each step is copied."""
-        size = shared_size(num_steps, self.num_envs, columns)
-        check_rollout(size, num_steps, self.num_envs, FOLDER)
+        gone = set(self._bound).difference(self._numbers.values())
+        for worker in self._transport.workers:
+            for number in gone:
+                worker.tell(UNBIND, number)
+        check_rollout(shared_size(num_steps, self.num_envs, columns), num_steps, self.num_envs, FOLDER)
         rollout = SharedRollout(num_steps, self.num_envs, columns)
-        self._rollouts.append(rollout)
-        for worker in range(len(self.parts)):
-            self._bind(worker, rollout)
+        self._numbers[rollout] = max(self._bound, default=-1) + 1
+        self._bound = list(self._numbers.values())
+        for place in range(len(self.parts)):
+            self._bind(place, rollout)
         return rollout
 
     def _bind(self, worker: int, rollout: SharedRollout) -> None:
         """Let a worker write into a rollout from now on."""
         what = (rollout.num_steps, self.num_envs, rollout.columns, rollout.store.size)
-        self._transport.workers[worker].tell(BIND, 0, what, rollout.store.descriptor)
+        self._transport.workers[worker].tell(BIND, self._numbers[rollout], what, rollout.store.descriptor)
 
     def plan(self) -> str:
         """The memory of processes and rollouts, in a line."""
         pids = [worker.process.pid for worker in self._transport.workers]
-        return in_words(self.name, self.num_envs, pids, [rollout.store.size for rollout in self._rollouts])
+        return in_words(self.name, self.num_envs, pids, [rollout.store.size for rollout in self._numbers])
 
     @property
     def restarts(self) -> int:
@@ -189,19 +197,20 @@ class WorkerEnv(AsyncEnv):
         part = self.parts[worker]
         self._lost[worker] += self._transport.answers[worker] + part.stop - part.start
         self._transport.replace(worker)
-        for rollout in self._rollouts:
+        for rollout in self._numbers:
             self._bind(worker, rollout)
         self._transport.workers[worker].tell(TAKE_OVER, 0, (self._seed, self._lost[worker]))
         if order.what == RESET:
             self._transport.start(worker, RESET, order.where, self._seed)
         else:
             self._transport.start(worker, CUT_OFF, order.where)
+            self._transport.answered[worker] = -1  # no step is taken
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
         """A rollout of the workers and its number; for another rollout, those of the row through which it is filled."""
-        for number, shared in enumerate(self._rollouts):
-            if shared is rollout:
-                return number, shared
+        if isinstance(rollout, SharedRollout) and (number := self._numbers.get(rollout)) is not None:
+            self._last = rollout
+            return number, rollout
         return 0, self._row
 
     def state_dict(self) -> StateDict:

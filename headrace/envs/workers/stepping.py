@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.data.rollout import Columns, Rollout
     from headrace.envs.gym.agent_groups import AgentGroups
 
-BIND, RESET, STEP, CUT_OFF, RESET_ALL, TAKE_OVER = range(6)
+BIND, UNBIND, RESET, STEP, CUT_OFF, RESET_ALL, TAKE_OVER = range(7)
 ROWS = 2**32  # a rollout's number is stored in the bits above its row
 
 
@@ -40,7 +40,7 @@ class Stepping:
 
         self.orders = orders
         self.env = env = inline(pickle.loads(factory), size, name, **part)
-        self.rollouts: list[Rollout] = []
+        self.rollouts: dict[int, Rollout] = {}
         self.facts = EnvFacts(env.observation_space, env.action_space, env.max_steps, env.agent_groups)
 
     def carry_out(self, what: int, where: int) -> int | None:
@@ -54,7 +54,9 @@ class Stepping:
             self.env.step(self.rollouts[number], t, lost=True)
         else:
             if what == BIND:
-                self._bind(*self.orders.recv())
+                self._bind(where, *self.orders.recv())
+            elif what == UNBIND:
+                del self.rollouts[where]
             elif what == TAKE_OVER:
                 self.env.take_over(*self.orders.recv())
             else:
@@ -62,14 +64,14 @@ class Stepping:
             return None
         return self.env.restarts
 
-    def _bind(self, num_steps: int, num_envs: int, columns: Columns, size: int) -> None:
+    def _bind(self, number: int, num_steps: int, num_envs: int, columns: Columns, size: int) -> None:
         """Write into this rollout from now on. Its memory follows the message."""
         from headrace.data.shared_memory import Memory, SharedRollout
 
         memory = Memory(size, recv_handle(self.orders))
         rollout = SharedRollout(num_steps, num_envs, columns, memory)
         memory.close()
-        self.rollouts.append(self.env.part(rollout))
+        self.rollouts[number] = self.env.part(rollout)
 
     def close(self) -> None:
         """Close the environments."""

@@ -13,6 +13,8 @@ from headrace.envs.workers.protocol import DISMISS, Message, Task
 from headrace.envs.workers.resources import check_memory, own_memory
 from headrace.envs.workers.spin_wait import Waiting
 
+TRIES = 3  # losses in a row, or failures to make a role again, after which a process is given up
+
 
 class Order(NamedTuple):
     """An order that a process has not answered yet."""
@@ -25,8 +27,8 @@ class Order(NamedTuple):
 class Transport:
     """Worker processes, each with its task, and the orders that they have not answered yet.
 
-    facts: what the roles have reported, by place; answers: the last answer of each process. timeout: seconds after
-    which one that has not answered counts as hanging.
+    facts: what the roles have reported, by place; answers: the last answer of each process; answered: how often it has
+    answered. timeout: seconds after which one that has not answered counts as hanging.
     """
 
     def __init__(self, workers: list[WorkerProcess], timeout: float) -> None:
@@ -34,6 +36,8 @@ class Transport:
         self.orders: dict[int, Order] = {}  # by place
         self.facts: dict[int, Any] = {}
         self.answers = [0] * len(workers)
+        self.answered = [0] * len(workers)
+        self._lost: list[list[int]] = [[] for _ in workers]  # after how many answers, while that was the same
         self._waiting = Waiting(workers[0].spin)
         self._poll = select.poll()
         self._places: dict[int, int] = {}  # by descriptor
@@ -86,6 +90,7 @@ class Transport:
                 self._broken.add(place)
                 raise
             else:
+                self.answered[place] += 1
                 ready.append(place)
         if not events:
             now = monotonic()
@@ -108,11 +113,29 @@ class Transport:
         return WorkerError(f"{worker} has not answered for {self.timeout:g} s: it hangs, or step_timeout is too short")
 
     def replace(self, place: int) -> None:
-        """Start another process with the task of a lost one, and wait until its role is made."""
-        worker = self.workers[place]
-        worker.end(0.0)
-        worker.assign(worker.task)
-        self.facts[place], self.answers[place] = worker.facts(), 0
+        """Start another process with the task of a lost one, and wait until its role is made, which is tried several
+        times.
+
+        Raises why it was lost where that has happened TRIES times in a row after the same number of answers.
+        """
+        worker, count = self.workers[place], self.answered[place]
+        self._lost[place] = [*self._lost[place], count] if count in self._lost[place][-1:] else [count]
+        if len(self._lost[place]) == TRIES:
+            error = self.failure(place)
+            error.add_note(
+                f"It is not started again: this has happened {TRIES} times in a row, each time after as many steps."
+            )
+            raise error
+        for left in reversed(range(TRIES)):
+            worker.end(0.0)
+            worker.assign(worker.task)
+            try:
+                self.facts[place] = worker.facts()
+                break
+            except Exception:
+                if not left:
+                    raise
+        self.answers[place] = self.answered[place] = 0
         self._broken.discard(place)
 
     def dismiss(self) -> None:
