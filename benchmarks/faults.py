@@ -27,6 +27,7 @@ from gymnasium.spaces import Box, Discrete
 NUM_ENVS, WORKERS = 8, 2
 LOST = NUM_ENVS // WORKERS  # environments that go with a worker's process
 STEP_TIMEOUT = 1.0  # s
+CHANCE = 0.005  # of a fault at a step or reset: three in a row at the same one, which end a run, are rare
 LETTERS = {"step": "s", "reset": "r", "constructor": "c", "kill": "k", "hang": "h", "nan": "n", "shape": "w"}
 
 
@@ -85,7 +86,7 @@ class Faulty(gymnasium.Env):
         """Begin an episode, or go wrong."""
         super().reset(seed=seed)
         self.steps = 0
-        if self.kind == "reset" and self._due(0.05):
+        if self.kind == "reset" and self._due(CHANCE):
             self._go_wrong("reset")
         return np.zeros(3, np.float32), {}
 
@@ -93,7 +94,7 @@ class Faulty(gymnasium.Env):
         """A step, or what is wrong with it."""
         self.steps += 1
         observation = np.full(3, self.steps, np.float32)
-        if self.kind != "reset" and self._due(0.02):
+        if self.kind != "reset" and self._due(CHANCE):
             self._go_wrong("step" if self.kind == "constructor" else self.kind)
             observation = np.full(3, np.nan, np.float32) if self.kind == "nan" else np.zeros(5, np.float32)
         return observation, 1.0, self.steps == 20, False, {}

@@ -64,7 +64,7 @@ def make(
     frame_stack: observations stacked; time_limit: steps until an episode is truncated; reward_scale: a factor of
     rewards, but not of reported returns. See envs.gym.wrappers; of these, compiled environments take time_limit only.
     workers (the number of processes, or the Workers to use, or "auto" to choose by measuring one environment, possibly
-    none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv.
+    none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv. on_error holds for "inline" as well.
     device: of the rollouts. Environments that run on the CPU are copied to another device by a DeviceEnv.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
     wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
@@ -122,10 +122,10 @@ def make(
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
-    from headrace.envs.gym.pettingzoo import inline
+    from headrace.envs.gym.pettingzoo import inline, restarts
 
     build = _factory(known.name, entry, wrappers, kwargs, wrapping)
-    return _seen_from(where, inline(build, num_envs, known.name, group_by=group_by))
+    return _seen_from(where, inline(build, num_envs, known.name, restart=restarts(on_error), group_by=group_by))
 
 
 def factory(
@@ -247,7 +247,11 @@ def _seen_from(where: torch.device, env: Env) -> Env:
         return env
     from headrace.envs.wrappers.device_env import DeviceEnv
 
-    return DeviceEnv(env, where)
+    try:
+        return DeviceEnv(env, where)
+    except BaseException:
+        env.close()
+        raise
 
 
 def _regrouped(env: Env, group_by: Grouping) -> Env:

@@ -36,7 +36,7 @@ class TrainConfig:
     workers: int | Literal["auto"] | None = None  # processes for uncompiled environments; auto: measure; None: none
     collection: Literal["sync", "double_buffered", "async"] = "sync"  # see docs/environments.md
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
-    on_error: Literal["raise", "restart"] = "raise"  # if an environment fails in a worker: stop, or make it again
+    on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s
     group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents that have this in common share a policy
     frame_stack: int = 1  # successive observations stacked into one

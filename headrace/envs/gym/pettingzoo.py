@@ -29,6 +29,13 @@ def inline(factory: Callable[[], gymnasium.Env], num_copies: int, name: str, **p
     return kind(factory, num_copies, name, env=env, **part)
 
 
+def restarts(on_error: str) -> bool:
+    """Whether on_error is "restart". Raises ValueError where it is neither that nor "raise"."""
+    if on_error not in ("raise", "restart"):
+        raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
+    return on_error == "restart"
+
+
 class _Place(NamedTuple):
     """Where an agent writes in a rollout."""
 

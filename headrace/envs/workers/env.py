@@ -21,6 +21,7 @@ from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_size
 from headrace.envs.base import AsyncEnv
 from headrace.envs.gym.agent_groups import Grouping, take_agents
+from headrace.envs.gym.pettingzoo import restarts
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Message, Task
 from headrace.envs.workers.resources import check_processes, check_rollout, in_words
@@ -70,10 +71,8 @@ class WorkerEnv(AsyncEnv):
     ) -> None:
         if isinstance(workers, int) and not 1 <= workers <= num_envs:
             raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
-        if on_error not in ("raise", "restart"):
-            raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
         self.name, self.num_envs, self.factory = name, num_envs, factory
-        self.restart = on_error == "restart"
+        self.restart = restarts(on_error)
         sent, begin, end = _sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up)
         owner = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
         check_processes(min(owner.number, num_envs))

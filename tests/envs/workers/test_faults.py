@@ -16,6 +16,7 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 from helpers.faulty import Counter
 
+from headrace import envs
 from headrace.core import fused
 from headrace.data.finite import NotFinite
 from headrace.data.rollout import Rollout
@@ -115,6 +116,14 @@ def test_a_constructor_that_goes_on_failing_ends_it_and_says_where():
     with pytest.raises(OSError, match="the port is taken") as caught:
         stepped(env, 8)
     assert len(made) == 1 + TRIES and "in env 0 of 1 of test, episode 0, step 2" in "".join(caught.value.__notes__)
+
+
+def test_environments_are_made_again_without_workers_too(tmp_path):
+    env = envs.make(functools.partial(Counter, "step", once=str(tmp_path / "happened")), 2, on_error="restart")
+    stepped(env, 8)
+    assert env.backend == "inline" and env.restarts == 1
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'restart', got 'ignore'"):
+        envs.make(Counter, 2, on_error="ignore")
 
 
 @pytest.mark.parametrize("at", [1, 3])
