@@ -1,8 +1,8 @@
 """Checkpoints: folders of safetensors and one JSON manifest with a SHA-256 of every file. No pickle anywhere.
 
 A checkpoint is written whole or not at all: to a temporary folder, synced to the disk and renamed; the one it replaces
-stays as NAME.previous. The tensors of a nested state are in NAME.safetensors; its numbers, strings and structure in the
-manifest.
+stays as NAME.previous, which is taken where NAME is damaged. The tensors of a nested state are in NAME.safetensors (see
+headrace.runs.tensor_file); its numbers, strings and structure in the manifest.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import struct
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,15 +28,27 @@ from torch import Tensor
 from headrace.core.packages import installed
 from headrace.core.types import Json, StateDict
 from headrace.data.rollout import Group
+from headrace.runs import tensor_file
 from headrace.runs.logs import writing
 
 State: TypeAlias = Any  # a tree of mappings, lists and tuples of tensors, numbers, strings and None
 FORMAT = 1
 MANIFEST = "manifest.json"
+# what reading raises where the contents are not what this code expects
+WRONG: tuple[type[Exception], ...] = (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error)
 
 
 class DamagedCheckpoint(RuntimeError):
     """A file of a checkpoint is missing or was changed."""
+
+
+@contextmanager
+def reading(path: Path, wrong: str, *others: type[Exception]) -> Iterator[None]:
+    """Raise DamagedCheckpoint where what a file holds is not what this code expects; others: more such errors."""
+    try:
+        yield
+    except (*WRONG, *others) as error:
+        raise DamagedCheckpoint(_damage(path, f"{wrong} ({type(error).__name__}: {error})")) from error
 
 
 def save(folder: str | Path, states: StateDict, **facts: State) -> None:
@@ -44,69 +59,102 @@ def save(folder: str | Path, states: StateDict, **facts: State) -> None:
     Raises TypeError for anything else in a state; OSError, naming the folder, where it cannot be written.
     """
     folder = Path(folder)
-    contents, structure = {}, {}
-    for name, state in states.items():
-        tensors: dict[str, Tensor] = {}
-        structure[name] = _encode(state, name, tensors)
-        contents[f"{name}.safetensors"] = _to_bytes(tensors)
-    body = {
-        "format": FORMAT,
-        "versions": versions(),
-        **facts,
-        "files": {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
-        "states": structure,
-    }
-    contents[MANIFEST] = json.dumps({"sha256": _digest(body), **body}, indent=1).encode()
-    with writing(folder, "the checkpoint"):
-        _replace_folder(folder, contents)
+    tensors: dict[str, dict[str, Tensor]] = {name: {} for name in states}
+    structure = {name: _encode(state, name, tensors[name]) for name, state in states.items()}
+    with writing(folder, "the checkpoint"), _replacing(folder) as fresh:
+        files = {}
+        for name in states:
+            file = f"{name}.safetensors"
+            files[file] = tensor_file.write(fresh / file, tensors[name])
+        body = {"format": FORMAT, "versions": versions(), **facts, "files": files, "states": structure}
+        write_file(fresh / MANIFEST, json.dumps({"sha256": _digest(body), **body}, indent=1).encode())
 
 
 def read_manifest(folder: str | Path) -> Json:
     """The manifest of a checkpoint. Raises DamagedCheckpoint, FileNotFoundError."""
     path = Path(folder) / MANIFEST
     if not path.exists():
+        if _is_checkpoint(path.parent):
+            raise DamagedCheckpoint(_damage(path, "it is missing"))
         raise FileNotFoundError(f"{folder} is no checkpoint: it has no {MANIFEST}")
-    try:
+    with reading(path, "it is not valid JSON, or lacks its checksum", ValueError):
         manifest = json.loads(path.read_bytes())
         digest = manifest.pop("sha256")
-    except (ValueError, KeyError, AttributeError) as error:
-        raise DamagedCheckpoint(_damage(path, "it is not valid JSON, or lacks its checksum")) from error
-    if _digest(manifest) != digest:
+        matches = _digest(manifest) == digest
+    if not matches:
         raise DamagedCheckpoint(_damage(path, "its checksum does not match"))
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"{path} has format {manifest['format']}, this version of headrace reads format {FORMAT}")
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {manifest.get('format')}, this version of headrace reads format {FORMAT}")
+    if not all(isinstance(manifest.get(name), dict) for name in ("files", "states")):
+        raise DamagedCheckpoint(_damage(path, "it lacks its files or states"))
     return manifest
 
 
 def load(folder: str | Path, name: str) -> State:
     """The state saved under `name`, tensors on the CPU. Raises DamagedCheckpoint, FileNotFoundError."""
-    from safetensors.torch import load as from_bytes
-
     manifest = read_manifest(folder)
     if name not in manifest["states"]:
         raise FileNotFoundError(f"the checkpoint {folder} holds {', '.join(manifest['states'])}, but no {name!r}")
     path = Path(folder) / f"{name}.safetensors"
     if not path.exists():
         raise DamagedCheckpoint(_damage(path, "it is missing"))
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != manifest["files"][path.name]:
+    if tensor_file.digest(path) != manifest["files"].get(path.name):
         raise DamagedCheckpoint(_damage(path, "its checksum does not match"))
-    return _decode(manifest["states"][name], from_bytes(data))
+    with reading(path, "it is not what the manifest describes", ValueError):
+        return _decode(manifest["states"][name], tensor_file.read(path))
 
 
 def find(path: str | Path, *names: str) -> Path:
-    """The first of the checkpoints `names` in a run's folder, or `path` itself where it is one.
+    """The first of the checkpoints `names` in a run's folder, or `path` itself where it is one; see read()."""
+    return read(path, *names)[0]
 
-    Where a crash fell between two renames, the one before stands in. Raises FileNotFoundError.
+
+def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, State]:
+    """The folder, the manifest and a state (None where it has none of that name) of the first of the checkpoints
+    `names` in a run's folder, or of `path` itself where it is one.
+
+    Where one is damaged, the one before stands in, with a warning; so it does where a crash fell between two renames.
+    Raises FileNotFoundError; DamagedCheckpoint where none is whole.
     """
-    path = Path(path)
-    for folder in (path, *(path / name for name in names)):
-        for candidate in (folder, previous(folder)):
-            if (candidate / MANIFEST).exists():
-                return candidate
+    path, damage = Path(path), None
+    folders = [path, *(path / name for name in names)]
+    for candidate in (candidate for folder in folders for candidate in (folder, previous(folder))):
+        if not _is_checkpoint(candidate):
+            continue
+        try:
+            manifest = read_manifest(candidate)
+            found = load(candidate, state) if state in manifest["states"] else None
+        except DamagedCheckpoint as error:
+            damage = damage or error
+            continue
+        if damage:
+            warnings.warn(f"{damage}. Taking {candidate}", stacklevel=2)
+        return candidate, manifest, found
+    if damage:
+        raise damage
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}")
     raise FileNotFoundError(f"{path} is neither a checkpoint nor a run with one ({', '.join(names)})")
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return (folder / MANIFEST).exists() or any(folder.glob("*.safetensors"))
+
+
+def clean_up(folder: Path) -> None:
+    """Remove what killed processes have left in a run's folder, which nobody else may be writing to."""
+    for path in folder.glob(".*.*"):
+        if re.fullmatch(r"\.(last|best|step_\d+)\.\d+", path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def set_aside(taken: Path, folder: Path) -> None:
+    """Where `taken` stands in for a damaged `folder`, keep that as NAME.damaged: the next save would move it over
+    `taken`."""
+    if taken == previous(folder) and folder.exists():
+        damaged = folder.with_name(folder.name + ".damaged")
+        shutil.rmtree(damaged, ignore_errors=True)
+        os.replace(folder, damaged)
 
 
 def previous(folder: Path) -> Path:
@@ -132,14 +180,15 @@ def write_file(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _replace_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A new folder to write files into, which afterwards takes the place of `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
     try:
-        for name, data in contents.items():
-            write_file(fresh / name, data)
+        yield fresh
         _sync_folder(fresh)
         if folder.exists():
             shutil.rmtree(previous(folder), ignore_errors=True)
@@ -204,13 +253,6 @@ def _decode(value: State, tensors: Mapping[str, Tensor]) -> State:
         case "$tuple":
             return tuple(_decode(member, tensors) for member in inner)
     return {key: _decode(member, tensors) for key, member in value.items()}
-
-
-def _to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    from safetensors.torch import save as to_bytes
-
-    # copies, because safetensors takes neither views nor two tensors of one memory
-    return to_bytes({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
 
 
 def _digest(body: Json) -> str:
