@@ -10,8 +10,7 @@ import tyro
 
 from headrace.core.types import Json, Settings
 from headrace.policies.base import Policy
-from headrace.runs import checkpoint
-from headrace.runs.run import BEST, LAST, load
+from headrace.runs.run import BEST, LAST, load_with_folder
 from headrace.training.config import EVAL_ENV_SETTINGS, read_toml
 
 Default = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="(default)")]
@@ -48,8 +47,8 @@ class Chosen(NamedTuple):
 def load_chosen(run: Path, choice: Choice) -> Chosen:
     """Load the chosen policy of a run. Raises FileNotFoundError or ValueError, see env_of and checkpoint.find."""
     which = [LAST] if choice.load_last else [BEST] if choice.load_best else [BEST, LAST]
-    folder = checkpoint.find(run, *which)
-    return Chosen(load(folder), folder, choice.env or env_of(run), not choice.stochastic, eval_env_kwargs(run))
+    policy, folder = load_with_folder(run, which)
+    return Chosen(policy, folder, choice.env or env_of(run), not choice.stochastic, eval_env_kwargs(run))
 
 
 def env_of(run: Path) -> str:

@@ -103,7 +103,7 @@ class PrioritizedReplay(Replay):
 
     def state_dict(self) -> StateDict:
         """The Replay's, and the priorities."""
-        return {**super().state_dict(), "leaves": self.leaves().clone(), "highest": self.highest.clone()}
+        return {**super().state_dict(), "leaves": self.leaves(), "highest": self.highest.clone()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""

@@ -96,7 +96,7 @@ class SequenceReplay(Replay):
 
     def state_dict(self) -> StateDict:
         """The Replay's, and the recurrent states."""
-        return {**super().state_dict(), "rnn_state": tree_map(torch.clone, self.rnn_state)}
+        return {**super().state_dict(), "rnn_state": self.rnn_state}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,8 +86,7 @@ class Logs:
     def close(self) -> None:
         """Write everything that is left."""
         self.flush()
-        if self._scalars:
-            self._write_events()
+        self._write_events()
         if self._writer:
             self._writer.close()
             self._writer = None
@@ -94,6 +94,7 @@ class Logs:
     def positions(self) -> dict[str, int]:
         """The length of each file, once everything is on the disk: saved in checkpoints."""
         self.flush()
+        self._write_events()
         sizes = {}
         for name in self._waiting:
             path = self.folder / name
@@ -107,14 +108,21 @@ class Logs:
         """Remove what was written after a checkpoint: the resumed run writes it again. Return the last row left."""
         for name, size in positions.items():
             path = self.folder / name
-            if path.exists() and path.stat().st_size > size:
+            held = path.stat().st_size if path.exists() else 0
+            if held < size:
+                lost = f"{path} has {held:,} of the {size:,} bytes that it had when the checkpoint was saved"
+                warnings.warn(f"{lost}: rows are missing", stacklevel=3)
+            elif held > size:
                 with writing(path):
                     os.truncate(path, size)
+            if held and not _ends_a_line(path):  # what comes next begins a row of its own
+                self._waiting[name].insert(0, "\n")
         self._purge = steps
-        rows = (self.folder / METRICS).read_text().splitlines() if (self.folder / METRICS).exists() else []
-        return json.loads(rows[-1]) if rows else {}
+        return last_row(self.folder / METRICS)
 
     def _write_events(self) -> None:
+        if not self._scalars:
+            return
         from tensorboardX import SummaryWriter
 
         with writing(self.folder):
@@ -125,6 +133,23 @@ class Logs:
                     self._writer.add_scalar(tag, value, steps, moment)
             self._writer.flush()
         self._scalars.clear()
+
+
+def _ends_a_line(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+def last_row(path: Path) -> Json:
+    """The last row of metrics in a file that can be read; empty where there is none."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for line in reversed(lines):
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict):
+                return row
+    return {}
 
 
 def tensorboard_tags(row: Json) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
@@ -33,6 +34,7 @@ class Recorder:
             source_of(trainer.plan.env)  # raises now where the first evaluation would
         self.trainer, self.folder = trainer, folder
         self._lock = lock(folder)
+        checkpoint.clean_up(folder)
         self.logs = Logs(folder, trainer.short_name)
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
         self._best_score: float | None = None
@@ -60,11 +62,18 @@ class Recorder:
         if isinstance(error, NotFinite):
             raise NotFinite(f"{error}. {self._last_good()}") from error
 
-    def resume(self, positions: Mapping[str, int]) -> None:
-        """Continue the files of the run from where a checkpoint was saved."""
+    def resume(self, saved: Path, positions: Mapping[str, int]) -> None:
+        """Continue the files of the run from where the checkpoint `saved` was made."""
         self._row = self.logs.rewind(positions, self._result.steps)
-        if (self.folder / BEST).exists():
-            self._best_score = checkpoint.read_manifest(self.folder / BEST)["score"]
+        checkpoint.set_aside(saved, self.folder / LAST)
+        try:
+            best, manifest, _ = checkpoint.read(self.folder / BEST, state="policy")
+            self._best_score = manifest.get("score")
+            checkpoint.set_aside(best, self.folder / BEST)
+        except FileNotFoundError:  # there was none yet
+            pass
+        except checkpoint.DamagedCheckpoint as error:
+            warnings.warn(f"{error}. The best policy is chosen anew from here on", stacklevel=2)
 
     def record(self, result: IterationResult) -> None:
         """Log one iteration: its episodes always; the rest as it comes due."""
@@ -138,11 +147,11 @@ class Recorder:
 
     def _save_last(self) -> None:
         started = perf_counter()
-        self._save(self.folder / LAST)
-        if self._best is not None:
+        if self._best is not None:  # before last/: what resumes from there does not write it again
             weights, facts = self._best
             checkpoint.save(self.folder / BEST, {"policy": weights}, policy=identity(self.trainer.policy), **facts)
             self._best = None
+        self._save(self.folder / LAST)
         self._saved_at, self._save_seconds = self._result.seconds, perf_counter() - started
 
     def _save(self, folder: Path) -> None:

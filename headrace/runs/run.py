@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -123,18 +124,28 @@ def load(path: str | Path, policy_class: type[Policy] | None = None, which: str 
     """
     if which not in ("", BEST, LAST):
         raise ValueError(f"which must be 'best' or 'last', got {which!r}")
-    folder = checkpoint.find(path, *([which] if which else [BEST, LAST]))
-    saved = checkpoint.read_manifest(folder)["policy"]
-    kind = policy_class or _policy_class(saved["class"])
-    policy = kind.from_config(saved["config"])
-    policy.load_state_dict(checkpoint.load(folder, "policy"))
-    return policy.eval()
+    return load_with_folder(path, [which] if which else [BEST, LAST], policy_class)[0]
+
+
+def load_with_folder(
+    path: str | Path, names: Sequence[str], policy_class: type[Policy] | None = None
+) -> tuple[Policy, Path]:
+    """As load(), of the first of some checkpoints: the policy, and the folder that it is from."""
+    folder, manifest, weights = checkpoint.read(path, *names, state="policy")
+    with checkpoint.reading(folder / checkpoint.MANIFEST, "it describes no policy"):
+        saved = manifest["policy"]
+        kind = policy_class or _policy_class(saved["class"])
+        policy = kind.from_config(saved["config"])
+        policy.load_state_dict(weights)
+    return policy.eval(), folder
 
 
 def _policy_class(name: str) -> type[Policy]:
     module, _, qualname = name.partition(":")
     # a checkpoint is data: it can name a policy of Headrace, but not have another module imported
-    if module.partition(".")[0] != "headrace":
+    if not module.startswith("headrace."):
         raise ValueError(f"this policy is a {name}, not one of Headrace's own: give load(path, policy_class=...)")
-    kind: type[Policy] = getattr(import_module(module), qualname)
+    kind = getattr(import_module(module), qualname)
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise TypeError(f"{name} is no policy")
     return kind

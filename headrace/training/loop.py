@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,8 @@ def _resumed(
     path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
 ) -> tuple[Trainer, Recorder]:
     """A trainer and a recorder that continue from a checkpoint."""
-    folder = checkpoint.find(path, LAST)
-    manifest = checkpoint.read_manifest(folder)
-    if "settings" not in manifest:
+    folder, manifest, state = checkpoint.read(path, LAST, state="training")
+    if "settings" not in manifest or state is None:
         raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
     saved = dict(manifest["settings"])
     name, source = saved.pop("algorithm"), saved.pop("env")
@@ -72,10 +72,13 @@ def _resumed(
     ready = algorithm is not None and not isinstance(algorithm, str)
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     trainer = Trainer(algorithm or name, source if env is None else env, **known | given)
-    state = checkpoint.load(folder, "training")
-    trainer.load_state_dict(state)
-    recorder = Recorder(trainer, folder.parent)
-    recorder.resume(manifest["positions"])
+    with ExitStack() as on_failure:
+        on_failure.callback(trainer.close)
+        with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
+            trainer.load_state_dict(state)
+        recorder = Recorder(trainer, folder.parent)
+        recorder.resume(folder, manifest["positions"])
+        on_failure.pop_all()
     if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder

@@ -1,0 +1,79 @@
+"""Safetensors files written and read tensor by tensor, so that saving needs no memory besides the run's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+PIECE = 2**24  # bytes that are copied and written at once
+MAPPED = 2**24  # bytes from which on a tensor that is read stays in the file, mapped into memory
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def write(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write tensors, sync the file to the disk, and give its SHA-256. Raises TypeError for a dtype that it has not."""
+    # as the safetensors library orders them, so that every tensor is aligned
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, end = {}, 0
+    for name in order:
+        tensor, begin = tensors[name], end
+        if tensor.dtype not in DTYPES:
+            raise TypeError(f"{name} has the dtype {tensor.dtype}: a checkpoint holds {', '.join(map(str, DTYPES))}")
+        end += tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    sha256 = hashlib.sha256()
+    with open(path, "wb") as file:
+        pieces: Iterator[bytes | memoryview] = chain.from_iterable(_pieces(tensors[name]) for name in order)
+        for piece in chain((struct.pack("<Q", len(text)), text), pieces):
+            file.write(piece)
+            sha256.update(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return sha256.hexdigest()
+
+
+def _pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """The bytes of a tensor in row-major order: copied, where they must be, a piece at a time."""
+    rows = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
+    each = rows[:1].numel() * rows.element_size()
+    for part in rows.split(max(1, PIECE // max(each, 1))):
+        yield part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, on the CPU: large ones are read when they are used. Raises ValueError for a wrong file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    return {name: x if x.nbytes >= MAPPED else x.clone() for name, x in tensors.items()}
