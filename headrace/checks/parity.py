@@ -33,7 +33,7 @@ from headrace.envs import make
 from headrace.envs.base import Env
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.errors import EnvError
-from headrace.kernels.runtime import cache
+from headrace.kernels.runtime.cache_folder import folder, json_table
 from headrace.kernels.targets.compare import Deviation, deviation
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
@@ -107,15 +107,12 @@ def graphs_trusted(device: torch.device) -> bool:
 
 def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation], what: str, instead: str) -> bool:
     """Whether a comparison passes: by the stored result of this machine, or else by a new one."""
-    path = cache.folder() / FILE
-    with cache.locked(path.with_suffix(".lock")):
-        stored = json.loads(path.read_text()) if path.is_file() else {}
+    with json_table(folder() / FILE) as stored:
         results = stored.setdefault(json.dumps(facts(device)), {})
         if name not in results:
             found = _run(name, comparison)
             difference = found.note if found.worst is None else f"{found.note} by {found.worst:.2g}"
             results[name] = "" if found.passed else difference
-            cache.write(path, json.dumps(stored, indent=1).encode())
     if results[name]:
         text = f"{what} from plain torch on this machine ({results[name]}): {instead}"
         print(f"{text}. For details run `headrace check --device cuda`", file=sys.stderr, flush=True)

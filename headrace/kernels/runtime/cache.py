@@ -8,13 +8,13 @@ Numba's own threads use Numba's cache there (compile_once). The first compilatio
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
-import importlib.util
 import os
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib.metadata import version
@@ -22,25 +22,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from headrace.kernels.runtime.cache_folder import folder, folders, keep, locked, trusted, used, write
+
 if TYPE_CHECKING:
+    from numba.core.dispatcher import Dispatcher
     from numba.types import Type
 
     from headrace.kernels.runtime.native import Argument, Native
 
+# variables of Numba's that do not change the code it makes
+SAME_CODE = {
+    *("NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES", "NUMBA_NUM_THREADS", "NUMBA_COLOR_SCHEME"),
+    *("NUMBA_THREADING_LAYER", "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_DISABLE_PERFORMANCE_WARNINGS"),
+    *("NUMBA_FULL_TRACEBACKS", "NUMBA_DEVELOPER_MODE", "NUMBA_DISABLE_CUDA", "NUMBA_CUDA_LOG_LEVEL"),
+}
+ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # for a module, where the disk is full
 _DIGEST = 32  # bytes at the start of a file of machine code: SHA-256 of the rest
 _entries: dict[Path, Native] = {}
-_announced: set[ModuleType] = set()
-
-
-@cache
-def folder() -> Path:
-    """Where kernels are kept: $HEADRACE_CACHE, else ~/.cache/headrace/kernels, else a temporary folder."""
-    wanted = os.environ.get("HEADRACE_CACHE")
-    paths = [Path(wanted).absolute()] if wanted else []
-    for path in [*paths, Path(os.path.expanduser("~")) / ".cache" / "headrace" / "kernels"]:
-        if path.is_absolute() and _writable(path):
-            return path
-    return Path(tempfile.mkdtemp(prefix="headrace-kernels-"))
+_announced: set[str] = set()
 
 
 def entry(
@@ -62,32 +61,62 @@ def entry(
         from headrace.kernels.runtime.machine_code import object_code
 
         module = load(name, text)
-        if module not in _announced:
-            _announced.add(module)
-            print(announcement, file=sys.stderr, flush=True)
+        _announce(module.__name__, announcement)
         with explained(module):
             return object_code(getattr(module, function), arguments)
 
     types = hashlib.sha256(kind(arguments).encode()).hexdigest()[:8]
     path = folder() / f"{_title(name, text)}.{function}.{types}.bin"
     if path not in _entries:
-        code = _read(path)
+        code = _read(path.name)
         if code is None:
             with locked(path.with_suffix(".lock")):
-                code = _read(path) or compiled()
-                write(path, hashlib.sha256(code).digest() + code)
+                code = _read(path.name) or compiled()
+                keep(path, hashlib.sha256(code).digest() + code)
         _entries[path] = Native(code)
     return _entries[path]
 
 
-def _read(path: Path) -> bytes | None:
-    """The machine code in a file; None where there is none, or a damaged one."""
+def _announce(title: str, announcement: str) -> None:
+    """Say once per module that it is being compiled: in this process, and among those that compile it at this time."""
+    if title in _announced:
+        return
+    _announced.add(title)
+    path = folder() / f"{title}.announced"
+    with locked(path.with_suffix(".announcing")):
+        if not _runs((trusted(path) or b"").decode(errors="replace")):
+            with contextlib.suppress(OSError):
+                write(path, _process().encode())
+            print(announcement, file=sys.stderr, flush=True)
+
+
+def _process() -> str:
+    return f"{platform.node()} {os.getpid()}"
+
+
+def _runs(process: str) -> bool:
+    """Whether a process, as _process() names it, is another one of this machine that has not ended."""
+    node, _, number = process.rpartition(" ")
+    if os.name != "posix" or node != platform.node() or process == _process():
+        return False
     try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    code = content[_DIGEST:]
-    return code if content[:_DIGEST] == hashlib.sha256(code).digest() else None
+        os.kill(int(number), 0)
+    except PermissionError:  # another user's
+        return True
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def _read(name: str) -> bytes | None:
+    """The machine code in a file of the folders; None where there is none, or a damaged one."""
+    for place in dict.fromkeys((*folders(), folder())):
+        content = trusted(place / name) or b""
+        code = content[_DIGEST:]
+        if code and content[:_DIGEST] == hashlib.sha256(code).digest():
+            used(place / name)
+            return code
+    return None
 
 
 def _title(name: str, text: str) -> str:
@@ -96,19 +125,23 @@ def _title(name: str, text: str) -> str:
 
 
 def load(name: str, text: str) -> ModuleType:
-    """The module with this text, from a file in the cache. `name`: shown in its file name."""
+    """The module with this text. `name`: shown in its file name.
+
+    It is run from this text, never from a file; one in the folder is for Numba's cache and for tracebacks.
+    """
     title = _title(name, text)
     if title in sys.modules:
         return sys.modules[title]
     path = folder() / f"{title}.py"
-    with locked(path.with_suffix(".lock")):  # written once: Numba's cache goes by the file's time
-        if not path.exists():
+    with locked(path.with_suffix(".lock")):
+        if trusted(path) != text.encode() and not keep(path, text.encode()):
+            path = Path(tempfile.mkdtemp(prefix="headrace-kernels-", dir=ROOM)) / path.name
             write(path, text.encode())
-    spec = importlib.util.spec_from_file_location(title, path)
-    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    module = ModuleType(title)
+    module.__file__ = str(path)
     sys.modules[title] = module
     try:
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
+        exec(compile(text, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[title]
         raise
@@ -129,51 +162,44 @@ def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Type, ...]], ann
         if not done.exists():
             print(announcement, file=sys.stderr, flush=True)
         for name, types in missing.items():
-            getattr(module, name).compile(types)
+            _compile(getattr(module, name), types)
         if not done.exists():
-            write(done, b"")
+            keep(done, b"")
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    os.replace(temporary, path)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; none where the system has no locks: every write is atomic anyway."""
+def _compile(function: Dispatcher, types: tuple[Type, ...]) -> None:
+    """Compile a function, also where Numba's cache cannot be written."""
     try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(path, "a") as file:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        function.compile(types)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        function._cache.disable()  # type: ignore[attr-defined]
+        function.compile(types)
 
 
 @cache
 def _machine() -> tuple[str, ...]:
-    """What determines the machine code besides the text."""
+    """What determines the machine code, and how it is called, besides the text."""
     from headrace.kernels.runtime import native
 
+    calling = [Path(__file__).with_name(f"{module}.py").read_text() for module in ("native", "machine_code")]
     return (
         version("numba"),
         version("llvmlite"),
         platform.python_version(),
         sys.implementation.cache_tag,
         *native.processor()[:2],
+        f"ABI {native.ABI}",
+        *calling,
+        *_numba_settings(),
     )
 
 
-def _writable(path: Path) -> bool:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            return True
-    except OSError:
-        return False
+def _numba_settings() -> list[str]:
+    """Numba's settings that may change the code, from the environment and from its file in the current folder."""
+    variables = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
+    settings = [f"{name}={variables[name]}" for name in sorted(variables) if name not in SAME_CODE]
+    with contextlib.suppress(OSError):
+        settings.append(Path(".numba_config.yaml").read_text())
+    return settings

@@ -12,7 +12,6 @@ from headrace.kernels.runtime.native import Argument, Native
 
 PACKAGE = Path(__file__).parents[2]
 _IMPORT = re.compile(r"^ *from headrace\.([\w.]+) import (\([^)]*\)|[^#\n]*)", re.MULTILINE)
-_CALLING = ("kernels.runtime.native", "kernels.runtime.machine_code")  # how arguments are passed to every entry point
 
 
 def imported(module: str) -> set[str]:
@@ -42,7 +41,7 @@ def _text(name: str) -> str:
     """The text of headrace.kernels.`name`, with a digest of the files that it imports."""
     module = f"kernels.{name}"
     digest = hashlib.sha256()
-    for part in sorted(imported(module) | set(_CALLING)):
+    for part in sorted(imported(module)):
         digest.update(_source(part))
     return f"{_source(module).decode()}\n# with {digest.hexdigest()}\n"
 

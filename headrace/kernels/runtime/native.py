@@ -15,6 +15,7 @@ from typing import TypeAlias
 import llvmlite.binding as llvm
 import numpy as np
 
+ABI = 1  # raise it whenever arguments are passed in another way: machine code of another number is not loaded
 ENTRY = "entry"  # the symbol under which a file of machine code has its function
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)  # releases the GIL
 _64_BITS = (1 << 64) - 1
@@ -110,11 +111,13 @@ def _add_slots(argument: Argument, found: list[int]) -> None:
 def kind(argument: Argument) -> str:
     """Everything that determines an argument's type in compiled code, as text."""
     if isinstance(argument, tuple):
-        return f"{type(argument).__name__}({','.join(map(kind, argument))})"
+        fields = ",".join(getattr(argument, "_fields", ()))
+        return f"{type(argument).__name__}[{fields}]({','.join(map(kind, argument))})"
     if isinstance(argument, np.ndarray):
         flags = argument.flags
         layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
-        return f"{argument.dtype.str}{argument.ndim}{layout}{'w' if flags.writeable else 'r'}"
+        rights = ("w" if flags.writeable else "r") + ("" if flags.aligned else "u")
+        return f"{argument.dtype.str}{argument.ndim}{layout}{rights}"
     return argument.dtype.str if isinstance(argument, np.generic) else type(argument).__name__
 
 

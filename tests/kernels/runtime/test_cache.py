@@ -1,13 +1,16 @@
 """The cache of kernels: compiled once per machine, also when two processes ask at the same time."""
 
+import errno
+import functools
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from headrace.kernels.runtime import cache
+from headrace.kernels.runtime import cache, cache_folder, native
 
 SCRIPT = """\
 import sys
@@ -69,15 +72,143 @@ def test_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file" / "kernels"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.folder.__wrapped__() == tmp_path / ".cache" / "headrace" / "kernels"
+    assert cache_folder.folders.__wrapped__() == (tmp_path / ".cache" / "headrace" / "kernels",)
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    found = cache.folder.__wrapped__()
+    (found,) = cache_folder.folders.__wrapped__()
     assert found.is_dir() and tmp_path not in found.parents
     found.rmdir()
 
 
 def test_files_are_written_whole(tmp_path):
-    cache.write(tmp_path / "a.py", b"x = 1\n")
+    cache_folder.write(tmp_path / "a.py", b"x = 1\n")
     with pytest.raises(TypeError):
-        cache.write(tmp_path / "a.py", None)  # type: ignore[arg-type]
+        cache_folder.write(tmp_path / "a.py", None)  # type: ignore[arg-type]
     assert (tmp_path / "a.py").read_text() == "x = 1\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.py"]
+
+
+TEXT = """\
+import numpy as np
+from numba import njit
+
+@njit(no_cpython_wrapper=True)
+def double(out, factor):
+    out[0] = 2.0 * factor
+"""
+
+
+def double(factor=3.0):
+    """What TEXT's function gives, as a process that has just started would load or compile it."""
+    cache._entries.clear()
+    cache._announced.clear()
+    for title in [title for title in sys.modules if title.startswith("headrace_double_")]:
+        del sys.modules[title]
+    out = np.zeros(1)
+    cache.entry("double", TEXT, "double", (out, factor), "compiling double")(out, factor)
+    return out[0]
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """A folder that HEADRACE_CACHE names, as a process that has just started finds it."""
+    place = tmp_path / "kernels"
+    monkeypatch.setenv("HEADRACE_CACHE", str(place))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    again(monkeypatch)
+    return place
+
+
+def again(monkeypatch):
+    monkeypatch.setattr(cache, "folders", functools.cache(cache_folder.folders.__wrapped__))
+    monkeypatch.setattr(cache, "folder", lambda: cache.folders()[-1])
+
+
+def test_a_module_is_run_from_its_own_text(kernels):
+    double()
+    (module,), (code,) = kernels.glob("*.py"), kernels.glob("*.bin")
+    code.unlink()
+    module.write_text("raise SystemExit('run as it was found')")
+    assert double() == 6.0 and module.read_text() == TEXT
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes")
+def test_files_that_others_can_write_are_not_run(kernels, capfd):
+    double()
+    (code,) = kernels.glob("*.bin")
+    code.chmod(0o666)
+    assert double() == 6.0 and capfd.readouterr().err.count("compiling double") == 2
+    assert code.stat().st_mode & 0o777 == 0o644
+    assert double() == 6.0 and "compiling" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes")
+def test_a_folder_that_others_can_write_is_not_used_or_closed(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    own, named = tmp_path / ".cache" / "headrace" / "kernels", tmp_path / "named"
+    for path in (own, named):
+        path.mkdir(parents=True)
+        path.chmod(0o777)
+    monkeypatch.setenv("HEADRACE_CACHE", str(named))
+    assert cache_folder.folders.__wrapped__() == (own,)
+    assert own.stat().st_mode & 0o777 == 0o755
+    assert f"chmod go-w {named}" in capfd.readouterr().err
+
+
+def test_a_shared_folder_serves_readers(kernels, monkeypatch, capfd):
+    double()
+    monkeypatch.setattr(cache_folder, "_writable", lambda path: path != kernels)
+    again(monkeypatch)
+    files = sorted(kernels.iterdir())
+    assert double() == 6.0 and capfd.readouterr().err.count("compiling double") == 1
+    assert double(np.float32(4)) == 8.0  # of another type: compiled, and kept in the reader's own folder
+    assert cache.folder() != kernels and list(cache.folder().glob("*.bin")) and sorted(kernels.iterdir()) == files
+
+
+def test_a_full_disk_costs_the_cache_alone(kernels, monkeypatch, capfd):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cache_folder, "write", full)
+    cache_folder._complain.cache_clear()
+    assert double() == 6.0
+    assert capfd.readouterr().err.count("cannot be kept") == 1
+    assert not list(kernels.glob("*.bin"))
+
+
+def test_settings_that_change_the_code_have_entries_of_their_own(kernels, monkeypatch):
+    def title(**variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        cache._machine.cache_clear()
+        return cache._title("double", TEXT)
+
+    try:
+        plain = title(NUMBA_NUM_THREADS="1")
+        assert title(NUMBA_NUM_THREADS="2") == plain
+        slow = title(NUMBA_OPT="0")
+        monkeypatch.setattr(native, "ABI", native.ABI + 1)
+        assert len({plain, slow, title()}) == 3
+    finally:
+        cache._machine.cache_clear()
+
+
+def test_what_is_long_unused_is_removed(kernels, monkeypatch):
+    double()
+    old, other = kernels / "headrace_old_0.bin", kernels / "block_sizes.json"
+    for path in (old, other):
+        path.write_bytes(b"x" * 1000)
+        os.utime(path, (0, 0))
+    cache_folder.evict(kernels)
+    assert not old.exists() and other.exists() and list(kernels.glob("headrace_double_*.bin"))
+    monkeypatch.setattr(cache_folder, "MOST_BYTES", 0)
+    cache_folder.evict(kernels)
+    assert [path.name for path in kernels.rglob("*") if path.is_file()] == ["block_sizes.json"]
+
+
+def test_a_damaged_table_is_begun_anew(tmp_path):
+    path = tmp_path / "table.json"
+    path.write_text('{"a": ')
+    with cache_folder.json_table(path) as table:
+        table["b"] = 1
+    with cache_folder.json_table(path) as table:
+        assert table == {"b": 1}

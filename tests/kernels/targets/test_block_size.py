@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-from headrace.kernels.runtime import cache
 from headrace.kernels.targets.cuda import block_size
 
 
 def test_the_fastest_is_taken_and_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(cache, "folder", lambda: tmp_path)
+    monkeypatch.setattr(block_size, "folder", lambda: tmp_path)
     asked = []
 
     def seconds(block):

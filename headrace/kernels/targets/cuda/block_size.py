@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
-from headrace.kernels.runtime import cache
+from headrace.kernels.runtime.cache_folder import folder, json_table
 
 CANDIDATES = (32, 64, 128, 256, 512)
 FILE = "block_sizes.json"
@@ -16,10 +15,7 @@ def best(key: str, seconds: Callable[[int], float]) -> int:
 
     key: names GPU, kernel and number of environments. Results do not depend on it: each thread is one environment.
     """
-    path = cache.folder() / FILE
-    with cache.locked(path.with_suffix(".lock")):
-        known = json.loads(path.read_text()) if path.is_file() else {}
+    with json_table(folder() / FILE) as known:
         if key not in known:
             known[key] = min(CANDIDATES, key=seconds)
-            cache.write(path, json.dumps(known, indent=1).encode())
     return int(known[key])

@@ -1,0 +1,180 @@
+"""The folder of compiled kernels: which one it is, whose files in it are run, and how long they stay.
+
+Whoever can write there can have this process run their code. So the folder must be the user's own and closed to others.
+One that $HEADRACE_CACHE names may belong to another user, who is trusted with that, and is only read where it cannot be
+written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from headrace.core.types import Json
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+PROBE = bytes(2**16)  # what a folder must have room for
+UNUSED_FOR = 90 * 86400  # s after which a file is removed that was not used
+MOST_BYTES = 2**30  # of all files; beyond, those are removed that were not used the longest
+
+
+@cache
+def folders() -> tuple[Path, ...]:
+    """Where kernels are looked for; the last is where new ones are kept.
+
+    $HEADRACE_CACHE, else ~/.cache/headrace/kernels, else a temporary folder. Where the first can only be read, the next
+    takes what it lacks.
+    """
+    named = os.environ.get("HEADRACE_CACHE")
+    found: list[Path] = []
+    candidates = [(Path(named).absolute(), True)] if named else []
+    candidates.append((Path(os.path.expanduser("~")) / ".cache" / "headrace" / "kernels", False))
+    for path, is_named in candidates:
+        if not path.is_absolute():
+            continue
+        with contextlib.suppress(OSError):
+            path.mkdir(parents=True, exist_ok=True, mode=0o755 if is_named else 0o700)
+        why = _unsafe(path, is_named)
+        if why:
+            print(f"compiled kernels are not kept in {path}: {why}", file=sys.stderr, flush=True)
+        elif _writable(path):
+            return (*found, path)
+        elif is_named and path.is_dir():
+            found.append(path)
+    return (*found, Path(tempfile.mkdtemp(prefix="headrace-kernels-")))
+
+
+def folder() -> Path:
+    """Where new kernels are kept."""
+    return folders()[-1]
+
+
+def _unsafe(path: Path, is_named: bool) -> str:
+    """Why what is in a folder cannot be trusted; empty where it can, or where there is no folder."""
+    if os.name != "posix" or not path.is_dir():
+        return ""
+    found = path.stat()
+    if not is_named and found.st_uid != os.geteuid():
+        return "it belongs to another user; HEADRACE_CACHE names another folder"
+    if found.st_mode & OTHERS_WRITE and not is_named:
+        os.chmod(path, stat.S_IMODE(found.st_mode) & ~OTHERS_WRITE)
+        return ""
+    if found.st_mode & OTHERS_WRITE:
+        return f"others can write to it, and what lies there is run: chmod go-w {path}"
+    return ""
+
+
+def _writable(path: Path) -> bool:
+    """Whether there is room for a file in a folder."""
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(PROBE)
+            file.flush()
+            return True
+    except OSError:
+        return False
+
+
+def trusted(path: Path) -> bytes | None:
+    """What a file holds; None where there is none, or one that another than the user and the folder's owner wrote, or
+    can write to."""
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            if os.name == "posix":
+                owners = (os.geteuid(), os.stat(path.parent).st_uid)
+                if found.st_uid not in owners or found.st_mode & OTHERS_WRITE:
+                    return None
+            return file.read()
+    except OSError:
+        return None
+
+
+def used(path: Path) -> None:
+    """Note that a file is still used; once a day will do."""
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > 86400:
+            os.utime(path)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file atomically, which others may read. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def keep(path: Path, content: bytes) -> bool:
+    """Write a file atomically, and remove old ones. False, after a line on stderr, where it cannot be written: what was
+    compiled is used all the same."""
+    try:
+        write(path, content)
+    except OSError as error:
+        _complain(path.parent, str(error.strerror))
+        return False
+    evict(path.parent)
+    return True
+
+
+@cache
+def _complain(place: Path, why: str) -> None:
+    print(f"compiled kernels cannot be kept in {place} ({why}): the next start compiles again", file=sys.stderr)
+
+
+def evict(place: Path) -> None:
+    """Remove files of kernels that were not used for long, and the longest unused of too many."""
+    files = []
+    for path in place.rglob("headrace_*"):
+        with contextlib.suppress(OSError):  # another process has removed it
+            files.append((path.stat().st_mtime, path.stat().st_size, path))
+    total, now = 0, time.time()
+    for moment, size, path in sorted(files, reverse=True):
+        total += size
+        if total > MOST_BYTES or now - moment > UNUSED_FOR:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock between processes; none where the system has no locks, or the file cannot be made: every write is
+    atomic anyway."""
+    try:
+        import fcntl
+
+        file = open(path, "a")  # noqa: SIM115
+    except (ImportError, OSError):
+        yield
+        return
+    with file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def json_table(path: Path) -> Iterator[Json]:
+    """The JSON object in a file of the folder, empty where there is none or a damaged one; changes are kept."""
+    with locked(path.with_suffix(".lock")):
+        try:
+            table = json.loads(trusted(path) or b"{}")
+        except ValueError:
+            table = {}
+        before = json.dumps(table)
+        yield table
+        if json.dumps(table) != before:
+            keep(path, json.dumps(table, indent=1).encode())
