@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -10,6 +11,7 @@ import tyro
 
 from headrace.core.types import Json, Settings
 from headrace.policies.base import Policy
+from headrace.runs import checkpoint
 from headrace.runs.run import BEST, LAST, load_with_folder
 from headrace.training.config import EVAL_ENV_SETTINGS, read_toml
 
@@ -25,6 +27,7 @@ class Choice:
     load_last: Flag = False  # the policy at the end of training
     deterministic: Default = False  # take the most likely actions
     stochastic: Flag = False  # sample actions from the policy's distribution
+    trust: Flag = False  # run the code of an environment that lies in the run's own folder
     # an environment other than that of the run
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="")] = None
 
@@ -48,7 +51,28 @@ def load_chosen(run: Path, choice: Choice) -> Chosen:
     """Load the chosen policy of a run. Raises FileNotFoundError or ValueError, see env_of and checkpoint.find."""
     which = [LAST] if choice.load_last else [BEST] if choice.load_best else [BEST, LAST]
     policy, folder = load_with_folder(run, which)
+    if not choice.env:
+        check_trust(run, choice.trust, env_of(run))
     return Chosen(policy, folder, choice.env or env_of(run), not choice.stochastic, eval_env_kwargs(run))
+
+
+def check_trust(run: Path, trust: bool, *names: str | None) -> None:
+    """Raise ValueError where a run names code that lies in its own folder: who made the folder would have it run.
+
+    names: of the run's environment and algorithm, None for one that it does not name.
+    """
+    folder = (run.parent if (run / checkpoint.MANIFEST).is_file() else run).resolve()
+    for name in names:
+        place = (name or "").rpartition(":")[0] or name or ""
+        file = place
+        if place and not place.endswith(".py"):
+            spec = find_spec(place.partition(".")[0]) if place.replace(".", "").isidentifier() else None
+            file = (spec and spec.origin) or ""
+        if file and not trust and Path(file).expanduser().resolve().is_relative_to(folder):
+            raise ValueError(
+                f"{run} names {name}, whose code is in the run's own folder and would run here. Read it, and add "
+                "--trust if you trust who made this folder"
+            )
 
 
 def env_of(run: Path) -> str:

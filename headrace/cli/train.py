@@ -13,6 +13,7 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from headrace import envs
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.cli.run_policy import check_trust
 from headrace.core.types import DataclassInstance, Json
 from headrace.runs import checkpoint
 from headrace.runs.run import LAST, Run
@@ -32,6 +33,7 @@ CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
 FLAGS = {  # that are no settings: type, name of the value, default, help
     "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml"),
     "resume": (Path | None, "RUN", None, "resume this run; flags may change its limits"),
+    "trust": (FlagCreatePairsOff[bool], None, False, "with --resume: run code that lies in the run's own folder"),
     "final_episodes": (int, None, FINAL_EPISODES, "episodes in the reference environment after training; 0: none"),
     "diagnose": (FlagCreatePairsOff[bool], None, False, "measure where the wall time goes, as `headrace diagnose`"),
 }
@@ -49,6 +51,9 @@ def main(arguments: list[str]) -> None:
     file = read_toml(config) if config else {}
     typed = _positionals(arguments)
     named = {name: typed.get(name) or file.pop(name, None) or saved.get(name) for name in ("algorithm", "env")}
+    if resume:
+        own = (saved.get(name) for name in named if not typed.get(name))
+        check_trust(resume, "--trust" in arguments, *own)
     saved = {name: value for name, value in saved.items() if name not in named}
     algorithm = named["algorithm"] or next(iter(ALGORITHMS))
     kind, config_class = algorithm_classes(algorithm)

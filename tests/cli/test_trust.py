@@ -1,0 +1,71 @@
+"""A run whose environment is a file in its own folder: its code runs with --trust alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import main
+
+ENV = """
+from pathlib import Path
+import gymnasium
+import numpy as np
+
+Path(__file__).with_name("it_ran").touch()
+
+
+class Line(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, self.steps == 5, False, {}
+"""
+SMALL = "--num-envs 4 --num-steps 8 --minibatch-size 32 --hidden 8 --progress none --final-episodes 0 --total-steps 64"
+
+
+@pytest.fixture
+def strangers_run(tmp_path, monkeypatch) -> Path:
+    """A run's folder, "theirs", with the file of its environment in it."""
+    monkeypatch.chdir(tmp_path)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "line.py").write_text(ENV)
+    assert main(f"train ppo theirs/line.py:Line {SMALL} --log-folder runs".split()) == 0
+    run = tmp_path / "runs" / "ppo" / "Line_1"
+    (theirs / "line.py").rename(run / "line.py")
+    os.utime(run / "line.py", (0, 0))  # not the file that this process has loaded
+    (theirs / "it_ran").unlink()
+    theirs.rmdir()
+    return run.rename(theirs)
+
+
+def test_eval_asks_for_trust(strangers_run, capsys):
+    assert main(["eval", str(strangers_run), "--episodes", "1"]) == 2
+    assert "line.py:Line, whose code is in the run's own folder" in capsys.readouterr().err
+    assert main(["eval", str(strangers_run / "last"), "--episodes", "1"]) == 2
+    assert not (strangers_run / "it_ran").exists()
+    assert main(["eval", str(strangers_run), "--episodes", "1", "--trust"]) == 0
+    assert (strangers_run / "it_ran").exists()
+
+
+def test_resuming_asks_for_trust(strangers_run, capsys):
+    words = ["train", "--resume", str(strangers_run), "--total-steps", "128", "--final-episodes", "0"]
+    assert main(words) == 2
+    assert "line.py:Line, whose code is in the run's own folder" in capsys.readouterr().err
+    assert not (strangers_run / "it_ran").exists()
+    assert main([*words, "--trust"]) == 0
+    assert (strangers_run / "it_ran").exists()
+
+
+def test_a_file_elsewhere_is_the_user_s_own(strangers_run):
+    (strangers_run / "line.py").rename("line.py")
+    assert main(["eval", str(strangers_run), "--episodes", "1", "--env", "line.py:Line"]) == 0
