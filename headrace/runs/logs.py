@@ -9,12 +9,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headrace.core.types import Json
-
-if TYPE_CHECKING:
-    from tensorboardX import SummaryWriter
+from headrace.runs.events import EventFile
 
 # Names of Stable-Baselines3, so that existing dashboards work.
 TENSORBOARD = {
@@ -29,7 +26,6 @@ COUNTERS = ("steps", "seconds", "iteration", "episodes")
 MONITOR, METRICS = "monitor.csv", "metrics.jsonl"
 LEAST_INTERVAL = 0.1  # s of training between two rows of metrics, at least
 GROWTH = 0.01  # and this share of the training so far: a long run has some thousand rows, not millions
-IMPORT_AFTER = 5.0  # s: a run that ends sooner loads tensorboardX after its training, not during it
 
 
 @contextmanager
@@ -48,10 +44,8 @@ class Logs:
         self.folder = folder
         self._waiting: dict[str, list[str]] = {MONITOR: [], METRICS: []}
         self._scalars: list[tuple[float, int, dict[str, float]]] = []
-        self._writer: SummaryWriter | None = None
-        self._purge: int | None = None
+        self._events = EventFile(folder)
         self._next_row = 0.0
-        self._started = time.monotonic()
         if not (folder / MONITOR).exists():
             self._waiting[MONITOR].append(f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n")
 
@@ -80,21 +74,14 @@ class Logs:
                 with writing(self.folder / name), open(self.folder / name, "a") as file:
                     file.write("".join(lines))
                 lines.clear()
-        if time.monotonic() - self._started > IMPORT_AFTER:
-            self._write_events()
-
-    def close(self) -> None:
-        """Write everything that is left."""
-        self.flush()
-        self._write_events()
-        if self._writer:
-            self._writer.close()
-            self._writer = None
+        if self._scalars:
+            with writing(self._events.path):
+                self._events.write(self._scalars)
+            self._scalars.clear()
 
     def positions(self) -> dict[str, int]:
         """The length of each file, once everything is on the disk: saved in checkpoints."""
         self.flush()
-        self._write_events()
         sizes = {}
         for name in self._waiting:
             path = self.folder / name
@@ -117,22 +104,8 @@ class Logs:
                     os.truncate(path, size)
             if held and not _ends_a_line(path):  # what comes next begins a row of its own
                 self._waiting[name].insert(0, "\n")
-        self._purge = steps
+        self._events = EventFile(self.folder, purge=steps)
         return last_row(self.folder / METRICS)
-
-    def _write_events(self) -> None:
-        if not self._scalars:
-            return
-        from tensorboardX import SummaryWriter
-
-        with writing(self.folder):
-            if self._writer is None:
-                self._writer = SummaryWriter(str(self.folder), purge_step=self._purge)
-            for moment, steps, tags in self._scalars:
-                for tag, value in tags.items():
-                    self._writer.add_scalar(tag, value, steps, moment)
-            self._writer.flush()
-        self._scalars.clear()
 
 
 def _ends_a_line(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -55,7 +56,8 @@ class Recorder:
         self.progress.close()
         self.trainer.close()
         if error is not None:
-            self.logs.close()
+            with suppress(OSError):  # the disk may be what has failed
+                self.logs.flush()
         self._lock.close()
         if isinstance(error, KeyboardInterrupt):
             self.progress.say(f"interrupted at once, without saving. {self._last_good()}")
@@ -101,7 +103,7 @@ class Recorder:
         if self._best is None and not (self.folder / BEST).exists():
             self._keep(result.mean_return)
         self._save_last()
-        self.logs.close()
+        self.logs.flush()
         run = Run(
             self.folder,
             trainer.policy,

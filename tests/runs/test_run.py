@@ -61,6 +61,7 @@ def test_tensorboard_has_the_tags_people_know(run):
     from tensorboardX.proto.event_pb2 import Event
 
     (path,) = run.path.glob("events.out.tfevents*")
+    assert checksums_are_right(path)
     tags = {
         value.tag: (event.step, value.simple_value) for event in events(path, Event) for value in event.summary.value
     }
@@ -75,6 +76,20 @@ def test_tensorboard_has_the_tags_people_know(run):
     assert {f"train/{name}" for name in (*learning, "learning_rate")} <= set(tags)
     assert {"rollout/ep_rew_mean", "rollout/ep_len_mean", "time/fps"} <= set(tags)
     assert tags["rollout/ep_rew_mean"] == (run.steps, pytest.approx(run.metrics["return"]))
+
+
+def checksums_are_right(path):
+    """TensorBoard reads a file up to the first record whose sums do not fit."""
+    from tensorboardX.record_writer import masked_crc32c
+
+    data = path.read_bytes()
+    while data:
+        size = int.from_bytes(data[:8], "little")
+        parts = ((data[:8], data[8:12]), (data[12 : 12 + size], data[12 + size : 16 + size]))
+        if any(masked_crc32c(part).to_bytes(4, "little") != written for part, written in parts):
+            return False
+        data = data[16 + size :]
+    return True
 
 
 def events(path, kind):

@@ -1,0 +1,147 @@
+"""Trainings that are killed at any moment of their life, and resumed: each must end as if nothing had happened.
+
+PPO, a recurrent policy, SAC and DQN on compiled environments must end with the same bits as an uninterrupted run; PPO
+with worker processes on Gymnasium's environments, which cannot be saved, with all its steps. Nothing may be left: no
+process, no unfinished checkpoint. Each run saves every 0.2 s. Rows are appended, so that runs of this program add up.
+
+    python benchmarks/kill_runs.py --kills 200      # about half an hour
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import random
+import tempfile
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import common
+import reliability
+from faults import alive, descendants
+from kill_runs_one import KINDS, train
+
+FORK = multiprocessing.get_context("fork")
+BATCH = 10  # kills between two rows
+
+
+def start(kind: str, folder: Path, resumed: Path | None = None) -> BaseProcess:
+    """A training in a process of its own, a fork of this one: it need not import torch, as its start is."""
+    process = FORK.Process(target=train, args=(kind, folder, resumed))
+    process.start()
+    return process
+
+
+def finished(process: BaseProcess) -> str:
+    """What is wrong with how a training ended; empty for nothing."""
+    process.join(600)
+    return "" if process.exitcode == 0 else f"it ended with {process.exitcode}"
+
+
+def run_in(folder: Path) -> Path | None:
+    """The run's folder; None where it is not there yet."""
+    return next(iter(folder.glob("*/*_1")), None)
+
+
+def weights(run: Path) -> str:
+    """A digest of the policy at the end."""
+    from headrace.runs import checkpoint
+
+    digest = hashlib.sha256()
+    for name, tensor in sorted(checkpoint.load(run / "last", "policy").items()):
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Reference:
+    """An uninterrupted run: how long its process lives, and its weights."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        start(kind, folder / "warm").join()  # compiles what is not in the cache yet
+        began = time.monotonic()
+        wrong = finished(start(kind, folder / "whole"))
+        self.seconds = time.monotonic() - began
+        run = run_in(folder / "whole")
+        if wrong or run is None:
+            raise RuntimeError(f"{kind} does not train: {wrong}")
+        self.weights = weights(run)
+
+
+def kill_once(kind: str, reference: Reference, folder: Path, moment: float) -> tuple[str, str]:
+    """Kill a training after `moment` seconds and resume it: what it was killed in, and what is wrong at the end."""
+    process = start(kind, folder)
+    process.join(moment)
+    when = "after its end" if process.exitcode is not None else "before the first checkpoint"
+    family = descendants(process.pid or 0)
+    process.kill()
+    process.join()
+    until = time.monotonic() + 10
+    while any(map(alive, family)) and time.monotonic() < until:
+        time.sleep(0.05)
+    if any(map(alive, family)):
+        return when, "processes were left behind"
+    run = run_in(folder)
+    saved = run is not None and any(run.glob("last*/manifest.json"))
+    if saved and when != "after its end":
+        when = "with a checkpoint"
+    fresh = folder if saved else folder / "anew"  # what was never saved begins anew
+    wrong = finished(start(kind, fresh, run if saved else None))
+    run = run_in(fresh)
+    return when, wrong or (damage(kind, reference, run) if run else "there is no run")
+
+
+def damage(kind: str, reference: Reference, run: Path) -> str:
+    """What is wrong with a run that has ended."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    if rows[-1]["steps"] < KINDS[kind]["total_steps"]:
+        return f"it ended at {rows[-1]['steps']} steps"
+    if any(run.glob(".*")):
+        return f"it left {', '.join(path.name for path in run.glob('.*'))}"
+    if not any(run.glob("events.out.tfevents*")):
+        return "it has no events for TensorBoard"
+    if kind != "workers" and weights(run) != reference.weights:
+        return "its weights are others"
+    return ""
+
+
+def main() -> None:
+    """Kill, resume, and append a row for every few kills."""
+    flags = common.parser(__doc__ or "")
+    flags.add_argument("--kills", type=int, default=200, help="how many trainings are killed, of all kinds together")
+    flags.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="which trainings")
+    flags.add_argument("--seed", type=int, default=None, help="of the moments; by default each run draws others")
+    options, neighbours = flags.parse_args(), common.Neighbours()
+    kills, kinds = (1, ["ppo"]) if options.quick else (options.kills, options.kinds)
+    chance = random.Random(options.seed)
+    with tempfile.TemporaryDirectory() as name:
+        references = {kind: Reference(kind, Path(name) / kind) for kind in kinds}
+        done: list[common.Row] = []
+        rows: dict[str, common.Row] = {}
+        for number in range(kills):
+            kind = kinds[number % len(kinds)]
+            reference = references[kind]
+            moment = chance.uniform(0, 1.05 * reference.seconds)
+            with tempfile.TemporaryDirectory(dir=name) as folder:
+                when, wrong = kill_once(kind, reference, Path(folder), moment)
+            row = rows.setdefault(kind, {"fault": fault(kind), "tried": 0, "survived": 0, "wrong": [], "moments": {}})
+            row["tried"] += 1
+            row["survived"] += not wrong
+            row["moments"][when] = row["moments"].get(when, 0) + 1
+            row["wrong"] += [f"{kind}, killed after {moment:.2f} s ({when}): {wrong}"] * bool(wrong)
+            print(f"{number + 1}: {kind}, {moment:.2f} s, {when}: {wrong or 'as it should be'}", flush=True)
+            if (number + 1) % BATCH == 0 and number + 1 < kills:
+                reliability.append(options.results, "kill_runs", list(rows.values()))
+                done, rows = [*done, *rows.values()], {}
+    reliability.finish("kill_runs", list(rows.values()), options, neighbours)
+
+
+def fault(kind: str) -> str:
+    """The fault, for the table."""
+    what = {"ppo": "PPO", "recurrent": "recurrent PPO", "sac": "SAC", "dqn": "DQN"}.get(kind)
+    return f"killed and resumed: {what}, equal bits" if what else "killed and resumed: PPO with worker processes"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The trainings of kill_runs.py: one goes on in a process of its own, and saves every 0.2 s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+SAVE_EVERY = 0.2  # s
+COMMON = {"progress": "none", "target_return": None, "threads": 1, "hidden": (16,), "seed": 3, "scale": False}
+KINDS: dict[str, dict[str, Any]] = {
+    "ppo": {"env": "CartPole-v1", "num_envs": 32, "num_steps": 64, "total_steps": 700_000},
+    "recurrent": {"env": "CartPoleHidden", "num_envs": 16, "num_steps": 32, "recurrent": "gru", "total_steps": 12_000},
+    "sac": {"env": "Pendulum-v1", "num_envs": 4, "buffer_size": 20_000, "total_steps": 3_000},
+    "dqn": {"env": "CartPole-v1", "num_envs": 8, "buffer_size": 20_000, "total_steps": 25_000},
+    "workers": {"env": "CartPole-v1", "num_envs": 8, "num_steps": 32, "backend": "workers", "workers": 2},
+}
+KINDS["workers"]["total_steps"] = 20_000
+
+
+def train(kind: str, folder: Path, resumed: Path | None = None) -> None:
+    """Train into a folder, or resume a run, to the end."""
+    import headrace as hr
+    from headrace.runs import recorder
+
+    recorder.SAVE_EVERY, recorder.SAVE_SHARE = SAVE_EVERY, 1e9
+    if resumed:
+        hr.train(resume=resumed, progress="none")
+    else:
+        algorithm = {"recurrent": "ppo", "workers": "ppo"}.get(kind, kind)
+        hr.train(algorithm, log_folder=str(folder), **COMMON, **KINDS[kind])

@@ -1,0 +1,86 @@
+"""The table of docs/reliability.md, from what kill_runs.py, damage_checkpoints.py, fill_disk.py, send_signals.py,
+save_memory.py and faults.py have appended to results/reliability.jsonl and results/faults.jsonl.
+
+    python benchmarks/reliability.py
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import common
+
+PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
+BEGIN, END = "<!-- table: benchmarks/reliability.py -->", "<!-- end of the table -->"
+
+
+def append(results: Path, program: str, rows: list[common.Row]) -> None:
+    """Add rows to results/reliability.jsonl: what was done (`fault`), how often (`tried`), how often all was as it
+    should be (`survived`), and what was not (`wrong`)."""
+    results.mkdir(parents=True, exist_ok=True)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    with open(results / "reliability.jsonl", "a") as file:
+        for row in rows:
+            file.write(json.dumps({"program": program, "when": moment, **row}) + "\n")
+
+
+def finish(program: str, rows: list[common.Row], options: object, neighbours: common.Neighbours) -> None:
+    """Append rows, print them as a table and as JSON, and end with exit code 1 where something was lost."""
+    append(options.results, program, rows)  # type: ignore[attr-defined]
+    print(common.table(rows, ("fault", "tried", "survived")))
+    print("\n".join(str(wrong) for row in rows for wrong in row["wrong"]) or "all as they should be")
+    common.finish(program, rows, options, neighbours)  # type: ignore[arg-type]
+    raise SystemExit(any(row["tried"] != row["survived"] for row in rows))
+
+
+def sums(results: Path) -> list[common.Row]:
+    """The rows of each fault, added up, in the order of their first appearance."""
+    found: dict[str, common.Row] = defaultdict(lambda: {"tried": 0, "survived": 0})
+    for line in (results / "reliability.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        total = found[row["fault"]]
+        total["fault"] = row["fault"]
+        for name in ("tried", "survived"):
+            total[name] += row[name]
+        if "ratio" in row:  # of the last measurement
+            total["ratio"] = row["ratio"]
+    return list(found.values())
+
+
+def injected(results: Path) -> common.Row:
+    """The last full run of faults.py, as a row."""
+    runs = [json.loads(line) for line in (results / "faults.jsonl").read_text().splitlines()]
+    last = [run for run in runs if not run["quick"]][-1]
+    rows = last["rows"]
+    return {
+        "fault": f"{last['faults']:,} exceptions, deaths and hangs of environments, by training",
+        "tried": sum(row["runs"] for row in rows),
+        "survived": sum(row["as_they_should"] for row in rows),
+    }
+
+
+def markdown(rows: list[common.Row]) -> str:
+    """The table."""
+    lines = ["| fault | tried | survived | lost |", "|---|--:|--:|--:|"]
+    for row in rows:
+        lost = row["tried"] - row["survived"]
+        ratio = f", at most {row['ratio']:.2f} times the run's memory" if "ratio" in row else ""
+        lines.append(f"| {row['fault']}{ratio} | {row['tried']:,} | {row['survived']:,} | {lost:,} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write the table into the page, and print it."""
+    options = common.parser(__doc__ or "").parse_args()
+    text = markdown([*sums(options.results), injected(options.results)])
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
