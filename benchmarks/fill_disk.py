@@ -1,0 +1,166 @@
+"""The disk is full from the n-th write of a run on, for every n: the run ends with an error that says so, the
+checkpoint before is whole, and once there is room the run is resumed to the same bits.
+
+    python benchmarks/fill_disk.py       # every n, some minutes
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import common
+import reliability
+
+FORK = multiprocessing.get_context("fork")
+SETTINGS: dict[str, Any] = {"num_envs": 8, "num_steps": 16, "hidden": (8,), "progress": "none", "threads": 1}
+SETTINGS |= {"total_steps": 400, "target_return": None, "scale": False, "minibatch_size": 64}
+WRITES = {"mkdir": os.mkdir, "replace": os.replace}  # calls that need room besides those of files
+
+
+class Watched:
+    """A file whose writes are noted before they happen."""
+
+    def __init__(self, file: Any, note: Callable[[], None]) -> None:
+        self.file, self.note = file, note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write(self, data: Any) -> Any:
+        """Note it, and write."""
+        self.note()
+        return self.file.write(data)
+
+
+class Disk:
+    """Counts what a process writes into a folder, and has no room left from the n-th write on (0: always)."""
+
+    def __init__(self, folder: Path, full_from: int) -> None:
+        self.folder, self.full_from, self.writes = str(folder), full_from, 0
+
+    def count(self, path: object) -> None:
+        """Note a write. Raises OSError where there is no room for it."""
+        if not isinstance(path, int) and os.path.abspath(os.fspath(path)).startswith(self.folder):  # type: ignore[call-overload]
+            self.writes += 1
+            if self.full_from and self.writes >= self.full_from:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def install(self) -> None:
+        """Watch this process from now on."""
+        plain: Callable[..., Any] = io.open
+        disk = self
+
+        def opened(path: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+            if not set(mode) & set("wax+"):
+                return plain(path, mode, *rest, **options)
+            if "w" in mode or "x" in mode or not os.path.exists(path):
+                disk.count(path)  # an entry in the folder
+            return Watched(plain(path, mode, *rest, **options), lambda: disk.count(path))
+
+        builtins.open = io.open = opened
+        for name, call in WRITES.items():
+            setattr(os, name, self._counted(call))
+
+    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(path: Any, *rest: Any, **options: Any) -> Any:
+            self.count(rest[0] if call is WRITES["replace"] else path)
+            return call(path, *rest, **options)
+
+        return counted
+
+
+def train(folder: Path, full_from: int, told: Any) -> None:
+    """One training, and what ended it: its writes, the kind of error and its text."""
+    import headrace as hr
+    from headrace.runs import recorder
+
+    recorder.SAVE_EVERY, recorder.SAVE_SHARE = 0.0, 1e9
+    disk = Disk(folder, full_from)
+    disk.install()
+    try:
+        hr.train("ppo", "CartPole-v1", log_folder=str(folder), **SETTINGS)
+        told.send((disk.writes, "", ""))
+    except BaseException as error:
+        told.send((disk.writes, type(error).__name__, f"{error}\n{traceback.format_exc()[-600:]}"))
+
+
+def resume(run: Path, folder: Path, told: Any) -> None:
+    """Resume a run, or begin it anew where it was never saved."""
+    import headrace as hr
+
+    try:
+        saved = any(run.glob("last*/manifest.json"))
+        again = hr.train(resume=run) if saved else hr.train("ppo", "CartPole-v1", log_folder=str(folder), **SETTINGS)
+        told.send((str(again.path), "", ""))
+    except BaseException as error:
+        told.send(("", type(error).__name__, traceback.format_exc()[-600:]))
+
+
+def in_process(work: Callable[..., None], *arguments: Any) -> Any:
+    """What a fork of this process tells."""
+    mine, theirs = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=work, args=(*arguments, theirs))
+    process.start()
+    answer = mine.recv() if mine.poll(60) else ("", "Hang", "nothing happened for a minute")
+    process.kill()
+    process.join()
+    return answer
+
+
+def attempt(full_from: int, folder: Path, weights: bytes) -> str:
+    """What is wrong with a training whose disk is full from the n-th write on; empty for nothing."""
+    _, kind, text = in_process(train, folder, full_from)
+    if kind != "OSError" or "No space left on device" not in text:
+        return f"it ended by {kind or 'nothing'}: {text}"
+    run = next(iter(folder.glob("*/*_1")), folder)
+    path, kind, text = in_process(resume, run, folder / "anew")
+    if kind:
+        return f"it could not be resumed: {kind}: {text}"
+    return "" if digest(Path(path)) == weights else "its weights are others"
+
+
+def digest(run: Path) -> bytes:
+    """The file of the policy at the end."""
+    return (run / "last" / "policy.safetensors").read_bytes()
+
+
+def main() -> None:
+    """Fill the disk at each write."""
+    flags = common.parser(__doc__ or "")
+    flags.add_argument("--every", type=int, default=1, help="only each so-manieth write")
+    options, neighbours = flags.parse_args(), common.Neighbours()
+
+    row: common.Row = {"fault": "disk full at the n-th write, resumed: PPO, equal bits", "tried": 0, "survived": 0}
+    row["wrong"] = []
+    with tempfile.TemporaryDirectory() as name:
+        in_process(train, Path(name) / "warm", 0)
+        writes, kind, text = in_process(train, Path(name) / "whole", 0)
+        if kind:
+            raise RuntimeError(text)
+        weights = digest(next(iter((Path(name) / "whole").glob("*/*_1"))))
+        for full_from in range(1, writes + 1, writes // 3 if options.quick else options.every):
+            with tempfile.TemporaryDirectory(dir=name) as folder:
+                wrong = attempt(full_from, Path(folder), weights)
+            row["tried"] += 1
+            row["survived"] += not wrong
+            row["wrong"] += [f"write {full_from} of {writes}: {wrong}"] * bool(wrong)
+    reliability.finish("fill_disk", [row], options, neighbours)
+
+
+if __name__ == "__main__":
+    main()
