@@ -142,7 +142,7 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def clean_up(folder: Path) -> None:
-    """Remove what killed processes have left in a run's folder, which nobody else may be writing to."""
+    """Remove what killed processes have left in a run's folder, which no other process may be writing to."""
     for path in folder.glob(".*.*"):
         if re.fullmatch(r"\.(last|best|step_\d+)\.\d+", path.name):
             shutil.rmtree(path, ignore_errors=True)

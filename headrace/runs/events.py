@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class EventFile:
         self.path = folder / name
         self._purge, self._begun = purge, False
 
-    def write(self, rows: list[tuple[float, int, Mapping[str, float]]]) -> None:
+    def write(self, rows: Sequence[tuple[float, int, Mapping[str, float]]]) -> None:
         """Append rows: time in seconds since 1970, step, and scalars by tag. Raises OSError."""
         events = [_event(moment, step, 5, _summary(tags)) for moment, step, tags in rows]
         if not self._begun:
