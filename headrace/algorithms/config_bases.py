@@ -47,7 +47,8 @@ class OffPolicyConfig:
     batch_size: int = 256  # rows in a gradient step
     utd_ratio: float = 1.0  # gradient steps for each environment step (update-to-data ratio)
     gradient_steps: int = 0  # gradient steps of an iteration; 0: by utd_ratio
-    learning_rate: float = 1e-3  # of Adam
+    learning_rate: float = 1e-3  # of Adam, at the start of training
+    schedule: Literal["constant", "linear"] = "constant"  # of the learning rate; linear: falls to 0 at the end
     gamma: float = 0.99  # discount factor
     n_steps: int = 1  # steps of an n-step return, before bootstrapping
     tau: float = 0.005  # fraction by which target networks move to the networks in an update

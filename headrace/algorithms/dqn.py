@@ -104,12 +104,9 @@ class DQN(OffPolicy[DQNConfig]):
         rollout's.
         """
         self.progress = progress
-        learning_rate = self.optimizer.learning_rate
-        if self.config.schedule == "linear":
-            learning_rate.fill_(self.config.learning_rate * (1 - progress))
         if isinstance(self.replay, PrioritizedReplay):
             self.replay.beta.fill_(self.config.priority_beta + progress * (1 - self.config.priority_beta))
-        rates = {"learning_rate": learning_rate.clone(), "exploration_rate": self.policy.exploration.mean()}
+        rates = {"exploration_rate": self.policy.exploration.mean()}
         return super().update(rollout, progress) | rates
 
     def explore(self) -> None:

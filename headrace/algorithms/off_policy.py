@@ -129,14 +129,25 @@ class OffPolicy(Generic[C]):
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Append a rollout, and learn from the replay buffer. Returns metrics under SB3's names; before learning starts
-        n_updates alone. progress: fraction of the training done, 0 .. 1."""
+        n_updates and learning_rate alone. progress: fraction of the training done, 0 .. 1."""
         assert self.replay is not None, "prepare() comes before the first update()"
+        rate = self.set_learning_rate(progress)
         self.replay.append(rollout)
         metrics = self._learn(self.gradient_steps(self.rows_per_iteration)) if self.past_warm_up() else {}
         self.policy.update_statistics(rollout, rollout.reward)
         self.iteration += 1
         self.explore()
-        return metrics | {"n_updates": torch.zeros((), device=rollout.device) + self.updates}
+        zero = torch.zeros((), device=rollout.device)
+        return metrics | {"n_updates": zero + self.updates, "learning_rate": zero + rate}
+
+    def set_learning_rate(self, progress: float) -> Any:
+        """Constant, or falling linearly to 0 at the end of training, by the config's schedule. Returns it."""
+        rate = self.config.learning_rate
+        if self.config.schedule == "linear":
+            rate *= 1 - progress
+            for optimizer in self.optimizers.values():
+                optimizer.learning_rate.fill_(rate)
+        return rate
 
     def gradient_steps(self, rows: int) -> int:
         """Gradient steps of an iteration that collects `rows` rows."""

@@ -26,7 +26,7 @@ METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 class SACConfig(ActorQConfig, OffPolicyConfig):
     """SAC's settings. Raises ValueError for one out of range."""
 
-    learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature
+    learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature, at the start of training
     temperature: float = 1.0  # weight of the entropy in the reward, at the start
     learn_temperature: bool = True  # so that the entropy approaches target_entropy
     target_entropy: float | None = None  # nats, of actions scaled to [-1, 1]; None: -1 for each dimension

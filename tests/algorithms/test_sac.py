@@ -143,7 +143,7 @@ def test_random_actions_until_learning_starts_and_then_the_policys_own():
     rollout = collected(sac, steps=10)
     assert "1,000 steps" in sac.prepare(rollout)
     before = actor_layers(sac.policy)
-    assert sac.policy.random == 1 and set(sac.update(rollout, 0.0)) == {"n_updates"}
+    assert sac.policy.random == 1 and set(sac.update(rollout, 0.0)) == {"n_updates", "learning_rate"}
     same_layers(actor_layers(sac.policy), before, 0)
     random = torch.rand(64, 4, generator=torch.Generator().manual_seed(0))
     observation = torch.zeros(64, 3)
