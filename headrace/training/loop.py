@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def train(
     """
     if resume is None:
         trainer = Trainer(algorithm, env, config=config, **options)
-        folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
-        recorder = Recorder(trainer, folder)
+        with _closed_on_error(trainer):
+            folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
+            recorder = Recorder(trainer, folder)
         if trainer.plan.derived:
             recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
     else:
@@ -72,13 +74,21 @@ def _resumed(
     ready = algorithm is not None and not isinstance(algorithm, str)
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     trainer = Trainer(algorithm or name, source if env is None else env, **known | given)
-    with ExitStack() as on_failure:
-        on_failure.callback(trainer.close)
+    with _closed_on_error(trainer):
         with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
             trainer.load_state_dict(state)
         recorder = Recorder(trainer, folder.parent)
         recorder.resume(folder, manifest["positions"])
-        on_failure.pop_all()
     if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder
+
+
+@contextmanager
+def _closed_on_error(trainer: Trainer) -> Iterator[None]:
+    """Close a trainer where its run cannot begin: worker processes end, or may be used by others."""
+    try:
+        yield
+    except BaseException:
+        trainer.close()
+        raise

@@ -11,6 +11,7 @@ import pytest
 from helpers.faulty import Counter
 from helpers.gated import PLACE
 
+import headrace
 from headrace import Workers, envs
 from headrace.envs.workers import resources, spin_wait, tuning
 from headrace.envs.workers.env import WorkerEnv
@@ -77,6 +78,17 @@ def test_workers_survive_what_goes_wrong_in_one_of_them(fault):
             env = WorkerEnv(CARTPOLE, 2, "test", workers)
             assert stepped(env).any()
             env.close()
+
+
+def test_a_run_that_cannot_begin_leaves_no_worker_busy(tmp_path):
+    (tmp_path / "file").touch()
+    options = {"num_envs": 2, "num_steps": 4, "hidden": (4,), "log_folder": f"{tmp_path}/file", "progress": "none"}
+    with Workers(1) as workers:
+        for wrong in ({}, {"agent_info": [1, 2, 3]}, {"drop_slowest": 0.5}):
+            with pytest.raises((OSError, ValueError)) as caught:
+                headrace.train("ppo", CARTPOLE, workers=workers, **options | wrong)
+            WorkerEnv(CARTPOLE, 2, "test", workers).close()
+            del caught  # only now, as it holds what was made
 
 
 def test_no_workers_are_no_workers():
