@@ -8,13 +8,13 @@ from typing import Any
 SAVE_EVERY = 0.2  # s
 COMMON = {"progress": "none", "target_return": None, "threads": 1, "hidden": (16,), "seed": 3, "scale": False}
 KINDS: dict[str, dict[str, Any]] = {
-    "ppo": {"env": "CartPole-v1", "num_envs": 32, "num_steps": 64, "total_steps": 700_000},
-    "recurrent": {"env": "CartPoleHidden", "num_envs": 16, "num_steps": 32, "recurrent": "gru", "total_steps": 12_000},
-    "sac": {"env": "Pendulum-v1", "num_envs": 4, "buffer_size": 20_000, "total_steps": 3_000},
-    "dqn": {"env": "CartPole-v1", "num_envs": 8, "buffer_size": 20_000, "total_steps": 25_000},
+    "ppo": {"env": "CartPole-v1", "num_envs": 32, "num_steps": 64, "total_steps": 300_000},
+    "recurrent": {"env": "CartPoleHidden", "num_envs": 16, "num_steps": 16, "recurrent": "gru", "total_steps": 4_000},
+    "sac": {"env": "Pendulum-v1", "num_envs": 4, "buffer_size": 20_000, "total_steps": 1_000},
+    "dqn": {"env": "CartPole-v1", "num_envs": 8, "buffer_size": 20_000, "total_steps": 8_000},
     "workers": {"env": "CartPole-v1", "num_envs": 8, "num_steps": 32, "backend": "workers", "workers": 2},
 }
-KINDS["workers"]["total_steps"] = 20_000
+KINDS["workers"]["total_steps"] = 8_000
 
 
 def train(kind: str, folder: Path, resumed: Path | None = None) -> None:

@@ -46,7 +46,7 @@ def measured(buffer_size: int) -> common.Row:
             self.steps += 1
             return np.full(OBSERVATION, self.steps, np.float32), 1.0, self.steps == 100, False, {}
 
-    options = {"num_envs": 64, "num_steps": 64, "hidden": (32,), "buffer_size": buffer_size, "progress": "none"}
+    options = {"num_envs": 64, "hidden": (32,), "buffer_size": buffer_size, "progress": "none"}
     trainer = hr.Trainer("sac", lambda: Wide(), learning_starts=10 * buffer_size, **options)
     with tempfile.TemporaryDirectory() as name, Recorder(trainer, Path(name)) as recorder:
         while trainer.steps < buffer_size:
