@@ -102,8 +102,9 @@ class Logs:
             elif held > size:
                 with writing(path):
                     os.truncate(path, size)
-            if held and not _ends_a_line(path):  # what comes next begins a row of its own
-                self._waiting[name].insert(0, "\n")
+            if held and not _ends_a_line(path):  # an incomplete row
+                with writing(path):
+                    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         self._events = EventFile(self.folder, purge=steps)
         return last_row(self.folder / METRICS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,22 +81,29 @@ def test_damaged_logs_and_a_damaged_best_do_not_stop_a_resume(run):
         resumed = hr.train(resume=run.path, total_steps=8192, progress="none")
     said = "\n".join(str(warning.message) for warning in said)
     assert "metrics.jsonl has" in said and "The best policy is chosen anew" in said
-    lines = (run.path / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["steps"] == resumed.steps >= 8192
-    assert sum(not line.endswith("}") for line in lines) == 1  # the damaged row alone
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["steps"] == resumed.steps >= 8192
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"policy": None}, {"policy": {"class": "headrace.runs.run:Path"}}, {"policy": {"class": 3}}, {"states": None},
-     {"files": []}, {"states": {"policy": {"w": {"$tensor": "none"}}}}, {"states": {"policy": {"$items": [1]}}},
-     {"policy": {"class": "headrace.policies.actor_critic:ActorCritic", "config": {}}},
-     {"states": {"policy": {"w": {"$float": "x"}}}}],
-)  # fmt: skip
-def test_a_forged_manifest_is_refused_as_damaged(run, changes):
-    forge(run.path / "best", **changes)
-    with pytest.raises(checkpoint.DamagedCheckpoint, match="is damaged"):
-        hr.load(run.path / "best" if not (run.path / "best.previous").exists() else alone(run.path / "best"))
+FORGED = [
+    {"policy": None},
+    {"policy": {"class": "headrace.runs.run:Path"}},
+    {"policy": {"class": 3}},
+    {"policy": {"class": "headrace.policies.actor_critic:ActorCritic", "config": {}}},
+    {"states": None},
+    {"files": []},
+    {"states": {"policy": {"w": {"$tensor": "none"}}}},
+    {"states": {"policy": {"$items": [1]}}},
+    {"states": {"policy": {"w": {"$float": "x"}}}},
+]
+
+
+def test_a_forged_manifest_is_refused_as_damaged(run):
+    for number, changes in enumerate(FORGED):
+        folder = shutil.copytree(run.path / "best", run.path.parent / f"stranger_{number}")
+        forge(folder, **changes)
+        with pytest.raises(checkpoint.DamagedCheckpoint, match="is damaged"):
+            hr.load(folder)
 
 
 def alone(folder: Path) -> Path:
@@ -142,8 +150,9 @@ def test_a_checkpoint_has_tensorboard_s_events_beside_it():
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's peak of memory")
-def test_saving_and_reading_take_no_copy_of_the_state(tmp_path):
-    size = 2**27
+def test_saving_takes_no_copy_of_the_state(tmp_path, monkeypatch):
+    size = 2**26
+    monkeypatch.setattr(tensor_file, "PIECE", 2**20)
     state = {"ring": torch.ones(size // 4), "strided": torch.ones(64, size // 1024).t()}
 
     def peak(call):

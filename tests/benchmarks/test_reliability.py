@@ -1,0 +1,71 @@
+"""The programs that try faults: what they count, and, slowly, that each runs."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+PROGRAMS = ("kill_runs", "damage_checkpoints", "fill_disk", "send_signals", "save_memory")
+
+
+@pytest.fixture(autouse=True)
+def _on_path(monkeypatch):
+    """Benchmarks import one another as programs do: from their own folder."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+def test_rows_of_several_runs_add_up_to_one_table(tmp_path):
+    import reliability
+
+    for survived in (2, 3):
+        row = {"fault": "killed", "tried": 3, "survived": survived, "wrong": []}
+        reliability.append(tmp_path, "kill_runs", [row, {"fault": "memory", "tried": 1, "survived": 1, "ratio": 1.04}])
+    faults = {"quick": False, "faults": 1053, "rows": [{"runs": 9, "as_they_should": 9}]}
+    (tmp_path / "faults.jsonl").write_text(json.dumps(faults) + "\n")
+    lines = reliability.markdown([*reliability.sums(tmp_path), reliability.injected(tmp_path)]).splitlines()
+    assert lines[2:] == [
+        "| killed | 6 | 5 | 1 |",
+        "| memory, at most 1.04 times the run's memory | 2 | 2 | 0 |",
+        "| 1,053 exceptions, deaths and hangs of environments, by training | 9 | 9 | 0 |",
+    ]
+
+
+def test_every_damage_changes_a_file_and_a_forged_manifest_has_a_checksum_that_fits():
+    import damage_checkpoints
+
+    from headrace.runs import checkpoint
+
+    chance, data = random.Random(0), bytes(range(1, 256)) * 3
+    assert all(kind(data, chance) != data for kind in damage_checkpoints.KINDS for _ in range(20))
+    manifest = {"sha256": "", "format": 1, "states": {"policy": {"w": {"$tensor": "w"}}}}
+    for _ in range(20):
+        body = json.loads(damage_checkpoints.forge(json.dumps(manifest).encode(), chance))
+        assert body.pop("sha256") == checkpoint._digest(body)
+
+
+def test_a_full_disk_has_no_room_for_later_writes(tmp_path):
+    import fill_disk
+
+    disk = fill_disk.Disk(tmp_path, 3)
+    file = fill_disk.Watched(SimpleNamespace(write=len, close=lambda: None), lambda: disk.count(tmp_path / "a"))
+    assert (file.write(b"abc"), file.write(b"ab")) == (3, 2)
+    disk.count("/elsewhere")
+    with pytest.raises(OSError, match="No space left on device"):
+        file.write(b"a")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_program_runs(program, tmp_path):
+    command = [sys.executable, str(BENCHMARKS / f"{program}.py"), "--quick", "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "reliability.jsonl").read_text().splitlines()]
+    assert rows and all(row["program"] == program and row["tried"] == row["survived"] > 0 for row in rows)
