@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 
 def cores() -> int:
-    """The number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The number of cores that this process may use: those it may run on, or fewer where a control group grants it
+    less time than that, as `docker run --cpus 2` and Kubernetes' limits do. At least 1."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(min(allowed, math.ceil(min(quota(), allowed))), 1)
+
+
+@cache
+def quota(root: Path = Path("/")) -> float:
+    """Cores' worth of time that Linux's control groups grant this process; infinity without a limit.
+
+    A limit holds for all groups below it. Inside a container the groups above its own are not to be seen.
+    """
+    granted = [math.inf]
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers in ("", "cpu", "cpu,cpuacct", "cpuacct,cpu"):
+                base = root / "sys/fs/cgroup" / controllers
+                group = group.strip("/")
+                folders = [base / group, *(base / parent for parent in Path(group).parents), base]
+                granted += [_granted(folder) for folder in folders]
+    return min(granted)
+
+
+def _granted(folder: Path) -> float:
+    """The limit that one control group sets, of version 2 or 1."""
+    with suppress(OSError, ValueError):  # no limit, "max", or another version
+        time, period = (folder / "cpu.max").read_text().split()
+        return float(time) / float(period)
+    with suppress(OSError, ValueError):
+        time, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return float(time) / float(period) if float(time) > 0 else math.inf
+    return math.inf

@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 
+from headrace.core.cores import cores
 from headrace.kernels.runtime.native import Call
 
 BUSY = 0.6  # fraction of a call in which the main thread ran, below which other processes are using the cores
@@ -69,4 +70,4 @@ def _pool(process: int) -> ThreadPoolExecutor:
     """One for each process: threads do not survive a fork. They flush denormals like the main thread."""
     import torch
 
-    return ThreadPoolExecutor(os.cpu_count() or 1, "headrace", torch.set_flush_denormal, (True,))
+    return ThreadPoolExecutor(cores(), "headrace", torch.set_flush_denormal, (True,))
