@@ -6,7 +6,8 @@ one task is mostly what it reads in the next. OpenMP's barriers, which wait for 
 other processes use the same cores. A part's result must not depend on the thread that computes it.
 
 State: int64 [16], zeros at first. One word holds the number of the current task, of its parts, and of the parts that
-are taken from the front and from the back: 16 bits each. Worker 0 is the main thread.
+are taken from the front and from the back: 16 bits each. A task of more parts is run as several, of which each begins
+at part _FIRST. Worker 0 is the main thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numba import types  # noqa: TID253
 from headrace.kernels.runtime.intrinsics import ARRAY, X86, call_llvm, operation
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
-_WORD, _DONE = np.uint64(0), np.uint64(8)  # on cache lines of their own
+_WORD, _FIRST, _DONE = np.uint64(0), np.uint64(1), np.uint64(8)  # the last on a cache line of its own
 _TASK, _PARTS, _BACK, _MASK = 48, 32, 16, 0xFFFF  # bits of the word
 _CLOSED = -1
 
@@ -57,9 +58,10 @@ def _exchange(builder: ir.IRBuilder, array: ir.Value, index: ir.Value, old: ir.V
 
 
 @njit(**INNER)
-def _publish(state, parts):
-    """Begin the next task; the one before must be finished."""
+def _publish(state, first, parts):
+    """Begin the next task, of at most _MASK parts from `first` on; the one before must be finished."""
     task = ((_read(state, _WORD) >> _TASK) + 1) & 0x7FFF
+    _write(state, _FIRST, first)
     _write(state, _DONE, 0)
     _write(state, _WORD, (task << _TASK) | (np.int64(parts) << _PARTS))
 
@@ -74,7 +76,7 @@ def _claim(state, worker):
             return np.int64(-1)
         taken = word + (1 if worker == 0 else 1 << _BACK)
         if _exchange(state, _WORD, word, taken):
-            return front if worker == 0 else parts - 1 - back
+            return _read(state, _FIRST) + (front if worker == 0 else parts - 1 - back)
 
 
 @njit(**INNER)
@@ -110,9 +112,10 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
 
     @njit(**MERGED)
     def run_task(state, parts, arguments):
-        _publish(state, parts)
-        work(np.int64(0), state, arguments)
-        _wait(state)
+        for first in range(0, parts, _MASK):
+            _publish(state, first, min(parts - first, _MASK))
+            work(np.int64(0), state, arguments)
+            _wait(state)
 
     @njit(**MERGED)
     def serve(worker, state, arguments):

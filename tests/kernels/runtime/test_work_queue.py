@@ -43,6 +43,15 @@ def test_each_part_is_done_once_by_any_number_of_threads():
         assert 0 < mine[0] <= done.size
 
 
+def test_a_task_may_have_more_parts_than_a_word_counts():
+    for parts in (65535, 65536, 140_000):
+        for threads in (1, 2):
+            done = np.zeros((2, parts), np.int64)
+            arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), parts, done, np.zeros(1, np.int64))
+            thread_pool.WorkQueue().run(Call(Native(object_code(count, arguments)), arguments), threads)
+            assert (done == 1).all()
+
+
 def test_a_busy_machine_gets_one_thread(monkeypatch):
     ran = []
 
