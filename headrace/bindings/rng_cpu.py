@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.core.device import Device
 from headrace.core.fused import register
+from headrace.core.rng import word
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Argument, Native
@@ -59,7 +60,7 @@ def uniform(
     blocks = draws // 4 if alone else (draws + 3) // 4
     drawn = torch.empty(steps, 4 * blocks + alone, envs)
     out = drawn.numpy()
-    numbers = (seed & 0xFFFFFFFF, purpose, first >> 32, first & 0xFFFFFFFF, first_env)
+    numbers = (word(seed), purpose, first >> 32, first & 0xFFFFFFFF, first_env)
     words = tuple(np.uint32(number) for number in numbers)
     _fill()(out, blocks, int(alone), *words)
     return drawn[:, :draws].transpose(1, 2)

@@ -33,6 +33,14 @@ class Purpose(IntEnum):
     AGENT_INFO = 7
 
 
+def word(seed: int) -> int:
+    """A seed as the word of 32 bits that draws are made from. Raises ValueError for one that does not fit: without its
+    upper bits it would draw what another seed draws."""
+    if not 0 <= seed <= MASK:
+        raise ValueError(f"a seed must be a whole number from 0 to 2^32 - 1 = {MASK}, got {seed}")
+    return int(seed)
+
+
 def philox(
     key: tuple[int | Tensor, int | Tensor], counter: tuple[Tensor, Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, ...]:
@@ -79,7 +87,7 @@ def uniform(
     lane = torch.arange((num_draws + 3) // 4, device=device).view(1, -1, 1)
     shape = (num_steps, lane.numel(), num_envs)
     high, low = (counter >> 32).expand(shape), (counter & MASK).expand(shape)
-    words = philox((seed & MASK, int(purpose)), (env.expand(shape), high, low, lane.expand(shape)))
+    words = philox((word(seed), int(purpose)), (env.expand(shape), high, low, lane.expand(shape)))
     draws = torch.stack(words, dim=2).view(num_steps, -1, num_envs)[:, :num_draws]
     return to_uniform(draws).transpose(1, 2)
 
@@ -107,5 +115,5 @@ def generator(seed: int, purpose: int, counter: int = 0) -> torch.Generator:
 def _mix(seed: int, purpose: int, counter: int) -> int:
     """One 63-bit seed from three numbers: two words of a Philox block."""
     # on Python integers this is fifty times as fast as on tensors of one entry
-    words: Any = philox((seed & MASK, purpose), (counter & MASK, (counter >> 32) & MASK, 0, 0))  # type: ignore[arg-type]
+    words: Any = philox((word(seed), purpose), (counter & MASK, (counter >> 32) & MASK, 0, 0))  # type: ignore[arg-type]
     return (words[0] << 31) ^ words[1]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import gymnasium
 import numpy as np
 
+from headrace.core.rng import word
 from headrace.core.types import Json, Settings
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.compiled.plain_python import PlainEnv
@@ -41,7 +42,7 @@ class Single(PlainEnv, gymnasium.Env):
         """Begin episode 0 of a seed, or, without one, the next episode."""
         gymnasium.Env.reset(self, seed=seed)
         if seed is not None:
-            self.seed, self.episode = seed, -1
+            self.seed, self.episode = word(seed), -1
         elif self.episode < 0:
             self.seed = int(self.np_random.integers(2**32))
         self.begin()

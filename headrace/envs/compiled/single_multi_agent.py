@@ -7,6 +7,7 @@ from copy import deepcopy
 import numpy as np
 from gymnasium.spaces import Space
 
+from headrace.core.rng import word
 from headrace.core.types import Json, Settings
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.compiled.plain_python import PlainEnv
@@ -42,7 +43,7 @@ class SingleAgents(PlainEnv, ParallelEnv):
     ) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
         """Begin episode 0 of a seed, or, without one, the next episode."""
         if seed is not None:
-            self.seed, self.episode = seed, -1
+            self.seed, self.episode = word(seed), -1
         elif self.episode < 0:
             self.seed = int(np.random.default_rng().integers(2**32))
         self.begin()

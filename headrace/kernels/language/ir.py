@@ -118,6 +118,14 @@ class EnvIR(Declarations, Lowered):
         """Array fields, each kept in an array of its own, one view per environment."""
         return tuple(f for f in self.state if f.shape is not None)
 
+    def announcement(self, where: str) -> str:
+        """What to say while it is compiled. where: "for the CPU"."""
+        said = f"compiling {self.name} {where} (once, about 5 s) ..."
+        if self.cls.__module__.startswith("headrace."):
+            return said
+        check = f"headrace check {self.functions[-1].file}:{self.name}"
+        return f"{said} it will run without a check of indices and loops: `{check}` has one"
+
     @property
     def action_size(self) -> int | None:
         """Entries of an action; None for a Discrete one."""

@@ -3,7 +3,9 @@
 import ast
 import dataclasses
 import re
+from functools import partial
 
+import gymnasium
 import pytest
 import torch
 from helpers.kernel_envs import Medley, rollout
@@ -13,10 +15,12 @@ from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.builtin.catch import Catch
 from headrace.envs.builtin.grid_world import GridWorld
 from headrace.envs.builtin.pendulum import Pendulum
+from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.read import read
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.cpu.env import CpuEnvs
+from headrace.kernels.targets.torch.env import TorchEnvs
 
 COLUMNS = ("observation", "valid", "reward", "terminated", "truncated", "episode_return", "episode_length")
 
@@ -78,14 +82,29 @@ def test_slices_of_a_rollout_are_rollouts():
 
 
 def test_draws_are_those_of_rng():
-    seed, draws = 2**32 + 11, torch.arange(4)
+    seed, draws = 2**32 - 11, torch.arange(4)
     columns = run(CpuEnvs(read(CartPole), 5, threads=1), 1, seed)
     env = torch.arange(5).view(-1, 1).expand(5, 4)
     zero = torch.zeros_like(env)
-    key = (torch.tensor(seed & rng.MASK), torch.tensor(int(rng.Purpose.RESET)))
+    key = (torch.tensor(seed), torch.tensor(int(rng.Purpose.RESET)))
     words = torch.stack(rng.philox(key, (env[:, 0], zero[:, 0], zero[:, 0], zero[:, 0])), dim=1)[:, draws]
     low, high = torch.tensor(-0.05), torch.tensor(0.05)
     assert torch.equal(columns.observation[0], low + (high - low) * rng.to_uniform(words))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seeds_that_would_draw_what_others_draw_are_refused(seed):
+    columns = run(CpuEnvs(read(CartPole), 5, threads=1), 1)
+    for reset in (
+        partial(CpuEnvs(read(CartPole), 5, threads=1).reset, columns),
+        partial(TorchEnvs(read(CartPole), 5).reset, columns),
+        lambda seed: rng.uniform(seed, rng.Purpose.ACTION, 0, 1, 1, 1, "cpu"),
+        lambda seed: rng.generator(seed, rng.Purpose.WEIGHTS),
+    ):
+        with pytest.raises(ValueError, match=rf"from 0 to 2\^32 - 1 = 4294967295, got {seed}"):
+            reset(seed)
+    with pytest.raises((ValueError, gymnasium.error.Error), match=f"{seed}"):
+        single(CartPole).reset(seed=seed)
 
 
 @pytest.mark.parametrize("cls", [CartPole, Catch])  # without branches, and with

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.core.rng import MASK
+from headrace.core.rng import word
 from headrace.data.rollout import Rollout
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
@@ -66,7 +66,7 @@ class CpuEnvs(TensorEnvs):
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every environment; writes observation[0] and valid[0]."""
-        self.seed = seed & MASK
+        self.seed = word(seed)
         self._bind(rollout)
         self._entry("reset", (*self._shared, self.num_envs))(*self._shared, self.num_envs)
         if self._pixels is not None:
@@ -139,7 +139,7 @@ class CpuEnvs(TensorEnvs):
 
     def _entry(self, function: str, arguments: tuple[Argument, ...]) -> Native:
         """A function of the module, compiled for these arguments or loaded."""
-        announcement, name = f"compiling {self.ir.name} for the CPU (once, about 5 s) ...", self.ir.name
+        announcement, name = self.ir.announcement("for the CPU"), self.ir.name
         return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
 
     def _parallel(self, parts: int) -> Callable[[int], None]:
@@ -152,7 +152,7 @@ class CpuEnvs(TensorEnvs):
         arguments = (*self._shared, np.minimum(starts, self.num_envs).astype(np.int64))
         module = cache.load(self.ir.name, self._text)
         wanted = {"step_parallel": tuple(numba.typeof(argument) for argument in (*arguments, 0))}
-        announcement = f"compiling {self.ir.name} for the CPU, on threads (once, about 5 s) ..."
+        announcement = self.ir.announcement("for the CPU, on threads")
         with explained(self.ir, module):
             cache.compile_once(module, wanted, announcement)
         return partial(module.step_parallel, *arguments)

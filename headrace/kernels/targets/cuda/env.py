@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.core.rng import MASK
+from headrace.core.rng import word
 from headrace.data.rollout import Rollout
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
@@ -124,7 +124,7 @@ class CudaEnvs(TensorEnvs):
         self._take_seed(self.seed)
 
     def _take_seed(self, seed: int) -> None:
-        self.seed = seed & MASK
+        self.seed = word(seed)
         self._seed.fill_(self.seed - (1 << 32) if self.seed >> 31 else self.seed)  # the same bits as an int32
 
     def _bind(self, rollout: Rollout) -> None:
@@ -148,7 +148,7 @@ class CudaEnvs(TensorEnvs):
 
         types = tuple(argument._numba_type_ for argument in self._arguments)
         wanted = {kernel: (*types, *(numba.types.int64,) * NUMBERS[kernel]) for kernel in kernels}
-        announcement = f"compiling {self.ir.name} for the GPU (once, about 5 s) ..."
+        announcement = self.ir.announcement("for the GPU")
         with on_device(self.device), explained(self.ir, self._module):
             cache.compile_once(self._module, wanted, announcement)
             if self._pixel_module is not None:

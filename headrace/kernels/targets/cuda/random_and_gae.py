@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.device import Device
-from headrace.core.rng import MASK
+from headrace.core.rng import word
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.cuda.codegen_cuda import DEVICE, cuda_ops
@@ -68,7 +68,7 @@ def uniform(
     counter = first if isinstance(first, Tensor) else torch.full((), first, device=device)
     drawn = torch.empty(steps, draws, envs, device=device)
     threads = steps * ((draws + 3) // 4) * envs
-    numbers = (seed & MASK, int(purpose), first_env)
+    numbers = (word(seed), int(purpose), first_env)
     launch(_module().fill, threads, BLOCK, drawn.device, array(drawn), array(counter.view(1)), *numbers)
     return drawn.transpose(1, 2)
 

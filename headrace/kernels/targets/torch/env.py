@@ -18,7 +18,7 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from headrace.core.device import Device
-from headrace.core.rng import MASK, Purpose
+from headrace.core.rng import MASK, Purpose, word
 from headrace.data.rollout import Rollout
 from headrace.kernels.language import kinds
 from headrace.kernels.language.errors import EnvError
@@ -81,7 +81,7 @@ class TorchEnvs(TensorEnvs):
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every environment; writes observation[0] and valid[0]."""
         self.check(rollout)
-        self.seed = seed & MASK
+        self.seed = word(seed)
         self._totals.zero_()
         self.integers[-2:].zero_()
         arrays = self._cells(self.arrays)
