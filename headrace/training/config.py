@@ -26,7 +26,7 @@ class TrainConfig:
     """Settings that do not depend on the algorithm. Training stops at the first limit that is reached."""
 
     num_envs: int = 64  # environments that are stepped together
-    scale: bool = True  # adapt settings that are registered for another num_envs and depend on it
+    scale: bool = True  # adapt settings that depend on num_envs and are registered, or by default, for another
     stagger: bool = False  # cut off first episodes at different steps, so that the environments are out of phase
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps

@@ -9,17 +9,18 @@ from headrace.training.config import merge_settings
 
 
 def derived(algorithm_config: type | None, defaults: Settings, given: Settings) -> Settings:
-    """Settings that replace an environment's `defaults`, which were chosen for the num_envs they name.
+    """Settings that replace an environment's `defaults`, which were chosen for the num_envs they name; without one, for
+    TrainConfig's, whose algorithms' defaults change for more environments alone.
 
     given: settings given by the user, which are never replaced. Empty where num_envs is not among `given`, or is
     the same; with scale=False; for an algorithm without a rule. Raises TypeError, ValueError as merge_settings() does.
     """
-    if "num_envs" not in defaults or not hasattr(algorithm_config, "scaled"):
+    if not hasattr(algorithm_config, "scaled"):
         return {}
     base_run, base = merge_settings(algorithm_config, defaults, {}, {})
     run, asked = merge_settings(algorithm_config, defaults, {}, given)
     growth = run.num_envs / base_run.num_envs
-    if growth == 1 or not run.scale:
+    if growth == 1 or not run.scale or (growth < 1 and "num_envs" not in defaults):
         return {}
     fixed = {name: value for name, value in asdict(asked).items() if name in given}
     fitting = asdict(base.scaled(base_run.num_envs, run.num_envs, **fixed))
@@ -35,7 +36,7 @@ def derived(algorithm_config: type | None, defaults: Settings, given: Settings) 
 def scaling_message(num_envs: int, settings: Settings) -> str:
     """A message: which settings follow from a number of environments."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
-    return f"for {num_envs:,} envs: {', '.join(parts)} (--no-scale keeps the registered settings)"
+    return f"for {num_envs:,} envs: {', '.join(parts)} (--no-scale keeps the settings as they were)"
 
 
 def _number(value: float | str) -> str:

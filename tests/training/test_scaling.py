@@ -111,8 +111,12 @@ def test_a_budget_of_steps_is_one_of_iterations():
     )
 
 
-def test_only_settings_made_for_a_number_of_envs_follow_one():
-    assert derived(PPOConfig, {"num_steps": 100}, {"num_envs": 4096}) == {}
+def test_settings_registered_without_a_number_of_envs_follow_more_than_the_default():
+    assert derived(PPOConfig, {"num_steps": 100}, {"num_envs": 32}) == {}
+    follows = derived(PPOConfig, {"num_steps": 100}, {"num_envs": 2048})
+    assert follows == derived(PPOConfig, {"num_steps": 100, "num_envs": 64}, {"num_envs": 2048})
+    assert follows["num_steps"] == 17 and follows["stagger"]
+    assert derived(PPOConfig, {}, {"num_envs": 2048, "scale": False}) == {}
     assert derived(None, {"num_envs": 64}, {"num_envs": 4096}) == {}
 
 
