@@ -8,7 +8,7 @@ from typing import NamedTuple
 import gymnasium
 
 from headrace import envs
-from headrace.checks import batch, random_rollout
+from headrace.checks import batch, random_rollout, unchecked
 from headrace.checks.against import against
 from headrace.checks.backends import Cost, costs
 from headrace.checks.finding import Finding, raised
@@ -37,16 +37,19 @@ class Report(NamedTuple):
 
 def check(source: Source, steps: int = 1000, seconds: float = 2.0, seed: int = 0, measure: float = 0.5) -> Report:
     """Step environments by random actions, run Gymnasium's or PettingZoo's checker, compare a port with its reference,
-    and measure the backends.
+    and measure the backends. Of a KernelEnv the first check is that of headrace.checks.unchecked.
 
     The random rollout ends after `steps` steps or `seconds`, whichever is reached first. measure: seconds for each
     backend; 0 for none. Raises what make() raises for an unknown source.
     """
     name, kernel = envs.spec(source).name, kernel_class(source)
+    found = [] if kernel is None else [unchecked.check(kernel, steps, seconds, seed)]
+    if any(finding.outcome == "wrong" for finding in found):  # compiled, it could read other memory, or hang
+        return Report(name, found, None, [])
     check = _check_batch if kernel is None and envs.comes_as_vector(source) else _check_single
     findings, times = check(source, steps, seconds, seed)
     if kernel is not None:
-        findings += _check_port(kernel, seed)
+        findings = [*found, *findings, *_check_port(kernel, seed)]
     elif times is not None:  # those of a kernel are of its plain Python, which is not used in training
         findings += uneven(times)
     return Report(name, findings, times, costs(source, kernel, measure))

@@ -14,6 +14,7 @@ from gymnasium.spaces import Space
 
 from headrace.checks.finding import Finding, another_seed, findings_of
 from headrace.checks.space_mismatch import Sample, mismatch
+from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import describe
 
@@ -64,7 +65,7 @@ def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRoll
             outcome = env.reset(seed=reset_seed)
             seen.resets.append(perf_counter() - started)
             if not (isinstance(outcome, tuple) and len(outcome) == 2):
-                raise TypeError(f"reset() returned {outcome!r}: it must return (observation, info)")
+                raise TypeError(f"reset() returned {shown(outcome)}: it must return (observation, info)")
             seen.note("reset()", _wrong_info(outcome[1]))
             seen.note("observations", mismatch(env.observation_space, outcome[0], "the observation of reset()"))
             _episode(env, seen, steps, began + seconds)
@@ -84,13 +85,13 @@ def _episode(env: gymnasium.Env, seen: RandomRollout, steps: int, until: float) 
         seen.steps.append(perf_counter() - started)
         if not (isinstance(outcome, tuple) and len(outcome) == 5):
             wanted = "(observation, reward, terminated, truncated, info)"
-            raise TypeError(f"step() returned {outcome!r}: it must return {wanted}")
+            raise TypeError(f"step() returned {shown(outcome)}: it must return {wanted}")
         observation, reward, terminated, truncated, info = outcome
         seen.note("observations", mismatch(env.observation_space, observation, "the observation of step()"))
         seen.note("rewards", _wrong_reward(reward))
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | np.bool_):
-                seen.note("endings", f"{name} is {flag!r}, a {type(flag).__name__}")
+                seen.note("endings", f"{name} is {shown(flag, 60)}, a {type(flag).__name__}")
         seen.note("info", _wrong_info(info))
         if terminated or truncated:
             seen.endings.append("terminated" if terminated else "truncated")
@@ -98,12 +99,12 @@ def _episode(env: gymnasium.Env, seen: RandomRollout, steps: int, until: float) 
 
 
 def _wrong_info(info: Sample) -> str:
-    return "" if isinstance(info, dict) else f"info is {info!r}, not a dict"
+    return "" if isinstance(info, dict) else f"info is {shown(info, 60)}, not a dict"
 
 
 def _wrong_reward(reward: Sample) -> str:
     if isinstance(reward, bool | np.bool_) or not isinstance(reward, int | float | np.number):
-        return f"the reward is {reward!r}, a {type(reward).__name__}"
+        return f"the reward is {shown(reward, 60)}, a {type(reward).__name__}"
     return "" if isfinite(float(reward)) else f"the reward is {reward}"
 
 

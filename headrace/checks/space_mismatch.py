@@ -8,6 +8,8 @@ from typing import SupportsFloat, TypeAlias
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space, Tuple
 
+from headrace.core.text import shown
+
 # what an environment may return as an observation or a reward, right or wrong
 Sample: TypeAlias = "np.ndarray | np.generic | SupportsFloat | str | Sequence[Sample] | Mapping[str, Sample] | None"
 
@@ -22,14 +24,14 @@ def mismatch(space: Space, value: Sample, path: str) -> str:
         return next((found for key in space if (found := mismatch(space[key], value[key], f"{path}[{key!r}]"))), "")
     if isinstance(space, Tuple):
         if not isinstance(value, tuple) or len(value) != len(space.spaces):
-            return f"{path} is {_short(value)}, not a tuple of {len(space.spaces)}"
+            return f"{path} is {shown(value, 60)}, not a tuple of {len(space.spaces)}"
         pairs = enumerate(zip(space.spaces, value, strict=True))
         return next((found for i, (part, x) in pairs if (found := mismatch(part, x, f"{path}[{i}]"))), "")
     if isinstance(space, Box):
         return _outside(space, value, path)
     if isinstance(space, Discrete) and not isinstance(value, int | np.integer | np.ndarray):
-        return f"{path} is {_short(value)}, a {type(value).__name__}, not an integer"
-    return "" if space.contains(value) else f"{path} is {_short(value)}, which is not in {space}"
+        return f"{path} is {shown(value, 60)}, a {type(value).__name__}, not an integer"
+    return "" if space.contains(value) else f"{path} is {shown(value, 60)}, which is not in {shown(space)}"
 
 
 def _outside(space: Box, value: Sample, path: str) -> str:
@@ -52,8 +54,3 @@ def _outside(space: Box, value: Sample, path: str) -> str:
             beyond = f", {side} the bound {bound[place]:.7g}" if side else ""
             return f"{path}{''.join(f'[{index}]' for index in place)} is {value[place]:.7g}{beyond}"
     return "" if value.dtype == space.dtype else wrong_dtype
-
-
-def _short(value: Sample) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else f"{text[:57]}..."

@@ -13,6 +13,17 @@ def plain_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def shown(value: object, most: int = 200) -> str:
+    """A value's repr on one line, cut after `most` characters: for messages, since an image's repr fills pages."""
+    return shortened(repr(value), most)
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """A text on one line, cut after `most` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """ "; did you mean 'x' or 'y'?" for the known names closest to an unknown one; empty where none is close."""
     by_lower = {other.lower(): other for other in known}

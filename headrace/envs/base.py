@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from gymnasium.spaces import Space
 
-from headrace.core.types import Json, StateDict
+from headrace.core.text import shown
+from headrace.core.types import Json, Settings, StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Dict, action_column, env_columns
 
@@ -36,6 +37,7 @@ class Env(Protocol):
     groups: Mapping[str, tuple[str, ...]] = MappingProxyType({"all": ("agent_0",)})  # agents that share a policy
     nested: bool = False  # whether spaces differ between groups: then observation and action have a member for each
     first_env: int = 0  # number of the first environment, where these are a part of a larger set
+    _params: Settings = MappingProxyType({})  # see params
     factory: Callable | None = None  # makes one of the environments; None where that is not known
 
     @property
@@ -60,6 +62,16 @@ class Env(Protocol):
     def restarts(self) -> int:
         """How many environments had to be made again after a failure."""
         return 0
+
+    @property
+    def params(self) -> Settings:
+        """Parameters of compiled environments, by name, as they were given; the others have their defaults."""
+        return self._params
+
+    @params.setter
+    def params(self, values: Settings) -> None:
+        """Refused: they are part of what was made."""
+        raise AttributeError(f"params cannot be set: make the environments with make(..., params={shown(values)})")
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action."""
@@ -155,6 +167,7 @@ class EnvWrapper(Env):
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.max_steps, self.factory, self.first_env = env.max_steps, env.factory, env.first_env
         self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
+        self._params = env.params
 
     @property
     def restarts(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.core.device import resolve
-from headrace.core.text import did_you_mean
+from headrace.core.text import did_you_mean, shown
 from headrace.core.types import EnvArgument, Settings
 from headrace.envs import sources
 from headrace.envs.base import Env
@@ -208,12 +208,21 @@ def _entry(known: Spec) -> Entry | str:
         return known_id
     if ":" in entry or entry.endswith(".py"):
         return sources.find(entry)
-    hint = did_you_mean(entry, [*names(), *gymnasium.registry]) or "; `headrace envs` lists those that are built in"
+    raise ValueError(f"there is no environment {entry!r}{_hint(entry)}")
+
+
+def _hint(entry: str) -> str:
+    """What may have been meant by the name of no environment."""
     if sources.is_module(entry):
-        hint = f": it is a module; name what makes one in it, as {entry}:Class, or {entry}:parallel_env of PettingZoo"
-    if "/" in entry:  # a namespace, such as ALE/Pong-v5: its package registers it when imported
-        hint = f"; if a package brings it, name the package too: 'ale_py:{entry}'"
-    raise ValueError(f"there is no environment {entry!r}{hint}")
+        return f": it is a module; {sources.in_module(entry)}"
+    if close := did_you_mean(entry, [*names(), *gymnasium.registry]):
+        return close
+    namespace, slash, _ = entry.rpartition("/")
+    if slash and Path(namespace).is_dir():
+        return f": for a class in a file, write {entry}.py:Class"
+    if slash and not any(known.startswith(f"{namespace}/") for known in gymnasium.registry):
+        return f"; a package that brings the ids of {namespace}/ registers them when imported: write 'package:{entry}'"
+    return "; `headrace envs` lists those that are built in"
 
 
 def _compiled_backend(backend: str, device: str | torch.device) -> tuple[str, torch.device]:
@@ -272,7 +281,8 @@ def _refuse_compiled_options(name: str, backend: str, threads: int | None, param
         raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
     for option, value in (("threads", threads), ("params", params)):
         if value is not None:
-            raise ValueError(f"{name} runs uncompiled, where {option}={value!r} has no meaning: leave {option} out")
+            given = f"{option}={shown(value, 60)}"
+            raise ValueError(f"{name} runs uncompiled, where {given} has no meaning: leave {option} out")
 
 
 def _factory(

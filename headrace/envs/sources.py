@@ -146,6 +146,19 @@ def is_module(name: str) -> bool:
         return False
 
 
+def in_module(name: str) -> str:
+    """How to name an environment of a module: advice. Imports the module."""
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        return f"importing it raised {type(error).__name__}: {error}"
+    if hasattr(module, "parallel_env"):
+        return f"name what makes an environment in it: {name}:parallel_env"
+    if hasattr(module, "raw_env"):  # PettingZoo's name for an environment without wrappers
+        return "its agents take turns, and it has no parallel_env, in which all act at once: Headrace needs one"
+    return f"name what makes an environment in it: {name}:Class"
+
+
 def has_a_limit(entry: Entry | str) -> bool:
     """Whether gymnasium.make makes this, or the reference that it is a port of, and so limits its episodes."""
     port = is_kernel(entry) and entry.gymnasium_id is not None

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.text import shown
 from headrace.data.rollout import Group, tree_map
 from headrace.data.spaces import Box, Dict, Space, Tuple, members, observation_column
 
@@ -37,7 +38,7 @@ def _check_members(space: Dict | Tuple, observation: Any) -> None:
     """Raise ValueError where members of the space are missing in an observation."""
     if isinstance(space, Tuple):
         if not isinstance(observation, Sequence) or len(observation) != len(space):
-            raise ValueError(f"expected a tuple of {len(space)} arrays, got {observation!r}")
+            raise ValueError(f"expected a tuple of {len(space)} arrays, got {shown(observation)}")
         return
     if not isinstance(observation, Mapping):
         raise ValueError(f"expected a dict of {', '.join(space)}, got {type(observation).__name__}")

@@ -93,6 +93,7 @@ def test_pettingzoos_checkers_are_run_too():
         for name in (
             *("PettingZoo's API test", "PettingZoo's seed test", "observations", "rewards", "endings", "seeding"),
             "another seed",
+            "kernel",
         )
     }
 

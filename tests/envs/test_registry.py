@@ -245,7 +245,10 @@ def test_listing_tells_what_each_world_is():
         ("gridworld", ValueError, "did you mean 'GridWorld'"),
         ("LunarLander-v2", ValueError, "did you mean 'LunarLander-v3'"),
         ("zzzzzz", ValueError, "`headrace envs` lists"),
-        ("some/Thing-v5", ValueError, "name the package too"),
+        ("some/Thing-v5", ValueError, "the ids of some/ registers them when imported: write 'package:some/Thing-v5'"),
+        ("tests/my_env", ValueError, "for a class in a file, write tests/my_env.py:Class"),
+        ("phys2d/CartPole-v9", ValueError, "did you mean 'phys2d/CartPole-v1'"),
+        ("phys2d/Zzzzzzzzzzzzz", ValueError, "`headrace envs` lists"),
         ("nowhere.py:Env", FileNotFoundError, "no file .*nowhere.py"),
         ("no_such_package.worlds:Env", ImportError, "no module 'no_such_package.worlds'"),
         (

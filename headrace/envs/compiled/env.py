@@ -45,7 +45,7 @@ class CompiledEnv(Env):
             raise ValueError(f"backend {backend!r} is not known: give one of {', '.join(TARGETS)}")
         if threads is not None and backend != "cpu":
             raise ValueError(f"threads={threads} is for the CPU; the backend is {backend!r}")
-        self.ir = read(cls)
+        self.ir, self._params = read(cls), dict(params or {})
         self.name = name or cls.gymnasium_id or cls.__name__
         self.backend, self.max_steps = backend, self.ir.max_steps
         self.agents, self.groups, self.factory = self.ir.agents, self.ir.groups, cls

@@ -24,7 +24,7 @@ class PlainEnv:
     """
 
     def __init__(self, cls: type[KernelEnv], params: Settings | None, render_mode: str | None) -> None:
-        self.ir: EnvIR = read(cls)
+        self.ir: EnvIR = read(cls, prints=True)
         self.cls: Any = cls  # its functions are those of a subclass
         draws = hasattr(cls, "render") or self.ir.frames > 0
         modes = ["rgb_array"] if draws else []

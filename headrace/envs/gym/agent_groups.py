@@ -86,7 +86,9 @@ def agent_groups_of(env: MultiAgentEnv, group_by: Grouping = "spaces") -> AgentG
     groups that miss agents, or have agents with different spaces.
     """
     if hasattr(env, "agent_iter"):
-        raise TypeError(f"in {env} agents take turns: give its parallel_env, in which all act at once")
+        parallel = getattr(env, "metadata", {}).get("is_parallelizable")
+        advice = "give its parallel_env, in which" if parallel else "it cannot be stepped by Headrace, where"
+        raise TypeError(f"in {env} agents take turns: {advice} all act at once")
     spaces = {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
     if not spaces:
         raise TypeError(f"{env} has no agents: its possible_agents is empty")

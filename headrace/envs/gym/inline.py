@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 
+from headrace.core.text import shown
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout, Value
 from headrace.data.spaces import Box, Key, Sample, Space, action_column, leaves, observation_column
@@ -19,6 +22,8 @@ from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 
 Views = list[tuple[tuple[Key, ...], np.ndarray]]
 TRIES = 3  # failures in a row after which an environment's exception is raised
+NUMBERS = "biuf"  # kinds of NumPy dtypes: bool, integers, floats
+SILENT = 3.0  # s of making environments until a line says how many there are
 
 
 class InlineEnv(Env):
@@ -69,8 +74,7 @@ class InlineEnv(Env):
         self.max_steps: int | None = None
         try:
             self._describe(self.envs[0])
-            while len(self.envs) < num_envs:
-                self.envs.append(self._new(made(factory)))
+            self._make_others()
         except Exception:
             self.close()
             raise
@@ -78,6 +82,15 @@ class InlineEnv(Env):
         self._seed = 0
         self._reset_all = False
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
+
+    def _make_others(self) -> None:
+        """Make the environments after the first; say how far that is, where it takes long."""
+        said = perf_counter()
+        while len(self.envs) < self.num_copies:
+            if self.first_env == 0 and perf_counter() > said + SILENT:
+                said = perf_counter()
+                print(f"made {len(self.envs)} of {self.num_copies} environments of {self.name} ...", file=sys.stderr)
+            self.envs.append(self._new(made(self.factory)))
 
     def _describe(self, env: gymnasium.Env) -> None:
         """Take spaces and time limit from an environment. Raises TypeError for unsupported spaces."""
@@ -173,12 +186,13 @@ class InlineEnv(Env):
 
     def _new(self, env: gymnasium.Env) -> gymnasium.Env:
         """An environment that was made now. Raises ValueError for one that is in use already."""
-        if id(env.unwrapped) in self._known:
+        own = id(getattr(env, "unwrapped", env))  # a MultiAgentEnv may have none
+        if own in self._known:
             raise ValueError(
                 f"the function for {self.name} gave the same environment again, and each call must make a new one: "
                 "give `lambda: gymnasium.make(...)`, with everything that makes it inside"
             )
-        self._known.add(id(env.unwrapped))
+        self._known.add(own)
         return env
 
     def _cut_off(self, index: int, t: int) -> None:
@@ -208,16 +222,17 @@ class InlineEnv(Env):
         outcome = self.envs[index].step(action)
         try:
             observation, reward, terminated, truncated, _ = outcome
-            self._reward[t, index] = reward
-            self._terminated[t, index] = terminated
-            self._truncated[t, index] = truncated
-            self._valid[t + 1, index] = not (terminated or truncated)
-            self._returns[index] += float(reward)
+            reward = as_number(reward, "reward")
+            terminated, truncated = as_number(terminated, "terminated") != 0, as_number(truncated, "truncated") != 0
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"step() gave {outcome!r}: it must give (observation, reward: a number, terminated: a bool, "
-                "truncated: a bool, info)"
+                f"step() gave {shown(outcome)}: it must give (observation, reward: a number, terminated: a bool, "
+                f"truncated: a bool, info); {error}"
             ) from error
+        self._reward[t, index] = reward
+        self._terminated[t, index], self._truncated[t, index] = terminated, truncated
+        self._valid[t + 1, index] = not (terminated or truncated)
+        self._returns[index] += reward
         self._observe(t + 1, index, observation)
         self._lengths[index] += 1
 
@@ -235,7 +250,8 @@ class InlineEnv(Env):
             put(self._observation, row, index, observation)
         except (TypeError, ValueError, KeyError, IndexError) as error:
             raise ValueError(
-                f"the observation {observation!r} does not fit the observation_space {self.observation_space}"
+                f"the observation {shown(observation)} does not fit the observation_space "
+                f"{shown(self.observation_space)}: {error}"
             ) from error
 
     def _bind(self, rollout: Rollout) -> None:
@@ -311,7 +327,7 @@ def env_seed(seed: int, index: int, times_remade: int = 0) -> int:
 def observation_of(outcome: Sample) -> Sample:
     """The observation that reset() returned."""
     if not (isinstance(outcome, tuple) and len(outcome) == 2):
-        raise TypeError(f"reset() gave {outcome!r}: it must give (observation, info)")
+        raise TypeError(f"reset() gave {shown(outcome)}: it must give (observation, info)")
     return outcome[0]
 
 
@@ -332,9 +348,23 @@ def put(columns: Views, row: int, index: int, observation: Sample) -> None:
         part = observation
         for key in keys:
             part = part[key]
-        if np.shape(part) != column.shape[2:]:  # which an assignment would stretch to fit
-            raise ValueError(f"its shape is {np.shape(part)}, not {column.shape[2:]}")
-        column[row, index] = part
+        values = np.asarray(part)
+        if values.shape != column.shape[2:]:  # which an assignment would stretch to fit
+            raise ValueError(f"its shape is {values.shape}, not {column.shape[2:]}")
+        if values.dtype.kind not in NUMBERS:  # an assignment would take text for the number that it spells
+            raise TypeError(f"its entries are of dtype {values.dtype}, not numbers")
+        column[row, index] = values
+
+
+def as_number(value: Sample, what: str) -> float:
+    """A reward or a flag that an environment gave. Raises TypeError for what is not one number or bool: assignments and
+    float() would take text for the number that it spells, and "False" for true."""
+    if not isinstance(value, float | int | np.floating | np.integer | np.bool_):
+        array = np.asarray(value)
+        if array.size != 1 or array.dtype.kind not in NUMBERS:
+            raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}")
+        value = array.item()
+    return float(value)
 
 
 def action_caster(space: Space) -> Callable[[np.ndarray], np.ndarray]:

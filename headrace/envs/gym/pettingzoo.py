@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
 from headrace.envs.base import MultiAgentEnv
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
-from headrace.envs.gym.inline import InlineEnv, Views, action_caster, made, put, views
+from headrace.envs.gym.inline import InlineEnv, Views, action_caster, as_number, made, put, views
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -95,7 +96,7 @@ class PettingZooEnv(InlineEnv):
         }
         outcome = self.envs[index].step(actions_by_agent)
         if not (isinstance(outcome, tuple) and len(outcome) == 5 and all(isinstance(x, Mapping) for x in outcome)):
-            raise TypeError(f"step() gave {outcome!r}: it must give five dicts by agent: {', '.join(OUTCOME)}")
+            raise TypeError(f"step() gave {shown(outcome)}: it must give five dicts by agent: {', '.join(OUTCOME)}")
         here, seen = set(self.envs[index].agents), outcome[0]
         for number, (place, acts) in enumerate(zip(self._places, valid, strict=True)):
             if acts:
@@ -112,8 +113,9 @@ class PettingZooEnv(InlineEnv):
         place = self._places[number]
         seen, rewards, terminations, truncations, _ = outcome
         agent, column = place.agent, place.first + index
-        reward, terminated = float(rewards.get(agent, 0.0)), bool(terminations.get(agent, False))
-        truncated = bool(truncations.get(agent, False)) or not (stays or terminated)
+        reward = as_number(rewards.get(agent, 0.0), f"reward of {agent}")
+        terminated = as_number(terminations.get(agent, False), f"termination of {agent}") != 0
+        truncated = as_number(truncations.get(agent, False), f"truncation of {agent}") != 0 or not (stays or terminated)
         ended = terminated or truncated
         self._reward[t, column] = reward
         self._terminated[t, column], self._truncated[t, column] = terminated, truncated
@@ -171,7 +173,8 @@ class PettingZooEnv(InlineEnv):
             except (TypeError, ValueError, KeyError, IndexError) as error:
                 space = list(self.spaces.values())[place.group][0]
                 raise ValueError(
-                    f"the observation {seen[place.agent]!r} of {place.agent} does not fit its observation_space {space}"
+                    f"the observation {shown(seen[place.agent])} of {place.agent} does not fit its observation_space "
+                    f"{shown(space)}: {error}"
                 ) from error
         elif must:
             raise ValueError(f"{place.agent} is among the agents, and has no observation: there are {list(seen)}")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headrace.core import rng
+from headrace.core.text import shown
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, observation_column
@@ -144,7 +145,7 @@ def _parsed(given: AgentInfo | str, num_envs: int) -> tuple[Space, Tensor | None
     if isinstance(given, str) and given == GIVEN:
         raise TypeError(f"this run was trained with {NAME}: give it again, as in train(resume=..., {NAME}=...)")
     if isinstance(given, str | Space):
-        raise TypeError(f"{NAME} is numbers [N, ...], or a Box, Discrete or MultiDiscrete space, got {given!r}")
+        raise TypeError(f"{NAME} is numbers [N, ...], or a Box, Discrete or MultiDiscrete space, got {shown(given)}")
     numbers = torch.as_tensor(given)
     if numbers.dim() < 1 or len(numbers) != num_envs:
         raise ValueError(f"{NAME} needs one entry for each of {num_envs} envs, got the shape {tuple(numbers.shape)}")

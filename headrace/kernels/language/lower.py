@@ -79,9 +79,13 @@ def _lower(
 ROLES = {"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p", "pixel": "s, p, row, column"}
 
 
-def lower(cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declarations: Declarations) -> Lowered:
-    """The functions of an environment, the arrays they name, and their first statement that branches."""
+def lower(
+    cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declarations: Declarations, prints: bool = False
+) -> Lowered:
+    """The functions of an environment, the arrays they name, and their first statement that branches. prints: leave
+    calls of print() out."""
     program = Program(cls, state, params, declarations, helper)
+    program.prints = prints
     agents = declarations.num_agents
     action: Kind = action_kind(declarations.action_space)
     reward: Kind = F32

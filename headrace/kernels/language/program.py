@@ -47,6 +47,7 @@ class Program:
         self.made: dict[tuple[FunctionType, tuple[Kind, ...]], LoweredHelper] = {}
         self.open: list[tuple[FunctionType, tuple[Kind, ...]]] = []  # being lowered now, to see recursion
         self.constants: dict[str, np.ndarray] = {}
+        self.prints = False  # whether calls of print() are left out, instead of refused
 
     def local(self, name: str) -> str:
         """What a user's local name is called in the lowered code."""

@@ -21,15 +21,18 @@ from headrace.kernels.language.lower import lower
 from headrace.kernels.language.scope import PythonObject
 
 
-def read(cls: type) -> EnvIR:
-    """The EnvIR of an environment class. Raises EnvError where it cannot be compiled."""
+def read(cls: type, prints: bool = False) -> EnvIR:
+    """The EnvIR of an environment class. Raises EnvError where it cannot be compiled.
+
+    prints: leave calls of print() out, instead of refusing them: for plain Python, which runs the class itself.
+    """
     of = _located(cls)
     for name in ("State", "reset", "step"):
         _require(of, name)
     found = read_declarations(of)
     _require(of, "pixel" if found.frames else "observe")
     state, params = _state(of), _params(of)
-    lowered = lower(cls, state, params, found)
+    lowered = lower(cls, state, params, found, prints)
     fills = not found.frames and len(lowered.functions[-1].node.args.args) == (3 if found.num_agents == 1 else 4)
     return EnvIR(
         cls=cls, name=cls.__name__, state=state, params=params, observes_into=fills, **vars(found), **vars(lowered)

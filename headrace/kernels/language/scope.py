@@ -70,7 +70,12 @@ class Scope:
             return self.cls
         if hasattr(builtins, node.id):
             return getattr(builtins, node.id)
-        self.fail(node, f"the name {node.id!r} is not defined", "Define or import it in this file")
+        instead = "Define or import it in this file"
+        if node.id == "self":
+            instead = "Environments are plain functions: s is the state, p the parameters"
+        elif hasattr(self.cls, node.id):
+            instead = f"Write {self.cls.__name__}.{node.id}: a function does not see the names of its class"
+        self.fail(node, f"the name {node.id!r} is not defined", instead)
 
     def _closed(self, node: ast.Name) -> PythonObject:
         try:

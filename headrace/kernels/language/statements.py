@@ -61,6 +61,8 @@ class Statements:
         match node:
             case ast.Expr(value=ast.Constant()) | ast.Pass():
                 return []
+            case ast.Expr(value=ast.Call(func=function)) if self.of.program.prints and self._is_print(function):
+                return []
             case ast.Expr():
                 return [ast.Expr(self.of.expression(node.value).node)]
             case ast.Assign():
@@ -81,6 +83,9 @@ class Statements:
                 return [copy.copy(node)]
         wrong, instead = BANNED.get(type(node), (f"`{type(node).__name__}`", "Write assignments, if, for and while"))
         self.scope.fail(node, f"{wrong} cannot be compiled", instead)
+
+    def _is_print(self, function: ast.expr) -> bool:
+        return isinstance(function, ast.Name) and self.scope.resolve(function) is print
 
     # Assignments
 
@@ -232,6 +237,9 @@ class Statements:
             count = len(expected.items)
             if not isinstance(typed.kind, Tuple):
                 self._wrong_result(node, describe(typed.kind), wanted, count)
+            if self.role == "step" and len(typed.kind.items) == 5:
+                instead = f"Return {wanted}: observe gives observations, max_steps truncates, and there is no info"
+                self.scope.fail(node, "step returns 5 values, as a gymnasium.Env's does", instead)
             if len(typed.kind.items) != count:
                 self._wrong_result(node, f"{len(typed.kind.items)} values", wanted, count)
             for k, (have, want) in enumerate(zip(typed.kind.items, expected.items, strict=True)):

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from helpers.kernel_envs import Medley, rollout
 
+from headrace import Box, Discrete, KernelEnv
 from headrace.envs.builtin.acrobot import Acrobot
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.builtin.catch import Catch
@@ -18,6 +20,8 @@ from headrace.envs.builtin.mountain_car_continuous import MountainCarContinuous
 from headrace.envs.builtin.pendulum import Pendulum
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.compiled.single_env import single
+from headrace.kernels.language.errors import EnvError
+from headrace.kernels.language.ops import f32
 from headrace.kernels.language.read import read
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
@@ -92,3 +96,32 @@ def test_parameters_and_errors():
     with pytest.raises(ValueError, match="no render_mode 'human'"):
         single(Catch, render_mode="human")
     assert isinstance(single(CartPole), gymnasium.Env)
+
+
+class Talking(KernelEnv):
+    """Prints what it does."""
+
+    observation_space = Box(-10.0, 10.0, (1,))
+    action_space = Discrete(2)
+
+    class State(NamedTuple):
+        x: f32
+
+    def reset(s, p, key):
+        return Talking.State(0.0)
+
+    def step(s, p, action, key):
+        print(f"at {s.x} by", action)
+        return Talking.State(s.x + 1.0), 0.0, False
+
+    def observe(s, p):
+        return (s.x,)
+
+
+def test_plain_python_may_print_and_compiled_code_may_not(capsys):
+    env = single(Talking)
+    env.reset(seed=0)
+    env.step(1)
+    assert capsys.readouterr().out == "at 0.0 by 1\n"
+    with pytest.raises(EnvError, match=r"print\(\) cannot run in a compiled environment. .*headrace.single"):
+        read(Talking)

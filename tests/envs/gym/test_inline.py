@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from gymnasium.wrappers import TransformReward
 from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
+from headrace.envs.gym import inline
 from headrace.envs.gym.inline import InlineEnv, env_seed
 
 
@@ -272,7 +275,13 @@ def test_lunar_lander_by_id():
     [
         ((np.zeros(2), None, False, False, {}), "it must give \\(observation, reward: a number"),
         ((np.zeros(2), 1.0, False, {}), "it must give \\(observation, reward: a number"),
-        ((np.zeros(3), 1.0, False, False, {}), "does not fit the observation_space Box"),
+        ((np.zeros(3), 1.0, False, False, {}), "does not fit the observation_space Box.*: its shape is .3,., not .2,"),
+        ((np.array(["1", "2"]), 1.0, False, False, {}), "its entries are of dtype <U1, not numbers"),
+        ((["1", "2"], 1.0, False, False, {}), "its entries are of dtype <U1, not numbers"),
+        ((np.zeros(2), "1.5", False, False, {}), "info\\); its reward is '1.5', a str"),
+        ((np.zeros(2), np.array("1.5"), False, False, {}), "its reward is array.*, a ndarray"),
+        ((np.zeros(2), 1.0, "False", False, {}), "its terminated is 'False', a str"),
+        ((np.zeros(2), 1.0, False, None, {}), "its truncated is None, a NoneType"),
     ],
 )
 def test_a_step_that_gives_something_else_is_shown(outcome, message):
@@ -286,6 +295,42 @@ def test_a_step_that_gives_something_else_is_shown(outcome, message):
     with pytest.raises((TypeError, ValueError), match=message) as caught:
         env.step(rollout, 0)
     assert "in env 0 of 2" in caught.value.__notes__[0]
+
+
+def test_environments_that_take_long_to_make_are_counted(monkeypatch, capsys):
+    clock = iter(range(0, 1000, 2))  # s
+    monkeypatch.setattr(inline, "perf_counter", lambda: float(next(clock)))
+    envs.make(Counting, 5).close()
+    said = capsys.readouterr().err.splitlines()
+    assert said and all(re.fullmatch(r"made \d of 5 environments of .*Counting ...", line) for line in said)
+    envs.make(Counting, 1).close()
+    assert capsys.readouterr().err == ""
+
+
+def test_messages_show_the_beginning_of_large_values():
+    class Vast(Counting):
+        observation_space = Box(-np.ones(2000), np.arange(1.0, 2001.0), dtype=np.float64)
+
+        def look(self):
+            return np.random.default_rng(0).random((2, 900))
+
+    env = envs.make(Vast, 1)
+    rollout = Rollout(2, 1, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
+    with pytest.raises(ValueError, match=r"its shape is \(2, 900\), not \(2000,\)") as caught:
+        env.reset(rollout, 0)
+    assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
+
+
+def test_numbers_of_other_types_are_taken():
+    class Odd(Counting):
+        def step(self, action):
+            return np.zeros(2), np.array([1.5]), np.array(False), 0, {}
+
+    env = envs.make(Odd, 1)
+    rollout = Rollout(2, 1, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
+    env.reset(rollout, 0)
+    env.step(rollout, 0)
+    assert rollout.reward[0].tolist() == [1.5] and not rollout.terminated[0].any() and rollout.valid[1].all()
 
 
 def test_a_reset_that_gives_something_else_is_shown():

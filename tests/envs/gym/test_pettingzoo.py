@@ -148,6 +148,20 @@ def test_mistakes_are_named():
         envs.make("CartPole-v1", 1, backend="inline", group_by="agents")
 
 
+TURNS = """
+class raw_env:
+    metadata = {"is_parallelizable": False}
+    possible_agents = ["a", "b"]
+
+    def observation_space(self, agent): ...
+    def action_space(self, agent): ...
+    def reset(self, seed=None, options=None): ...
+    def step(self, action): ...
+    def agent_iter(self): ...
+    def close(self): ...
+"""
+
+
 def test_worlds_that_break_the_rules_are_named():
     class NoOneHere(Relay):
         def reset(self, seed=None, options=None):
@@ -167,11 +181,17 @@ def test_worlds_that_break_the_rules_are_named():
         def look(self, agent):
             return np.zeros(3, np.float32)
 
+    class Texts(Relay):
+        def step(self, actions):
+            seen, rewards, *rest = super().step(actions)
+            return seen, dict.fromkeys(rewards, "1.5"), *rest
+
     for world, error, says in [
         (NoOneHere, ValueError, "after reset.. there is no agent"),
         (Blind, ValueError, "b is among the agents, and has no observation"),
         (Wrong, TypeError, "must give five dicts by agent: observations, rewards"),
-        (Misshapen, ValueError, "of a does not fit its observation_space Box"),
+        (Misshapen, ValueError, "of a does not fit its observation_space Box.* its shape is .3,., not .2,"),
+        (Texts, TypeError, "its reward of a is '1.5', a str"),
     ]:
         with pytest.raises(error, match=says) as raised:
             run(envs.make(lambda world=world: world({"a": 1, "b": 3}), 2), 2, seed=3)
@@ -180,7 +200,7 @@ def test_worlds_that_break_the_rules_are_named():
 
 def test_a_module_alone_says_what_is_missing():
     pytest.importorskip("mpe2")
-    with pytest.raises(ValueError, match=r"it is a module; .* mpe2.simple_spread_v3:parallel_env of PettingZoo"):
+    with pytest.raises(ValueError, match=r"it is a module; .* mpe2.simple_spread_v3:parallel_env"):
         envs.make("mpe2.simple_spread_v3", 1)
 
 
@@ -188,6 +208,15 @@ def test_turn_taking_worlds_are_refused():
     simple = pytest.importorskip("mpe2.simple_spread_v3")
     with pytest.raises(TypeError, match="agents take turns: give its parallel_env"):
         envs.make(lambda: simple.env(), 1)
+
+
+def test_games_in_which_agents_can_only_take_turns_are_not_told_to_give_what_they_lack(tmp_path, monkeypatch):
+    (tmp_path / "four_in_a_row.py").write_text(TURNS)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="it is a module; its agents take turns, and it has no parallel_env"):
+        envs.make("four_in_a_row", 1)
+    with pytest.raises(TypeError, match="agents take turns: it cannot be stepped by Headrace"):
+        envs.make("four_in_a_row:raw_env", 1)
 
 
 def test_a_world_that_fails_is_made_anew_where_asked():
