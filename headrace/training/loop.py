@@ -59,8 +59,9 @@ def _resumed(
     folder, manifest, state = checkpoint.read(path, LAST, state="training")
     if "settings" not in manifest or state is None:
         raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
-    saved = dict(manifest["settings"])
-    name, source = saved.pop("algorithm"), saved.pop("env")
+    with checkpoint.reading(folder / checkpoint.MANIFEST, "its settings are not those of a run"):
+        saved, positions = dict(manifest["settings"]), dict(manifest["positions"])
+        name, source = saved.pop("algorithm"), saved.pop("env")
     given = {**(read_toml(config) if config else {}), **options}
     for field in FIXED:
         if field in given and field in saved and given[field] != saved[field]:
@@ -78,7 +79,7 @@ def _resumed(
         with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
             trainer.load_state_dict(state)
         recorder = Recorder(trainer, folder.parent)
-        recorder.resume(folder, manifest["positions"])
+        recorder.resume(folder, positions)
     if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from headrace.kernels.runtime.cache_folder import folder, folders, keep, locked, trusted, used, write
+from headrace.kernels.runtime.cache_folder import folder, folders, keep, locked, only_trusted, trusted, used, write
 
 if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
@@ -161,8 +161,9 @@ def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Type, ...]], ann
     with contextlib.nullcontext() if done.exists() else locked(folder() / f"{module.__name__}.lock"):
         if not done.exists():
             print(announcement, file=sys.stderr, flush=True)
-        for name, types in missing.items():
-            _compile(getattr(module, name), types)
+        with only_trusted(folder(), module.__name__):
+            for name, types in missing.items():
+                _compile(getattr(module, name), types)
         if not done.exists():
             keep(done, b"")
 

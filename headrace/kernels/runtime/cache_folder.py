@@ -98,6 +98,25 @@ def trusted(path: Path) -> bytes | None:
         return None
 
 
+@contextlib.contextmanager
+def only_trusted(place: Path, title: str) -> Iterator[None]:
+    """For Numba's cache of a module, which unpickles what it finds in `place`: inside, it finds nothing that others can
+    have written, and writes nothing that others can write to."""
+    numbas = place / "__pycache__"
+    umask = os.umask(0o022)
+    os.umask(umask | 0o022)
+    try:
+        with contextlib.suppress(OSError):
+            numbas.mkdir(exist_ok=True)
+            os.chmod(numbas, stat.S_IMODE(numbas.stat().st_mode) & ~OTHERS_WRITE)
+        for path in numbas.glob(f"{title}*"):
+            if trusted(path) is None:
+                path.unlink(missing_ok=True)
+        yield
+    finally:
+        os.umask(umask)
+
+
 def used(path: Path) -> None:
     """Note that a file is still used; once a day will do."""
     with contextlib.suppress(OSError):

@@ -154,6 +154,25 @@ def test_a_folder_that_others_can_write_is_not_used_or_closed(tmp_path, monkeypa
     assert f"chmod go-w {named}" in capfd.readouterr().err
 
 
+@pytest.mark.skipif(os.name != "posix", reason="file modes")
+def test_numba_s_own_files_are_closed_to_others(kernels):
+    """They are unpickled."""
+    import numba
+
+    text = TEXT.replace("no_cpython_wrapper=True", "cache=True")
+    umask = os.umask(0o002)
+    try:
+        cache.compile_once(cache.load("double", text), {"double": (numba.float64[::1], numba.float64)}, "compiling")
+    finally:
+        os.umask(umask)
+    files = [kernels / "__pycache__", *(kernels / "__pycache__").iterdir()]
+    assert len(files) == 3 and not any(path.stat().st_mode & cache_folder.OTHERS_WRITE for path in files)
+    title = files[1].name.partition(".")[0]
+    files[1].chmod(0o666)
+    with cache_folder.only_trusted(kernels, title):
+        assert not files[1].exists() and files[2].exists()
+
+
 def test_a_shared_folder_serves_readers(kernels, monkeypatch, capfd):
     double()
     monkeypatch.setattr(cache_folder, "_writable", lambda path: path != kernels)
