@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import make_target, policy_settings
@@ -22,6 +23,11 @@ class Networks(NamedTuple):
     critic_optimizer: Adam
     target_actor: Tensor  # the target's parameters, each in one buffer [P] laid out as the optimizer's
     target_critics: Tensor
+
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        """The optimizers, each with the parameters that it learns."""
+        actor, critics = self.policy.actor_parameters(), self.policy.critic_parameters()
+        return [(self.actor_optimizer, actor), (self.critic_optimizer, critics)]
 
 
 def make_networks(policy: ActorQ, learning_rate: float) -> Networks:

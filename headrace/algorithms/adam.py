@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -10,21 +11,46 @@ from torch import Tensor, nn
 
 from headrace.policies.flat_parameters import flatten, flatten_gradients
 
+_grad, _requires_grad = attrgetter("grad"), attrgetter("requires_grad")
+
 
 class Adam:
     """Adam (Kingma & Ba 2015, arXiv:1412.6980) with clipping of the gradient's norm.
 
     Moves the parameters into one buffer `flat` and their gradients into another, `gradient`; the parameters and their
-    .grad become views of them. `learning_rate` is a tensor: schedules write into it.
+    .grad become views of them. `learning_rate` is a tensor: schedules write into it. Frozen parameters stay as they
+    are, and so do their moments.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, eps: float = 1e-5) -> None:
         self.eps = eps
-        parameters = list(parameters)
+        self.parameters = parameters = list(parameters)
         self.flat, self.gradient = flatten(parameters), flatten_gradients(parameters)
+        self._values, self._gradients = [p.detach() for p in parameters], [p.grad for p in parameters]
         self.mean, self.square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.steps = torch.zeros((), device=self.flat.device)
         self.learning_rate = torch.tensor(learning_rate, device=self.flat.device)
+
+    def has_gradients(self) -> bool:
+        """Whether the parameters' .grad are the views of `gradient`: zero_grad() takes them away."""
+        return all(map(is_, map(_grad, self.parameters), self._gradients))
+
+    @torch.no_grad()
+    def follow(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Learn these parameters from now on, from the values that they have, with the moments of those before: modules
+        or their parameters were replaced. Whether they are of the same shapes; if not, nothing was done."""
+        new = list(parameters)
+        if {*map(id, new)} == {*map(id, self.parameters)}:
+            new = self.parameters  # in another order, perhaps
+        if [(p.shape, p.dtype, p.device) for p in new] != [(x.shape, x.dtype, x.device) for x in self._values]:
+            return False
+        for parameter, values, gradient in zip(new, self._values, self._gradients, strict=True):
+            if parameter.data_ptr() != values.data_ptr():
+                values.copy_(parameter)
+                parameter.data = values.view(values.shape)
+            parameter.grad = gradient
+        self.parameters = new
+        return True
 
     @torch.no_grad()
     def step(self, max_norm: float, skip: Tensor | None = None) -> None:
@@ -44,11 +70,21 @@ class Adam:
 
     def _adam_step(self, divisor: Tensor | None, skip: Tensor | None) -> None:
         """Update parameters and moments with gradient / divisor, unless skip is 1."""
+        frozen = [] if all(map(_requires_grad, self.parameters)) else self._frozen()
+        before = [part.clone() for part in frozen]
         # the function that torch.optim.Adam calls; constructing torch.optim.Adam imports 800 modules
         buffers = ([self.flat], [self.gradient], [self.mean], [self.square])
         options: Any = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
         options |= {"lr": self.learning_rate, "eps": self.eps, "grad_scale": divisor, "found_inf": skip}
         torch._fused_adam_(*buffers, [], [self.steps], **options)  # type: ignore[attr-defined]
+        for part, values in zip(frozen, before, strict=True):
+            part.copy_(values)
+
+    def _frozen(self) -> list[Tensor]:
+        """The parts of the buffers that belong to frozen parameters."""
+        sizes = [p.numel() for p in self.parameters]
+        parts = zip(self.parameters, *(x.split(sizes) for x in (self.flat, self.mean, self.square)), strict=True)
+        return [part for parameter, *own in parts if not parameter.requires_grad for part in own]
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the moments and the step count."""
@@ -61,3 +97,10 @@ class Adam:
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.steps.copy_(state["steps"])
+
+
+def backward(loss: Tensor, parameters: Iterable[nn.Parameter]) -> None:
+    """Add a loss's gradients to those of these parameters, of those that are not frozen."""
+    learned = [parameter for parameter in parameters if parameter.requires_grad]
+    if learned:
+        loss.backward(inputs=learned)

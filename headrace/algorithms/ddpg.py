@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.algorithms.actor_q_networks import Networks, actor_q, make_networks
+from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
 from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
 from headrace.core.fused import fused
@@ -52,6 +54,9 @@ class DDPG(OffPolicy[DDPGConfig]):
         self.policy.random.fill_(self.rows < self.config.learning_starts)
         self.policy.exploration.fill_(self.config.exploration)
 
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        return self.networks.learned()
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         return learn(self.networks, batches, self.config)
 
@@ -70,12 +75,12 @@ def learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, T
             td_target = batch.reward + batch.discount * next_value
         value = policy.critics(observation, policy.normalize_action(batch.action))[0]
         critic_loss = (value - td_target).square() @ weight
-        critic_loss.backward()
+        backward(critic_loss, policy.critic_parameters())
         critic.step(math.inf)
 
         observation = observation.detach()  # only the critic loss trains the encoder
         actor_loss = -(policy.critics(observation, policy.best_action(observation))[0] @ weight)
-        actor_loss.backward(inputs=policy.actor_parameters())
+        backward(actor_loss, policy.actor_parameters())
         actor.step(math.inf)
         polyak(target_flat[0], actor.flat, config.tau)
         polyak(target_flat[1], critic.flat, config.tau)

@@ -6,11 +6,12 @@ as in Hessel et al. 2018, arXiv:1710.02298. prioritized: Schaul et al. 2016, arX
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
@@ -119,6 +120,9 @@ class DQN(OffPolicy[DQNConfig]):
         self.policy.exploration = torch.empty(envs, device=device)
         self.buffers = {"target": self.networks.target_flat, "exploration": self.policy.exploration}
         self.explore()
+
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        return [(self.optimizer, self.policy.parameters())]
 
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         steps = self.updates + torch.arange(1, len(random) + 1, device=random.device)

@@ -6,12 +6,12 @@ One iteration collects a rollout of `num_steps` steps, appends it to the buffer,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
@@ -21,6 +21,7 @@ from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.sequences import SequenceReplay
 from headrace.data.spaces import Space
 from headrace.policies.base import Policy
+from headrace.policies.examination import Examination, examine
 
 C = TypeVar("C", bound=OffPolicyConfig)
 P = TypeVar("P", bound=Policy)
@@ -44,6 +45,7 @@ class OffPolicy(Generic[C]):
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps
         self.optimizers: dict[str, Adam] = {}
+        self._examined: Examination | None = None  # the policy, as the optimizers know it
         self.buffers: dict[str, Tensor] = {}  # further saved state: target networks, each in one buffer [P]
         self.replay: Replay | None = None
         self.iteration: Any = 0  # in a CUDA graph a tensor: all other counts follow from it
@@ -90,6 +92,24 @@ class OffPolicy(Generic[C]):
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         """One gradient step on each of G batches [G, B]. random: uniform draws [G, B, num_draws()]. Returns metrics."""
         raise NotImplementedError
+
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        """The optimizers of the policy, each with the parameters that it learns."""
+        return []
+
+    def _follow_policy(self) -> None:
+        """Learn the parameters that the policy has now: its modules and their parameters may have been replaced.
+
+        Raises ValueError where they have other sizes."""
+        learned = self.learned()
+        if examine(self.policy) is self._examined and all(optimizer.has_gradients() for optimizer, _ in learned):
+            return
+        if not all(optimizer.follow(parameters) for optimizer, parameters in learned):
+            raise ValueError(
+                f"a module of the policy was replaced by one of other sizes, which its target network does not have: "
+                f"make a new {type(self).__name__} of this policy"
+            )
+        self._examined = examine(self.policy)
 
     def num_draws(self) -> int:
         """Uniform draws that learning from one row uses."""
@@ -156,6 +176,7 @@ class OffPolicy(Generic[C]):
 
     def _learn(self, number: int) -> dict[str, Tensor]:
         assert self.replay is not None
+        self._follow_policy()
         draws = DRAWS + self.num_draws()
         shape = (number, self.config.batch_size, draws)
         random = rng.uniform(self.seed, rng.Purpose.REPLAY, self.updates, *shape, self.replay.ring.device)

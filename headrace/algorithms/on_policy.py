@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -19,6 +20,7 @@ from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
+from headrace.policies.examination import Examination, examine
 from headrace.policies.heads import GaussianHead
 from headrace.policies.recurrent import RecurrentActorCritic
 
@@ -60,6 +62,7 @@ class OnPolicy(Generic[C]):
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps
         self.optimizer = Adam(policy.parameters(), self.config.learning_rate)
+        self._examined: Examination | None = None  # the policy, as `optimizer` knows it
         self.iteration = 0
 
     @classmethod
@@ -111,6 +114,7 @@ class OnPolicy(Generic[C]):
 
         Returns learn()'s metrics, the explained_variance of the collected values, and the learning_rate.
         """
+        self._follow_policy()
         self.set_learning_rate(progress)
         targets = self.process(rollout)
         metrics = self.learn(rollout, targets)
@@ -119,6 +123,15 @@ class OnPolicy(Generic[C]):
         self.policy.update_statistics(rollout, targets.returns)
         self.iteration += 1
         return metrics
+
+    def _follow_policy(self) -> None:
+        """Learn the parameters that the policy has now: its modules and their parameters may have been replaced."""
+        if examine(self.policy) is self._examined and self.optimizer.has_gradients():
+            return
+        if not self.optimizer.follow(self.policy.parameters()):
+            print(f"{self.name}: the policy has other parameters now, and its optimizer begins anew", file=sys.stderr)
+            self.optimizer = Adam(self.policy.parameters(), self.config.learning_rate)
+        self._examined = examine(self.policy)
 
     def set_learning_rate(self, progress: float) -> None:
         """Constant, or falling linearly to 0 at the end of training, by the config's schedule."""

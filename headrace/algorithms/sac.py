@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.actor_q_networks import Networks, actor_q, make_networks
-from headrace.algorithms.adam import Adam
+from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
 from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
 from headrace.core.fused import fused
@@ -61,6 +62,9 @@ class SAC(OffPolicy[SACConfig]):
         """Random actions until learning starts; then the policy's own."""
         self.policy.random.fill_(self.rows < self.config.learning_starts)
 
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        return self.networks.learned()
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         return learn(self.networks, self.temperature, batches, random, self.config)
 
@@ -89,13 +93,13 @@ def learn(
             td_target = batch.reward + batch.discount * next_value
         values = policy.critics(observation, policy.normalize_action(batch.action))
         critic_loss = 0.5 * ((values - td_target).square() @ weight).sum()
-        critic_loss.backward()
+        backward(critic_loss, policy.critic_parameters())
         critics.step(math.inf)
 
         observation = observation.detach()  # only the critic loss trains the encoder
         action, log_prob = policy.sample(observation, draws[:, policy.num_draws :])
         actor_loss = (temperature * log_prob - policy.critics(observation, action).amin(0)) @ weight  # eq. 9
-        actor_loss.backward(inputs=policy.actor_parameters())
+        backward(actor_loss, policy.actor_parameters())
         actor.step(math.inf)
 
         # eq. 18, with log temperature in place of temperature

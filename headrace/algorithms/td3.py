@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.algorithms.actor_q_networks import Networks, actor_q, make_networks
+from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
 from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
 from headrace.core.fused import fused
@@ -59,6 +61,9 @@ class TD3(OffPolicy[TD3Config]):
         self.policy.random.fill_(self.rows < self.config.learning_starts)
         self.policy.exploration.fill_(self.config.exploration)
 
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        return self.networks.learned()
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         delay = self.config.policy_delay
         since = self.updates % delay if len(random) % delay else 0
@@ -86,13 +91,13 @@ def learn(networks: Networks, batches: Batch, random: Tensor, since: int, config
             td_target = batch.reward + batch.discount * target.critics(next_observation, next_action).amin(0)
         values = policy.critics(observation, policy.normalize_action(batch.action))
         critic_loss = ((values - td_target).square() @ weight).sum()
-        critic_loss.backward()
+        backward(critic_loss, policy.critic_parameters())
         critics.step(math.inf)
 
         if step % config.policy_delay == 0:
             observation = observation.detach()  # only the critic loss trains the encoder
             actor_loss = -(policy.critics(observation, policy.best_action(observation))[0] @ weight)
-            actor_loss.backward(inputs=policy.actor_parameters())
+            backward(actor_loss, policy.actor_parameters())
             actor.step(math.inf)
             polyak(target_flat[0], actor.flat, config.tau)
             polyak(target_flat[1], critics.flat, config.tau)

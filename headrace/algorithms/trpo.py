@@ -63,7 +63,7 @@ def learn_actor(policy: AnyActorCritic, rollout: Rollout, advantage: Tensor, con
     weight = mean_weights(valid)
     advantage = normalized(rows(advantage), valid) if config.normalize_advantage else rows(advantage)
     inputs, action = policy.inputs(rollout), rows(rollout.action)
-    parameters = policy.actor_parameters()
+    parameters = [parameter for parameter in policy.actor_parameters() if parameter.requires_grad]
     with torch.no_grad():
         old = policy.distribution(inputs)
         old_log_prob = old.log_prob(action)

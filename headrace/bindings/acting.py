@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace.bindings.actor_critic_layout import compiled, encoded
-from headrace.bindings.bound import Bound
-from headrace.bindings.eligibility import flat_parameters, why_not
+from headrace.bindings.eligibility import verdict
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.kernels.nn.layout import DISCRETE, WORKERS, Normalizer, PolicyArguments, aligned, rounded
@@ -20,13 +19,14 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import PolicyOutput
 from headrace.policies.distributions import Categorical, Gaussian, SquashedGaussian
+from headrace.policies.examination import last_examined
 from headrace.policies.heads import CategoricalHead, GaussianHead
-from headrace.policies.networks import MLP, Readout
+from headrace.policies.networks import MLP, Readout, VectorEncoder
 from headrace.policies.numpy_io import batch_size
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "bed9749b2fca06a2"
+DIGEST = "89d42bc345c902e4"
 VALUE_DIGEST = "49f771b295dd2a57"
 SOURCES = (
     *((ActorCritic, "forward"), (CategoricalHead, "forward"), (GaussianHead, "forward")),
@@ -41,36 +41,43 @@ WORTH_HELP = 5e7  # floating-point operations below which waking another thread 
 
 
 class Acting:
-    """Acts for one policy, while its parameters stay in the same memory."""
+    """Acts for one policy, while nothing in it is replaced. Several threads may call it at once."""
 
-    def __init__(self, policy: ActorCritic) -> None:
-        flat = flat_parameters(policy)
-        assert flat is not None  # else _serves() had said so
+    def __init__(self, policy: ActorCritic, flat: Tensor) -> None:
         self.tables = compiled(policy, flat)
         self.parameters = flat.numpy()
-        self.scratch = aligned(WORKERS, rounded(self.tables.scratch))
+        self._spare: list[np.ndarray] = []  # scratch that no call is using
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.discrete = int(self.tables.head.kind) == DISCRETE
         self.work_queue = WorkQueue()
         self.kernel: Native | None = None
 
     def act(self, policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        column, stride, normalizer = encoded(policy, observation)
         rows = batch_size(observation)
+        column, stride, normalizer = encoded(policy, observation)
         action = torch.empty((len(self.start), rows), dtype=torch.int32 if self.discrete else torch.float32)
         log_prob, value = torch.empty(rows), torch.empty(rows)
+        try:
+            scratch = self._spare.pop()
+        except IndexError:  # a first call, or as many at once as never before
+            scratch = self.scratch()
         arguments = (
             self.policy_arguments(policy, normalizer),
             (column, np.uint64(stride)),
             _NO_DRAWS if random is None else draws(random.t().contiguous().numpy()),
             np.uint64(rows),
             (*self.column(action.numpy().reshape(-1)), np.uint64(rows), log_prob.numpy(), value.numpy()),
-            self.scratch,
+            scratch,
         )
         if self.kernel is None:
             self.kernel = entry("learning.act", "act", (0, queue_state(), *arguments), ANNOUNCEMENT)
         self.work_queue.run(Call(self.kernel, (0, queue_state(), *arguments)), self.threads(rows))
+        self._spare.append(scratch)
         return PolicyOutput(action.t() if policy.action_space.shape else action[0], log_prob, value, rnn_state)
+
+    def scratch(self) -> np.ndarray:
+        """Memory for the workers of one call."""
+        return aligned(WORKERS, rounded(self.tables.scratch))
 
     def policy_arguments(self, policy: ActorCritic, normalizer: Normalizer) -> PolicyArguments:
         """The policy as kernel arguments."""
@@ -84,7 +91,7 @@ class Acting:
     def threads(self, rows: int) -> int:
         """The number of cores where acting for so many rows is worth waking other threads, else 1."""
         worth = 2 * len(self.parameters) * rows > WORTH_HELP
-        return min(kernel_threads(), len(self.scratch)) if worth else 1
+        return min(kernel_threads(), WORKERS) if worth else 1
 
 
 def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
@@ -92,16 +99,23 @@ def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
     return np.uint64(random.shape[-2]), random.reshape(-1), np.uint64(random.shape[-1])
 
 
-_actors: Bound[Acting] = Bound()
-
-
 def _serves(policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
     weight = policy.critic_out.weight
     if weight.device.type != "cpu" or torch.is_grad_enabled():
         return False
-    if _actors.find(policy, weight) is not None:
-        return True
-    return why_not(policy) or flat_parameters(policy) is not None
+    found = verdict(policy)
+    return found.acting or (found.flat is not None and _readable(policy, observation, random))
+
+
+def _readable(policy: ActorCritic, observation: Any, random: Tensor | None) -> bool:
+    """Whether the kernel can read these where they lie; of others plain torch says what is wrong with them."""
+    tensors = [observation] if type(policy.encoder) is VectorEncoder else []
+    tensors += [] if random is None else [random]
+    if not all(type(x) is Tensor and x.dtype is torch.float32 and x.is_cpu and x.dim() > 1 for x in tensors):
+        return False
+    if random is not None and random.shape != (batch_size(observation), policy.num_draws):
+        return False
+    return not tensors or tensors[0] is random or observation.shape[1:].numel() == policy.encoder.size
 
 
 @register("actor_critic.act", _serves, DIGEST, SOURCES)
@@ -117,8 +131,13 @@ def value(policy: ActorCritic, observation: Any, rnn_state: Any = None) -> Tenso
 
 
 def actor_of(policy: ActorCritic) -> Acting:
-    """What acts for the policy."""
-    return _actors.get(lambda: Acting(policy), policy, policy.critic_out.weight)
+    """What acts for the policy, which verdict() allowed."""
+    found = last_examined(policy)
+    if Acting not in found.kept:
+        flat = verdict(policy).flat
+        assert flat is not None  # else _serves() had said so
+        found.kept[Acting] = Acting(policy, flat)
+    return found.kept[Acting]  # type: ignore[no-any-return]
 
 
 def value_scale(policy: ActorCritic) -> np.ndarray:

@@ -14,6 +14,7 @@ from headrace.bindings.bound import Bound
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
+from headrace.kernels.nn.layout import WORKERS
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -36,16 +37,15 @@ class _CollectCall:
         self.policy_arguments = actor.policy_arguments(policy, normalizer)
         action = rollout.action.view(steps * num_envs, -1).t().reshape(-1)
         self.random = np.zeros((steps, policy.num_draws, num_envs), np.float32)
-        workers = len(actor.scratch)
-        self.spent = np.zeros((workers, LINE), np.uint64)
-        slots = np.tile(step.slots, (workers, 1))
+        self.spent = np.zeros((WORKERS, LINE), np.uint64)
+        slots = np.tile(step.slots, (WORKERS, 1))
         log_prob, value = rollout.log_prob.view(-1).numpy(), rollout.value.view(-1).numpy()
         arguments = (
             *(0, queue_state(), self.policy_arguments, (column, np.uint64(stride)), acting.draws(self.random)),
             (*actor.column(action.numpy()), np.uint64(steps * num_envs), log_prob, value),
             (np.uint64(steps), np.uint64(num_envs)),
             (np.uint64(step.function.address), np.uint64(slots.shape[1])),
-            *(slots.reshape(-1), actor.scratch, self.spent.reshape(-1)),
+            *(slots.reshape(-1), actor.scratch(), self.spent.reshape(-1)),
         )
         self.call = Call(entry("learning.collect", "collect", arguments, ANNOUNCEMENT), arguments)
         self.threads = actor.threads(steps * num_envs)

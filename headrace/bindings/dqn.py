@@ -28,6 +28,7 @@ from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+from headrace.policies.examination import last_examined
 from headrace.policies.q_network import QNetwork
 
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
@@ -96,7 +97,7 @@ def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig)
     """headrace.algorithms.dqn.learn, with the same results within rounding."""
     policy, _, slow, optimizer = networks
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    depends_on = (optimizer.flat, slow, shape, config.double)
+    depends_on = (last_examined(policy), optimizer.flat, slow, shape, config.double)
     learner = _learners.get(lambda: _Learner(policy, slow, optimizer, shape, config.double), policy, *depends_on)
     settings = Settings(float(optimizer.steps), float(optimizer.learning_rate), float(config.max_grad_norm))
     value, error = learner.learn(policy, batches, follow, settings)

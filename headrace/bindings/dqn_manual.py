@@ -13,18 +13,19 @@ from torch.nn.functional import smooth_l1_loss
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig, Networks
 from headrace.bindings.bound import Bound
-from headrace.bindings.eligibility import flat_parameters
+from headrace.bindings.eligibility import in_buffer, verdict
 from headrace.bindings.manual_backward import ACTIVATIONS, BatchedMLP, dense_parameters, encode, mean_weights
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
+from headrace.policies.examination import last_examined
 from headrace.policies.flat_parameters import polyak
 from headrace.policies.networks import MLP, Dense, Readout
 from headrace.policies.q_network import QNetwork
 
 # Of the plain source that this was written after, and what else that calls. Where a test says that they differ: bring
 # this after the source, see that tests/bindings/test_dqn_manual.py passes, and put the new digest here.
-DIGEST = "cf9d8797c9325665"
+DIGEST = "29ed4c66e79d3be9"
 SOURCES = (
     (QNetwork, "forward"),
     (QNetwork, "values"),
@@ -80,19 +81,16 @@ def serves(networks: Networks, *call: Batch | Tensor | DQNConfig) -> bool | str:
     policy, _, _, optimizer = networks
     if optimizer.flat.device.type != "cpu":
         return False
-    if type(policy) is not QNetwork or type(optimizer) is not Adam:
-        names = f"{type(policy).__name__} and {type(optimizer).__name__}"
-        return f"it is written for QNetwork and the Adam of this package, not for {names}"
+    if type(optimizer) is not Adam:
+        return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
+    reason = verdict(policy).learning or in_buffer(policy, optimizer)
+    if reason:
+        return reason
     if policy.layer_norm or policy.activation not in ACTIVATIONS:
         return "its backward pass is written for relu and tanh, without layer normalisation"
     if len(policy.hidden) <= policy.dueling:
         return "it has no hidden layer, or (dueling) none that both branches read"
-    if any(True for _ in policy.encoder.parameters()):
-        return "its encoder has parameters"
-    flat = flat_parameters(policy)
-    if flat is None or flat.data_ptr() != optimizer.flat.data_ptr():
-        return "parameters are not float32 views of the optimizer's buffer"
-    return all(parameter.requires_grad for parameter in policy.parameters()) or "some parameters are frozen"
+    return True
 
 
 @register("dqn.learn", serves, DIGEST, SOURCES)
@@ -102,7 +100,8 @@ def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig)
     policy, target, slow, optimizer = networks
     steps, size = batches.rows.shape
     rows = 2 * size if config.double else size  # with next observations first
-    network = _networks.get(lambda: _Network(policy, rows, rows - size), policy, policy.out.weight, rows, size)
+    depends_on = (last_examined(policy), rows, size)
+    network = _networks.get(lambda: _Network(policy, rows, rows - size), policy, *depends_on)
     following, current = (encode(policy, x, (steps, size)) for x in (batches.next_observation, batches.observation))
     features = (torch.cat((following, current), 1) if config.double else current).unbind()
     action = (batches.action - policy.start).long().unsqueeze(2)

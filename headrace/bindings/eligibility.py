@@ -1,4 +1,8 @@
-"""Which policies the CPU's kernels know; asked before anything is compiled or imported for them."""
+"""What the CPU's kernels serve: one rule for all of them, asked at every call.
+
+A kernel serves a policy of the classes that it was written for, as examine() finds them, whose parameters are views of
+one float32 buffer. Where it does not, plain torch runs, and the reason is printed.
+"""
 
 from __future__ import annotations
 
@@ -7,76 +11,92 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headrace.bindings.bound import Bound
+from headrace.algorithms.adam import Adam
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
+from headrace.policies.critics import Critics
+from headrace.policies.examination import examine
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
-from headrace.policies.networks import MLP, Readout
+from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout
+from headrace.policies.q_network import QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic
 
 WIDEST = 256  # hidden layers wider than this are faster in plain torch
 _HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
+_ROLES: dict[type[Policy], dict[str, tuple[type, ...]]] = {  # the classes of a policy's parts
+    ActorCritic: {"actor": (MLP,), "critic": (MLP,), "actor_out": (Readout,), "critic_out": (Readout,), "head": _HEADS},
+    ActorQ: {"actor": (MLP,), "actor_out": (Readout,), "critics": (Critics,)},
+    QNetwork: {
+        **{"trunk": (MLP,), "branch": (MLP, type(None)), "value_branch": (MLP, type(None))},
+        **{"out": (Readout,), "value_out": (Readout, type(None))},
+    },
+}
 
 
-_Parts = list[tuple[type, int, int, int, bool]]
+class Verdict(NamedTuple):
+    """What holds of a policy as it is now."""
+
+    acting: str | None  # why kernels cannot compute its outputs; None where they can
+    learning: str | None  # why kernels cannot compute its gradients
+    flat: Tensor | None  # the one float32 buffer of which all parameters are views, as an optimizer makes it
 
 
-class _Examination(NamedTuple):
-    reason: str | None  # why_not()
-    flat: Tensor | None  # flat_parameters()
+def verdict(policy: Policy) -> Verdict:
+    """What kernels can do for this policy, as it is now. Takes some microseconds."""
+    found = examine(policy)
+    if Verdict not in found.kept:
+        acting = _why_not(policy) or found.altered
+        flat = _flat_parameters(found.parameters)
+        found.kept[Verdict] = Verdict(acting, acting or found.own_gradients, flat)
+    return found.kept[Verdict]  # type: ignore[no-any-return]
 
 
-_examinations: Bound[_Examination] = Bound()
-
-
-def why_not(policy: Policy) -> str | None:
-    """The reason why kernels cannot serve this policy on the CPU; None where they can."""
-    return _examined(policy).reason
-
-
-def flat_parameters(policy: Policy) -> Tensor | None:
-    """The one float32 buffer of which all parameters are views, as an optimizer makes it; None where there is none."""
-    return _examined(policy).flat
-
-
-def _examined(policy: Policy) -> _Examination:
-    """Examined again once a module or parameter was replaced, moved or frozen."""
-    parts: _Parts = []
-    _take_apart(policy, parts)
-    return _examinations.get(lambda: _Examination(_why_not(policy), _flat_parameters(policy)), policy, parts)
-
-
-def _take_apart(module: nn.Module, parts: _Parts) -> None:
-    """All modules, parameters, where these lie, and whether they learn; quicker than torch's own generators."""
-    kind, number = type(module), id(module)
-    parts.append((kind, number, 0, 0, False))
-    for parameter in module._parameters.values():
-        if parameter is not None:
-            parts.append((kind, number, id(parameter), parameter.data_ptr(), parameter.requires_grad))
-    for child in module._modules.values():
-        if child is not None:
-            _take_apart(child, parts)
-
-
-def _why_not(policy: Policy) -> str | None:
-    if type(policy) is not ActorCritic:
-        return f"{type(policy).__name__} is not the ActorCritic it was written for"
-    if type(policy.head) not in _HEADS:
-        return f"it has no {policy.distribution_name} distribution"
-    parts = (policy.actor, policy.critic, policy.actor_out, policy.critic_out)
-    if tuple(map(type, parts)) != (MLP, MLP, Readout, Readout):
-        return f"its networks are {', '.join(type(part).__name__ for part in parts)}"
-    known = {parameter for part in (*parts, policy.head) for parameter in part.parameters()}
-    if any(parameter not in known for parameter in policy.parameters()):
-        return "it learns more than an actor, a critic and a head"
-    if max(policy.hidden, default=0) > WIDEST:
-        return f"hidden layers of {max(policy.hidden)} are faster in torch; it is for up to {WIDEST}"
-    if not all(parameter.requires_grad for parameter in policy.parameters()):
-        return "some parameters are frozen"
+def in_buffer(policy: Policy, optimizer: Adam) -> str | None:
+    """Why the policy's parameters are not all views of the optimizer's buffer; None where they are."""
+    flat = verdict(policy).flat
+    if flat is None or flat.data_ptr() != optimizer.flat.data_ptr():
+        return "parameters are not float32 views of the optimizer's buffer"
     return None
 
 
-def _flat_parameters(policy: Policy) -> Tensor | None:
-    parameters = list(policy.parameters())
+def _why_not(policy: Policy) -> str | None:
+    if type(policy) is RecurrentActorCritic:
+        return "recurrent policies learn by autograd; the steps of their GRU or LSTM are compiled"
+    roles = _ROLES.get(type(policy))
+    if roles is None:
+        return f"it is written for the classes of Headrace, not for {type(policy).__name__}"
+    parts = {name: getattr(policy, name) for name in roles}
+    for name, kinds in roles.items():
+        if type(parts[name]) not in kinds:
+            return f"its {name} is of class {type(parts[name]).__name__}, for which there is no kernel"
+    known = {parameter for part in parts.values() if part is not None for parameter in part.parameters()}
+    for path, parameter in policy.named_parameters():
+        if parameter not in known:
+            return f"it learns {path}, too"
+    odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
+    widest = max(policy.hidden, default=0) if type(policy) is ActorCritic else 0
+    if widest > WIDEST:
+        return odd or f"hidden layers of {widest} are faster in torch; it is for up to {WIDEST}"
+    return odd
+
+
+def _odd(name: str, part: nn.Module | None, policy: Policy) -> str | None:
+    """How a part differs from what its constructor makes."""
+    if not isinstance(part, MLP | Critics):
+        return None
+    if part.activation != policy.activation or part._activate is not ACTIVATIONS[part.activation]:
+        return f"the activation of its {name} is not {policy.activation}"
+    if isinstance(part, MLP):
+        kinds = {type(layer) for layer in part.layers} - {Dense} | {type(norm) for norm in part.norms} - {nn.LayerNorm}
+        if kinds:
+            return f"its {name} has a layer of class {kinds.pop().__name__}, for which there is no kernel"
+        if any(norm.eps != 1e-5 or norm.bias is None for norm in part.norms):
+            return f"its {name} has a LayerNorm of other settings"
+    return None
+
+
+def _flat_parameters(parameters: list[nn.Parameter]) -> Tensor | None:
     storage = parameters[0].untyped_storage()
     for parameter in parameters:
         lies = parameter.untyped_storage().data_ptr() == storage.data_ptr() and parameter.is_contiguous()

@@ -15,6 +15,7 @@ from torch import Tensor
 from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
+from headrace.bindings.eligibility import verdict
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
 from headrace.policies.actor_q import ActorQ
@@ -186,12 +187,12 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
     policy, _, *optimizers = (*networks[:4], *(x for x in call if isinstance(x, Adam)))
     if networks.actor_optimizer.flat.device.type != "cpu":
         return False
+    if reason := verdict(policy).learning:
+        return reason
     if policy.activation not in ACTIVATIONS:
         return f"gradients are written out for {' and '.join(ACTIVATIONS)} alone, not for {policy.activation}"
-    if any(True for _ in policy.encoder.parameters()):
-        return "its encoder has parameters"
-    if type(policy) is not ActorQ or type(policy.critics) is not Critics or len(policy.actor.norms):
-        return f"it is written for ActorQ without layer normalisation, not for this {type(policy).__name__}"
+    if len(policy.actor.norms):
+        return "it is written for an actor without layer normalisation"
     if any(type(optimizer) is not Adam or optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
         return "it is written for the Adam of this package in float32"
     return True

@@ -14,7 +14,7 @@ from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.bindings.actor_critic_layout import Encoded, compiled, encoded
 from headrace.bindings.bound import Bound
-from headrace.bindings.eligibility import flat_parameters, why_not
+from headrace.bindings.eligibility import in_buffer, verdict
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
@@ -26,13 +26,14 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
 from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
+from headrace.policies.examination import last_examined
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import MLP, Readout
 
 # Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
 # bring the kernel after the source, see that tests/bindings/test_ppo_binding.py passes, and put the new digest here.
 _DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian, SquashedGaussian)
-DIGEST = "6c904aaf42b37415"
+DIGEST = "f9ef49ce04d3bab5"
 SOURCES = (
     *((ActorCritic, "forward"), (Policy, "log_prob_entropy_value"), (Adam, "step"), (Adam, "_adam_step")),
     *((MLP, "forward"), (Readout, "forward")),
@@ -151,10 +152,7 @@ def serves(policy: Policy, optimizer: Adam, rollout: Rollout, *call: Targets | T
         return False
     if type(optimizer) is not Adam:
         return f"{type(optimizer).__name__} is not the Adam it was written for"
-    flat = flat_parameters(policy)
-    if flat is None or flat.data_ptr() != optimizer.flat.data_ptr():
-        return "parameters are not float32 views of the optimizer's buffer"
-    return why_not(policy) or True
+    return verdict(policy).learning or in_buffer(policy, optimizer) or True
 
 
 @register("ppo.learn", serves, DIGEST, SOURCES)
@@ -163,7 +161,8 @@ def learn(
     policy: ActorCritic, optimizer: Adam, rollout: Rollout, targets: Targets, permutation: Tensor, config: PPOConfig
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
-    learner = _learners.get(lambda: _Learner(policy, optimizer), policy, optimizer.flat)
+    depends_on = (last_examined(policy), optimizer.flat)
+    learner = _learners.get(lambda: _Learner(policy, optimizer), policy, *depends_on)
     sums = learner.learn(policy, optimizer, rollout, targets, permutation, config)
     return _metrics(sums, count(permutation.shape[1], config.minibatch_size), config)
 

@@ -15,6 +15,7 @@ from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNG
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+from headrace.policies.examination import examine
 from headrace.policies.rnn import GATES, RNNCell
 
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
@@ -91,6 +92,10 @@ def serves(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_
     """Whether the kernel supports these sequences; else the reason."""
     if projected.device.type != "cpu" or projected.dtype != torch.float32 or memory.requires_grad:
         return False
+    if type(rnn) is not RNNCell:
+        return f"it is written for RNNCell, not for {type(rnn).__name__}"
+    if altered := examine(rnn).altered:
+        return altered
     if rnn.size % int(WIDTH):
         return f"rnn_size {rnn.size} is not a multiple of {WIDTH}"
     return True

@@ -19,10 +19,11 @@ from headrace.policies import squashed_gaussian
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
+from headrace.policies.examination import last_examined
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "6c67d742277c7e88"
+DIGEST = "718ac22114809805"
 SOURCES: Methods = (
     *((ActorQ, name) for name in ("sample", "_normal", "actor_output", "normalize_action")),
     *((squashed_gaussian, name) for name in ("sample", "split")),
@@ -106,7 +107,8 @@ def learn(
     """headrace.algorithms.sac.learn, with the same results within rounding."""
     policy, target, actor, critics, _, target_critics = networks
     rows = random.shape[1]
-    learner = _learners.get(lambda: _Learner(policy, target, rows), policy, critics.flat, rows)
+    depends_on = (last_examined(policy), critics.flat, rows)
+    learner = _learners.get(lambda: _Learner(policy, target, rows), policy, *depends_on)
     entropy, log_temperature, losses = target_entropy(policy, config), temperature_optimizer.flat, []
     normal = normals(policy, random)
     constants = -0.5 * normal.square() - (0.5 * math.log(2 * math.pi) + 2 * math.log(2))

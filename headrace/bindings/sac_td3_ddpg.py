@@ -34,6 +34,7 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_q import ActorQ
+from headrace.policies.examination import last_examined
 
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
 
@@ -108,7 +109,8 @@ _learners: Bound[_Learner] = Bound()
 
 def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None) -> _Learner:
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    depends_on = (networks.critic_optimizer.flat, networks.target_critics, shape, temperature and temperature.flat)
+    flats = (networks.actor_optimizer.flat, networks.critic_optimizer.flat, networks.target_critics)
+    depends_on = (last_examined(networks.policy), *flats, shape, temperature and temperature.flat)
     return _learners.get(lambda: _Learner(networks, shape, temperature), networks.policy, *depends_on)
 
 

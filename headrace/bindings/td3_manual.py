@@ -19,10 +19,11 @@ from headrace.data.replay import Batch
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
+from headrace.policies.examination import last_examined
 from headrace.policies.flat_parameters import polyak
 
 # Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-TD3_DIGEST, DDPG_DIGEST = "751eb2869ff3e59a", "5f92dbfba8bddb22"
+TD3_DIGEST, DDPG_DIGEST = "585d054aee9b5e7d", "adb20854a11a1009"
 SOURCES = (
     *((ActorQ, name) for name in ("best_action", "actor_output", "normalize_action")),
     *((Critics, "forward"), (Adam, "step"), (Adam, "_adam_step")),
@@ -71,7 +72,8 @@ def _learn(
     """smoothing [G, B, K]: noise on the target's actions; None for none."""
     steps, rows = batches.reward.shape
     policy, _, actor, critics, target_actor, target_critics = networks
-    learner, losses = _learners.get(lambda: _Learner(networks, rows), policy, critics.flat, rows), []
+    depends_on = (last_examined(policy), critics.flat, rows)
+    learner, losses = _learners.get(lambda: _Learner(networks, rows), policy, *depends_on), []
     actor_loss = torch.zeros(())
     noises: Sequence[Tensor | float] = [0.0] * steps if smoothing is None else smoothing.unbind()
     for step, (batch, noise) in enumerate(zip(inputs(policy, batches), noises, strict=True), since + 1):

@@ -133,6 +133,18 @@ def of_envs(column: Column | Columns, envs: int | None) -> Any:
     return column_map(lambda one: replace(one, envs=envs), column)
 
 
+def alike(space: Space, other: Space) -> bool:
+    """Whether values of the two spaces look the same to a policy: the bounds of a Box may differ."""
+    if isinstance(space, Dict | Tuple) and isinstance(other, Dict | Tuple):
+        ours, theirs = members(space), members(other)
+        return [x[1] for x in ours] == [x[1] for x in theirs] and all(
+            alike(mine[2], their[2]) for mine, their in zip(ours, theirs, strict=True)
+        )
+    if isinstance(space, Box) and isinstance(other, Box):
+        return space.shape == other.shape and is_image(space) == is_image(other)
+    return space == other
+
+
 def is_image(space: Space) -> TypeGuard[Box]:
     """Whether observations are images: a Box of uint8 with two dimensions or more."""
     return isinstance(space, Box) and len(space.shape) >= 2 and space.dtype == np.uint8

@@ -15,6 +15,7 @@ import torch
 from headrace import envs
 from headrace.core import rng
 from headrace.core.device import torch_threads
+from headrace.data.spaces import alike
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
@@ -83,8 +84,22 @@ def evaluate(
         "time_limit": time_limit,
     }
     with closing(_make(source, episodes, workers, options)) as made:
+        _check_spaces(policy, made)
         returns, lengths = _first_episodes(policy, made, _evaluation_seed(seed), deterministic, most_steps)
     return _evaluation(made, returns, lengths, perf_counter() - started)
+
+
+def _check_spaces(policy: Policy, env: Env) -> None:
+    """Raise ValueError where a policy of one agent was made for other spaces than those of an environment."""
+    if env.num_agents > 1 or isinstance(policy, GroupedPolicy):
+        return
+    known_spaces, given_spaces = ((x.observation_space, x.action_space) for x in (policy, env))
+    for what, known, given in zip(("observations", "actions"), known_spaces, given_spaces, strict=True):
+        if not alike(known, given):
+            raise ValueError(
+                f"the policy was made for {what} of {known}, and those of {env.name} are of {given}: "
+                "evaluate it on the environment that it was trained on"
+            )
 
 
 def _evaluation(env: Env, returns: np.ndarray, lengths: np.ndarray, seconds: float) -> Evaluation:

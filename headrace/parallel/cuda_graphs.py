@@ -19,6 +19,7 @@ from headrace.algorithms.base import Algorithm
 from headrace.data.rollout import tree_map
 from headrace.parallel.capturable import Capturable, NotCapturable
 from headrace.parallel.collector import InlineCollector
+from headrace.policies.examination import Examination, examine
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]  # a function -> what replays its kernels
 
@@ -39,6 +40,7 @@ class GraphedIteration:
         self._rnn_state: Any = None  # recurrent state between iterations, always in the same memory
         self._metrics: dict[str, Tensor] = {}
         self._replay: Callable[[], None] | None = None
+        self._captured: Examination | None = None  # the policy, as the graph has it
         self.refused = ""  # why there is no graph, where there can be none
 
     def iterate(self, progress: float) -> dict[str, Tensor] | None:
@@ -48,7 +50,7 @@ class GraphedIteration:
         """
         if self.refused or not self.collector.steps or not getattr(self.algorithm, "past_warm_up", _always)():
             return None
-        if self._replay is None:
+        if self._replay is None or examine(self.algorithm.policy) is not self._captured:
             self._make()
         if self._replay is None:
             return None
@@ -78,6 +80,7 @@ class GraphedIteration:
 
     def _make(self) -> None:
         """Run once with all checks, undo it, then capture. There is no graph where the checks refuse."""
+        self._replay = None
         before = self.algorithm.state_dict(), self.collector.state_dict()
         self._rnn_state = self.collector.rnn_state = tree_map(torch.clone, self.collector.rnn_state)
         try:
@@ -90,6 +93,7 @@ class GraphedIteration:
         if not self.refused:
             self._place_rnn_state()
             self._replay = self._capture(self._body)
+            self._captured = examine(self.algorithm.policy)
 
     def _warm_up(self) -> None:
         parts = {"algorithm": self.algorithm, "policy": self.algorithm.policy, "environment": self.collector.env}

@@ -42,7 +42,7 @@ class Critics(nn.Module):
         self.number = number
         self.weights = nn.ParameterList(weights)
         self.biases = nn.ParameterList(torch.zeros(number, 1, size) for size in sizes[1:])
-        self._activate = ACTIVATIONS[activation]
+        self.activation, self._activate = activation, ACTIVATIONS[activation]
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
         """Values [C, B] of encoded observations [B, F] and normalised actions [B, K]."""

@@ -36,10 +36,10 @@ class Form:
     def batch(self, count: int, keep: bool, input_grad: bool) -> Batch:
         """A batch for `count` samples, for the caller until give_back(). keep: keep what differentiate() needs;
         input_grad: with the gradient of the samples."""
-        spare = self.spare.get((count, keep, input_grad))
-        if spare:
-            return spare.pop()
-        return Batch(self.with_input if input_grad else self.plain, count, keep, input_grad)
+        try:
+            return self.spare[count, keep, input_grad].pop()
+        except LookupError:  # another thread may have taken the last one
+            return Batch(self.with_input if input_grad else self.plain, count, keep, input_grad)
 
     def give_back(self, batch: Batch) -> None:
         """Return a batch to the pool."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import torch
@@ -26,6 +26,19 @@ class Dense(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(nn.init.orthogonal_(torch.empty(outputs, inputs), gain, generator))
         self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return functional.linear(features, self.weight, self.bias)
+
+
+def _linear(layer: Any, features: Tensor) -> Tensor:
+    """layer(features). A call of a module, and each look at a parameter of it, costs as much as a small operation: they
+    are left out for a Dense layer to which nothing was added."""
+    own, parameters = layer.__dict__, layer._parameters
+    hooked = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+    if type(layer) is not Dense or len(parameters) != 2 or hooked or "forward" in own:
+        return layer(features)  # type: ignore[no-any-return]
+    return functional.linear(features, parameters["weight"], parameters["bias"])
 
 
 class MLP(nn.Module):
@@ -50,23 +63,15 @@ class MLP(nn.Module):
             raise ValueError(f"hidden sizes must be 1 or more, got {tuple(hidden)}")
         sizes = [inputs, *hidden]
         self.outputs = sizes[-1]
-        layers = [Dense(a, b, math.sqrt(2), generator) for a, b in pairwise(sizes)]
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(Dense(a, b, math.sqrt(2), generator) for a, b in pairwise(sizes))
         self.norms = nn.ModuleList(nn.LayerNorm(size) for size in hidden if layer_norm)
-        self._activate = ACTIVATIONS[activation]
-        # a parameter lookup in a module costs as much as a small operation
-        self._weights = [(layer.weight, layer.bias) for layer in layers]
+        self.activation, self._activate = activation, ACTIVATIONS[activation]
 
     def forward(self, features: Tensor) -> Tensor:
-        if self.norms:
-            return self._normalized(features)
-        for weight, bias in self._weights:
-            features = self._activate(functional.linear(features, weight, bias))
-        return features
-
-    def _normalized(self, features: Tensor) -> Tensor:
-        for (weight, bias), norm in zip(self._weights, self.norms, strict=True):
-            features = self._activate(norm(functional.linear(features, weight, bias)))
+        parts: Any = self._modules
+        for layer, norm in zip_longest(parts["layers"]._modules.values(), parts["norms"]._modules.values()):
+            sums = _linear(layer, features)
+            features = self._activate(sums if norm is None else norm(sums))
         return features
 
 

@@ -58,9 +58,14 @@ def to_action(space: Space, action: Tensor, single: bool) -> Any:
 
 
 def batch_size(observation: Any) -> int:
-    """N of observations [N, ...]."""
+    """N of observations [N, ...]. Raises TypeError for others than tensors, and Groups of them."""
     while isinstance(observation, Group):
         _, observation = next(iter(observation))
+    if not isinstance(observation, Tensor):
+        raise TypeError(
+            f"act() and value() take tensors [N, ...], got {type(observation).__name__}: predict() takes NumPy arrays, "
+            "and torch.tensor(observation, dtype=torch.float32) makes a tensor of one"
+        )
     return len(observation)
 
 

@@ -199,11 +199,11 @@ def learn_more(learner):
     ("change", "reason"),
     [
         (lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)), "Slower is not the Adam"),
-        (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {})), "Mine is not the ActorCritic"),
-        (lambda p: setattr(p.policy, "actor", torch.nn.Identity()), "its networks are Identity, MLP"),
-        (lambda p: setattr(p.policy.encoder, "more", torch.nn.Linear(5, 5)), "not float32 views"),
+        (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {})), "not for Mine"),
+        (lambda p: setattr(p.policy, "actor", torch.nn.Identity()), "its actor is of class Identity"),
+        (lambda p: setattr(p.policy.encoder, "more", torch.nn.Linear(5, 5)), "it learns more than"),
         (learn_more, "it learns more than"),
-        (lambda p: p.policy.critic_out.bias.requires_grad_(False), "some parameters are frozen"),
+        (lambda p: p.policy.critic_out.bias.requires_grad_(False), "critic_out.bias is frozen"),
         (lambda p: setattr(p.policy.actor_out.bias, "data", torch.zeros(3)), "not float32 views"),
     ],
 )

@@ -194,6 +194,18 @@ def test_wrong_questions_are_errors():
         hr.evaluate(cartpole_policy(), Walk(), 1)
 
 
+@pytest.mark.parametrize(
+    ("seen", "acted", "words"),
+    [
+        (Box(-1, 1, (3,)), Discrete(2), r"observations of Box.*\(3,\).*CartPole-v1 are of Box.*\(4,\)"),
+        (Box(-1, 1, (4,)), Discrete(3), r"actions of Discrete\(3\).*CartPole-v1 are of Discrete\(2\)"),
+    ],
+)
+def test_a_policy_for_other_spaces_is_refused(seen, acted, words):
+    with pytest.raises(ValueError, match=words):
+        hr.evaluate(ActorCritic(seen, acted, (8,)), "CartPole-v1", episodes=2)
+
+
 def test_a_ready_env_is_evaluated_by_what_it_was_made_of():
     policy = cartpole_policy()
     ready = hr.make("CartPole-v1", 2, backend="inline")

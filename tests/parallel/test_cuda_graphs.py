@@ -83,6 +83,17 @@ def test_replayed_iterations_equal_plain_ones(name, options):
     assert replayed == 3 and not graphed.refused
 
 
+def test_a_graph_is_captured_anew_where_the_policy_changed():
+    collector, algorithm = made("CartPole-v1")
+    graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
+    algorithm.update(collector.collect(), 0.0)
+    graphed.iterate(0.1)
+    frozen = algorithm.policy.actor_out.weight.requires_grad_(False)
+    before = frozen.clone(), algorithm.policy.critic_out.weight.detach().clone()
+    assert graphed.iterate(0.2) is not None
+    assert torch.equal(frozen, before[0]) and not torch.equal(algorithm.policy.critic_out.weight, before[1])
+
+
 def test_a_resumed_run_goes_on_from_its_counters():
     collector, algorithm = made("CartPole-v1")
     graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))

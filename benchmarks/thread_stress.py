@@ -1,0 +1,103 @@
+"""Threads that ask one policy at once get the answers that one thread gets: questions asked, and answers that differ.
+
+    python benchmarks/thread_stress.py                       # 8 threads, 10,000 questions each, of every kind of policy
+    python benchmarks/thread_stress.py --threads 4 --questions 200 --only GRU
+
+Exits with 1 where an answer differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.data.spaces import Box, Discrete
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.base import Policy
+from headrace.policies.flat_parameters import flatten
+from headrace.policies.q_network import QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic
+
+VECTOR, IMAGE, FORCES = Box(-3, 3, (6,)), Box(0, 255, (12, 12, 1), np.uint8), Box(-1, 1, (3,))
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "discrete": lambda: ActorCritic(VECTOR, Discrete(4)),
+    "Gaussian": lambda: ActorCritic(VECTOR, FORCES, normalize_observation=True, normalize_return=True),
+    "squashed": lambda: ActorCritic(VECTOR, FORCES, distribution="squashed"),
+    "Q": lambda: QNetwork(VECTOR, Discrete(4)),
+    "actor-Q": lambda: ActorQ(VECTOR, FORCES, (64, 64)),
+    "GRU": lambda: RecurrentActorCritic(VECTOR, Discrete(4), "gru", 16),
+    "LSTM": lambda: RecurrentActorCritic(VECTOR, FORCES, "lstm", 16),
+    "images": lambda: ActorCritic(IMAGE, Discrete(4), (32,), images="small"),
+}
+ASKED = 64  # different questions of each kind
+
+
+def questions(policy: Policy) -> list[tuple[Any, Any]]:
+    """Observations of one to 80 rows, and recurrent states for them."""
+    random = np.random.default_rng(0)
+    found = []
+    for number in range(ASKED):
+        rows = (1, 3, 17, 64, 80)[number % 5]
+        space = policy.observation_space
+        shape = (rows, *(space.shape or ()))
+        seen = random.integers(0, 255, shape) if space.dtype == np.uint8 else random.normal(size=shape)
+        found.append((seen.astype(space.dtype), policy.initial_state(rows)))
+    return found
+
+
+def stress(policy: Policy, threads: int, number: int) -> int:
+    """Answers that differ, of `number` questions asked by each of some threads at the same time."""
+    flatten(policy.parameters())  # as an optimizer does: kernels serve parameters in one buffer
+    asked = questions(policy)
+    expected = [policy.predict(*question) for question in asked]
+    policy = deepcopy(policy)  # that nobody has asked: the first questions come at once, too
+    flatten(policy.parameters())
+    ready = threading.Barrier(threads)
+
+    def ask(thread: int) -> int:
+        ready.wait()
+        wrong = 0
+        for i in range(number):
+            which = (i * 7 + thread * 13) % len(asked)
+            wrong += not all(map(_same, policy.predict(*asked[which]), expected[which]))
+        return wrong
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(ask, range(threads)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is None and other is None if one is None or other is None else bool((one == other).all())
+
+
+def main() -> None:
+    """Stress every kind of policy, and print a row for each."""
+    flags = argparse.ArgumentParser()
+    flags.add_argument("--threads", type=int, default=8)
+    flags.add_argument("--questions", type=int, default=10_000, help="asked by each thread, of each kind of policy")
+    flags.add_argument("--only", default="", help="kinds whose name contains this")
+    options = flags.parse_args()
+    torch.set_num_threads(1)
+    different = 0
+    for name, make in POLICIES.items():
+        if options.only in name:
+            started = perf_counter()
+            wrong = stress(make(), options.threads, options.questions)
+            asked = options.threads * options.questions
+            print(f"{name:10} {asked:9,} questions {wrong:6,} different {perf_counter() - started:7.1f} s", flush=True)
+            different += wrong
+    sys.exit(different > 0)
+
+
+if __name__ == "__main__":
+    main()

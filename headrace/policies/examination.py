@@ -1,0 +1,116 @@
+"""Whether a policy computes what its classes say: asked before each call that a kernel answers in place of its modules.
+
+A kernel reads a policy's parameters where they lie, and calls none of its modules. Hooks, replaced modules and
+functions replaced on an object take effect in plain torch alone; frozen parameters and gradient hooks where autograd
+computes the gradients. examine() sees all of these, and says in words what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from operator import attrgetter
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.utils.hooks import RemovableHandle
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_SETTINGS = (bool, int, float, str, tuple, type(None), FunctionType, BuiltinFunctionType, MethodType)
+_OF_ALL_MODULES = frozenset(vars(nn.Module()))
+_requires_grad = attrgetter("requires_grad")
+
+
+class Examination:
+    """What was seen of a module and those in it: a new one once any of their parameters, buffers, modules, functions
+    and settings is replaced or moved, a parameter is frozen, or a hook comes or goes.
+
+    altered: in what way calls of the modules differ from what their classes do; None where they do not.
+    own_gradients: the same of the gradients of the parameters. parameters: in the order of parameters(). kept: for
+    callers, what they made of the module as it is.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parameters, self.kept = list(module.parameters()), dict[Any, Any]()
+        parts = list(module.modules())
+        self._attributes = [vars(part) for part in parts]
+        self._tensors = [own[kind] for own in self._attributes for kind in ("_parameters", "_buffers")]
+        self._members = self._tensors + [own["_modules"] for own in self._attributes]
+        self._settings = [
+            (own, name)
+            for own in self._attributes
+            for name, value in own.items()
+            if isinstance(value, _SETTINGS) and name not in _OF_ALL_MODULES
+        ]
+        # held, so that no other object is given the number of one of these; the module itself must not be
+        self._modules, self._kinds, self._kind = parts[1:], [*map(type, parts[1:])], type(module)
+        self._held = [x for x in _values(self._tensors) if x is not None]
+        self._values = [own[name] for own, name in self._settings]
+        self._seen = self._look()
+        self._lie = self._places()
+        self._handles, self.altered, self.own_gradients = RemovableHandle.next_id, *_alterations(module)
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether all is as it was. Takes a few microseconds."""
+        if type(module) is not self._kind or self._look() != self._seen or self._places() != self._lie:
+            return False
+        if self._handles != RemovableHandle.next_id or self.altered or self.own_gradients:
+            self._handles = RemovableHandle.next_id  # which every new hook takes a number from
+            return _alterations(module) == (self.altered, self.own_gradients)
+        return True
+
+    def _look(self) -> tuple[list[int], ...]:
+        """The numbers of all objects in the modules' attributes."""
+        settings = [id(own.get(name)) for own, name in self._settings]
+        return [*map(id, _values(self._members)), *settings], [*map(len, self._attributes)]
+
+    def _places(self) -> tuple[list[Any], ...]:
+        """Where the tensors lie, whether they are learned, and the classes of the modules."""
+        return [*map(Tensor.data_ptr, self._held)], [*map(_requires_grad, self._held)], [*map(type, self._modules)]
+
+
+_examinations: WeakKeyDictionary[nn.Module, Examination] = WeakKeyDictionary()
+
+
+def examine(module: nn.Module) -> Examination:
+    """What is to be seen of a module now. The same object as before where nothing has changed."""
+    found = _examinations.get(module)
+    if found is None or not found.holds(module):
+        found = _examinations[module] = Examination(module)
+    return found
+
+
+def last_examined(module: nn.Module) -> Examination:
+    """What examine() found a moment ago, without looking again; where it did not, what it finds now."""
+    return _examinations.get(module) or examine(module)
+
+
+def _values(dicts: list[dict[str, Any]]) -> Iterator[Any]:
+    return chain.from_iterable(map(dict.values, dicts))
+
+
+def _alterations(module: nn.Module) -> tuple[str | None, str | None]:
+    """Examination.altered and own_gradients."""
+    if torch_module._has_any_global_hook():
+        return "there are hooks on all modules", None
+    altered = next(filter(None, (_altered(path, part) for path, part in module.named_modules())), None)
+    return altered, next(filter(None, (_own_gradient(*named) for named in module.named_parameters())), None)
+
+
+def _altered(path: str, module: nn.Module) -> str | None:
+    attributes, kind = vars(module), type(module)
+    name = path or f"the {kind.__name__}"
+    if any(attributes[hooks] for hooks in _HOOKS):
+        return f"{name} has a hook"
+    replaced = [own for own in attributes if callable(getattr(kind, own, None))]
+    return f"{name} has its own {replaced[0]}()" if replaced else None
+
+
+def _own_gradient(path: str, parameter: nn.Parameter) -> str | None:
+    if not parameter.requires_grad:
+        return f"{path} is frozen"
+    hooked = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+    return f"{path} has a gradient hook" if hooked else None
