@@ -83,7 +83,6 @@ class WorkerEnv(AsyncEnv):
         self._seed = 0
         self._numbers: WeakKeyDictionary[SharedRollout, int] = WeakKeyDictionary()  # of those that workers write into
         self._bound: list[int] = []  # numbers that the workers know
-        self._last: SharedRollout | None = None  # kept, because workers may be writing into it
         self.parts, tasks = [], []
         for place, (first, after) in enumerate(pairwise(num_envs * k // count for k in range(count + 1))):
             self.parts.append(slice(first, after))
@@ -96,6 +95,7 @@ class WorkerEnv(AsyncEnv):
             if self.agent_groups is not None:  # several agents
                 take_agents(self, self.agent_groups)
             self._row = self.rollout(1, self.columns())  # through which other rollouts than the workers' are filled
+            self._last = 0, self._row  # the last one that workers have written into, and may be writing into
         except BaseException:
             self.close()
             raise
@@ -207,10 +207,12 @@ class WorkerEnv(AsyncEnv):
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
         """A rollout of the workers and its number; for another rollout, those of the row through which it is filled."""
-        if isinstance(rollout, SharedRollout) and (number := self._numbers.get(rollout)) is not None:
-            self._last = rollout
-            return number, rollout
-        return 0, self._row
+        if rollout is not self._last[1]:
+            number = self._numbers.get(rollout) if isinstance(rollout, SharedRollout) else None
+            if number is None or not isinstance(rollout, SharedRollout):
+                return 0, self._row
+            self._last = number, rollout
+        return self._last
 
     def state_dict(self) -> StateDict:
         """Empty: Gymnasium has no way to save an environment."""
