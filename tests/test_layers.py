@@ -14,7 +14,7 @@ import headrace
 
 ROOT = Path(__file__).parents[1]
 MAX_LINES = 400
-HEAVY = {"numba", "matplotlib", "rich"}
+HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 
 # Every folder of the package, from the ground up; a module by its own name where it stands apart from its folder.
 # An import may go to the same floor or further down.

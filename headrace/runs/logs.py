@@ -26,6 +26,7 @@ COUNTERS = ("steps", "seconds", "iteration", "episodes")
 MONITOR, METRICS = "monitor.csv", "metrics.jsonl"
 LEAST_INTERVAL = 0.1  # s of training between two rows of metrics, at least
 GROWTH = 0.01  # and this share of the training so far: a long run has some thousand rows, not millions
+EVENTS_AFTER = 1.0  # s: a run that ends sooner loads tensorboardX, a quarter of a second, after its training
 
 
 @contextmanager
@@ -45,7 +46,7 @@ class Logs:
         self._waiting: dict[str, list[str]] = {MONITOR: [], METRICS: []}
         self._scalars: list[tuple[float, int, dict[str, float]]] = []
         self._events = EventFile(folder)
-        self._next_row = 0.0
+        self._started, self._next_row = time.monotonic(), 0.0
         if not (folder / MONITOR).exists():
             self._waiting[MONITOR].append(f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n")
 
@@ -74,14 +75,25 @@ class Logs:
                 with writing(self.folder / name), open(self.folder / name, "a") as file:
                     file.write("".join(lines))
                 lines.clear()
+        if self._events.begun or time.monotonic() - self._started > EVENTS_AFTER:
+            self._write_events()
+
+    def _write_events(self) -> None:
         if self._scalars:
-            with writing(self._events.path):
+            with writing(self.folder, "TensorBoard's events"):
                 self._events.write(self._scalars)
             self._scalars.clear()
+
+    def close(self) -> None:
+        """Write everything that is left. Raises OSError."""
+        self.flush()
+        self._write_events()
+        self._events.close()
 
     def positions(self) -> dict[str, int]:
         """The length of each file, once everything is on the disk: saved in checkpoints."""
         self.flush()
+        self._write_events()
         sizes = {}
         for name in self._waiting:
             path = self.folder / name

@@ -57,7 +57,7 @@ class Recorder:
         self.trainer.close()
         if error is not None:
             with suppress(OSError):  # the disk may be what has failed
-                self.logs.flush()
+                self.logs.close()
         self._lock.close()
         if isinstance(error, KeyboardInterrupt):
             self.progress.say(f"interrupted at once, without saving. {self._last_good()}")
@@ -103,7 +103,7 @@ class Recorder:
         if self._best is None and not (self.folder / BEST).exists():
             self._keep(result.mean_return)
         self._save_last()
-        self.logs.flush()
+        self.logs.close()
         run = Run(
             self.folder,
             trainer.policy,
