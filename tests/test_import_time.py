@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 
 import headrace
 
-BOUND = 0.3  # s over torch, on a loaded machine; alone it is below 0.15
+BOUND = 320  # modules besides torch's: about 0.15 s on a machine that does nothing else
 EVERYTHING = "\n".join(f"headrace.{name}" for name in headrace.__all__)
 
 
@@ -18,15 +17,15 @@ def run(program: str) -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
 
-def test_importing_and_touching_every_name_costs_little_over_torch_and_loads_nothing_heavy():
+def test_importing_and_touching_every_name_loads_few_modules_besides_torch_and_nothing_heavy():
     program = (
-        f"import time, sys, torch\nstart = time.process_time()\nimport headrace\n{EVERYTHING}\n"
-        "print(time.process_time() - start)\n"
-        "print([name for name in ('numba', 'matplotlib', 'tensorboardX', 'rich', 'tyro') if name in sys.modules])"
+        f"import sys, torch\nbefore = set(sys.modules)\nimport headrace\n{EVERYTHING}\n"
+        "loaded = set(sys.modules) - before\nprint(len(loaded))\n"
+        "print([name for name in ('numba', 'matplotlib', 'tensorboardX', 'rich', 'tyro') if name in loaded])"
     )
-    seconds, heavy = zip(*(run(program).splitlines() for _ in range(3)), strict=True)
-    assert set(heavy) == {"[]"}
-    assert statistics.median(map(float, seconds)) < BOUND
+    number, heavy = run(program).splitlines()
+    assert heavy == "[]"
+    assert int(number) <= BOUND
 
 
 def test_the_package_alone_does_not_load_torch():
