@@ -54,16 +54,16 @@ def kernel_threads() -> int:
 
 
 def resolve(name: str | torch.device) -> torch.device:
-    """The torch device of this name. "auto" is the CPU, which is faster for small networks.
+    """The torch device of this name.
 
     Raises ValueError for an unknown name, and for a device that this machine does not have.
     """
     if name == "auto":
-        return torch.device("cpu")
+        raise ValueError("device 'auto' is train()'s choice by the number of weights: give cpu, cuda, cuda:0 or mps")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}: use auto, cpu, cuda, cuda:0 ... or mps") from error
+        raise ValueError(f"unknown device {name!r}: use cpu, cuda, cuda:0 ... or mps") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {str(name)!r} is not available: torch {torch.__version__} finds no CUDA device")
     if device.type == "mps" and not torch.backends.mps.is_available():

@@ -39,6 +39,7 @@ class Env(Protocol):
     first_env: int = 0  # number of the first environment, where these are a part of a larger set
     _params: Settings = MappingProxyType({})  # see params
     factory: Callable | None = None  # makes one of the environments; None where that is not known
+    made_with: Settings = MappingProxyType({})  # further options of make() that others like these take: params ...
 
     @property
     def num_agents(self) -> int:
@@ -168,6 +169,7 @@ class EnvWrapper(Env):
         self.max_steps, self.factory, self.first_env = env.max_steps, env.factory, env.first_env
         self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
         self._params = env.params
+        self.made_with = env.made_with
 
     @property
     def restarts(self) -> int:

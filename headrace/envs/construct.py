@@ -119,6 +119,8 @@ def make(
         from headrace.envs.compiled.env import CompiledEnv
 
         compiled = CompiledEnv(entry, num_envs, backend, threads, params, where, known.name)
+        limit: Settings = {} if time_limit is None else {"time_limit": time_limit}
+        compiled.made_with = {**limit, **({"params": params} if params else {})}
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)
@@ -227,9 +229,9 @@ def _hint(entry: str) -> str:
 
 def _compiled_backend(backend: str, device: str | torch.device) -> tuple[str, torch.device]:
     """The backend and the device that compiled environments run on."""
-    if backend == "cpu" and not _on_cpu(device):
+    if backend == "cpu" and str(device) != "cpu":
         raise ValueError(f"the cpu backend does not run on device {str(device)!r}: leave one of them out")
-    where = resolve("cuda" if backend == "cuda" and _on_cpu(device) else device)  # the default of device is the CPU
+    where = resolve("cuda" if backend == "cuda" and str(device) == "cpu" else device)  # the default of device is the CPU
     if backend == "auto":
         backend = where.type if where.type in ("cpu", "cuda") else "torch"
     return backend, where
@@ -247,7 +249,9 @@ def _vector(
     if wrappers:
         raise TypeError(f"{name} comes as a vector of environments, which takes no wrappers: leave them out")
     where = resolve(device)
-    return _seen_from(where, libraries.make(name, entry, num_envs, kwargs))
+    env = libraries.make(name, entry, num_envs, kwargs)
+    env.made_with = kwargs
+    return _seen_from(where, env)
 
 
 def _seen_from(where: torch.device, env: Env) -> Env:
@@ -269,10 +273,6 @@ def _regrouped(env: Env, group_by: Grouping) -> Env:
         raise ValueError(f"{env.name} has one agent, and group_by={group_by!r} is for several: leave it out")
     env.groups = grouped(dict.fromkeys(env.agents, (env.observation_space, env.action_space)), group_by)
     return env
-
-
-def _on_cpu(device: str | torch.device) -> bool:
-    return str(device) in ("cpu", "auto")
 
 
 def _refuse_compiled_options(name: str, backend: str, threads: int | None, params: Settings | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -15,20 +15,24 @@ import torch
 from headrace import envs
 from headrace.core import rng
 from headrace.core.device import torch_threads
-from headrace.data.spaces import alike
+from headrace.core.stopping import Stopped
+from headrace.core.types import Settings
+from headrace.data.spaces import Dict, alike
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.registry import Source
+from headrace.envs.wrappers.conditioning import NAME, InformedEnv, for_copies
 from headrace.policies.base import Policy
 from headrace.policies.group_policy import GroupedPolicy
 
 if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
 
-MAX_STEPS = 1_000_000  # of one episode: some environments never end
+LONGEST = 27_000  # steps of an episode, where the environment has no time limit: the longest of Gymnasium's own limits
 ROWS = 64  # steps of compiled environments between two checks for finished episodes
 FEW_ROWS = 8  # the same for other environments, whose steps take longer
+Watch = Callable[[int, int], bool]  # from the numbers of episodes that ended and of steps: whether to stop
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,13 @@ class Evaluation:
     seconds: float
     by_agent: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # returns, with several agents
     by_group: Mapping[str, float] = field(default_factory=dict)  # mean return of the agents that share a policy
+    cut: int = 0  # episodes that had not ended after most_steps: their returns are those until then
 
     def __str__(self) -> str:
         length = sum(self.lengths) / len(self.lengths)
         text = f"return {self.mean:.4g} ± {self.std:.3g} over {len(self.returns)} episodes, mean length {length:.4g}"
+        if self.cut:
+            text += f", {self.cut} of them cut off after {max(self.lengths):,} steps"
         groups = ", ".join(f"{group} {mean:.4g}" for group, mean in self.by_group.items())
         return f"{text} ({groups})" if len(self.by_group) > 1 else text
 
@@ -57,36 +64,49 @@ def evaluate(
     episodes: int = 100,
     seed: int = 0,
     deterministic: bool = True,
-    most_steps: int = MAX_STEPS,
+    most_steps: int | None = None,
     workers: int | Workers | None = None,
     frame_stack: int = 1,
     time_limit: int | None = None,
+    params: Settings | None = None,
+    agent_info: Any = None,
+    watch: Watch | None = None,
 ) -> Evaluation:
     """Returns of `episodes` episodes, each in its own copy of the environment.
 
-    env: as for make(), or a ready Env, which is made again from its source. Ports are evaluated in their Gymnasium
-    reference, and other KernelEnvs compiled. Episodes differ from those of a training run with the same seed.
+    env: as for make(), or a ready Env, which is made again from its source with the options it was made with. Ports are
+    evaluated in their Gymnasium reference, other KernelEnvs and those with params compiled. Episodes differ from those
+    of a training run with the same seed.
     deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
     With several agents, the return of an episode is the mean over agents, and its length that of the longest.
     workers: a number of processes, or a headrace.Workers; None steps in this process. The results do not depend on it.
-    frame_stack, time_limit: as in training, see make().
-    Raises RuntimeError if an episode has not ended after most_steps; TypeError for an Env that cannot be made again;
-    ValueError for workers of compiled environments.
+    frame_stack, time_limit, params, agent_info: as in training, see make() and Trainer. Of params and agent_info with
+    an entry for each environment, episode i has that of environment i modulo their number.
+    most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
+    27,000 where that is longer. watch: called every few steps with the number of episodes that have ended and of steps.
+    Raises Stopped where watch returns true; TypeError for an Env that cannot be made again; ValueError for workers of
+    compiled environments, or a missing agent_info.
     """
     if episodes < 1:
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
-    source = source_of(env)
+    source, remade = source_of(env), made_with(env)
     started = perf_counter()
     options: dict[str, Any] = {
         "device": next(policy.parameters()).device,
         "group_by": policy.groups if isinstance(policy, GroupedPolicy) else "spaces",
-        "frame_stack": frame_stack,
-        "time_limit": time_limit,
+        **remade,
+        **({"frame_stack": frame_stack} if frame_stack != 1 else {}),
+        **({"time_limit": time_limit} if time_limit is not None else {}),
     }
+    if params := params or remade.get("params"):
+        options["params"] = {name: _repeated(value, episodes) for name, value in params.items()}
     with closing(_make(source, episodes, workers, options)) as made:
-        _check_spaces(policy, made)
-        returns, lengths = _first_episodes(policy, made, _evaluation_seed(seed), deterministic, most_steps)
-    return _evaluation(made, returns, lengths, perf_counter() - started)
+        seen = _informed(made, policy, agent_info)
+        _check_spaces(policy, seen)
+        limit = most_steps or max(made.max_steps or 0, LONGEST)
+        actions = (_evaluation_seed(seed), deterministic)
+        returns, lengths, cut = _first_episodes(policy, seen, *actions, limit, watch or (lambda ended, steps: False))
+    return _evaluation(made, returns, lengths, cut, perf_counter() - started)
 
 
 def _check_spaces(policy: Policy, env: Env) -> None:
@@ -102,8 +122,27 @@ def _check_spaces(policy: Policy, env: Env) -> None:
             )
 
 
-def _evaluation(env: Env, returns: np.ndarray, lengths: np.ndarray, seconds: float) -> Evaluation:
-    """From the returns and lengths [N] of an env's first episodes."""
+def _repeated(value: Any, number: int) -> Any:
+    """Numbers for so many environments, of numbers for others; one number as it is."""
+    return np.resize(value, number) if np.ndim(value) else value
+
+
+def _informed(env: Env, policy: Policy, agent_info: Any) -> Env:
+    """An env with the agent_info of a training. Raises ValueError where the policy needs one that is not given."""
+    space = getattr(policy, "observation_space", None)
+    if isinstance(space, Dict) and NAME in space.spaces and not _has_info(env):
+        if agent_info is None:
+            raise ValueError(f"the policy was trained with {NAME}: give it, as in evaluate(policy, env, {NAME}=...)")
+        return InformedEnv(env, for_copies(agent_info, env), space[NAME])
+    return env
+
+
+def _has_info(env: Env) -> bool:
+    return isinstance(env.observation_space, Dict) and NAME in env.observation_space.spaces
+
+
+def _evaluation(env: Env, returns: np.ndarray, lengths: np.ndarray, cut: np.ndarray, seconds: float) -> Evaluation:
+    """From the returns and lengths [N] of an env's first episodes, and whether they were cut off."""
     num_agents = env.num_agents
     by_agent: dict[str, tuple[float, ...]] = {}
     by_group: dict[str, float] = {}
@@ -114,14 +153,16 @@ def _evaluation(env: Env, returns: np.ndarray, lengths: np.ndarray, seconds: flo
             group: float(np.mean([by_agent[agent] for agent in agents])) for group, agents in env.groups.items()
         }
         returns, lengths = rows.mean(0), lengths.reshape(num_agents, -1).max(0)
+        cut = cut.reshape(num_agents, -1).any(0)
     mean, std = float(returns.mean()), float(returns.std())
-    return Evaluation(mean, std, tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group)
+    whole = (tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group, int(cut.sum()))
+    return Evaluation(mean, std, *whole)
 
 
 def _make(source: Source, number: int, workers: int | Workers | None, options: dict[str, Any]) -> Env:
     """The reference environments of a source. options: further ones of make()."""
     kernel = kernel_class(source)
-    compiled = kernel is not None and kernel.gymnasium_id is None
+    compiled = kernel is not None and (kernel.gymnasium_id is None or bool(options.get("params")))
     if compiled or (kernel is None and envs.comes_as_vector(source)):
         if workers is not None:
             what = "compiled" if compiled else "as a vector of environments"
@@ -158,9 +199,9 @@ class OneEpisode(gymnasium.Wrapper):
 
 @torch.no_grad()
 def _first_episodes(
-    policy: Policy, env: Env, seed: int, deterministic: bool, most_steps: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns and lengths [N] of the first episode of each environment."""
+    policy: Policy, env: Env, seed: int, deterministic: bool, most_steps: int, watch: Watch
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns and lengths [N] of the first episode of each environment, and whether it was cut off."""
     rows = ROWS if env.backend in ("cpu", "cuda", "torch") else FEW_ROWS
     rollout, num_envs = env.rollout(rows, env.columns()), env.num_envs
     returns, lengths = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.int64)
@@ -184,12 +225,15 @@ def _first_episodes(
         returns[ended] = rollout.episode_return.cpu()[row, column]
         lengths[ended] = rollout.episode_length.cpu()[row, column].long()
         running &= ~ended
+        valid = rollout.valid[:rows].cpu() & running
+        valid[max(0, most_steps - first) :] = False
+        returns += (rollout.reward.cpu() * valid).sum(0)  # for those that are cut off
+        lengths += valid.sum(0)
         if not running.any():
-            return returns.double().numpy(), lengths.numpy()
-    raise RuntimeError(
-        f"{int(running.sum())} of {num_envs} episodes had not ended after {most_steps:,} steps: "
-        "give the environment max_steps"
-    )
+            break
+        if watch(num_envs - int(running.sum()), first + rows):
+            raise Stopped
+    return returns.double().numpy(), lengths.numpy(), running.numpy()
 
 
 def source_of(env: Env | Source) -> Source:
@@ -208,6 +252,11 @@ def source_of(env: Env | Source) -> Source:
             f"{env!r} cannot be made again: evaluate(policy, env=...) needs a name, class or function"
         ) from error
     return env.name
+
+
+def made_with(env: Env | Source) -> Settings:
+    """The options of make() with which environments like a ready Env are made of its source."""
+    return {} if isinstance(env, str) or callable(env) else env.made_with
 
 
 def kernel_class(source: Source) -> type[KernelEnv] | None:

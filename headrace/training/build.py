@@ -21,10 +21,8 @@ from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
-from headrace.training.config import EVAL_ENV_SETTINGS, TrainConfig
+from headrace.training.config import MAKE_SETTINGS, TrainConfig
 from headrace.training.plan import TrainPlan
-
-MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,8 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
 
     Raises TypeError, ValueError for settings that do not fit the environment or the algorithm.
     """
-    placement = Placement.on(plan.config.device, _num_weights(plan))
+    asked = plan.config.device if plan.ready_env is None else plan.ready_env.device
+    placement = Placement.on(asked, _num_weights(plan))
     if placement.learn.type == "cuda":
         from headrace.checks import parity
 
@@ -54,7 +53,7 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     made, config = _environment(plan, placement)
     if plan.ready_env is None:
         stack.callback(made.close)
-    env = informed(made, plan.agent_info, config.eval_freq)
+    env = informed(made, plan.agent_info)
     algorithm = _algorithm(plan, env)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, env.device))
     timer = Timer()

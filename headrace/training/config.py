@@ -16,6 +16,7 @@ from headrace.core.text import did_you_mean
 from headrace.core.types import Json, Settings
 
 EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
+MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
 COUNTS = ("num_envs", "window", "eval_episodes", "total_steps", "max_episodes", "threads")
 LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
 SEEDS = 2**32  # seeds are one word of the counter-based generator

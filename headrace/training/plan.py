@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import envs
 from headrace.algorithms.registry import absolute_reference, algorithm_classes
+from headrace.core.device import resolve
 from headrace.core.types import EnvArgument, Json, Settings
-from headrace.training.config import TrainConfig, merge_settings, read_toml
+from headrace.training.config import MAKE_SETTINGS, TrainConfig, merge_settings, read_toml
 from headrace.training.scaling import derived
 
 if TYPE_CHECKING:
@@ -65,10 +66,22 @@ def settle(
     defaults = {} if source is None else envs.spec(source).defaults.get(kind.name, {})
     follows = derived(config_class, defaults, {**file, **options})
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
+    if ready_env is not None:
+        _refuse_for_ready(train_config, ready_env)
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, borrowed, options.get("num_envs")),
     )
+
+
+def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
+    """Raise ValueError for settings of environments where they exist already, and would be without effect."""
+    for name in (*MAKE_SETTINGS, "backend"):
+        value, default = getattr(config, name), TrainConfig.__dataclass_fields__[name].default
+        if value != default:
+            raise ValueError(f"{name}={value!r} is for environments that train() makes: give it to make() instead")
+    if config.device != "auto" and resolve(config.device).type != env.device.type:
+        raise ValueError(f"device is {config.device!r}, and the environments you made are on {env.device}")
 
 
 def is_ready(source: EnvArgument) -> bool:

@@ -7,11 +7,14 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import MountainCarEnv
 from helpers.tiny import Walk
 
 import headrace as hr
+from headrace.core.stopping import Stopped
 from headrace.data.spaces import Box, Dict, Discrete
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.kernels.language.ops import f32, i32, uniform
 from headrace.policies.actor_critic import ActorCritic
 
@@ -178,13 +181,59 @@ def test_dict_observations_and_box_actions():
         assert hr.evaluate(policy, Mixed, 3, deterministic=deterministic).returns == (10.0,) * 3
 
 
-def test_an_episode_without_end_is_an_error():
-    class Endless(gymnasium.envs.classic_control.MountainCarEnv):
-        pass
+class Endless(MountainCarEnv):
+    """Ends at its goal alone, which an untrained policy does not reach."""
+
+
+def test_episodes_without_end_are_cut_off_and_counted():
+    policy = policy_for(Endless().observation_space, Endless().action_space)
+    result = hr.evaluate(policy, Endless, 2, most_steps=30)
+    assert result.cut == 2 and result.returns == (-30.0, -30.0) and result.lengths == (30, 30)
+    assert "2 of them cut off after 30 steps" in str(result)
+    whole = hr.evaluate(cartpole_policy(), "CartPole-v1", 3)
+    assert whole.cut == 0 and "cut off" not in str(whole)
+
+
+def test_an_evaluation_can_be_watched_and_stopped():
+    seen = []
+
+    def watch(ended, steps):
+        seen.append((ended, steps))
+        return steps >= 24
 
     policy = policy_for(Endless().observation_space, Endless().action_space)
-    with pytest.raises(RuntimeError, match="2 of 2 episodes had not ended after 30 steps"):
-        hr.evaluate(policy, Endless, 2, most_steps=30)
+    with pytest.raises(Stopped):
+        hr.evaluate(policy, Endless, 2, watch=watch)
+    assert seen == [(0, 8), (0, 16), (0, 24)]
+
+
+def test_a_ready_env_is_evaluated_with_the_options_it_was_made_with():
+    policy = cartpole_policy()
+    heavy = {"gravity": 1000.0}
+    ready = hr.make("CartPole-v1", 4, params=heavy)
+    lengths = hr.evaluate(policy, ready, 8).lengths
+    assert sum(lengths) < 0.7 * sum(hr.evaluate(policy, "CartPole-v1", 8).lengths)
+    assert lengths == hr.evaluate(policy, "CartPole-v1", 8, params=heavy).lengths
+    mixed = hr.make("CartPole-v1", 2, params={"gravity": np.array([1000.0, 9.8], np.float32)})
+    either = hr.evaluate(policy, mixed, 8).lengths
+    assert either[::2] == lengths[::2] and either[1::2] != lengths[1::2]
+    assert hr.evaluate(policy, hr.make("CartPole-v1", 2, time_limit=5), 3).lengths == (5, 5, 5)
+    games = hr.make("CartPole-v1", 2, backend="vector", max_episode_steps=7)
+    assert hr.evaluate(policy, games, 3).lengths == (7, 7, 7)
+
+
+def test_an_evaluation_takes_the_agent_info_of_the_training():
+    info = np.arange(4) % 3
+    env = InformedEnv(hr.make(Dice, 4), info)
+    policy = policy_for(env.observation_space, env.action_space)
+    with pytest.raises(ValueError, match="trained with agent_info: give it"):
+        hr.evaluate(policy, Dice, 2)
+    seen = []
+    act = policy.act
+    policy.act = lambda observation, *rest: seen.append(observation.agent_info.tolist()) or act(observation, *rest)
+    hr.evaluate(policy, Dice, 2, agent_info=info)
+    hr.evaluate(policy, Dice, 6, agent_info=info)
+    assert seen[0][:2] == [0, 1] and seen[-1][:6] == [0, 1, 2, 0, 0, 1]  # further rows are padding
 
 
 def test_wrong_questions_are_errors():

@@ -31,13 +31,15 @@ class InformedEnv(EnvWrapper):
 
     agent_info: constant numbers [N] or [N, ...] (integers [N] are categories, all others quantities); or a Box,
     Discrete or MultiDiscrete space, from which each episode draws uniformly, by counter-based random numbers.
+    space: that of constant numbers, where it has more than those in agent_info.
     Raises ValueError for another count of numbers or a Box without bounds, TypeError for what is neither numbers nor
     such a space, or a Dict observation that has an agent_info.
     """
 
-    def __init__(self, env: Env, agent_info: AgentInfo) -> None:
+    def __init__(self, env: Env, agent_info: AgentInfo, space: Space | None = None) -> None:
         super().__init__(env)
-        self.info_space, self._fixed = _parsed(agent_info, env.num_envs)
+        found, self._fixed = _parsed(agent_info, env.num_envs)
+        self.info_space = space or found
         if env.nested:
             raise TypeError(f"groups of agents have different observations in {env.name}: agent_info needs equal ones")
         seen = env.observation_space
@@ -92,8 +94,8 @@ class InformedEnv(EnvWrapper):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict()."""
+        self.env.load_state_dict(state.get("env", {}))
         if state:
-            self.env.load_state_dict(state["env"])
             self._steps.copy_(state["steps"])
             self._seed = state["seed"]
 
@@ -122,16 +124,18 @@ class InformedEnv(EnvWrapper):
         return (self._low + (fraction * self._span).floor()).to(torch.int32)
 
 
-def informed(env: Env, agent_info: AgentInfo | None, eval_freq: int = 0) -> Env:
-    """An InformedEnv; the env itself where agent_info is None. eval_freq: of the training.
+def informed(env: Env, agent_info: AgentInfo | None) -> Env:
+    """An InformedEnv; the env itself where agent_info is None. Raises TypeError, ValueError as InformedEnv does."""
+    return env if agent_info is None else InformedEnv(env, agent_info)
 
-    Raises ValueError where eval_freq is set; TypeError, ValueError as InformedEnv does.
-    """
-    if agent_info is None:
-        return env
-    if eval_freq:
-        raise ValueError("evaluations have no agent_info: leave out eval_freq, or agent_info")
-    return InformedEnv(env, agent_info)
+
+def for_copies(agent_info: AgentInfo, env: Env) -> AgentInfo:
+    """The agent_info of a training for another number of copies: copy i has that of copy i modulo theirs."""
+    if isinstance(agent_info, Space | str):
+        return agent_info
+    numbers = torch.as_tensor(agent_info)
+    by_agent = numbers.reshape(env.num_agents, -1, *numbers.shape[1:])
+    return by_agent[:, torch.arange(env.num_copies) % by_agent.shape[1]].flatten(0, 1)
 
 
 def _parsed(given: AgentInfo | str, num_envs: int) -> tuple[Space, Tensor | None]:
