@@ -68,10 +68,10 @@ def main(arguments: list[str]) -> None:
     if resume:
         before = _flat(*merge_settings(config_class, {}, saved, {}))
         changed = {name: value for name, value in settings.items() if value != before[name]}
-        run = train(env=typed.get("env"), resume=resume, **changed)
+        run = train(env=typed.get("env"), resume=resume, on_interrupt="return", **changed)
     else:
         given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
-        run = train(parsed.algorithm, parsed.env, **given)
+        run = train(parsed.algorithm, parsed.env, on_interrupt="return", **given)
     _finish(run, parsed.final_episodes)
 
 

@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     EVALUATE = 5
     REPLAY = 6
     AGENT_INFO = 7
+    RESUME = 8
 
 
 def word(seed: int) -> int:
@@ -110,6 +111,11 @@ def permutations(
 def generator(seed: int, purpose: int, counter: int = 0) -> torch.Generator:
     """A CPU generator for library code that needs one, such as the initialisation of weights."""
     return torch.Generator().manual_seed(_mix(seed, int(purpose), counter))
+
+
+def seed(seed: int, purpose: int, counter: int = 0) -> int:
+    """Another seed, of 31 bits, which follows from one."""
+    return _mix(seed, int(purpose), counter) % 2**31
 
 
 def _mix(seed: int, purpose: int, counter: int) -> int:

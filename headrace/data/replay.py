@@ -64,6 +64,7 @@ class Replay:
             )
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
         self.written = torch.zeros((), dtype=torch.int64, device=like.device)  # rows since the beginning
+        self._loaded = False  # since the last append(): episodes may have been given up
 
     def rounded(self, length: int) -> int:
         """The longest ring of at most this length."""
@@ -81,6 +82,8 @@ class Replay:
 
     def append(self, rollout: Rollout) -> None:
         """Write the T rows of a rollout over the oldest, and its bootstrap row after them."""
+        if self._loaded:
+            self._cut_off(rollout)
         steps = rollout.num_steps
         rows = (self.written + torch.arange(steps + 1, device=self.ring.device)) % self.length
         for name in self.columns:
@@ -91,6 +94,14 @@ class Replay:
                 getattr(rollout, name),
             )
         self.written += steps
+
+    def _cut_off(self, rollout: Rollout) -> None:
+        """Truncate episodes that ran when this was saved, and that the next rollout does not continue: their
+        environments could not be saved. Otherwise n-step returns would reach into the next episodes."""
+        self._loaded = False
+        last, after = (self.written - 1) % self.length, self.written % self.length
+        given_up = self.ring.valid[last] & self.ring.valid[after] & ~rollout.valid[0]
+        self.ring.truncated[last] |= given_up
 
     def draw(self, random: Tensor) -> Tensor:
         """Rows drawn uniformly, int64 [...]. random: uniform numbers in [0, 1), [..., DRAWS].
@@ -162,6 +173,7 @@ class Replay:
                 f"{self.length} rows of {self.num_envs} envs cannot continue from it: keep buffer_size and num_envs"
             )
         self.written.fill_(written)
+        self._loaded = written > 0
         for name in self.columns:
             tree_map(lambda ring, source: ring[: len(source)].copy_(source), getattr(self.ring, name), state[name])
 

@@ -16,7 +16,7 @@ from headrace import envs
 from headrace.core import rng
 from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
-from headrace.core.types import Settings
+from headrace.core.types import Json, Settings
 from headrace.data.spaces import Dict, alike
 from headrace.envs import sources
 from headrace.envs.base import Env
@@ -70,6 +70,7 @@ def evaluate(
     time_limit: int | None = None,
     params: Settings | None = None,
     agent_info: Any = None,
+    reference: bool = True,
     watch: Watch | None = None,
 ) -> Evaluation:
     """Returns of `episodes` episodes, each in its own copy of the environment.
@@ -83,7 +84,8 @@ def evaluate(
     frame_stack, time_limit, params, agent_info: as in training, see make() and Trainer. Of params and agent_info with
     an entry for each environment, episode i has that of environment i modulo their number.
     most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
-    27,000 where that is longer. watch: called every few steps with the number of episodes that have ended and of steps.
+    27,000 where that is longer. reference: whether ports are Gymnasium's, or else compiled.
+    watch: called every few steps with the numbers of episodes that have ended and of steps.
     Raises Stopped where watch returns true; TypeError for an Env that cannot be made again; ValueError for workers of
     compiled environments, or a missing agent_info.
     """
@@ -91,7 +93,7 @@ def evaluate(
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
     source, remade = source_of(env), made_with(env)
     started = perf_counter()
-    options: dict[str, Any] = {
+    options: Json = {
         "device": next(policy.parameters()).device,
         "group_by": policy.groups if isinstance(policy, GroupedPolicy) else "spaces",
         **remade,
@@ -100,7 +102,7 @@ def evaluate(
     }
     if params := params or remade.get("params"):
         options["params"] = {name: _repeated(value, episodes) for name, value in params.items()}
-    with closing(_make(source, episodes, workers, options)) as made:
+    with closing(_make(source, episodes, workers, options, reference)) as made:
         seen = _informed(made, policy, agent_info)
         _check_spaces(policy, seen)
         limit = most_steps or max(made.max_steps or 0, LONGEST)
@@ -153,16 +155,15 @@ def _evaluation(env: Env, returns: np.ndarray, lengths: np.ndarray, cut: np.ndar
             group: float(np.mean([by_agent[agent] for agent in agents])) for group, agents in env.groups.items()
         }
         returns, lengths = rows.mean(0), lengths.reshape(num_agents, -1).max(0)
-        cut = cut.reshape(num_agents, -1).any(0)
     mean, std = float(returns.mean()), float(returns.std())
-    whole = (tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group, int(cut.sum()))
-    return Evaluation(mean, std, *whole)
+    whole = (tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group)
+    return Evaluation(mean, std, *whole, int(cut.reshape(num_agents, -1).max(0).sum()))
 
 
-def _make(source: Source, number: int, workers: int | Workers | None, options: dict[str, Any]) -> Env:
-    """The reference environments of a source. options: further ones of make()."""
+def _make(source: Source, number: int, workers: int | Workers | None, options: Json, reference: bool) -> Env:
+    """Environments of a source. options: further ones of make(). reference: whether those of a port are Gymnasium's."""
     kernel = kernel_class(source)
-    compiled = kernel is not None and (kernel.gymnasium_id is None or bool(options.get("params")))
+    compiled = kernel is not None and (kernel.gymnasium_id is None or not reference or "params" in options)
     if compiled or (kernel is None and envs.comes_as_vector(source)):
         if workers is not None:
             what = "compiled" if compiled else "as a vector of environments"
@@ -252,6 +253,15 @@ def source_of(env: Env | Source) -> Source:
             f"{env!r} cannot be made again: evaluate(policy, env=...) needs a name, class or function"
         ) from error
     return env.name
+
+
+def can_be_made(env: Env | Source) -> bool:
+    """Whether source_of() can tell what environments can be made of again."""
+    try:
+        source_of(env)
+    except TypeError:
+        return False
+    return True
 
 
 def made_with(env: Env | Source) -> Settings:

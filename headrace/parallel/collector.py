@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from headrace.core import rng
 from headrace.core.fused import fused
+from headrace.core.stopping import Stopped
 from headrace.core.timer import Timer
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
@@ -25,6 +27,7 @@ class Collector(Protocol):
     rollout: Rollout  # like those of collect(): for Algorithm.prepare()
     steps: int  # taken so far by each environment, masked ones included: the counter of the actions' random draws
     dropped_steps: int  # steps so far that are masked because their worker was too slow
+    stop: Callable[[], bool] | None  # asked before each step in Python: where true, collect() raises Stopped
 
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own; the next call overwrites it."""
@@ -62,6 +65,7 @@ class InlineCollector:
     """
 
     dropped_steps = 0
+    stop: Callable[[], bool] | None = None
 
     def __init__(
         self,
@@ -122,8 +126,13 @@ class InlineCollector:
         env, shape = self.env, (self.rollout.num_steps, self.env.num_envs, self.policy.num_draws)
         return rng.uniform(self.seed, rng.Purpose.ACTION, first_step, *shape, env.device, first_env=env.first_env)
 
+    def _check(self) -> None:
+        if self.stop is not None and self.stop():
+            raise Stopped
+
     def act(self, t: int, random: Tensor) -> None:
         """Fill row t with what the policy outputs; random [N, num_draws]."""
+        self._check()
         output = self.policy.act(self._observation[t], self.rnn_state, random)
         for name, target in self._outputs[t]:
             target.copy_(getattr(output, name))
@@ -134,6 +143,7 @@ class InlineCollector:
     def act_for(self, rows: int | Tensor, envs: slice | Tensor, random: Tensor) -> None:
         """Fill rows of some environments with what the policy outputs. rows, envs: a row and a slice, or a row for each
         of the environments [k]; random: [T, N, num_draws]."""
+        self._check()
         rollout = self.rollout
         observation = tree_map(lambda x: x[rows, envs], rollout.observation)
         before = tree_map(lambda x: x[envs], self.rnn_state)
@@ -164,11 +174,15 @@ class InlineCollector:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(), bit for bit where the environments can be saved."""
+        """Continue from state_dict(), bit for bit where the environments can be saved; else with new episodes."""
         self.steps, self.rnn_state = state["steps"], state["rnn_state"]
+        if not state["env"] and self.steps:  # by a seed of their own: otherwise the first episodes would come again
+            self.env.reset(self.rollout, rng.seed(self.seed, rng.Purpose.RESUME, self.steps))
         for name, row in state["bootstrap_row"].items():
             tree_map(lambda x, saved: x[-1].copy_(saved), getattr(self.rollout, name), row)
         self.env.load_state_dict(state["env"])
+        if not state["env"] and self.steps:
+            self.rollout.valid[-1] = False  # the next step resets: recurrent state and agent_info begin there too
 
 
 @fused("collector.steps", "headrace.bindings.collector_cpu")

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from headrace.runs.signals import saying
+from headrace.core.terminal import saying, tell
 from headrace.training.iteration import IterationResult
 
 if TYPE_CHECKING:
@@ -67,6 +67,12 @@ class Progress:
             self._live.start()
         self._live.update(_table(self.title, result), refresh=True)
 
+    def evaluating(self, ended: int, episodes: int, steps: int) -> None:
+        """Say how far an evaluation is, if it is time to."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_EVERY
+            self.say(far(ended, episodes, steps))
+
     def say(self, text: str) -> None:
         """Print a line, above the table where there is one; nothing in mode "none"."""
         if self.mode == "none":
@@ -81,12 +87,29 @@ def line(result: IterationResult) -> str:
     return "  ".join([*parts, f"{_duration(result.seconds_left)} left"])
 
 
-def summary(result: IterationResult) -> str:
-    """What training came to, in one line."""
-    return (
-        f"trained in {result.seconds:.2f} s: {result.steps:,} steps, {_speed(result)} steps/s, {_return(result)} "
-        f"(last {result.window} episodes)"
-    )
+def summary(result: IterationResult, reason: str) -> str:
+    """What training came to, and why it ended, in one line. reason: "total_steps" ..., "SIGINT"."""
+    trained = f"trained in {result.seconds:.2f} s, ended by {reason}: {result.steps:,} steps"
+    speed = f"{_speed(result)} steps/s" if result.steps_per_second else "none of them now"
+    return f"{trained}, {speed}, {_return(result)} (last {result.window} episodes)"
+
+
+def far(ended: int, episodes: int, steps: int) -> str:
+    """How far an evaluation is, in one line."""
+    return f"evaluating: {ended} of {episodes} episodes have ended after {steps:,} steps"
+
+
+class EvaluationLines:
+    """For evaluate(watch=...): says on standard error how far a long evaluation is."""
+
+    def __init__(self, episodes: int) -> None:
+        self.episodes, self._next = episodes, time.monotonic() + LINE_EVERY
+
+    def __call__(self, ended: int, steps: int) -> bool:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_EVERY
+            tell(far(ended, self.episodes, steps))
+        return False
 
 
 def _table(title: str, result: IterationResult) -> Table:

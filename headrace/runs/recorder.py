@@ -5,29 +5,35 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
+from headrace.core.stopping import Stopped
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
-from headrace.evaluation.evaluator import evaluate, source_of
+from headrace.evaluation.evaluator import Evaluation, can_be_made, evaluate, source_of
+from headrace.policies.base import Policy
 from headrace.runs import checkpoint
 from headrace.runs.logs import Logs
 from headrace.runs.progress import Progress, summary
 from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
+from headrace.runs.signals import Interrupts
 from headrace.training.config import to_toml
 from headrace.training.iteration import IterationResult
 from headrace.training.trainer import Trainer
 
 SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
+CHOICE_EPISODES = 10  # by which the last policy is compared with the one after the best window
 SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a large replay takes longer
 
 
 class Recorder:
     """Writes a trainer's run to `folder`. Use it as a context manager around the training.
 
-    The best policy is the one with the best evaluation; with eval_freq = 0, with the best mean return over a full
-    window of training episodes.
+    best/ is the policy with the best evaluation. With eval_freq = 0 it is the one after the best window of training
+    episodes, unless the last one is as good at the end, by 10 episodes of each. Where the returns of agents cancel,
+    their mean says nothing, and it is the last one.
     """
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
@@ -38,12 +44,16 @@ class Recorder:
         checkpoint.clean_up(folder)
         self.logs = Logs(folder, trainer.short_name)
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
+        self.interrupts = Interrupts()
         self._best_score: float | None = None
+        self._cancelling = False  # whether the returns of agents did, in the last evaluation
         self._best: tuple[StateDict, Json] | None = None  # weights and facts not yet written
         self._evaluation: dict[str, float | None] = {}
         self._row: dict[str, float | None] = {}
         self._result = trainer.result()
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
+        info = trainer.plan.agent_info
+        self._eval_kwargs = {**trainer.config.eval_env_kwargs(), **({} if info is None else {"agent_info": info})}
         settings = trainer.settings()
         describe(folder, to_toml(**settings))
         if trainer.resources:
@@ -96,13 +106,16 @@ class Recorder:
 
     def finish(self, reason: str) -> Run:
         """Write the last row, last/ and best/, and give the Run."""
-        trainer, result = self.trainer, self._result
+        trainer, result = self.trainer, replace(self._result, seconds=self.trainer.seconds)
         self.progress.close()
         if result.metrics and self._row.get("steps") != result.steps:
             self._write_row()
-        if self._best is None and not (self.folder / BEST).exists():
+        if self._cancelling or (self._best is None and not (self.folder / BEST).exists()):
             self._keep(result.mean_return)
-        self._save_last()
+        self._save_last(ended_by=reason)
+        if not self.interrupts.caught:
+            self._choose()
+            reason = self.interrupts.caught or reason  # a signal that comes now is for the caller to see
         self.logs.close()
         run = Run(
             self.folder,
@@ -114,23 +127,62 @@ class Recorder:
             self._row,
             reason,
             trainer.config.seed,
-            trainer.config.eval_env_kwargs(),
+            self._eval_kwargs,
+            trainer.needed_to_resume(),
         )
-        self.progress.say(summary(result))
-        self.progress.say(
-            f"stopped by {run.reason}; go on with: {run.resume_command}" if run.interrupted else f"{run.path}"
-        )
+        if trainer.gave_up:
+            self.progress.say(f"a rollout under way was given up: {reason} came first")
+        self.progress.say(summary(result, reason))
+        self.progress.say(f"to go on: {run.resume_command}" if run.interrupted else f"{run.path}")
         return run
 
     def _evaluate(self) -> None:
-        config = self.trainer.config
-        alike = config.eval_env_kwargs()
-        result = evaluate(self.trainer.policy, self.trainer.plan.env, config.eval_episodes, config.seed, **alike)
-        self._offer(result.mean)
+        result = self._evaluated(self.trainer.config.eval_episodes)
+        self._cancelling = cancelling(result)
+        if self._cancelling:
+            self._keep(result.mean)
+        else:
+            self._offer(result.mean)
         length = sum(result.lengths) / len(result.lengths)
         self._evaluation = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}
         self._write_row()
         self.progress.say(f"{self._result.steps:,} steps: {result}")
+
+    def _evaluated(self, episodes: int, reference: bool = True) -> Evaluation:
+        """An evaluation of the policy as it is now. Raises Stopped on a signal."""
+
+        def watch(ended: int, steps: int) -> bool:
+            self.progress.evaluating(ended, episodes, steps)
+            return bool(self.interrupts.caught)
+
+        policy, env, seed = self.trainer.policy, self.trainer.plan.env, self.trainer.config.seed
+        return evaluate(policy, env, episodes, seed, reference=reference, watch=watch, **self._eval_kwargs)
+
+    def _choose(self) -> None:
+        """Make the last policy the best one, unless that after the best window of training episodes is better."""
+        best = checkpoint.read_manifest(self.folder / BEST)
+        if (
+            self.trainer.config.eval_freq
+            or best["steps"] == self._result.steps
+            or not can_be_made(self.trainer.plan.env)
+        ):
+            return
+        policy, last = self.trainer.policy, _copy(self.trainer.policy)
+        try:
+            mine = self._evaluated(CHOICE_EPISODES, reference=False)
+            policy.load_state_dict(checkpoint.load(self.folder / BEST, "policy"))
+            other = self._evaluated(CHOICE_EPISODES, reference=False)
+        except Stopped:
+            return
+        except Exception as error:
+            self.progress.say(f"{self.folder / BEST} is chosen by training episodes alone: {error}")
+            return
+        finally:
+            policy.load_state_dict(last)
+        if other.mean > mine.mean and not cancelling(other):
+            return
+        self._keep(self._best_score)
+        self._save_best()
 
     def _offer(self, score: float | None) -> None:
         """Keep the policy as it is now, if none before was better. The next save writes it."""
@@ -139,24 +191,26 @@ class Recorder:
 
     def _keep(self, score: float | None) -> None:
         self._best_score = score
-        weights = {name: tensor.clone() for name, tensor in self.trainer.policy.state_dict().items()}
-        self._best = weights, {"score": score, "steps": self._result.steps}
+        self._best = _copy(self.trainer.policy), {"score": score, "steps": self._result.steps}
 
     def _write_row(self) -> None:
         self._row = self._result.row() | self._evaluation
         self._evaluation = {}
         self.logs.row(self._row)
 
-    def _save_last(self) -> None:
+    def _save_last(self, **facts: str) -> None:
         started = perf_counter()
-        if self._best is not None:  # before last/: what resumes from there does not write it again
+        self._save_best()  # before last/: what resumes from there does not write it again
+        self._save(self.folder / LAST, **facts)
+        self._saved_at, self._save_seconds = self._result.seconds, perf_counter() - started
+
+    def _save_best(self) -> None:
+        if self._best is not None:
             weights, facts = self._best
             checkpoint.save(self.folder / BEST, {"policy": weights}, policy=identity(self.trainer.policy), **facts)
             self._best = None
-        self._save(self.folder / LAST)
-        self._saved_at, self._save_seconds = self._result.seconds, perf_counter() - started
 
-    def _save(self, folder: Path) -> None:
+    def _save(self, folder: Path, **facts: str) -> None:
         trainer, result = self.trainer, self._result
         checkpoint.save(
             folder,
@@ -165,12 +219,23 @@ class Recorder:
             settings=trainer.settings(),
             counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
             positions=self.logs.positions(),
+            **facts,
         )
 
     def _last_good(self) -> str:
         if (self.folder / LAST).exists():
             return f"The last good checkpoint is {self.folder / LAST}"
         return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"
+
+
+def cancelling(result: Evaluation) -> bool:
+    """Whether the returns of several agents cancel, as in a game that one of them wins."""
+    means = [sum(returns) / len(returns) for returns in result.by_agent.values()]
+    return len(means) > 1 and abs(sum(means)) <= 0.1 * sum(map(abs, means))
+
+
+def _copy(policy: Policy) -> StateDict:
+    return {name: tensor.clone() for name, tensor in policy.state_dict().items()}
 
 
 def _passed(every: int, before: int, steps: int) -> bool:

@@ -36,6 +36,7 @@ class Run:
     reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"
     seed: int = 0
     eval_env_kwargs: Settings = field(default_factory=dict)  # settings of environments that hold for evaluation, too
+    needed_to_resume: tuple[str, ...] = ()  # arguments of train() that the run's folder does not hold
 
     def evaluate(self, episodes: int = 100, seed: int | None = None, deterministic: bool = True) -> Evaluation:
         """Returns of the policy on the reference environment; see headrace.evaluate. seed: None for the run's own."""
@@ -54,7 +55,10 @@ class Run:
 
     @property
     def resume_command(self) -> str:
-        """The shell command that resumes this run."""
+        """The shell command that resumes this run; a call in Python where that needs objects of yours."""
+        if self.needed_to_resume:
+            given = "".join(f", {name}=..." for name in self.needed_to_resume)
+            return f"headrace.train(resume={str(self.path)!r}{given})"
         return f"headrace train --resume {shlex.quote(str(self.path))}"
 
     def __repr__(self) -> str:

@@ -1,21 +1,24 @@
-"""On Ctrl-C, SIGTERM, or when its terminal is closed, a run finishes its iteration and saves."""
+"""On Ctrl-C, SIGTERM, or when its terminal is closed, a run ends and saves."""
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
-import stat
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from types import FrameType
+from typing import NoReturn
+
+from headrace.core.terminal import leave_the_terminal
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# s: further signals within this time are the same wish: `timeout` signals a process and its group, systemd may send
+# SIGTERM and SIGHUP
+ONE_WISH = 1.0
 
 
 class Interrupts:
-    """Inside, the first SIGINT, SIGTERM or SIGHUP is stored in `caught`; the second has its previous effect.
+    """Inside, the first SIGINT, SIGTERM or SIGHUP is stored in `caught`; one that comes later
+    than a second after it has its previous effect.
 
     A SIGHUP that is ignored, as under nohup, stays ignored. Signals reach Python's main thread only: in another thread
     this does nothing. On leaving, the previous handlers are restored.
@@ -23,6 +26,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.caught = ""
+        self._caught_at = 0.0
         self._before: dict[signal.Signals, signal._HANDLER] = {}
 
     def __enter__(self) -> Interrupts:
@@ -39,30 +43,18 @@ class Interrupts:
         self._before.clear()
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.caught = signal.Signals(number).name
-        if self.caught == "SIGHUP":
-            _leave_the_terminal()
-        self.__exit__()
+        name, now = signal.Signals(number).name, time.monotonic()
+        if name == "SIGHUP":
+            leave_the_terminal()
+        if not self.caught:
+            self.caught, self._caught_at = name, now
+        elif now - self._caught_at > ONE_WISH:
+            self.__exit__()
+            signal.raise_signal(number)
 
 
-@contextmanager
-def saying() -> Iterator[None]:
-    """For writing to the terminal: continues where that is closed, which may show here before SIGHUP arrives."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        _leave_the_terminal()
-
-
-def _leave_the_terminal() -> None:
-    """Discard further output: writing to a closed terminal is an error."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in range(3):
-        try:
-            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-                os.dup2(nowhere, descriptor)
-        except OSError:  # it was closed before
-            continue
-    os.close(nowhere)
+def raise_caught(name: str) -> NoReturn:
+    """Raise what a signal raises in a program that does not catch it: KeyboardInterrupt, or SystemExit for others."""
+    if name == "SIGINT":
+        raise KeyboardInterrupt
+    raise SystemExit(128 + signal.Signals[name])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import is_resolvable
-from headrace.core.types import EnvArgument, Settings
+from headrace.core.stopping import Stopped
+from headrace.core.types import EnvArgument, Json, Settings
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
-from headrace.runs.run import LAST, Run, new_folder
-from headrace.runs.signals import Interrupts
+from headrace.runs.run import LAST, Run, identity, new_folder
+from headrace.runs.signals import Interrupts, raise_caught
 from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
@@ -27,16 +29,21 @@ def train(
     *,
     config: str | Path | None = None,
     resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
     **options: Any,
 ) -> Run:
     """Train until a limit is met, and write everything to a run's folder, runs/<algorithm>/<env>_<n>/.
 
     algorithm, env, config, options: see Trainer. resume: a run's folder, or a checkpoint in one, to continue with the
-    settings it had; options may change its limits. On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration, saves, and
-    returns.
+    settings it had; options may change its limits.
+    On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration (gives up a rollout of environments that are not compiled),
+    and saves. on_interrupt: what follows: "raise" KeyboardInterrupt, or for the other signals SystemExit, so that
+    a loop over seeds ends too; or "return" the run.
     Raises TypeError, ValueError for wrong settings; NotFinite where a NaN or infinity appears; OSError where the folder
     cannot be written.
     """
+    if on_interrupt not in ("raise", "return"):
+        raise ValueError(f"on_interrupt must be 'raise' or 'return', got {on_interrupt!r}")
     if resume is None:
         trainer = Trainer(algorithm, env, config=config, **options)
         with _closed_on_error(trainer):
@@ -47,9 +54,14 @@ def train(
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
     with recorder, Interrupts() as interrupts:
-        while not (reason := trainer.reason_to_stop() or interrupts.caught):
-            recorder.record(trainer.iterate())
-        return recorder.finish(reason)
+        recorder.interrupts = interrupts
+        while not (reason := interrupts.caught or trainer.reason_to_stop()):
+            with suppress(Stopped):
+                recorder.record(trainer.iterate(lambda: bool(interrupts.caught) or trainer.out_of_time()))
+        run = recorder.finish(reason)
+    if run.interrupted and on_interrupt == "raise":
+        raise_caught(run.reason)
+    return run
 
 
 def _resumed(
@@ -76,6 +88,8 @@ def _resumed(
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     trainer = Trainer(algorithm or name, source if env is None else env, **known | given)
     with _closed_on_error(trainer):
+        if algorithm is None and not _alike(identity(trainer.policy), manifest.get("policy")):
+            raise TypeError(f"{folder} has a policy of your own: give its algorithm, train(resume=..., algorithm=...)")
         with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
             trainer.load_state_dict(state)
         recorder = Recorder(trainer, folder.parent)
@@ -93,3 +107,8 @@ def _closed_on_error(trainer: Trainer) -> Iterator[None]:
     except BaseException:
         trainer.close()
         raise
+
+
+def _alike(policy: Json, saved: Json | None) -> bool:
+    """Whether a policy is described as a saved one is, in JSON's types."""
+    return json.loads(json.dumps(policy)) == saved

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -59,6 +60,8 @@ class Trainer:
             self.seconds = 0.0  # spent in iterate() so far
             # of the run that this one resumes
             self._steps_before, self._seconds_before = 0, 0.0
+            self._iteration_began = 0.0
+            self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             with self._torch_settings():
                 warm_up(parts)
@@ -71,12 +74,23 @@ class Trainer:
         """The policy that is learning."""
         return self.algorithm.policy
 
-    def iterate(self) -> IterationResult:
-        """Collect one rollout and learn from it. Raises NotFinite."""
-        started = perf_counter()
-        with self._torch_settings():
-            metrics, ended = self._iterate()
-        self.seconds += perf_counter() - started
+    def iterate(self, stop: Callable[[], bool] | None = None) -> IterationResult:
+        """Collect one rollout and learn from it.
+
+        stop: asked before each step of environments that are not compiled. Where it is true, the rollout is given up:
+        this raises Stopped, and state_dict() is that before the rollout. Save and close the trainer then.
+        Raises NotFinite.
+        """
+        self._iteration_began = perf_counter()
+        if stop is not None and self.env.backend not in ("cpu", "cuda"):
+            self._before, self.collector.stop = deepcopy(self.collector.state_dict()), stop
+        try:
+            with self._torch_settings():
+                metrics, ended = self._iterate()
+        finally:
+            self.seconds += perf_counter() - self._iteration_began
+            self.collector.stop = None
+        self._before = None
         return self.result(metrics, *ended)
 
     def _iterate(self) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
@@ -118,6 +132,16 @@ class Trainer:
     def reason_to_stop(self) -> str:
         """The name of a limit that is reached; empty while there is none."""
         return self.limits.reached(self.steps, self.episodes, self.seconds)
+
+    def out_of_time(self) -> bool:
+        """Whether max_seconds is over, asked during an iteration."""
+        limit = self.config.max_seconds
+        return limit is not None and self.seconds + perf_counter() - self._iteration_began >= limit
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the last iterate() gave up its rollout."""
+        return self._before is not None
 
     def result(
         self, metrics: Mapping[str, float] | None = None, returns: Sequence[float] = (), lengths: Sequence[int] = ()
@@ -164,7 +188,8 @@ class Trainer:
             "steps": self.steps,
             "seconds": self.seconds,
         }
-        return {"learner": learner, "collectors": [self.collector.state_dict()], "workers": self._workers()}
+        collector = self.collector.state_dict() if self._before is None else self._before
+        return {"learner": learner, "collectors": [collector], "workers": self._workers()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict()."""
@@ -187,6 +212,12 @@ class Trainer:
         """What train(resume=...) needs to make this trainer again, in JSON's types."""
         agent_info = GIVEN if isinstance(self.env, InformedEnv) else None
         return saved_settings(self.plan, self.config, self.algorithm.config, agent_info)
+
+    def needed_to_resume(self) -> tuple[str, ...]:
+        """The arguments of train(resume=...) that settings() cannot hold."""
+        settings = self.settings()
+        own = {"algorithm": not isinstance(self.plan.algorithm, str), "env": settings["env"] is None}
+        return tuple(name for name, given in {**own, "agent_info": "agent_info" in settings}.items() if given)
 
     def close(self) -> None:
         """Free what this trainer has made: collector and environments. What was brought ready-made stays."""

@@ -9,7 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from helpers.tiny import TINY, Walk
@@ -17,6 +20,7 @@ from helpers.tiny import TINY, Walk
 import headrace as hr
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused
+from headrace.data.spaces import Box, Discrete
 from headrace.policies.actor_critic import ActorCritic
 from headrace.runs import checkpoint
 
@@ -57,8 +61,8 @@ def same_policy(a, b):
 
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit():
     straight = hr.train("ppo", Walk(), **LONG)
-    stopped = hr.train("ppo", Stopped(), **LONG)
-    assert stopped.interrupted and stopped.metrics["iteration"] == 7 and not same_policy(straight, stopped)
+    stopped = hr.train("ppo", Stopped(), on_interrupt="return", **LONG)
+    assert stopped.interrupted and stopped.metrics["iteration"] == 6 and not same_policy(straight, stopped)
     resumed = hr.train(resume=stopped.path, env=Walk(), progress="none")
     assert resumed.path == stopped.path and resumed.metrics["iteration"] == straight.metrics["iteration"]
     assert same_policy(straight, resumed)
@@ -131,6 +135,94 @@ def test_a_gymnasium_world_resumes_with_fresh_episodes_and_says_so(capsys):
     assert longer.steps >= 600 and min(lengths) > 0 and len(lengths) == longer.metrics["episodes"]
 
 
+class Marked(gymnasium.Env):
+    """Its observations are the episode's first random number and the step; ends after five steps, each earns 1."""
+
+    observation_space = Box(0, 10, (2,))
+    action_space = Discrete(2)
+    seen: ClassVar[list[float]] = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.mark = 0, self.np_random.random()
+        Marked.seen.append(self.mark)
+        return np.array([self.mark, 0], np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.array([self.mark, self.time], np.float32), 1.0, self.time == 5, False, {}
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_episodes_after_resuming_are_none_of_those_before(workers):
+    def initial(trainer):
+        """The marks of all episodes in the next two rollouts."""
+        marks = set()
+        for _ in range(2):
+            rollout = trainer.collector.collect()
+            starts = (rollout.observation[..., 1] == 0) & rollout.valid
+            marks |= set(rollout.observation[..., 0][starts].tolist())
+        return marks
+
+    def resumed(state):
+        trainer = hr.Trainer("ppo", Marked, num_envs=4, workers=workers, **TINY)
+        trainer.load_state_dict(state)
+        found, after = initial(trainer), trainer.state_dict()
+        trainer.close()
+        return found, after
+
+    trainer = hr.Trainer("ppo", Marked, num_envs=4, workers=workers, **TINY)
+    before, first = initial(trainer), trainer.state_dict()
+    trainer.close()
+    once, second = resumed(first)
+    again, _ = resumed(second)
+    assert min(map(len, (before, once, again))) >= 16
+    assert not before & once and not before & again and not once & again
+
+
+def test_memory_and_agent_info_begin_anew_where_the_environments_do():
+    goals = Discrete(1000)
+    options = {"num_envs": 4, "recurrent": "gru", "rnn_size": 4, "sequence_length": 4, "agent_info": goals, **TINY}
+    trainer = hr.Trainer("ppo", Marked, **options)
+    trainer.iterate()
+    state = trainer.state_dict()
+    assert state["collectors"][0]["rnn_state"].any()
+    trainer.close()
+    trainer = hr.Trainer("ppo", Marked, **options)
+    trainer.load_state_dict(state)
+    rollout = trainer.collector.collect()
+    trainer.close()
+    assert not rollout.valid[0].any() and rollout.valid[1].all()
+    assert not rollout.rnn_state[1].any() and rollout.rnn_state[2].any()  # [1]: before the first action
+    goal = rollout.observation.agent_info
+    assert (goal[1] != goal[0]).any() and torch.equal(goal[2], goal[1])  # drawn with the episodes
+
+
+def test_n_step_returns_end_where_a_run_was_resumed():
+    options = {"num_envs": 2, "num_steps": 4, "n_steps": 3, "learning_starts": 10**6, "progress": "none"}
+    trainer = hr.Trainer("dqn", Marked, **options)
+    trainer.iterate()
+    state = trainer.state_dict()
+    trainer.close()
+    trainer = hr.Trainer("dqn", Marked, **options)
+    trainer.load_state_dict(state)
+    trainer.iterate()
+    replay = trainer.algorithm.replay
+    batch = replay.gather(torch.tensor([2 * 2, 3 * 2]), gamma=1.0)  # the last two steps before, of environment 0
+    assert batch.reward.tolist() == [2.0, 1.0]  # not into the episode after
+    assert batch.discount.tolist() == [1.0, 1.0]
+    assert torch.equal(batch.next_observation[:, 0], batch.observation[:, 0])  # of the same episode
+    trainer.close()
+
+
+def test_a_policy_of_ones_own_is_asked_for_on_resuming():
+    policy = ActorCritic(Walk.observation_space, Walk.action_space, hidden=(7,))
+    run = hr.train(PPO(policy, PPOConfig(num_steps=8)), Walk(), total_steps=100, progress="none")
+    assert run.resume_command == "headrace.train(resume='runs/ppo/Walk_1', algorithm=..., env=...)"
+    with pytest.raises(TypeError, match=r"has a policy of your own: give its algorithm, train\(resume=..., algorithm="):
+        hr.train(resume=run.path, env=Walk(), progress="none")
+
+
 def test_what_a_checkpoint_cannot_make_again_is_asked_for():
     run = hr.train("ppo", Walk(), total_steps=100, **TINY)
     with pytest.raises(TypeError, match="was made by you: give it again, train"):
@@ -165,7 +257,7 @@ def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prin
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    said = out.rpartition("go on with: headrace ")[2].split()
+    said = out.rpartition("to go on: headrace ")[2].split()
     assert said == ["train", "--resume", "runs/ppo/CartPole-v1_1"]
     steps = checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"]
     rest = ["--total-steps", str(steps + 100), "--final-episodes", "0"]

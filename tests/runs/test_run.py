@@ -8,14 +8,19 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from helpers.tiny import TINY, Walk
 
 import headrace as hr
+from headrace.data.spaces import Box, Discrete
+from headrace.evaluation.evaluator import Evaluation
 from headrace.policies.actor_critic import ActorCritic
 from headrace.runs import checkpoint, progress
+from headrace.runs import recorder as recorder_module
+from headrace.runs.recorder import Recorder
 from headrace.runs.run import new_folder
 
 
@@ -117,8 +122,6 @@ def test_best_is_the_policy_with_the_best_window():
 
     seen = {}
     trainer = hr.Trainer("ppo", Fading(), total_steps=2000, window=8, **TINY)
-    from headrace.runs.recorder import Recorder
-
     with Recorder(trainer, new_folder("runs", "ppo", "Walk")) as recorder:
         while not trainer.reason_to_stop():
             recorder.record(trainer.iterate())
@@ -127,6 +130,57 @@ def test_best_is_the_policy_with_the_best_window():
         run = recorder.finish("total_steps")
     facts = checkpoint.read_manifest(run.path / "best")
     assert facts["score"] == max(seen) and facts["steps"] == seen[max(seen)]
+
+
+class Chain(gymnasium.Env):
+    """Ten steps, each of which earns 1 by action 1."""
+
+    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.left = 10
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(1, np.float32), float(action), False, self.left == 0, {}
+
+
+@pytest.mark.parametrize("last_is_better", [True, False])
+def test_the_policy_of_the_best_window_is_best_if_the_last_one_is_not_better(last_is_better):
+    def prefer(action):
+        with torch.no_grad():
+            trainer.policy.actor_out.weight.zero_()
+            trainer.policy.actor_out.bias.copy_(torch.tensor([0.0, 9.0] if action else [9.0, 0.0]))
+
+    trainer = hr.Trainer("ppo", Chain, num_envs=8, window=8, total_steps=640, **TINY)
+    with Recorder(trainer, new_folder("runs", "ppo", "Chain")) as recorder:
+        prefer(1)
+        result = trainer.iterate()
+        prefer(int(not last_is_better))  # what a lucky window, of 10, leaves behind
+        recorder.record(result)
+        prefer(0)
+        while not trainer.reason_to_stop():
+            recorder.record(trainer.iterate())
+        prefer(int(last_is_better))
+        run = recorder.finish("total_steps")
+    chosen = checkpoint.read_manifest(run.path / "best")["steps"]
+    assert chosen == run.steps if last_is_better else chosen < run.steps
+    assert hr.evaluate(hr.load(run.path), Chain, 3).mean == 10.0
+    assert checkpoint.read_manifest(run.path / "last")["ended_by"] == "total_steps"
+
+
+def test_where_the_returns_of_agents_cancel_the_last_policy_is_best(monkeypatch):
+    def duel(*arguments, **options):
+        means.append(0.01 / len(means))
+        return Evaluation(means[-1], 1.0, (0.0,), (5,), 0.1, {"one": (4.0,), "other": (2 * means[-1] - 4.0,)})
+
+    means = [1.0]
+    monkeypatch.setattr(recorder_module, "evaluate", duel)
+    run = hr.train("ppo", Chain, num_envs=2, total_steps=300, eval_freq=100, **TINY)
+    assert len(means) > 2 and checkpoint.read_manifest(run.path / "best")["steps"] == run.steps
+    team = Evaluation(3.0, 1.0, (3.0,), (5,), 0.1, {"one": (4.0,), "other": (2.0,)})
+    assert not recorder_module.cancelling(team)
 
 
 def test_evaluations_choose_the_best_and_are_logged():
@@ -182,8 +236,6 @@ def test_a_full_disk_is_a_clear_error(monkeypatch):
     trainer = hr.Trainer("ppo", Walk(), total_steps=1000, **TINY)
     folder = new_folder("runs", "ppo", "Walk")
     (folder / "metrics.jsonl").symlink_to("/dev/full")
-    from headrace.runs.recorder import Recorder
-
     recorder = Recorder(trainer, folder)
     with pytest.raises(OSError, match=r"cannot write the run's files: No space left on device: .*metrics\.jsonl"):
         recorder.record(trainer.iterate())
@@ -214,7 +266,7 @@ def test_plain_progress_is_single_lines_and_a_summary(capsys, monkeypatch):
     run = hr.train("ppo", Walk(), total_steps=500, **TINY | {"progress": "auto"})  # captured output is no terminal
     *lines, summary, path = capsys.readouterr().out.splitlines()
     assert lines and all("steps/s" in line and "left" in line for line in lines)
-    assert summary.startswith(f"trained in {run.seconds:.2f} s: {run.steps:,} steps, ")
+    assert summary.startswith(f"trained in {run.seconds:.2f} s, ended by total_steps: {run.steps:,} steps, ")
     assert summary.endswith(f"return {run.metrics['return']:.4g} (last {min(100, run.metrics['episodes'])} episodes)")
     assert path == str(run.path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import headrace as hr
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.data.finite import NotFinite
 from headrace.policies.actor_critic import ActorCritic
+from headrace.runs import checkpoint, signals
 from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings, read_toml, to_toml
 
@@ -227,12 +229,33 @@ def test_a_signal_finishes_the_iteration_saves_and_restores_handlers(number, cap
                 os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)
-    run = hr.train("ppo", Interrupted(), **TINY | {"progress": "plain"})
+    run = hr.train("ppo", Interrupted(), on_interrupt="return", **TINY | {"progress": "plain"})
     assert run.interrupted and run.reason == number.name
-    assert run.steps > 16 * 8 and run.metrics["iteration"] == 2
+    assert run.metrics["iteration"] == 1  # the rollout under way is given up, between two steps
     assert signal.getsignal(number) is before
-    assert "headrace train --resume runs/ppo/Walk_1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "a rollout under way was given up" in said and f"ended by {number.name}" in said
+    assert "to go on: headrace.train(resume='runs/ppo/Walk_1', env=...)" in said
     assert hr.load(run.path, which="last") is not None
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_loop_over_seeds_ends_with_the_training_that_a_signal_ends(number, error):
+    class Interrupted(Walk):
+        def step(self, rollout, t):
+            super().step(rollout, t)
+            if self.taken == 20:
+                os.kill(os.getpid(), number)
+
+    with pytest.raises(error) as raised:
+        for seed in range(3):
+            hr.train("ppo", Interrupted(), seed=seed, **TINY)
+    assert [path.name for path in Path("runs/ppo").iterdir()] == ["Walk_1"]
+    assert checkpoint.read_manifest("runs/ppo/Walk_1/last")["ended_by"] == number.name
+    if error is SystemExit:
+        assert raised.value.code == 128 + number
+    with pytest.raises(ValueError, match="on_interrupt must be 'raise' or 'return', got 'go on'"):
+        hr.train("ppo", Walk(), on_interrupt="go on")
 
 
 @pytest.fixture
@@ -247,7 +270,15 @@ def test_a_second_signal_interrupts_at_once(ctrl_c):
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupts.caught == "SIGINT"
+        interrupts._caught_at -= 2 * signals.ONE_WISH
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_signals_at_nearly_the_same_time_are_one_wish():
+    with Interrupts() as interrupts:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+        assert interrupts.caught == "SIGTERM"
 
 
 def test_training_in_a_thread_leaves_signals_alone():
@@ -258,7 +289,9 @@ def test_training_in_a_thread_leaves_signals_alone():
     assert runs[0].steps >= 100
 
 
-def test_a_second_signal_in_a_run_says_that_nothing_was_saved(ctrl_c, capsys):
+def test_a_second_signal_in_a_run_says_that_nothing_was_saved(ctrl_c, capsys, monkeypatch):
+    monkeypatch.setattr(signals, "ONE_WISH", -1.0)
+
     class Impatient(Walk):
         def step(self, rollout, t):
             super().step(rollout, t)
