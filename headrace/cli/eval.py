@@ -12,6 +12,7 @@ import tyro
 
 from headrace.cli.run_policy import Choice, load_chosen
 from headrace.evaluation.evaluator import Evaluation, evaluate
+from headrace.runs.progress import EvaluationLines
 
 DESCRIPTION = "Evaluate a trained policy in the reference environment: headrace eval runs/ppo/CartPole-v1_1"
 
@@ -31,18 +32,21 @@ class Eval:
 def main(arguments: list[str]) -> None:
     """Evaluate, and print a table or JSON."""
     options = tyro.cli(Eval, prog="headrace eval", description=DESCRIPTION, args=arguments)
-    policy, folder, env, deterministic, kwargs = load_chosen(options.run, options.choice)
-    result = evaluate(policy, env, options.episodes, options.seed, deterministic, workers=options.workers, **kwargs)
+    policy, folder, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
+    kwargs = {"workers": options.workers, "watch": EvaluationLines(options.episodes), **kwargs}
+    result = evaluate(policy, env, options.episodes, options.seed, deterministic, **kwargs)
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
-        facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds}
+        facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds, "cut": result.cut}
         facts |= {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
         if result.by_agent:
             facts["return_by_agent"] = {agent: _statistics(returns) for agent, returns in result.by_agent.items()}
         print(json.dumps(facts))
         return
     actions = "deterministic" if deterministic else "stochastic"
-    print(f"{env}: {options.episodes} episodes, {actions}, {folder}")
+    print(f"{env}: {options.episodes} episodes, {actions}, {described}")
+    if result.cut:
+        print(f"{result.cut} of them cut off after {max(result.lengths):,} steps")
     print(_table(result))
 
 

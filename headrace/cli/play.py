@@ -20,7 +20,8 @@ class Play:
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # folder of a run or of a checkpoint in it
     choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]
-    output: Path = Path("play.gif")  # the file to write: a .gif or an .mp4
+    # the file to write: a .gif or an .mp4; without it, play.gif, or the first free name of play_2.gif ...
+    output: Path | None = None
     episodes: int = 1  # number of episodes, one after the other
     seed: int = 0  # of the first episode; each later episode has the next seed
     max_steps: int = MAX_STEPS  # steps after which an episode is cut off
@@ -29,10 +30,10 @@ class Play:
 def main(arguments: list[str]) -> None:
     """Record, and print the returns and the path of the video."""
     options = tyro.cli(Play, prog="headrace play", description=DESCRIPTION, args=arguments)
-    policy, folder, env, deterministic, kwargs = load_chosen(options.run, options.choice)
+    policy, _, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
     settings = (options.output, options.episodes, options.seed, deterministic, options.max_steps)
     video = play(policy, env, *settings, **kwargs)
-    print(f"{env}, {folder}")
+    print(f"{env}, {described}")
     print(_report(video))
 
 

@@ -21,7 +21,8 @@ class Plot:
 
     # folders of runs, in one or several environments
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
-    output: Path = Path("curves.png")  # the file to write: a .png, .svg or .pdf
+    # the file to write: a .png, .svg or .pdf; without it, curves.png, or the first free name of curves_2.png ...
+    output: Path | None = None
 
 
 def main(arguments: list[str]) -> None:

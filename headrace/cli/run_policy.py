@@ -42,6 +42,7 @@ class Chosen(NamedTuple):
 
     policy: Policy
     folder: Path  # of the checkpoint
+    described: str  # the checkpoint in words
     env: str
     deterministic: bool
     env_kwargs: Settings
@@ -53,7 +54,8 @@ def load_chosen(run: Path, choice: Choice) -> Chosen:
     policy, folder = load_with_folder(run, which)
     if not choice.env:
         check_trust(run, choice.trust, env_of(run))
-    return Chosen(policy, folder, choice.env or env_of(run), not choice.stochastic, eval_env_kwargs(run))
+    env, deterministic = choice.env or env_of(run), not choice.stochastic
+    return Chosen(policy, folder, describe(folder), env, deterministic, eval_env_kwargs(run))
 
 
 def check_trust(run: Path, trust: bool, *names: str | None) -> None:
@@ -73,6 +75,24 @@ def check_trust(run: Path, trust: bool, *names: str | None) -> None:
                 f"{run} names {name}, whose code is in the run's own folder and would run here. Read it, and add "
                 "--trust if you trust who made this folder"
             )
+
+
+def describe(folder: Path) -> str:
+    """Which checkpoint this is: `runs/ppo/CartPole-v1_1/best, after 81,920 steps; the run ended by total_steps`."""
+    manifest = checkpoint.read_manifest(folder)
+    steps = manifest.get("steps", manifest.get("counters", {}).get("steps"))
+    last = folder.parent / LAST
+    ended = manifest if folder.name == LAST or not (last / checkpoint.MANIFEST).exists() else _manifest(last)
+    text = str(folder) if not isinstance(steps, int) else f"{folder}, after {steps:,} steps"
+    return f"{text}; the run ended by {ended['ended_by']}" if "ended_by" in ended else text
+
+
+def _manifest(folder: Path) -> Json:
+    """The manifest of a checkpoint; empty where it is damaged."""
+    try:
+        return checkpoint.read_manifest(folder)
+    except (checkpoint.DamagedCheckpoint, ValueError):
+        return {}
 
 
 def env_of(run: Path) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import field, fields, make_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +15,13 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 from headrace import envs
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli.run_policy import check_trust
+from headrace.core.terminal import saying
 from headrace.core.types import DataclassInstance, Json
+from headrace.evaluation.evaluator import evaluate
 from headrace.runs import checkpoint
+from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
-from headrace.training.config import TrainConfig, merge_settings, read_toml
+from headrace.training.config import TrainConfig, merge_settings, read_toml, takes_none
 from headrace.training.loop import train
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
@@ -55,14 +59,18 @@ def main(arguments: list[str]) -> None:
         own = (saved.get(name) for name in named if not typed.get(name))
         check_trust(resume, "--trust" in arguments, *own)
     saved = {name: value for name, value in saved.items() if name not in named}
+    asks_for_help = bool({"-h", "--help"} & set(arguments))
+    if not asks_for_help:
+        _check_names(named, resume)
     algorithm = named["algorithm"] or next(iter(ALGORITHMS))
     kind, config_class = algorithm_classes(algorithm)
     # the saved settings of a resumed run include those registered for its environment
     registered = envs.spec(named["env"]).defaults.get(kind.name, {}) if named["env"] and not resume else {}
     parser = _parser(named, *merge_settings(config_class, registered, saved | file, {}))
-    if {"-h", "--help"} & set(arguments):
+    if asks_for_help:
         arguments = ["--help"]  # the help omits positional arguments that are given
-    args = [_integer(argument) for argument in arguments]
+    optional = takes_none(TrainConfig) | takes_none(config_class)
+    args = [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
     parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=args)
     settings = _flat(parsed.training, parsed.learning)
     if resume:
@@ -73,6 +81,14 @@ def main(arguments: list[str]) -> None:
         given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
         run = train(parsed.algorithm, parsed.env, on_interrupt="return", **given)
     _finish(run, parsed.final_episodes)
+
+
+def _check_names(named: dict[str, str | None], resume: Path | None) -> None:
+    """Raise ValueError, TypeError where an environment is missing."""
+    if named["env"] is None and resume:
+        raise TypeError(f"the environment of {resume} was made in Python: resume there, train(resume=..., env=...)")
+    if named["env"] is None and named["algorithm"]:
+        raise ValueError(f"name an environment too, as in `headrace train {named['algorithm']} CartPole-v1`")
 
 
 def _parser(named: dict[str, str | None], training: TrainConfig, learning: DataclassInstance) -> Any:
@@ -124,8 +140,14 @@ def _given_settings(args: Sequence[str]) -> set[str]:
     return flags | {flag.removeprefix("no_") for flag in flags}
 
 
-def _integer(argument: str) -> str:
-    """ "1000000" for "1e6", so that users may write it for integers; other arguments unchanged."""
+def _typed(before: str, argument: str, optional: Set[str]) -> str:
+    """An argument as the parser reads it: "1000000" for "1e6", "None" for "none" of a setting that may be None.
+
+    before: the argument before it. optional: names of such settings.
+    """
+    flag, is_one, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
+    if value == "none" and flag.removeprefix("--").replace("-", "_") in optional:
+        return f"{flag}=None" if is_one else "None"
     number = float(argument) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", argument) else 0.5
     return str(int(number)) if number.is_integer() else argument
 
@@ -144,5 +166,9 @@ def _finish(run: Run, episodes: int) -> None:
     if run.interrupted:
         return
     if episodes:
-        print(f"evaluated: {run.evaluate(episodes)}")
-    print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")))
+        watch = EvaluationLines(episodes)
+        result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
+        with saying():
+            print(f"evaluated last/: {result}", flush=True)
+    with saying():
+        print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")), flush=True)

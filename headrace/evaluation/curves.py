@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.free_name import free
 from headrace.core.packages import require
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ def read(path: str | Path) -> History:
     return History(algorithm, _env_name(folder / "monitor.csv"), episode_return, steps, seconds)
 
 
-def plot(runs: Sequence[str | Path], output: str | Path = "curves.png") -> Path:
+def plot(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
     """Plot the learning curves of run folders, and return the path of the image: a PNG, SVG or PDF, by its suffix.
+
+    output: None stands for curves.png, or the first free name of curves_2.png ...
 
     Each environment has a row: the return of training episodes against environment steps and against wall time. A
     single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one
@@ -78,7 +81,7 @@ def plot(runs: Sequence[str | Path], output: str | Path = "curves.png") -> Path:
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
     for row, env in zip(grid, envs, strict=True):
         _plot_env(row, env, [history for history in histories if history.env == env])
-    target = Path(output)
+    target = free("curves.png") if output is None else Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target)
     return target

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from headrace import envs
+from headrace.core.free_name import free
 from headrace.core.packages import require
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy
@@ -49,7 +50,7 @@ class Video:
 def play(
     policy: Policy,
     env: Source | gymnasium.Env | ParallelEnv,
-    output: str | Path = "play.gif",
+    output: str | Path | None = None,
     episodes: int = 1,
     seed: int = 0,
     deterministic: bool = True,
@@ -60,11 +61,12 @@ def play(
     """Record episodes of a policy, with step and return below each frame.
 
     env: as for make(), recorded in the reference environment by its own renderer; or a Gymnasium environment or
-    pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file. Episodes are cut off after
+    pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file;
+    None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after
     max_steps. frame_stack, time_limit: as in training, see make(). With several agents, the return is their mean.
     Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
     """
-    target = Path(output)
+    target = free("play.gif") if output is None else Path(output)
     if target.suffix not in WRITERS:
         raise ValueError(f"a video is a .gif or an .mp4 file, got {str(target)!r}")
     if episodes < 1:

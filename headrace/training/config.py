@@ -115,6 +115,12 @@ def to_toml(**settings: Any) -> str:
     return tomli_w.dumps({name: "none" if value is None else value for name, value in flat.items()})
 
 
+def takes_none(config: type) -> set[str]:
+    """The settings of a config that may be None."""
+    hints = typing.get_type_hints(config)
+    return {field.name for field in fields(config) if type(None) in typing.get_args(hints[field.name])}
+
+
 def _fill(config: type, values: Settings) -> Any:
     """A config with those of the values that are its settings."""
     hints = typing.get_type_hints(config)

@@ -57,6 +57,8 @@ def settle(
     if isinstance(algorithm, type):
         name = algorithm.__name__
         raise TypeError(f"{name} is a class: give its name, {name.lower()!r}, or one you made, {name}(policy)")
+    if not isinstance(algorithm, str) and not hasattr(algorithm, "update"):
+        raise TypeError(f"algorithm is {algorithm!r}: give a name, such as 'ppo', or one you made, PPO(policy)")
     ready_env, source = (envs.adapted(env), None) if is_ready(env) else (None, env)
     workers = options.get("workers")
     borrowed = None if workers is None or isinstance(workers, int | str) else workers

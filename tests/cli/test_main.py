@@ -17,6 +17,7 @@ import pytest
 import headrace as hr
 from headrace import envs
 from headrace.cli.main import VERBS, main
+from headrace.runs import checkpoint
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["--num-envs", "8", "--num-steps", "32", "--hidden", "8", "--progress", "plain", "--target-return", "None"]
@@ -39,7 +40,7 @@ def trained(monkeypatch) -> list[tuple[tuple, dict]]:
     """The arguments of train(), which does not run."""
     calls: list[tuple[tuple, dict]] = []
 
-    def note(*args, **options):
+    def note(*args, on_interrupt, **options):
         calls.append((args, options))
         return SimpleNamespace(interrupted=True)
 
@@ -82,6 +83,9 @@ def test_help_of_train_shows_the_environments_own_defaults(capsys):
     [
         ("trian", "did you mean 'train'?"),
         ("train pppo CartPole-v1", "did you mean 'ppo'?"),
+        ("train PPO CartPole-v1", "did you mean 'ppo'?"),
+        ("train --num-envs 3 PPO CartPole-v1", "did you mean 'ppo'?"),
+        ("train ppo", "name an environment too, as in `headrace train ppo CartPole-v1`"),
         ("train ppo CartPole", "did you mean 'CartPole-v1'"),
         ("train ppo CartPole-v1 --num-env 3", "--num-envs"),
         ("train ppo CartPole-v1 --num-envs 0", "num_envs must be at least 1, got 0"),
@@ -200,6 +204,38 @@ def test_play_and_plot_write_images(run, tmp_path, capsys):
     assert (tmp_path / "some" / "play.gif").read_bytes().startswith(b"GIF89a")
     assert command("plot --output", tmp_path / "curves.png", run) == 0
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_images_do_not_replace_those_that_are_there(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("play.gif", "curves.png"):
+        Path(name).write_text("an earlier one")
+    assert command("play --max-steps 3", run) == command("plot", run) == 0
+    assert Path("play.gif").read_text() == Path("curves.png").read_text() == "an earlier one"
+    assert Path("play_2.gif").read_bytes().startswith(b"GIF89a") and Path("curves_2.png").exists()
+
+
+def test_none_is_none_where_a_setting_may_be(trained):
+    assert command("train ppo CartPole-v1 --target-return none --max-seconds=none --progress none") == 0
+    assert trained[0][1] == {"target_return": None, "max_seconds": None, "progress": "none"}
+
+
+def test_verbs_say_which_checkpoint_they_use_and_why_the_run_ended(run, capsys):
+    steps = checkpoint.read_manifest(run / "last")["counters"]["steps"]
+    assert command("eval --episodes 1 --load-last", run) == 0
+    assert f"{run}/last, after {steps:,} steps; the run ended by total_steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("reader", ["one line", "full disk"])
+def test_a_run_goes_on_where_nobody_reads_its_output(reader, tmp_path):
+    words = ["train", "ppo", "CartPole-v1", "--total-steps", "3000", "--log-folder", str(tmp_path), *SMALL]
+    words += ["--final-episodes", "2", "--progress", "plain"]
+    out = subprocess.PIPE if reader == "one line" else open("/dev/full", "w")  # noqa: SIM115
+    process = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=out, stderr=subprocess.PIPE)
+    out.close() if process.stdout is None else process.stdout.close()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0 and b"Error" not in said, said
+    assert checkpoint.read_manifest(tmp_path / "ppo" / "CartPole-v1_1" / "last")["ended_by"] == "total_steps"
 
 
 def test_envs_lists_spaces_and_backends(capsys):

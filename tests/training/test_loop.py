@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from helpers.tiny import TINY, Walk
@@ -14,6 +17,7 @@ from helpers.tiny import TINY, Walk
 import headrace as hr
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.data.finite import NotFinite
+from headrace.data.spaces import Box, Discrete
 from headrace.policies.actor_critic import ActorCritic
 from headrace.runs import checkpoint, signals
 from headrace.runs.signals import Interrupts
@@ -256,6 +260,51 @@ def test_a_loop_over_seeds_ends_with_the_training_that_a_signal_ends(number, err
         assert raised.value.code == 128 + number
     with pytest.raises(ValueError, match="on_interrupt must be 'raise' or 'return', got 'go on'"):
         hr.train("ppo", Walk(), on_interrupt="go on")
+
+
+class Slow(gymnasium.Env):
+    """A thousand steps an episode, each of which takes a while."""
+
+    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
+    steps = 0  # of all environments
+
+    def __init__(self, seconds=0.001):
+        self.seconds = seconds
+
+    def reset(self, *, seed=None, options=None):
+        self.left = 1000
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        Slow.steps += 1
+        time.sleep(self.seconds)
+        return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+def test_max_seconds_ends_a_rollout_of_slow_environments_between_two_steps():
+    options = TINY | {"num_steps": 10**5, "progress": "none"}  # a rollout of 100 s
+    run = hr.train("ppo", Slow, num_envs=1, max_seconds=0.2, total_steps=None, **options)
+    assert run.reason == "max_seconds" and run.steps == 0 and run.seconds >= 0.2
+    longer = hr.train(resume=run.path, env=Slow, max_seconds=0.3)
+    assert longer.reason == "max_seconds" and longer.seconds >= 0.3
+
+
+def test_a_signal_ends_an_evaluation():
+    class Signalling(Slow):
+        def reset(self, *, seed=None, options=None):
+            made.append(self)
+            if len(made) == 3:  # in the evaluation
+                Slow.steps = 0
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().reset(seed=seed)
+
+    made = []
+    options = TINY | {"eval_freq": 10, "eval_episodes": 2, "on_interrupt": "return"}
+    run = hr.train("ppo", lambda: Signalling(0.0), num_envs=2, **options)
+    assert run.reason == "SIGTERM" and run.metrics["iteration"] == 1
+    assert 0 < Slow.steps <= 2 * 8  # of a thousand in each of two episodes
+    assert checkpoint.read_manifest(run.path / "last")["ended_by"] == "SIGTERM"
 
 
 @pytest.fixture
