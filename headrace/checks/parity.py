@@ -10,7 +10,6 @@ import hashlib
 import json
 import platform
 import subprocess
-import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -27,6 +26,7 @@ from headrace.algorithms.on_policy import Targets
 from headrace.core import fused, rng
 from headrace.core.packages import installed
 from headrace.core.returns import gae
+from headrace.core.terminal import tell
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.envs import make
@@ -115,7 +115,7 @@ def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation]
             results[name] = "" if found.passed else difference
     if results[name]:
         text = f"{what} from plain torch on this machine ({results[name]}): {instead}"
-        print(f"{text}. For details run `headrace check --device cuda`", file=sys.stderr, flush=True)
+        tell(f"{text}. For details run `headrace check --device cuda`")
     return not results[name]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -19,6 +18,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from headrace.core.source_text import source_text, without_comments
+from headrace.core.terminal import tell
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,7 +129,7 @@ def _serves(name: str, plain: Function, kernel: _Kernel, answer: bool | str) -> 
         answer = "the plain function is not the one its kernel was written after; running that instead"
     if isinstance(answer, str) and (name, answer) not in _said:
         _said.add((name, answer))
-        print(f"{name} not fused: {answer}", file=sys.stderr, flush=True)
+        tell(f"{name} not fused: {answer}")
     return answer is True
 
 

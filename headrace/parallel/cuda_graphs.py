@@ -7,7 +7,6 @@ The host writes these three numbers, replays the graph, and reads the metrics at
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.base import Algorithm
+from headrace.core.terminal import tell
 from headrace.data.rollout import tree_map
 from headrace.parallel.capturable import Capturable, NotCapturable
 from headrace.parallel.collector import InlineCollector
@@ -87,7 +87,7 @@ class GraphedIteration:
             self._warm_up()
         except NotCapturable as error:
             self.refused = str(error)
-            print(f"no CUDA graph, going on step by step: {error}", file=sys.stderr, flush=True)
+            tell(f"no CUDA graph, going on step by step: {error}")
         self.algorithm.load_state_dict(before[0])
         self.collector.load_state_dict(before[1])
         if not self.refused:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 
 from headrace.core import device
+from headrace.core.terminal import tell
 
 # GPU -> number of weights from which learning on it is faster than on the CPU of the same machine, as measured by
 # benchmarks/cpu_or_gpu.py; results are in benchmarks/results/cpu_or_gpu.jsonl. No GPU has been measured yet.
@@ -46,7 +46,7 @@ def choose(weights: int) -> torch.device:
     if weights < (found or ASSUMED_CROSSOVER):
         return torch.device("cpu")
     why = f"faster there from {found:,} on" if found else "not measured on this machine: benchmarks/cpu_or_gpu.py"
-    print(f"learning {weights:,} weights on {gpu} ({why})", file=sys.stderr, flush=True)
+    tell(f"learning {weights:,} weights on {gpu} ({why})")
     return torch.device("cuda")
 
 

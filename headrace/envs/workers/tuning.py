@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import gymnasium
 
 from headrace.core.cores import cores
+from headrace.core.terminal import tell
 from headrace.data.spaces import Sample
 from headrace.envs.base import MultiAgentEnv
 
@@ -101,7 +101,7 @@ def choose(step: StepTime, num_envs: int, fewest: int = 0) -> tuple[int, str]:
 def tried(factory: Callable[[], gymnasium.Env], num_envs: int, fewest: int = 0) -> int:
     """choose() after measuring one environment here; prints the explanation on stderr."""
     chosen, text = choose(step_time(factory), num_envs, fewest)
-    print(text, file=sys.stderr, flush=True)
+    tell(text)
     return chosen
 
 
