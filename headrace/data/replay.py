@@ -64,7 +64,6 @@ class Replay:
             )
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
         self.written = torch.zeros((), dtype=torch.int64, device=like.device)  # rows since the beginning
-        self._loaded = False  # since the last append(): episodes may have been given up
 
     def rounded(self, length: int) -> int:
         """The longest ring of at most this length."""
@@ -82,8 +81,6 @@ class Replay:
 
     def append(self, rollout: Rollout) -> None:
         """Write the T rows of a rollout over the oldest, and its bootstrap row after them."""
-        if self._loaded:
-            self._cut_off(rollout)
         steps = rollout.num_steps
         rows = (self.written + torch.arange(steps + 1, device=self.ring.device)) % self.length
         for name in self.columns:
@@ -94,14 +91,6 @@ class Replay:
                 getattr(rollout, name),
             )
         self.written += steps
-
-    def _cut_off(self, rollout: Rollout) -> None:
-        """Truncate episodes that ran when this was saved, and that the next rollout does not continue: their
-        environments could not be saved. Otherwise n-step returns would reach into the next episodes."""
-        self._loaded = False
-        last, after = (self.written - 1) % self.length, self.written % self.length
-        given_up = self.ring.valid[last] & self.ring.valid[after] & ~rollout.valid[0]
-        self.ring.truncated[last] |= given_up
 
     def draw(self, random: Tensor) -> Tensor:
         """Rows drawn uniformly, int64 [...]. random: uniform numbers in [0, 1), [..., DRAWS].
@@ -173,9 +162,24 @@ class Replay:
                 f"{self.length} rows of {self.num_envs} envs cannot continue from it: keep buffer_size and num_envs"
             )
         self.written.fill_(written)
-        self._loaded = written > 0
         for name in self.columns:
             tree_map(lambda ring, source: ring[: len(source)].copy_(source), getattr(self.ring, name), state[name])
+
+
+def cut_off_replays(state: StateDict) -> None:
+    """Truncate the running episodes in each replay's state in a tree: for environments that could not be saved.
+
+    Otherwise n-step returns would reach into the episodes that follow.
+    """
+    for member in state.values():
+        if not isinstance(member, dict):
+            continue
+        cut_off_replays(member)
+        if {"written", "valid", "truncated"} <= member.keys() and int(member["written"]):
+            written, valid, truncated = int(member["written"]), member["valid"], member["truncated"].clone()
+            last, after = (written - 1) % len(valid), written % len(valid)  # rows: the last step, what follows it
+            truncated[last] |= valid[last] & valid[after]
+            member["truncated"] = truncated
 
 
 def take(column: SomeTree, rows: Tensor) -> SomeTree:
