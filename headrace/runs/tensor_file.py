@@ -58,7 +58,9 @@ def _pieces(tensor: Tensor) -> Iterator[memoryview]:
     rows = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
     each = rows[:1].numel() * rows.element_size()
     for part in rows.split(max(1, PIECE // max(each, 1))):
-        yield part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        whole = part.cpu().contiguous()
+        # by strides: view(-1) keeps the stride of a single entry, which may be any, and cannot be seen as bytes
+        yield whole.as_strided((whole.numel(),), (1,), whole.storage_offset()).view(torch.uint8).numpy().data
 
 
 def digest(path: Path) -> str:

@@ -152,3 +152,11 @@ def test_no_checkpoint_is_said_plainly(tmp_path):
         checkpoint.find(tmp_path / "nowhere", "last")
     with pytest.raises(FileNotFoundError, match="neither a checkpoint nor a run"):
         checkpoint.find(tmp_path, "last")
+
+
+def test_a_single_entry_of_any_stride_is_saved(tmp_path):
+    column = torch.arange(5001.0).view(1, 5001).t()[7:8]  # [1, 1], a view of which each stride counts as contiguous
+    one = column.as_strided((1, 1), (5001, 5001), 7)
+    checkpoint.save(tmp_path / "one", {"state": {"one": one, "part": torch.arange(6.0)[4:]}})
+    loaded = checkpoint.load(tmp_path / "one", "state")
+    assert loaded["one"].tolist() == [[7.0]] and loaded["part"].tolist() == [4.0, 5.0]
