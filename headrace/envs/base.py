@@ -39,7 +39,7 @@ class Env(Protocol):
     first_env: int = 0  # number of the first environment, where these are a part of a larger set
     _params: Settings = MappingProxyType({})  # see params
     factory: Callable | None = None  # makes one of the environments; None where that is not known
-    made_with: Settings = MappingProxyType({})  # further options of make() that others like these take: params ...
+    made_with: Settings = MappingProxyType({})  # options of make() that others like these take, besides params
 
     @property
     def num_agents(self) -> int:

@@ -119,8 +119,7 @@ def make(
         from headrace.envs.compiled.env import CompiledEnv
 
         compiled = CompiledEnv(entry, num_envs, backend, threads, params, where, known.name)
-        limit: Settings = {} if time_limit is None else {"time_limit": time_limit}
-        compiled.made_with = {**limit, **({"params": params} if params else {})}
+        compiled.made_with = {} if time_limit is None else {"time_limit": time_limit}
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
     where = resolve(device)

@@ -266,7 +266,9 @@ def can_be_made(env: Env | Source) -> bool:
 
 def made_with(env: Env | Source) -> Settings:
     """The options of make() with which environments like a ready Env are made of its source."""
-    return {} if isinstance(env, str) or callable(env) else env.made_with
+    if isinstance(env, str) or callable(env):
+        return {}
+    return {**env.made_with, **({"params": env.params} if env.params else {})}
 
 
 def kernel_class(source: Source) -> type[KernelEnv] | None:
