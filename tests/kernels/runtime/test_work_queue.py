@@ -1,5 +1,7 @@
 """Each part of each task is done once by any number of threads, and worker threads return."""
 
+import functools
+
 import numpy as np
 from numba import njit  # noqa: TID253
 
@@ -33,23 +35,29 @@ def count(worker, state, current, parts, done, by_main):
     work_queue.close(state)
 
 
+@functools.cache
+def compiled():
+    """count() for arguments of the types that the tests have."""
+    done = np.zeros((1, 1), np.int64)
+    return Native(object_code(count, (0, thread_pool.queue_state(), done[0], 1, done, done[0])))
+
+
 def test_each_part_is_done_once_by_any_number_of_threads():
     for threads in (1, 2, 3):
         done = np.zeros((2000, 7), np.int64)
         mine = np.zeros(1, np.int64)
         arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), 7, done, mine)
-        thread_pool.WorkQueue().run(Call(Native(object_code(count, arguments)), arguments), threads)
+        thread_pool.WorkQueue().run(Call(compiled(), arguments), threads)
         assert (done == 1).all()
         assert 0 < mine[0] <= done.size
 
 
 def test_a_task_may_have_more_parts_than_a_word_counts():
-    for parts in (65535, 65536, 140_000):
-        for threads in (1, 2):
-            done = np.zeros((2, parts), np.int64)
-            arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), parts, done, np.zeros(1, np.int64))
-            thread_pool.WorkQueue().run(Call(Native(object_code(count, arguments)), arguments), threads)
-            assert (done == 1).all()
+    for parts, threads in ((65535, 1), (65536, 1), (140_000, 2)):
+        done = np.zeros((2, parts), np.int64)
+        arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), parts, done, np.zeros(1, np.int64))
+        thread_pool.WorkQueue().run(Call(compiled(), arguments), threads)
+        assert (done == 1).all()
 
 
 def test_a_busy_machine_gets_one_thread(monkeypatch):
