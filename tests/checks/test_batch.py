@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
+from headrace.checks import batch
 from headrace.checks.batch import check
 from headrace.checks.environment import check as check_environment
 from headrace.envs import make
@@ -104,3 +105,22 @@ def test_a_vector_environment_is_checked_as_one():
 
     report = check_environment(many, 64, seconds=60.0, measure=0.0)
     assert [one.outcome for one in report.findings if one.check != "step time"] == ["ok"] * 5
+
+
+def test_compiling_is_not_part_of_a_resets_time(monkeypatch):
+    now = [0.0]  # s
+    monkeypatch.setattr(batch, "perf_counter", lambda: now[0])
+
+    def build():
+        env = make("CartPole-v1", 2, backend="torch")
+        reset, costs = env.reset, iter([100.0])
+
+        def slow_once(rollout, seed):
+            now[0] += next(costs, 0.5)
+            reset(rollout, seed)
+
+        env.reset = slow_once
+        return env
+
+    _, times = check(build, 8, 1000.0, 0)
+    assert times.reset == 0.5
