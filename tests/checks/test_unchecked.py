@@ -8,8 +8,10 @@ import pytest
 
 from headrace import Box, Discrete, KernelEnv, envs
 from headrace.checks import environment, unchecked
+from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.builtin.grid_world import GridWorld
 from headrace.envs.builtin.pursuit import Pursuit
+from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.ops import array, f32, i32
 
 
@@ -105,3 +107,11 @@ def test_params_cannot_be_set_later():
     with pytest.raises(AttributeError, match=r"make\(..., params={'gravity': 5.0}\)"):
         env.params = {"gravity": 5.0}
     assert env.params == {"gravity": 3.0}
+
+
+def test_params_of_plain_python_take_effect_when_set():
+    plain = single(CartPole, {"gravity": 3.0})
+    plain.params = {"force": 5.0}
+    assert (plain.p.gravity, plain.p.force) == pytest.approx((9.8, 5.0)) and plain.params == {"force": 5.0}
+    with pytest.raises(ValueError, match="no parameter 'mass'"):
+        plain.params = {"mass": 5.0}

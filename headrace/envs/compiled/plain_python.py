@@ -33,11 +33,20 @@ class PlainEnv:
             has = "rgb_array alone" if draws else "none: give it a render(s, p), an RGB array uint8 [H, W, 3]"
             raise ValueError(f"there is no render_mode {render_mode!r}; {cls.__name__} has {has}")
         self.render_mode = render_mode
-        self.p = _params(self.ir, params or {})
+        self.params = params or {}
         self.state = _empty(self.ir)
         self.seed, self.episode, self.length = 0, -1, 0
-        self._pixels = PlainPixels(self.ir, params or {}) if self.ir.frames else None
         self._seen = np.zeros(self.ir.observation_space.shape, np.uint8)
+
+    @property
+    def params(self) -> Settings:
+        """The parameters that were given, by name. Setting them sets `p`; the others get their defaults."""
+        return self._params
+
+    @params.setter
+    def params(self, values: Settings) -> None:
+        self._params, self.p = dict(values), _params(self.ir, values)
+        self._pixels = PlainPixels(self.ir, values) if self.ir.frames else None
 
     def begin(self) -> None:
         """Begin the next episode."""
