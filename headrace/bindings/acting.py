@@ -26,8 +26,8 @@ from headrace.policies.numpy_io import batch_size
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 # Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "89d42bc345c902e4"
-VALUE_DIGEST = "49f771b295dd2a57"
+DIGEST = "94b71ae7c85ac8be"
+VALUE_DIGEST = "4c5d5b8a6625fb7a"
 SOURCES = (
     *((ActorCritic, "forward"), (CategoricalHead, "forward"), (GaussianHead, "forward")),
     *((Categorical, "log_prob"), (Categorical, "_choose"), (Categorical, "mode")),

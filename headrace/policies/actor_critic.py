@@ -83,7 +83,7 @@ class ActorCritic(Policy):
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         if rows % self.block:
-            return self.act(*(pad(x, self.block) for x in (observation, rnn_state, random))).first(rows)
+            return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
         distribution, value = self(observation)
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, rnn_state)
@@ -92,7 +92,7 @@ class ActorCritic(Policy):
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)
         if rows % self.block:
-            return self.value(pad(observation, self.block))[:rows]
+            return self.value(*pad(self.block, observation))[:rows]
         value = self.critic_out(self.critic(self.encoder(observation))).flatten()
         return value if self.return_normalizer is None else self.return_normalizer(value)
 

@@ -118,7 +118,7 @@ class ActorQ(Policy):
         if rnn_state is None and self.recurrent != "none":
             rnn_state = self.initial_state(rows)
         if rows % self.block:
-            return self.act(*(pad(x, self.block) for x in (observation, rnn_state, random))).first(rows)
+            return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
         encoded, encoder_state = step(self.encoder, observation, rnn_state)
         if random is None:
             action = self.best_action(encoded)
@@ -149,7 +149,7 @@ class ActorQ(Policy):
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if rows % self.block:
-            return self.value(pad(observation, self.block), pad(rnn_state, self.block))[:rows]
+            return self.value(*pad(self.block, observation, rnn_state))[:rows]
         encoded, _ = step(self.encoder, observation, rnn_state)
         values: Tensor = self.critics(encoded, self.best_action(encoded))
         return values.amin(0)

@@ -70,6 +70,8 @@ def _kind(module: nn.Module) -> tuple[Any, ...]:
     """Type and sizes of a module, all that the kernels depend on; () for unsupported modules."""
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return ()
+    if "forward" in module.__dict__:
+        return ()
     if type(module) is nn.Linear and module.bias is not None:
         return ("linear", module.in_features, module.out_features)
     if type(module) is nn.LayerNorm and module.bias is not None:

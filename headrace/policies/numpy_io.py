@@ -69,6 +69,17 @@ def batch_size(observation: Any) -> int:
     return len(observation)
 
 
-def pad(observation: Any, block: int) -> Any:
-    """[N, ...] padded with copies of the first row until the number of rows is a multiple of `block`."""
-    return tree_map(lambda x: torch.cat((x, x[:1].expand(-len(x) % block, *x.shape[1:]))), observation)
+def pad(block: int, *parts: Any) -> list[Any]:
+    """Parts [N, ...], such as observations and recurrent states, padded with copies of their first rows until their
+    number is a multiple of `block`. Raises ValueError where they are not of one N."""
+    sizes: set[int] = set()
+
+    def padded(x: Tensor) -> Tensor:
+        sizes.add(len(x))
+        return torch.cat((x, x[:1].expand(-len(x) % block, *x.shape[1:])))
+
+    found = [tree_map(padded, part) for part in parts]
+    if len(sizes) > 1:
+        numbers = " and ".join(map(str, sorted(sizes)))
+        raise ValueError(f"observations, recurrent states and random draws are of as many rows each, got {numbers}")
+    return found

@@ -96,7 +96,7 @@ class QNetwork(Policy):
         if rnn_state is None:
             rnn_state = self.initial_state(rows)
         if rows % self.block:
-            observation, rnn_state = pad(observation, self.block), pad(rnn_state, self.block)
+            observation, rnn_state = pad(self.block, observation, rnn_state)
         features, rnn_state = step(self.encoder, observation, rnn_state)
         value, action = self.values(features).max(0)
         action = action[:rows]

@@ -66,7 +66,7 @@ class RecurrentActorCritic(Policy):
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if rows % self.block:
-            return self.act(*(pad(x, self.block) for x in (observation, rnn_state, random))).first(rows)
+            return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
         features, after = self.rnn(self._features(observation), rnn_state)
         distribution, value = self._outputs(features)
         action = distribution.mode() if random is None else distribution.sample(random)
@@ -94,7 +94,7 @@ class RecurrentActorCritic(Policy):
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if rows % self.block:
-            return self.value(pad(observation, self.block), pad(rnn_state, self.block))[:rows]
+            return self.value(*pad(self.block, observation, rnn_state))[:rows]
         return self._outputs(self.rnn(self._features(observation), rnn_state)[0])[1]
 
     def value_scale(self) -> Tensor | float:

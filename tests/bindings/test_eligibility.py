@@ -233,12 +233,13 @@ def test_the_same_is_found_until_something_changes():
         (torch.zeros(3, 5, dtype=torch.float64), None, "dtype"),
         (torch.zeros(3, 4), None, "shape"),
         (torch.zeros(3, 5), torch.zeros(3, 7), "size"),
+        (torch.zeros(3, 5), torch.zeros(2, 2), "rows each, got 2 and 3"),
     ],
 )
 def test_what_a_kernel_cannot_read_is_refused_in_words(seen, random, error):
     policy, _ = acting()
-    with torch.no_grad(), pytest.raises((TypeError, RuntimeError), match=re.escape(error)):
+    with torch.no_grad(), pytest.raises((TypeError, ValueError, RuntimeError), match=re.escape(error)):
         policy.act(seen, None, random)
     if random is None:
-        with torch.no_grad(), pytest.raises((TypeError, RuntimeError), match=re.escape(error)):
+        with torch.no_grad(), pytest.raises((TypeError, ValueError, RuntimeError), match=re.escape(error)):
             policy.value(seen)

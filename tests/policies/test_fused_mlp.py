@@ -186,6 +186,11 @@ def hook(network):
     network[0].register_forward_hook(lambda *_: None)
 
 
+def own_forward(network):
+    forward = network[0].forward
+    network[0].forward = lambda features: forward(features) + 1
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -197,6 +202,7 @@ def hook(network):
         lambda network: network.__setitem__(2, nn.utils.parametrizations.weight_norm(nn.Linear(8, 3))),
         lambda network: network.__setitem__(2, nn.Sequential(nn.Linear(8, 2000), nn.Linear(2000, 3))),
         hook,
+        own_forward,
     ],
 )
 def test_plain_torch_where_the_kernel_does_not_apply(change, calls):
