@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.actor_critic_layout import compiled, encoded
+from headrace.bindings.actor_critic_layout import CLASSES, compiled, encoded
+from headrace.bindings.arguments import fits
+from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
@@ -18,22 +21,11 @@ from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import PolicyOutput
-from headrace.policies.distributions import Categorical, Gaussian, SquashedGaussian
 from headrace.policies.examination import last_examined
-from headrace.policies.heads import CategoricalHead, GaussianHead
-from headrace.policies.networks import MLP, Readout, VectorEncoder
+from headrace.policies.networks import VectorEncoder
 from headrace.policies.numpy_io import batch_size
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
-# Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "94b71ae7c85ac8be"
-VALUE_DIGEST = "4c5d5b8a6625fb7a"
-SOURCES = (
-    *((ActorCritic, "forward"), (CategoricalHead, "forward"), (GaussianHead, "forward")),
-    *((Categorical, "log_prob"), (Categorical, "_choose"), (Categorical, "mode")),
-    *((kind, name) for kind in (Gaussian, SquashedGaussian) for name in ("log_prob", "sample", "mode")),
-    *((SquashedGaussian, "_stretch"), (MLP, "forward"), (Readout, "forward")),
-)
 _NO_CHOICE, _NO_ACTION = np.empty(0, np.int32), np.empty(0, np.float32)
 _NO_DRAWS = (np.uint64(0), np.empty(0, np.float32), np.uint64(0))
 _IDENTITY_SCALE = np.array((0, 1), np.float32)
@@ -99,32 +91,31 @@ def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
     return np.uint64(random.shape[-2]), random.reshape(-1), np.uint64(random.shape[-1])
 
 
+def _reads(policy: ActorCritic, observation: Any, random: Tensor | None) -> bool:
+    """Whether these are float32 observations and draws of one number of rows; encoded() looks at other observations."""
+    if type(policy.encoder) is VectorEncoder:
+        shape = tuple(getattr(observation, "shape", ()))
+        if not fits(observation, torch.float32, *shape) or math.prod(shape[1:]) != policy.encoder.size:
+            return False
+    rows = batch_size(observation)
+    return rows > 0 and (random is None or fits(random, torch.float32, rows, policy.num_draws))
+
+
 def _serves(policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
     weight = policy.critic_out.weight
-    if weight.device.type != "cpu" or torch.is_grad_enabled():
+    if weight.device.type != "cpu" or torch.is_grad_enabled() or not _reads(policy, observation, random):
         return False
     found = verdict(policy)
-    return found.acting or (found.flat is not None and _readable(policy, observation, random))
+    return found.acting or found.flat is not None
 
 
-def _readable(policy: ActorCritic, observation: Any, random: Tensor | None) -> bool:
-    """Whether the kernel can read these where they lie; of others plain torch says what is wrong with them."""
-    tensors = [observation] if type(policy.encoder) is VectorEncoder else []
-    tensors += [] if random is None else [random]
-    if not all(type(x) is Tensor and x.dtype is torch.float32 and x.is_cpu and x.dim() > 1 for x in tensors):
-        return False
-    if random is not None and random.shape != (batch_size(observation), policy.num_draws):
-        return False
-    return not tensors or tensors[0] is random or observation.shape[1:].numel() == policy.encoder.size
-
-
-@register("actor_critic.act", _serves, DIGEST, SOURCES)
+@register("actor_critic.act", _serves, DIGESTS["actor_critic.act"], CLASSES)
 def act(policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
     """headrace.policies.actor_critic.ActorCritic.act, with the same actions except where rounding differs."""
     return actor_of(policy).act(policy, observation, rnn_state, random)
 
 
-@register("actor_critic.value", _serves, VALUE_DIGEST, (SOURCES[0],))
+@register("actor_critic.value", _serves, DIGESTS["actor_critic.value"], CLASSES)
 def value(policy: ActorCritic, observation: Any, rnn_state: Any = None) -> Tensor:
     """headrace.policies.actor_critic.ActorCritic.value, with the bits of act()."""
     return actor_of(policy).act(policy, observation, rnn_state, None).value

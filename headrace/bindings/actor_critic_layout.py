@@ -12,9 +12,18 @@ from headrace.bindings.bound import place
 from headrace.kernels.nn import layer_table, layout
 from headrace.kernels.nn.layout import Head, Layer, Network, Normalizer, ScratchOffsets, network, ranges, rounded
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.heads import GaussianHead, MultiCategoricalHead
-from headrace.policies.networks import VectorEncoder
+from headrace.policies.base import PolicyOutput
+from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
+from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.networks import MLP, Readout, VectorEncoder
+from headrace.policies.normalization import ObservationNormalizer, ReturnNormalizer
 
+# whose methods the kernels were written after
+CLASSES = (
+    *(ActorCritic, PolicyOutput, MLP, Readout, VectorEncoder, ObservationNormalizer, ReturnNormalizer),
+    *(CategoricalHead, MultiCategoricalHead, GaussianHead),
+    *(Categorical, MultiCategorical, Gaussian, SquashedGaussian),
+)
 _NOTHING = Normalizer(np.empty(0, np.float32), np.empty(0, np.float32), np.float32(np.inf))
 
 
@@ -74,6 +83,9 @@ def encoded(policy: ActorCritic, observation: Any) -> Encoded:
         first = encoder.normalizer
         if first is not None:
             normalizer = Normalizer(first.center.numpy(), first.scale.numpy(), np.float32(first.limit))
+    if rows.dtype != torch.float32 or len(rows) != encoder.size:
+        found = f"{len(rows)} numbers of {rows.dtype}"
+        raise ValueError(f"an observation has {found}, and the policy reads {encoder.size} of torch.float32")
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     features, count = rows.shape

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from headrace.bindings import acting
 from headrace.bindings.actor_critic_layout import encoded
+from headrace.bindings.arguments import fits
 from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
@@ -23,7 +25,6 @@ from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.networks import VectorEncoder
 
-DIGEST = "bb893425e946aaae"  # of headrace.parallel.collector.steps: see headrace.bindings.ppo
 ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
 LINE = 8  # words of a cache line: see headrace.kernels.learning.collect
 
@@ -75,15 +76,18 @@ def serves(collector: InlineCollector, random: Tensor) -> bool:
         return False
     if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
         return False
-    seen = rollout.observation[0]
+    seen, action = rollout.observation[0], flatten(rollout.action)
+    written = (action.view(len(action), -1).t(), rollout.log_prob, rollout.value)
     return (
-        output_columns(rollout) == ["action", "log_prob", "value"]
+        fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws)
+        and all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in written)
+        and output_columns(rollout) == ["action", "log_prob", "value"]
         and kernel_of(ActorCritic.act, policy, seen, None, random[0]) is acting.act
         and kernel_of(ActorCritic.value, policy, seen) is acting.value
     )
 
 
-@register("collector.steps", serves, DIGEST)
+@register("collector.steps", serves, DIGESTS["collector.steps"], (InlineCollector,))
 @torch.no_grad()
 def steps(collector: InlineCollector, random: Tensor) -> None:
     """headrace.parallel.collector.steps, with the same bits as the kernels for acting and stepping."""

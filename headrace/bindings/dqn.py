@@ -16,6 +16,7 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig, Networks
 from headrace.bindings import dqn_manual
 from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
 from headrace.bindings.manual_backward import encode, mean_weights
 from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
 from headrace.bindings.replay_batches import weights as weights_of
@@ -84,14 +85,14 @@ class _Learner:
 _learners: Bound[_Learner] = Bound()
 
 
-def serves(networks: Networks, *call: Batch | Tensor | DQNConfig) -> bool:
+def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> bool:
     """Whether the kernel is the fastest for this policy; where it is not, dqn_manual gives the reason, if any."""
     policy = networks.policy
-    known = dqn_manual.serves(networks, *call) is True and not policy.dueling
+    known = dqn_manual.serves(networks, batches, follow, config) is True and not policy.dueling
     return known and narrow((*policy.hidden, policy.encoder.size))
 
 
-@register("dqn.learn", serves, dqn_manual.DIGEST, dqn_manual.SOURCES)
+@register("dqn.learn", serves, DIGESTS["dqn.learn"], dqn_manual.CLASSES)
 @torch.no_grad()
 def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.dqn.learn, with the same results within rounding."""

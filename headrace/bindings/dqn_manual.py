@@ -12,7 +12,9 @@ from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig, Networks
+from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import in_buffer, verdict
 from headrace.bindings.manual_backward import ACTIVATIONS, BatchedMLP, dense_parameters, encode, mean_weights
 from headrace.core.fused import register
@@ -23,18 +25,7 @@ from headrace.policies.flat_parameters import polyak
 from headrace.policies.networks import MLP, Dense, Readout
 from headrace.policies.q_network import QNetwork
 
-# Of the plain source that this was written after, and what else that calls. Where a test says that they differ: bring
-# this after the source, see that tests/bindings/test_dqn_manual.py passes, and put the new digest here.
-DIGEST = "29ed4c66e79d3be9"
-SOURCES = (
-    (QNetwork, "forward"),
-    (QNetwork, "values"),
-    (QNetwork, "action_value"),
-    (MLP, "forward"),
-    (Readout, "forward"),
-    (Adam, "step"),
-    (Adam, "_adam_step"),
-)
+CLASSES = (QNetwork, MLP, Readout, Adam)  # whose methods this was written after
 BATCHES_AT_ONCE = 8  # minibatches that the target network evaluates in one call: their activations stay in the cache
 
 
@@ -76,7 +67,7 @@ class _Network:
 _networks: Bound[_Network] = Bound()
 
 
-def serves(networks: Networks, *call: Batch | Tensor | DQNConfig) -> bool | str:
+def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> bool | str:
     """Whether the gradients of this policy are written out here; else the reason."""
     policy, _, _, optimizer = networks
     if optimizer.flat.device.type != "cpu":
@@ -90,10 +81,16 @@ def serves(networks: Networks, *call: Batch | Tensor | DQNConfig) -> bool | str:
         return "its backward pass is written for relu and tanh, without layer normalisation"
     if len(policy.hidden) <= policy.dueling:
         return "it has no hidden layer, or (dueling) none that both branches read"
-    return True
+    fitting = batches_fit(batches, torch.int32) and fits(follow, torch.float32, len(batches.reward))
+    return (fitting and _are_choices(policy, batches.action)) or MISFIT
 
 
-@register("dqn.learn", serves, DIGEST, SOURCES)
+def _are_choices(policy: QNetwork, action: Tensor) -> bool:
+    lowest, highest = action.aminmax()
+    return policy.start <= int(lowest) and int(highest) < policy.start + len(policy.out.bias)
+
+
+@register("dqn.learn", serves, DIGESTS["dqn.learn"], CLASSES)
 @torch.no_grad()
 def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.dqn.learn, with the same results within rounding."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
+from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.eligibility import verdict
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
@@ -195,4 +196,7 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
         return "it is written for an actor without layer normalisation"
     if any(type(optimizer) is not Adam or optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
         return "it is written for the Adam of this package in float32"
-    return True
+    batches, random = next(x for x in call if isinstance(x, Batch)), [x for x in call if isinstance(x, Tensor)]
+    draws = policy.num_draws * (len(optimizers) - 1)  # SAC, which has a third, draws for the current actions too
+    fitting = batches_fit(batches, torch.float32, policy.action_size)
+    return (fitting and all(fits(x, torch.float32, *batches.reward.shape, draws) for x in random)) or MISFIT

@@ -12,34 +12,24 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import METRICS, PPOConfig
-from headrace.bindings.actor_critic_layout import Encoded, compiled, encoded
+from headrace.bindings.actor_critic_layout import CLASSES, Encoded, compiled, encoded
+from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import in_buffer, verdict
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.learning.ppo_arguments import DONE, PART, PARTS, STEPS, SUMS, Columns, Loss, PPOArguments
-from headrace.kernels.nn.layout import WORKERS, aligned, rounded
+from headrace.kernels.nn.layout import DISCRETE, WORKERS, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
-from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.examination import last_examined
-from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
-from headrace.policies.networks import MLP, Readout
+from headrace.policies.heads import GaussianHead
 
-# Of the plain source that the kernel was written after, and what else that calls. Where a test says that they differ:
-# bring the kernel after the source, see that tests/bindings/test_ppo_binding.py passes, and put the new digest here.
-_DISTRIBUTIONS = (Categorical, MultiCategorical, Gaussian, SquashedGaussian)
-DIGEST = "f9ef49ce04d3bab5"
-SOURCES = (
-    *((ActorCritic, "forward"), (Policy, "log_prob_entropy_value"), (Adam, "step"), (Adam, "_adam_step")),
-    *((MLP, "forward"), (Readout, "forward")),
-    *((kind, name) for kind in _DISTRIBUTIONS for name in ("log_prob", "entropy")),
-    *((head, "forward") for head in (CategoricalHead, MultiCategoricalHead, GaussianHead)),
-)
 WORTH_HELP = 1e8  # floating-point operations below which waking another thread costs more than it saves
 NO_CHOICE, NO_NUMBER = np.empty(0, np.int32), np.empty(0, np.float32)
 ANNOUNCEMENT = "compiling PPO's learning call (once, about 4 s) ..."
@@ -68,13 +58,13 @@ class _Learner:
         """Sums over each minibatch, float32 [minibatches, SUMS]."""
         number = count(order.shape[1], config.minibatch_size)
         seen = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
-        columns = (rollout.action, rollout.log_prob, rollout.value, rollout.valid)
-        places = (seen[0].ctypes.data, *(column.data_ptr() for column in columns))
-        bound = (*places, len(seen[0]), seen[1], *rollout.reward.shape, *order.shape, number)
+        memory, stride, (center, scale, limit) = seen
+        places = (x.ctypes.data for x in (memory, center, scale))
+        bound = (*places, float(limit), len(memory), stride, *rollout.reward.shape, *order.shape, number)
         if self.bound != bound:
-            self._bind(policy, seen, rollout, order, config)
+            self._bind(policy, seen, rollout.reward.numel(), order, config)
             self.bound = bound
-        self._take(targets.advantage.contiguous(), targets.returns.contiguous(), config)
+        self._take(rollout, targets, config)
         self.order.copy_(order)
         self.batch[:] = 0
         self.call.put(self.loss_place, self._loss(policy, config))
@@ -83,9 +73,9 @@ class _Learner:
         optimizer.steps += int(self.batch[STEPS])
         return self.sums[: self.batch[DONE]]
 
-    def _bind(self, policy: ActorCritic, seen: Encoded, rollout: Rollout, order: Tensor, config: PPOConfig) -> None:
+    def _bind(self, policy: ActorCritic, seen: Encoded, rows: int, order: Tensor, config: PPOConfig) -> None:
         """Make buffers for the columns and minibatches of a rollout, and the calls that work on them."""
-        tables, steps, rows = self.tables, rollout.num_steps, rollout.reward.numel()
+        tables = self.tables
         rest = torch.zeros(len(Columns._fields) - 3, rows)
         observation, stride, normalizer = seen
         action = np.zeros((len(tables.start), rows), np.float32)
@@ -103,26 +93,24 @@ class _Learner:
         self.call = Call(entry("learning.ppo", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss_place, self.settings_place = self.call.slot(2, PPOArguments._fields.index("loss")), self.call.slot(4)
 
-        taken = flatten(rollout.action).view(rows, -1).t().reshape(-1).numpy()
-        chosen = (taken, NO_NUMBER) if taken.dtype == np.int32 else (NO_CHOICE, taken)
-        collected = (rollout.log_prob, rollout.value[:steps], rollout.valid[:steps])
-        raw = (
-            (*chosen, np.uint64(rows)),
-            tables.start[:, 0].numpy(),
-            *(column.flatten().numpy() for column in collected),
-            *(np.zeros(rows, np.float32), np.zeros(rows, np.float32), 0, columns),
-        )
-        self.taking = Call(
-            entry("learning.ppo_rows", "take", raw, "compiling PPO's columns (once, about 1 s) ..."), raw
-        )
-        self.given_places = self.taking.slot(5), self.taking.slot(6), self.taking.slot(7)
+        discrete = int(tables.head.kind) == DISCRETE
+        taken = np.zeros(action.size, np.int32 if discrete else np.float32)
+        chosen = (taken, NO_NUMBER) if discrete else (NO_CHOICE, taken)
+        kinds = (np.float32, np.float32, np.bool_, np.float32, np.float32)
+        collected = (np.zeros(rows, kind) for kind in kinds)  # each call points to a rollout's own
+        raw: tuple[Argument, ...] = ((*chosen, np.uint64(rows)), tables.start[:, 0].numpy(), *collected, 0, columns)
+        announcement = "compiling PPO's columns (once, about 1 s) ..."
+        self.taking = Call(entry("learning.ppo_rows", "take", raw, announcement), raw)
+        self.given_places = [self.taking.slot(0, 0 if discrete else 1), *(self.taking.slot(n) for n in range(2, 7))]
 
-    def _take(self, advantage: Tensor, returns: Tensor, config: PPOConfig) -> None:
-        """Copy the rollout's columns, and these two, to where the call reads them."""
-        first, second, normalize = self.given_places
-        self.taking.point(first, advantage.data_ptr())
-        self.taking.point(second, returns.data_ptr())
-        self.taking.put(normalize, int(config.normalize_advantage))
+    def _take(self, rollout: Rollout, targets: Targets, config: PPOConfig) -> None:
+        """Copy the columns of a rollout and its targets to where the call reads them."""
+        action = flatten(rollout.action).reshape(rollout.reward.numel(), -1).t()
+        given = (action, rollout.log_prob, rollout.value[: rollout.num_steps], targets.valid, *targets[:2])
+        columns = [column.contiguous() for column in given]
+        for slot, column in zip(self.given_places, columns, strict=True):
+            self.taking.point(slot, column.data_ptr())
+        self.taking.put(self.taking.slot(7), int(config.normalize_advantage))
         self.taking()
 
     def _threads(self, samples: int, size: int) -> int:
@@ -146,22 +134,41 @@ class _Learner:
 _learners: Bound[_Learner] = Bound()
 
 
-def serves(policy: Policy, optimizer: Adam, rollout: Rollout, *call: Targets | Tensor | PPOConfig) -> bool | str:
+def _fit(policy: ActorCritic, rollout: Rollout, targets: Targets, order: Tensor) -> bool:
+    """Whether the columns of a rollout are what the kernel reads, and the order has rows of it alone."""
+    shape, rows = rollout.reward.shape, rollout.reward.numel()
+    number, kind = (1, torch.float32) if isinstance(policy.head, GaussianHead) else (0, torch.int32)
+    floats = (rollout.log_prob, rollout.value[: rollout.num_steps], targets.advantage, targets.returns)
+    components = policy.head.num_parameters if number else len(getattr(policy.head, "sizes", (0,)))
+    fitting = all(fits(x, torch.float32, *shape) for x in floats) and fits(targets.valid, torch.bool, *shape)
+    action = rollout.action.dtype == kind and rollout.action.numel() == rows * components
+    ordered = order.dim() == 2 and fits(order, torch.int64, len(order), rows) and order.numel() > 0
+    if not (fitting and action and ordered):
+        return False
+    lowest, highest = order.aminmax()
+    return int(lowest) >= 0 and int(highest) < rows
+
+
+def serves(
+    policy: Policy, optimizer: Adam, rollout: Rollout, targets: Targets, order: Tensor, config: PPOConfig
+) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
     if rollout.device.type != "cpu":
         return False
     if type(optimizer) is not Adam:
         return f"{type(optimizer).__name__} is not the Adam it was written for"
-    return verdict(policy).learning or in_buffer(policy, optimizer) or True
+    if reason := verdict(policy).learning or in_buffer(policy, optimizer):
+        return reason
+    return _fit(policy, rollout, targets, order) or MISFIT  # type: ignore[arg-type]
 
 
-@register("ppo.learn", serves, DIGEST, SOURCES)
+@register("ppo.learn", serves, DIGESTS["ppo.learn"], (*CLASSES, Adam))
 @torch.no_grad()
 def learn(
     policy: ActorCritic, optimizer: Adam, rollout: Rollout, targets: Targets, permutation: Tensor, config: PPOConfig
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
-    depends_on = (last_examined(policy), optimizer.flat)
+    depends_on = (last_examined(policy), optimizer.flat, optimizer.mean, optimizer.square)
     learner = _learners.get(lambda: _Learner(policy, optimizer), policy, *depends_on)
     sums = learner.learn(policy, optimizer, rollout, targets, permutation, config)
     return _metrics(sums, count(permutation.shape[1], config.minibatch_size), config)

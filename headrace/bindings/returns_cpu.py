@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.bindings.arguments import gae_columns_fit
+from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import register
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Native
@@ -16,16 +18,11 @@ from headrace.kernels.runtime.native import Native
 ANNOUNCEMENT = "compiling the advantage (once, about 1 s) ..."
 
 
-def _serves(reward: Tensor, value: Tensor, next_value: Tensor, *rest: Any, **named: Any) -> bool:
-    columns = (reward, value, next_value)
-    return (
-        reward.dim() == 2
-        and all(x.device.type == "cpu" and x.dtype == torch.float32 and x.shape == reward.shape for x in columns)
-        and not any(x.requires_grad for x in columns)
-    )
+def _serves(*call: Any) -> bool:
+    return gae_columns_fit("cpu", call[:5], call[5:])
 
 
-@register("returns.gae", _serves)
+@register("returns.gae", _serves, DIGESTS["returns.gae"])
 def gae(
     reward: Tensor, value: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, mix: float
 ) -> Tensor:
@@ -38,10 +35,10 @@ def gae(
 
 
 def _explains(prediction: Tensor, target: Tensor, valid: Tensor) -> bool:
-    return valid.dim() == 2 and _serves(prediction, target, target) and valid.shape == target.shape
+    return gae_columns_fit("cpu", (prediction, target, target, valid), ())
 
 
-@register("returns.explained_variance", _explains)
+@register("returns.explained_variance", _explains, DIGESTS["returns.explained_variance"])
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """headrace.core.returns.explained_variance of float32 columns on the CPU, within rounding."""
     share = torch.empty(1)

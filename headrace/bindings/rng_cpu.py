@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.bindings.arguments import draws_fit, whole
+from headrace.bindings.digests import DIGESTS
 from headrace.core.device import Device
 from headrace.core.fused import register
 from headrace.core.rng import word
@@ -48,10 +50,11 @@ def to_uniform(word):
 def _serves(
     seed: int, purpose: int, first: int | Tensor, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> bool:
-    return steps > 0 and draws > 0 and not isinstance(first, Tensor) and torch.device(device).type == "cpu"
+    on_cpu = torch.device(device).type == "cpu" and draws_fit(seed, purpose, steps, envs, draws, first_env)
+    return on_cpu and not isinstance(first, Tensor) and whole(first) and 0 <= first < 1 << 63
 
 
-@register("rng.uniform", _serves)
+@register("rng.uniform", _serves, DIGESTS["rng.uniform"])
 def uniform(
     seed: int, purpose: int, first: int, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> Tensor:

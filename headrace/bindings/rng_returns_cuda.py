@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.bindings.arguments import draws_fit, gae_columns_fit, whole
+from headrace.bindings.digests import DIGESTS
 from headrace.core.device import Device
 from headrace.core.fused import register
 from headrace.kernels.targets.cuda import random_and_gae
@@ -18,12 +20,16 @@ from headrace.kernels.targets.cuda import random_and_gae
 def _draws(
     seed: int, purpose: int, first: int | Tensor, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> bool:
-    return torch.device(device).type == "cuda" and steps * envs * draws > 0
+    if torch.device(device).type != "cuda" or not draws_fit(seed, purpose, steps, envs, draws, first_env):
+        return False
+    if isinstance(first, Tensor):  # in a CUDA graph
+        return first.dtype == torch.int64 and first.numel() == 1 and first.device.type == "cuda"
+    return whole(first) and 0 <= first < 1 << 63
 
 
-def _columns(reward: Tensor, *rest: Any) -> bool:
-    return reward.device.type == "cuda" and reward.dtype == torch.float32
+def _columns(*call: Any) -> bool:
+    return gae_columns_fit("cuda", call[:5], call[5:])
 
 
-register("rng.uniform", _draws)(random_and_gae.uniform)
-register("returns.gae", _columns)(random_and_gae.gae)
+register("rng.uniform", _draws, DIGESTS["rng.uniform"])(random_and_gae.uniform)
+register("returns.gae", _columns, DIGESTS["returns.gae"])(random_and_gae.gae)

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.bindings.arguments import MISFIT, fits, whole
+from headrace.bindings.digests import DIGESTS
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.kernels.nn.layout import WIDTH, WORKERS
@@ -18,9 +20,6 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.examination import examine
 from headrace.policies.rnn import GATES, RNNCell
 
-# Of the plain source that the kernel was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "76855f5fb0083780"
-SOURCES = ((RNNCell, "_step"), (RNNCell, "_stacked"))
 ANNOUNCEMENT = "compiling recurrent networks (once, about 4 s) ..."
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
 _work_queues = {"forward": WorkQueue(), "backward": WorkQueue()}
@@ -96,12 +95,16 @@ def serves(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_
         return f"it is written for RNNCell, not for {type(rnn).__name__}"
     if altered := examine(rnn).altered:
         return altered
+    copies, steps, envs, width = projected.shape
+    sizes = (copies == rnn.copies, width == GATES[rnn.kind] * rnn.size, valid.shape == (steps, envs), steps, envs)
+    if not all(sizes) or not fits(memory, torch.float32, envs, copies * rnn.width) or not whole(burn_in):
+        return MISFIT
     if rnn.size % int(WIDTH):
         return f"rnn_size {rnn.size} is not a multiple of {WIDTH}"
     return True
 
 
-@register("rnn.recur", serves, DIGEST, SOURCES)
+@register("rnn.recur", serves, DIGESTS["rnn.recur"], (RNNCell,))
 def recur(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_in: int) -> Tensor:
     """headrace.policies.rnn.RNNCell.recur, with the same outputs and gradients within rounding."""
     weights = (rnn.weight_hidden, rnn.bias_hidden)

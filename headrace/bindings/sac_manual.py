@@ -12,8 +12,9 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
 from headrace.bindings.manual_backward import Inputs, actor_mlp, critic_mlp, inputs, serves
-from headrace.core.fused import Methods, register
+from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.policies import squashed_gaussian
 from headrace.policies.actor_q import ActorQ
@@ -21,14 +22,9 @@ from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
 from headrace.policies.examination import last_examined
 from headrace.policies.flat_parameters import polyak
+from headrace.policies.networks import MLP, Readout
 
-# Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-DIGEST = "718ac22114809805"
-SOURCES: Methods = (
-    *((ActorQ, name) for name in ("sample", "_normal", "actor_output", "normalize_action")),
-    *((squashed_gaussian, name) for name in ("sample", "split")),
-    *((Critics, "forward"), (Adam, "step"), (Adam, "_adam_step")),
-)
+CLASSES = (ActorQ, Critics, MLP, Readout, Adam)  # whose methods this was written after
 
 
 class _Learner:
@@ -99,7 +95,7 @@ def target_entropy(policy: ActorQ, config: SACConfig) -> float:
     return float(-policy.action_size if config.target_entropy is None else config.target_entropy)
 
 
-@register("sac.learn", serves, DIGEST, SOURCES)
+@register("sac.learn", serves, DIGESTS["sac.learn"], CLASSES)
 @torch.no_grad()
 def learn(
     networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig

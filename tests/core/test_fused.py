@@ -1,20 +1,30 @@
 """The registry: kernels stand in where they serve, and step back once the plain source is another."""
 
+import functools
+import linecache
 import sys
 import types
 
 import pytest
+import torch
 
-from headrace.core.fused import fused, plain_only, register, source_digest
+from headrace.core.fused import fused, plain_only, reached, register
 
 SOURCE = '''
 from headrace.core.fused import fused
 
 WEIGHT = 2
 
+class Thing:
+    def speed(self):
+        return 1
+
+    def unused(self):
+        return 1
+
 def helper(x):
     """Twice x."""
-    return WEIGHT * x  # here
+    return WEIGHT * x if x is not None else x.speed()  # here
 
 @fused("{name}", "json")
 def double(x):
@@ -77,7 +87,7 @@ def test_a_reason_is_said_once(module, capsys):
 
 def test_a_patched_helper_sends_the_kernel_away(module, capsys, monkeypatch):
     name = module.__name__.removesuffix("_module")
-    register(name, lambda x: True, source_digest(module.double))(lambda x: "kernel")
+    register(name, lambda x: True, reached(module.double).digest)(lambda x: "kernel")
     assert module.double(3) == "kernel"
     with monkeypatch.context() as patch:
         patch.setattr(module, "helper", lambda x: 5 * x)
@@ -88,29 +98,43 @@ def test_a_patched_helper_sends_the_kernel_away(module, capsys, monkeypatch):
 
 
 def test_an_edited_source_has_another_digest_and_its_comments_do_not_count(tmp_path):
-    digests = [
-        source_digest(load(tmp_path, f"edited{i}", source.replace("{name}", "edited")).double)
-        for i, source in enumerate(
-            (
-                SOURCE,
-                SOURCE.replace("# here", "# there").replace("Twice x", "Two x"),
-                SOURCE.replace("WEIGHT * x", "WEIGHT * x + 1"),
-            )
-        )
-    ]
-    assert digests[0] == digests[1] != digests[2]
+    edits = (("", ""), ("# here", "# there"), ("Twice x", "Two x"), ("WEIGHT * x", "WEIGHT * x + 1"), ("= 2", "= 3"))
+    digests = []
+    for old, new in edits:
+        digests.append(reached(load(tmp_path, "edited", SOURCE.replace(old, new)).double).digest)
+        linecache.clearcache()
+    assert digests[0] == digests[1] == digests[2]
+    assert len(set(digests)) == 3
 
 
-def test_methods_count_where_they_are_named(module, monkeypatch):
-    class Thing:
-        def speed(self):
-            return 1
+def test_methods_count_where_something_names_them(module, monkeypatch):
+    before = reached(module.double, (module.Thing,)).digest
+    assert before != reached(module.double).digest
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Thing, "unused", lambda self: 2)
+        assert reached(module.double, (module.Thing,)).digest == before
+        patch.setattr(module.Thing, "speed", lambda self: 2)
+        assert reached(module.double, (module.Thing,)).digest != before
+    assert reached(module.double, (module.Thing,)).digest == before
 
-    watched = ((Thing, "speed"),)
-    before = source_digest(module.double, watched)
-    assert before != source_digest(module.double)
-    monkeypatch.setattr(Thing, "speed", lambda self: 2)
-    assert source_digest(module.double, watched) != before
+
+def test_a_wrapper_counts_even_if_it_says_that_it_is_what_it_wraps(module, monkeypatch):
+    original, before = module.helper, reached(module.double).digest
+    monkeypatch.setattr(module, "helper", functools.wraps(original)(lambda x: original(x) + 1))
+    assert reached(module.double).digest != before
+    monkeypatch.setattr(module, "helper", functools.partial(original))
+    assert reached(module.double).digest != before
+    monkeypatch.setattr(module, "helper", torch.no_grad()(original))
+    assert reached(module.double).digest == before
+
+
+def test_kernels_take_keywords_in_their_places(module):
+    name = module.__name__.removesuffix("_module")
+    register(name, lambda x: x > 0)(lambda number: f"kernel {number}")
+    assert module.double(x=3) == "kernel 3"
+    assert module.double(x=-3) == -6
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        module.double(y=3)
 
 
 def test_decorated_functions_keep_their_names():

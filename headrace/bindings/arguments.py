@@ -1,0 +1,60 @@
+"""Whether tensors are what a kernel reads. Kernels trust dtypes, shapes and devices: others would be read as garbage,
+or beyond their end. Where something does not fit the plain function runs, which converts it or says what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.core.device import Device
+from headrace.core.rng import MASK
+from headrace.data.replay import Batch
+
+MISFIT = "its arguments are not of the dtypes and shapes that it was written for"
+
+
+def fits(x: Tensor, dtype: torch.dtype, *shape: int, device: Device = "cpu") -> bool:
+    """Whether x is a tensor of this dtype, shape and device; "cuda" stands for any GPU."""
+    if not isinstance(x, Tensor) or x.dtype != dtype or x.shape != shape or x.layout != torch.strided:
+        return False
+    return x.device == device or x.device.type == device
+
+
+def whole(*numbers: int | Tensor | Device) -> bool:
+    """Whether all of these are whole numbers."""
+    return all(isinstance(x, int | np.integer) for x in numbers)
+
+
+def gae_columns_fit(
+    device: str,
+    columns: tuple[Tensor, ...],
+    numbers: tuple[float, ...],
+) -> bool:
+    """Whether reward, value, next_value, terminated, truncated and the numbers are what a kernel of gae() reads."""
+    reward, *_ = columns
+    if not isinstance(reward, Tensor) or reward.dim() != 2 or reward.device.type != device or not reward.numel():
+        return False
+    shape, on = reward.shape, reward.device
+    floats = all(fits(x, torch.float32, *shape, device=on) and not x.requires_grad for x in columns[:3])
+    flags = all(fits(x, torch.bool, *shape, device=on) for x in columns[3:])
+    return floats and flags and all(isinstance(x, int | float) for x in numbers)
+
+
+def draws_fit(seed: int, purpose: int, steps: int, envs: int, draws: int, first_env: int) -> bool:
+    """Whether a kernel can number these draws: it counts environments in 32 bits."""
+    if not whole(seed, purpose, steps, envs, draws, first_env):
+        return False
+    return min(steps, envs, draws) > 0 and 0 <= purpose <= MASK and 0 <= first_env <= MASK + 1 - envs
+
+
+def batches_fit(batches: Batch, action: torch.dtype, *action_shape: int) -> bool:
+    """Whether the columns of G batches [G, B] are float32, and their actions of this dtype and shape [G, B, ...]."""
+    shape = batches.reward.shape
+    columns = (batches.reward, batches.discount, batches.weight)
+    return (
+        len(shape) == 2
+        and min(shape) > 0
+        and all(fits(x, torch.float32, *shape) for x in columns)
+        and fits(batches.action, action, *shape, *action_shape)
+    )

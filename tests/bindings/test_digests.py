@@ -1,0 +1,104 @@
+"""Every function and constant that a plain function reaches counts: edited, the kernel steps back and says so."""
+
+import pydoc
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # where this is run as a program
+from helpers.fused_calls import call
+
+from headrace.bindings import digests
+from headrace.core import closure, fused
+
+APART = ("core/fused.py", "core/closure.py", "core/timer.py", "headrace/kernels/")  # of no plain function
+NAMES = tuple(digests.DIGESTS)
+
+
+def reached(name):
+    function, arguments = call(name)
+    with torch.no_grad():
+        fused.kernel_of(function, *arguments)  # imports the binding
+    return function.plain, fused._kernels[name], fused.reached(function.plain, fused._kernels[name][0].classes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kernels_know_the_source_that_they_were_written_after(name):
+    _, kernels, found = reached(name)
+    assert {kernel.digest for kernel in kernels} == {found.digest}, digests.__doc__
+
+
+def executed(name, plain):
+    """Code of the package that a call runs."""
+    function, arguments = call(name)
+    codes = set()
+
+    def note(frame, event, _):
+        file = frame.f_code.co_filename
+        if event == "call" and "/headrace/" in file and not any(part in file for part in APART):
+            codes.add(frame.f_code)
+
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(name.endswith(("learn", "recur")))
+    sys.setprofile(note)
+    try:
+        (function.plain if plain else function)(*arguments)
+    finally:
+        sys.setprofile(None)
+        torch.set_grad_enabled(before)
+    return codes
+
+
+def codes_of(function):
+    found = [function.__code__]
+    for code in found:
+        found += [constant for constant in code.co_consts if hasattr(constant, "co_code")]
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_that_the_plain_function_runs_and_the_kernel_does_not_is_reached(name):
+    functions = []
+    for part in (name, *(("actor_critic.act", "actor_critic.value") if name == "collector.steps" else ())):
+        plain, _, found = reached(part)
+        functions += [plain, *(layer for value in found.values for layer in closure._layers(value))]
+    known = {code for function in functions for code in codes_of(function)}
+    executed(name, plain=False)  # what is imported or compiled at first
+    with fused.plain_only():
+        of_plain = executed(name, plain=True)
+    missing = of_plain - executed(name, plain=False) - known
+    assert not sorted(f"{Path(code.co_filename).name}: {code.co_qualname}" for code in missing)
+
+
+def other(value):
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, tuple) and type(value) is tuple:
+        return (*value, "more")
+    return (lambda *_: None) if list(closure._layers(value)) else type("Other", (), {})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_steps_back_for_each_edit_and_says_so(name, monkeypatch, capsys):
+    plain, (kernel, *_), found = reached(name)
+    for owner, space, key, value in zip(*found[1:], strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(fused, "_said", set())
+            if isinstance(space, dict):
+                patch.setitem(space, key, other(value))
+            else:
+                patch.setattr(pydoc.locate(owner), key, other(value))
+            assert not fused._serves(name, plain, kernel, True), key
+            assert f"{name} not fused: the plain function is not the one" in capsys.readouterr().err, key
+    assert fused._serves(name, plain, kernel, True)
+
+
+if __name__ == "__main__":
+    path = Path(digests.__file__)
+    text = path.read_text()
+    for name in NAMES:
+        text = re.sub(rf'("{name}"): "\w*"', rf'\1: "{reached(name)[2].digest}"', text)
+    path.write_text(text)

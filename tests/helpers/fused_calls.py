@@ -1,0 +1,92 @@
+"""A small call of every fused function, which its kernel serves."""
+
+import torch
+
+from headrace import envs
+from headrace.algorithms import ddpg, dqn, ppo, sac, td3
+from headrace.algorithms.on_policy import Targets
+from headrace.core.returns import explained_variance, gae
+from headrace.core.rng import uniform
+from headrace.data.replay import Batch
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
+from headrace.parallel.collector import InlineCollector, steps
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.rnn import RNNCell
+
+STEPS, ENVS, ROWS = 6, 8, 24
+OBSERVATIONS, CHOICES, BOX = Box(-3, 3, (5,)), Discrete(3, start=1), Box(-2, 2, (2,))
+HIDDEN = {"hidden": (16, 16)}
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def flags(*shape):
+    return normal(*shape) > 1
+
+
+def on_policy(space=BOX, **settings):
+    """PPO, and the arguments of its learning call on a made-up rollout."""
+    config = ppo.PPOConfig(num_steps=STEPS, epochs=2, minibatch_size=16, **HIDDEN, **settings)
+    algorithm = ppo.PPO.build(config, OBSERVATIONS, space, 0, "cpu")
+    columns = env_columns(OBSERVATIONS) | {"action": action_column(space)} | algorithm.columns()
+    rollout = Rollout(STEPS, ENVS, columns)
+    rollout.observation.copy_(normal(*rollout.observation.shape))
+    action = normal(*rollout.action.shape)
+    rollout.action.copy_(action if space is BOX else (action > 0).int() + int(space.start))
+    rollout.valid.fill_(True)
+    rollout.log_prob.copy_(-1 + 0.1 * normal(STEPS, ENVS))
+    targets = Targets(normal(STEPS, ENVS), normal(STEPS, ENVS) * 2, rollout.valid[:-1])
+    order = torch.arange(STEPS * ENVS).repeat(2, 1)
+    return [algorithm.policy, algorithm.optimizer, rollout, targets, order, config]
+
+
+def off_policy(module, name, space, *settings):
+    kind, config = getattr(module, name), getattr(module, f"{name}Config")(**HIDDEN)
+    algorithm = kind.build(config, OBSERVATIONS, space, 0, "cpu")
+    shape = (STEPS, ROWS)
+    action = (normal(*shape) > 0).int() + 1 if space is CHOICES else normal(*shape, 2)
+    columns = (normal(*shape), torch.full(shape, 0.9), normal(*shape, 5), torch.ones(shape))
+    batches = Batch(normal(*shape, 5), action, *columns, torch.zeros(shape, dtype=torch.int64))
+    return algorithm, batches
+
+
+def call(name):
+    """The fused function of this name, and the arguments of a call."""
+    if name == "rng.uniform":
+        return uniform, [1, 2, 0, 4, ENVS, 6, "cpu"]
+    if name.startswith("returns."):
+        columns = [normal(STEPS, ENVS) * k for k in (1, 2, 3)]
+        if name == "returns.gae":
+            return gae, [*columns, flags(STEPS, ENVS), flags(STEPS, ENVS), 0.99, 0.95]
+        return explained_variance, [*columns[:2], ~flags(STEPS, ENVS)]
+    if name == "rnn.recur":
+        cell = RNNCell("gru", 1, 3, 16, torch.Generator().manual_seed(0))
+        return RNNCell.recur, [cell, normal(1, STEPS, ENVS, 48), normal(ENVS, 16), ~flags(STEPS, ENVS), 0]
+    if name == "ppo.learn":
+        return ppo.learn, on_policy()
+    if name.startswith("actor_critic."):
+        policy, observation = on_policy()[0], normal(ENVS, 5)
+        if name == "actor_critic.value":
+            return ActorCritic.value, [policy, observation, None]
+        return ActorCritic.act, [policy, observation, None, torch.rand(ENVS, policy.num_draws)]
+    if name == "collector.steps":
+        env = envs.make("Pendulum-v1", ENVS, backend="cpu", threads=1)
+        config = ppo.PPOConfig(num_steps=STEPS, **HIDDEN)
+        algorithm = ppo.PPO.build(config, env.observation_space, env.action_space, 0, "cpu")
+        source = InlineCollector(env, algorithm.policy, STEPS, algorithm.columns(), seed=0)
+        return steps, [source, torch.rand(STEPS, ENVS, algorithm.policy.num_draws)]
+    if name == "dqn.learn":
+        algorithm, batches = off_policy(dqn, "DQN", CHOICES)
+        return dqn.learn, [algorithm.networks, batches, torch.zeros(STEPS), algorithm.config]
+    if name == "ddpg.learn":
+        algorithm, batches = off_policy(ddpg, "DDPG", BOX)
+        return ddpg.learn, [algorithm.networks, batches, algorithm.config]
+    module = {"sac.learn": sac, "td3.learn": td3}[name]
+    algorithm, batches = off_policy(module, module.__name__.rpartition(".")[2].upper(), BOX)
+    random = torch.rand(STEPS, ROWS, algorithm.num_draws())
+    if name == "td3.learn":
+        return td3.learn, [algorithm.networks, batches, random, 0, algorithm.config]
+    return sac.learn, [algorithm.networks, algorithm.temperature, batches, random, algorithm.config]
