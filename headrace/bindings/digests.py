@@ -13,7 +13,7 @@ DIGESTS = {
     "ppo.learn": "0a2dc8e087c1b8ad",
     "returns.explained_variance": "433d6b7593f2a7ae",
     "returns.gae": "a2cce58b03d988ca",
-    "rng.uniform": "143ebf3a9760d1df",
+    "rng.uniform": "79571c5890a5e436",
     "rnn.recur": "b800c1f2a33c0d93",
     "sac.learn": "983870c9e6e83375",
     "td3.learn": "0dd0ee05c34feacf",
