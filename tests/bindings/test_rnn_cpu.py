@@ -9,7 +9,7 @@ from headrace.bindings import rnn_cpu
 from headrace.core import fused
 from headrace.core.fused import kernel_of, plain_only
 from headrace.kernels.runtime.thread_pool import WorkQueue
-from headrace.policies.rnn import RNNCell
+from headrace.policies.rnn import GATES, RNNCell
 
 
 def made(kind: str, size: int = 32, envs: int = 3, copies: int = 2, steps: int = 7):
@@ -35,7 +35,8 @@ def learned(core, features, memory, valid, burn_in):
 @pytest.mark.parametrize(("size", "envs", "burn_in"), [(32, 3, 0), (16, 1, 3), (48, 50, 2)])
 def test_outputs_and_gradients_are_those_of_autograd(kind, size, envs, burn_in):
     given = made(kind, size, envs)
-    assert kernel_of(RNNCell.recur, given[0], torch.empty(2, 7, envs, 1), given[2], given[3], burn_in) is rnn_cpu.recur
+    projected = torch.empty(2, 7, envs, GATES[kind] * size)
+    assert kernel_of(RNNCell.recur, given[0], projected, given[2], given[3], burn_in) is rnn_cpu.recur
     outputs, gradients = learned(*given, burn_in)
     with plain_only():
         expected, slopes = learned(*given, burn_in)
