@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import EnumMeta
 from operator import getitem, is_
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from headrace.core.source_text import source_text, without_comments
 
-Space: TypeAlias = Mapping[str, Any]  # of a module or class: name -> value
+Space: TypeAlias = Mapping[str, object]  # of a module or class: name -> value
 WRAPPERS = ("headrace.core.fused", "torch")  # whose decorators leave a function what it is
 
 
@@ -27,7 +27,7 @@ class Reach(NamedTuple):
     owners: list[str]
     spaces: list[Space]
     names: list[str]
-    values: list[Any]
+    values: list[object]
 
     def is_current(self) -> bool:
         """Whether each name still is what it was."""
@@ -37,7 +37,7 @@ class Reach(NamedTuple):
             return False
 
 
-def reach(plain: Callable[..., Any], classes: tuple[type, ...] = ()) -> Reach:
+def reach(plain: Callable[..., object], classes: tuple[type, ...] = ()) -> Reach:
     """What `plain` reaches. classes: those of its arguments and of what they hold; their forward() is always reached.
 
     Comments, docstrings and blank lines do not count for the digest.
@@ -49,9 +49,9 @@ def reach(plain: Callable[..., Any], classes: tuple[type, ...] = ()) -> Reach:
 
 
 class _Walk:
-    def __init__(self, plain: Callable[..., Any], classes: tuple[type, ...]) -> None:
+    def __init__(self, plain: Callable[..., object], classes: tuple[type, ...]) -> None:
         self.texts: set[str] = set()
-        self.found: dict[tuple[str, str], tuple[str, Space, str, Any]] = {}
+        self.found: dict[tuple[str, str], tuple[str, Space, str, object]] = {}
         self.package = ""
         functions = list(_layers(plain))
         self.package = _home(functions[-1]).partition(".")[0]
@@ -73,7 +73,7 @@ class _Walk:
         self.found[owner, name] = (owner, space, name, value)
         self._describe(f"{owner}.{name}", value)
 
-    def _describe(self, label: str, value: Any) -> None:
+    def _describe(self, label: str, value: object) -> None:
         """Add the text of a value, and what it reaches."""
         layers = list(_layers(value))
         if layers:
@@ -105,7 +105,7 @@ class _Walk:
                     self._add(value.__name__, vars(value), attribute)
 
 
-def _layers(value: Any) -> Iterator[FunctionType]:
+def _layers(value: object) -> Iterator[FunctionType]:
     """The functions of a function, method or property that is decorated; without the registry's and torch's."""
     while value is not None:
         value = getattr(value, "fget", None) or getattr(value, "__func__", value)
@@ -126,7 +126,7 @@ def _names(code: CodeType) -> set[str]:
     return {name for name in code.co_names if not name.startswith("__")}.union(*inner)
 
 
-def _constant(value: Any) -> str:
+def _constant(value: object) -> str:
     """A constant as text; of other values their names, or their types', which do not depend on the process."""
     if isinstance(value, EnumMeta):
         return repr({member.name: member.value for member in value})  # type: ignore[var-annotated]
