@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -72,6 +72,8 @@ def evaluate(
     agent_info: Any = None,
     reference: bool = True,
     watch: Watch | None = None,
+    on_error: Literal["raise", "restart"] = "raise",
+    step_timeout: float = 60.0,
 ) -> Evaluation:
     """Returns of `episodes` episodes, each in its own copy of the environment.
 
@@ -86,6 +88,7 @@ def evaluate(
     most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
     27,000 where that is longer. reference: whether ports are Gymnasium's, or else compiled.
     watch: called every few steps with the numbers of episodes that have ended and of steps.
+    on_error, step_timeout: see make(). With "restart", an episode that an error ends is replaced by another one.
     Raises Stopped where watch returns true; TypeError for an Env that cannot be made again; ValueError for workers of
     compiled environments, or a missing agent_info.
     """
@@ -96,6 +99,8 @@ def evaluate(
     options: Json = {
         "device": next(policy.parameters()).device,
         "group_by": policy.groups if isinstance(policy, GroupedPolicy) else "spaces",
+        "on_error": on_error,
+        "step_timeout": step_timeout,
         **remade,
         **({"frame_stack": frame_stack} if frame_stack != 1 else {}),
         **({"time_limit": time_limit} if time_limit is not None else {}),

@@ -53,7 +53,14 @@ class Recorder:
         self._result = trainer.result()
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
         info = trainer.plan.agent_info
-        self._eval_kwargs = {**trainer.config.eval_env_kwargs(), **({} if info is None else {"agent_info": info})}
+        config = trainer.config
+        self._eval_kwargs = {
+            **config.eval_env_kwargs(),
+            "on_error": config.on_error,
+            "step_timeout": config.step_timeout,
+        }
+        if info is not None:
+            self._eval_kwargs["agent_info"] = info
         settings = trainer.settings()
         describe(folder, to_toml(**settings))
         if trainer.resources:

@@ -23,6 +23,9 @@ from headrace.data.rollout import Rollout
 from headrace.envs.gym.inline import TRIES, InlineEnv
 from headrace.envs.workers.env import WorkerEnv
 from headrace.envs.workers.process import WorkerError, Workers
+from headrace.evaluation.evaluator import evaluate
+from headrace.policies.actor_critic import ActorCritic
+from headrace.runs.recorder import Recorder
 from headrace.training.trainer import Trainer
 
 SETTINGS = {"num_envs": 4, "num_steps": 8, "minibatch_size": 16, "epochs": 1, "hidden": (4,)}
@@ -206,6 +209,29 @@ def test_a_training_goes_on_and_its_rows_count_what_happened(fault, restarts, tm
     trainer.close()
     assert rows[-1]["restarts"] == restarts and all(np.isfinite(row["policy_gradient_loss"]) for row in rows)
     assert rows[-1]["episodes"] > 10
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_an_evaluation_goes_on_and_counts_whole_episodes_alone(workers, tmp_path):
+    policy = ActorCritic(Counter.observation_space, Counter.action_space, hidden=(4,))
+    for fault in ("step", "reset") if workers is None else ("kill",):
+        faulty = functools.partial(Counter, fault, once=str(tmp_path / fault))
+        result = evaluate(policy, faulty, 4, workers=workers, on_error="restart")
+        assert (tmp_path / fault).exists() and result.lengths == (5,) * 4 and result.returns == (5.0,) * 4
+    with pytest.raises(ZeroDivisionError):
+        evaluate(policy, functools.partial(Counter, "step"), 4)
+
+
+def test_evaluations_of_a_training_follow_its_setting(tmp_path):
+    faulty = functools.partial(Counter, "step", at=2, once=str(tmp_path / "happened"))
+    (tmp_path / "happened").touch()
+    trainer = Trainer("ppo", faulty, on_error="restart", eval_freq=1, eval_episodes=2, **SETTINGS, progress="none")
+    (tmp_path / "run").mkdir()
+    with Recorder(trainer, tmp_path / "run") as recorder:
+        result = trainer.iterate()
+        (tmp_path / "happened").unlink()  # the next environment to step fails
+        recorder.record(result)
+    assert (tmp_path / "happened").exists()
 
 
 def test_a_training_that_sees_no_number_ends_and_says_so():
