@@ -56,6 +56,8 @@ def attempt(folder: Path, flags: str, act: Callable[[int, int], None]) -> str:
     words = f"{shlex.quote(sys.executable)} -m headrace {TRAIN} {flags} --log-folder {shlex.quote(str(folder))}"
     shell, terminal = pty.fork()
     if shell == 0:  # the child, whose terminal this is
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)  # under nohup SIGHUP would be ignored
         os.execvp("bash", ["bash", "--norc", "-i"])
     os.write(terminal, f" {words}; echo ended=$?\n".encode())
     run = wait_for(lambda: next(iter(folder.glob("*/*_1/metrics.jsonl")), None), terminal)
