@@ -66,7 +66,7 @@ def here(tmp_path, monkeypatch):
 def test_training_from_one_command(name, package, episodes, here, capsys):
     pytest.importorskip(package)
     train.main(["ppo", name, *SMALL, "--final-episodes", str(episodes)])
-    assert re.search(rf"evaluated: return .* over {episodes} episodes", capsys.readouterr().out)
+    assert re.search(rf"evaluated last/: return .* over {episodes} episodes", capsys.readouterr().out)
 
 
 def test_atari_from_one_command(here, capsys):
