@@ -102,8 +102,8 @@ class PrioritizedReplay(Replay):
         return self.tree[2**self.depth :][: self.length * self.num_envs]
 
     def state_dict(self) -> StateDict:
-        """The Replay's, and the priorities."""
-        return {**super().state_dict(), "leaves": self.leaves(), "highest": self.highest.clone()}
+        """The Replay's, and a copy of the priorities: by it a step of learning can be undone."""
+        return {**super().state_dict(), "leaves": self.leaves().clone(), "highest": self.highest.clone()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""

@@ -191,6 +191,17 @@ def test_a_restored_replay_goes_on_as_the_first(num_steps, num_envs, n, room, ro
             assert torch.equal(one, two)
 
 
+def test_a_step_of_learning_is_undone_by_the_state_before_it():
+    world = World(2, 3, 0, 0.1)
+    replay = PrioritizedReplay(world.rollout, 60, alpha=1.0)
+    replay.append(world.collect())
+    before, state = replay.tree.clone(), replay.state_dict()
+    replay.update(torch.tensor([0, 1, 2]), torch.tensor([5.0, 6.0, 7.0]))
+    assert not torch.equal(replay.tree, before)
+    replay.load_state_dict(state)
+    assert torch.equal(replay.tree, before)
+
+
 def test_a_state_of_another_size_is_refused():
     world = World(2, 3, 0, 0.1)
     replay = Replay(world.rollout, 60)
