@@ -3,7 +3,7 @@
     python benchmarks/thread_stress.py                       # 8 threads, 10,000 questions each, of every kind of policy
     python benchmarks/thread_stress.py --threads 4 --questions 200 --only GRU
 
-Exits with 1 where an answer differs.
+Appends the counts to results/reliability.jsonl (see reliability.py), and exits with 1 where an answer differs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -82,20 +83,24 @@ def _same(one: Any, other: Any) -> bool:
 
 def main() -> None:
     """Stress every kind of policy, and print a row for each."""
+    from reliability import append
+
     flags = argparse.ArgumentParser()
     flags.add_argument("--threads", type=int, default=8)
     flags.add_argument("--questions", type=int, default=10_000, help="asked by each thread, of each kind of policy")
     flags.add_argument("--only", default="", help="kinds whose name contains this")
+    flags.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = flags.parse_args()
     torch.set_num_threads(1)
-    different = 0
-    for name, make in POLICIES.items():
-        if options.only in name:
-            started = perf_counter()
-            wrong = stress(make(), options.threads, options.questions)
-            asked = options.threads * options.questions
-            print(f"{name:10} {asked:9,} questions {wrong:6,} different {perf_counter() - started:7.1f} s", flush=True)
-            different += wrong
+    asked, different = 0, 0
+    for name in [name for name in POLICIES if options.only in name]:
+        started, number = perf_counter(), options.threads * options.questions
+        wrong = stress(POLICIES[name](), options.threads, options.questions)
+        print(f"{name:10} {number:9,} questions {wrong:6,} different {perf_counter() - started:7.1f} s", flush=True)
+        asked, different = asked + number, different + wrong
+    fault = f"questions that {options.threads} threads ask one policy at once, of every kind"
+    row = {"fault": fault, "tried": asked, "survived": asked - different, "wrong": []}
+    append(options.results, "thread_stress", [row])
     sys.exit(different > 0)
 
 

@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import gc
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -211,6 +213,16 @@ def test_functional_calls_use_the_parameters_that_they_are_given():
     other.load_state_dict(doubled, strict=False)
     found = torch.func.functional_call(policy, doubled, (seen,))[1]
     assert torch.equal(found, other(seen)[1]) and not torch.equal(found, policy(seen)[1])
+
+
+def test_what_was_found_does_not_keep_a_policy():
+    algorithm, rollout = made("ppo")
+    policy = weakref.ref(algorithm.policy)
+    with torch.no_grad():
+        algorithm.policy.act(rollout.observation[0], None, None)
+    del algorithm
+    gc.collect()
+    assert policy() is None
 
 
 def test_the_same_is_found_until_something_changes():
