@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, prune
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core import fused
+from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.policies.actor_critic import ActorCritic
@@ -28,6 +29,8 @@ REPLAY = {"buffer_size": 500, "learning_starts": 8, "batch_size": 16, "utd_ratio
 @pytest.fixture(autouse=True)
 def said(monkeypatch):
     monkeypatch.setattr(fused, "_said", set())
+    with torch_threads(1):  # several, on a machine that others use, take a hundred times as long
+        yield
 
 
 def made(name, seed=0):
