@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from headrace.core.terminal import tell
 from headrace.kernels.runtime.cache_folder import folder, folders, keep, locked, only_trusted, trusted, used, write
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _announce(title: str, announcement: str) -> None:
         if not _runs((trusted(path) or b"").decode(errors="replace")):
             with contextlib.suppress(OSError):
                 write(path, _process().encode())
-            print(announcement, file=sys.stderr, flush=True)
+            tell(announcement)
 
 
 def _process() -> str:
@@ -160,7 +161,7 @@ def compile_once(module: ModuleType, wanted: Mapping[str, tuple[Type, ...]], ann
         return
     with contextlib.nullcontext() if done.exists() else locked(folder() / f"{module.__name__}.lock"):
         if not done.exists():
-            print(announcement, file=sys.stderr, flush=True)
+            tell(announcement)
         with only_trusted(folder(), module.__name__):
             for name, types in missing.items():
                 _compile(getattr(module, name), types)

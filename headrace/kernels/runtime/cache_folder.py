@@ -11,13 +11,13 @@ import contextlib
 import json
 import os
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from headrace.core.terminal import tell
 from headrace.core.types import Json
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -44,7 +44,7 @@ def folders() -> tuple[Path, ...]:
             path.mkdir(parents=True, exist_ok=True, mode=0o755 if is_named else 0o700)
         why = _unsafe(path, is_named)
         if why:
-            print(f"compiled kernels are not kept in {path}: {why}", file=sys.stderr, flush=True)
+            tell(f"compiled kernels are not kept in {path}: {why}")
         elif _writable(path):
             return (*found, path)
         elif is_named and path.is_dir():
@@ -151,7 +151,7 @@ def keep(path: Path, content: bytes) -> bool:
 
 @cache
 def _complain(place: Path, why: str) -> None:
-    print(f"compiled kernels cannot be kept in {place} ({why}): the next start compiles again", file=sys.stderr)
+    tell(f"compiled kernels cannot be kept in {place} ({why}): the next start compiles again")
 
 
 def evict(place: Path) -> None:
