@@ -114,8 +114,8 @@ def test_ten_updates_equal_the_plain_ones(name, capsys):
 )
 def test_one_step_of_any_architecture(hidden, activation, layer_norm, shared, distribution, envs, seed):
     """Parameters after one step are the plain one's within 1e-5 of their size, a thirtieth of the step."""
-    # the norm of one number is 0 whatever it is, and Adam makes whole steps of the rounding in a gradient of 0
-    assume(not (layer_norm and 1 in hidden))
+    # norms of so few numbers hardly depend on them, and Adam makes whole steps of the rounding in a gradient near 0
+    assume(not (layer_norm and min(hidden, default=4) < 4))
     space = Discrete(3) if distribution == "categorical" else Box(-1, 2, (2,))
     options = {"hidden": tuple(hidden), "activation": activation, "layer_norm": layer_norm, "shared": shared}
     learner, rollout = prepared(VECTOR, space, options | {"distribution": distribution}, envs, seed)
