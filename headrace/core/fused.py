@@ -36,6 +36,7 @@ _kernels: dict[str, list[_Kernel]] = {}
 _reaches: dict[tuple[Function, Classes], Reach] = {}
 _said: set[tuple[str, str]] = set()  # (name, reason) that were printed
 _bind = functools.cache(import_module)
+_signature = functools.cache(inspect.signature)
 _enabled = True
 
 
@@ -51,7 +52,7 @@ def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]
         @functools.wraps(plain)
         def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
             if kwargs:  # kernels take arguments by position
-                given = inspect.signature(plain).bind(*args, **kwargs)
+                given = _signature(plain).bind(*args, **kwargs)
                 given.apply_defaults()
                 return dispatch(*given.args)  # type: ignore[call-arg]
             return (serving(*args, **kwargs) or plain)(*args, **kwargs)

@@ -124,7 +124,7 @@ class InlineCollector:
     def _random(self, first_step: int | Tensor) -> Tensor:
         """Random draws for the actions of T steps, [T, N, num_draws]."""
         env, shape = self.env, (self.rollout.num_steps, self.env.num_envs, self.policy.num_draws)
-        return rng.uniform(self.seed, rng.Purpose.ACTION, first_step, *shape, env.device, first_env=env.first_env)
+        return rng.uniform(self.seed, rng.Purpose.ACTION, first_step, *shape, env.device, env.first_env)
 
     def _check(self) -> None:
         if self.stop is not None and self.stop():
