@@ -62,7 +62,6 @@ class PPOConfig(ActorCriticConfig, OnPolicyConfig):
             "epochs": epochs,
             "minibatch_size": self.minibatch_size * minibatch_growth,
             "learning_rate": self.learning_rate * sqrt(minibatch_growth),
-            "target_kl": self.target_kl or (self.clip**2 / 2 if minibatch_growth > 1 else 0.0),
         }
         return replace(self, **settings | fixed)
 

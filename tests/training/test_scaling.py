@@ -60,7 +60,7 @@ def test_once_rows_are_seen_once_minibatches_grow_and_kl_guards_the_rate():
     large = BASE.scaled(64, 65536)  # rows: 1024 * 7 / 100 = 71.7 rollouts' worth, seen once instead of 8 times
     assert large.epochs == 1 and large.minibatch_size == 128 * 9
     assert large.learning_rate == pytest.approx(3e-3)
-    assert large.target_kl == pytest.approx(0.02)  # 0.2^2 / 2
+    assert large.target_kl == 0.0  # which would leave out some of the updates that are left
 
 
 @pytest.mark.parametrize("base", [BASE, PPOConfig(), PPOConfig(num_steps=16, epochs=20, gamma=0.98)])
@@ -79,7 +79,7 @@ def test_what_is_given_stays_and_the_rest_follows_from_it():
     assert given.num_steps == 100 and given.epochs == 1  # 4 times the rows, of 4 times the envs: 8 / (4 * 2)
     assert BASE.scaled(64, 65536, minibatch_size=512).learning_rate == 1e-3
     assert BASE.scaled(64, 256, learning_rate=5e-4).learning_rate == 5e-4
-    assert BASE.scaled(64, 65536, target_kl=0.0).target_kl == 0.0
+    assert BASE.scaled(64, 65536, target_kl=0.05).target_kl == 0.05
     assert BASE.scaled(64, 256, clip=0.1, gamma=0.5) == BASE.scaled(64, 256, clip=0.1, gamma=0.5, epochs=4)
 
 
