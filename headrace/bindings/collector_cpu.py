@@ -76,12 +76,13 @@ def serves(collector: InlineCollector, random: Tensor) -> bool:
         return False
     if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
         return False
+    if output_columns(rollout) != ["action", "log_prob", "value"]:
+        return False
     seen, action = rollout.observation[0], flatten(rollout.action)
     written = (action.view(len(action), -1).t(), rollout.log_prob, rollout.value)
     return (
         fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws)
         and all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in written)
-        and output_columns(rollout) == ["action", "log_prob", "value"]
         and kernel_of(ActorCritic.act, policy, seen, None, random[0]) is acting.act
         and kernel_of(ActorCritic.value, policy, seen) is acting.value
     )

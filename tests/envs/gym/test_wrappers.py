@@ -137,7 +137,7 @@ def test_a_policy_is_evaluated_in_worlds_made_alike(tmp_path):
     film = hr.play(run.policy, "Pendulum-v1", tmp_path / "film.gif", **eval_env_kwargs(run.path))
     assert film.lengths == (5,)
     resumed = hr.train(resume=run.path, total_steps=60)
-    assert resumed.eval_env_kwargs == {"frame_stack": 2, "time_limit": 5}
+    assert {"frame_stack": 2, "time_limit": 5}.items() <= resumed.eval_env_kwargs.items()
 
 
 def herd(**settings):
