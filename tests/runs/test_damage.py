@@ -14,7 +14,14 @@ from helpers.tiny import TINY, Walk
 import headrace as hr
 from headrace.runs import checkpoint, recorder, tensor_file
 
-LONG = TINY | {"num_envs": 16, "num_steps": 32, "backend": "cpu", "target_return": None, "progress": "none"}
+LONG = TINY | {
+    "num_envs": 16,
+    "num_steps": 32,
+    "backend": "cpu",
+    "target_return": None,
+    "schedule": "constant",
+    "progress": "none",
+}
 
 
 @pytest.fixture(autouse=True)
