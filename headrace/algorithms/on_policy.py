@@ -129,7 +129,7 @@ class OnPolicy(Generic[C]):
         if examine(self.policy) is self._examined and self.optimizer.has_gradients():
             return
         if not self.optimizer.follow(self.policy.parameters()):
-            print(f"{self.name}: the policy has other parameters now, and its optimizer begins anew", file=sys.stderr)
+            print(f"{self.name}: the policy has other parameters now, and its optimizer begins again", file=sys.stderr)
             self.optimizer = Adam(self.policy.parameters(), self.config.learning_rate)
         self._examined = examine(self.policy)
 

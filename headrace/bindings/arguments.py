@@ -26,11 +26,7 @@ def whole(*numbers: int | Tensor | Device) -> bool:
     return all(isinstance(x, int | np.integer) for x in numbers)
 
 
-def gae_columns_fit(
-    device: str,
-    columns: tuple[Tensor, ...],
-    numbers: tuple[float, ...],
-) -> bool:
+def gae_columns_fit(device: str, columns: tuple[Tensor, ...], numbers: tuple[float, ...]) -> bool:
     """Whether reward, value, next_value, terminated, truncated and the numbers are what a kernel of gae() reads."""
     reward, *_ = columns
     if not isinstance(reward, Tensor) or reward.dim() != 2 or reward.device.type != device or not reward.numel():

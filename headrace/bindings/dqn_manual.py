@@ -15,7 +15,7 @@ from headrace.algorithms.dqn import DQNConfig, Networks
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import in_buffer, verdict
+from headrace.bindings.eligibility import why_not_learn
 from headrace.bindings.manual_backward import ACTIVATIONS, BatchedMLP, dense_parameters, encode, mean_weights
 from headrace.core.fused import register
 from headrace.data.replay import Batch
@@ -74,8 +74,7 @@ def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig
         return False
     if type(optimizer) is not Adam:
         return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
-    reason = verdict(policy).learning or in_buffer(policy, optimizer)
-    if reason:
+    if reason := why_not_learn(policy, optimizer):
         return reason
     if policy.layer_norm or policy.activation not in ACTIVATIONS:
         return "its backward pass is written for relu and tanh, without layer normalisation"

@@ -52,12 +52,12 @@ def verdict(policy: Policy) -> Verdict:
     return found.kept[Verdict]  # type: ignore[no-any-return]
 
 
-def in_buffer(policy: Policy, optimizer: Adam) -> str | None:
-    """Why the policy's parameters are not all views of the optimizer's buffer; None where they are."""
-    flat = verdict(policy).flat
-    if flat is None or flat.data_ptr() != optimizer.flat.data_ptr():
+def why_not_learn(policy: Policy, optimizer: Adam) -> str | None:
+    """Why kernels cannot compute this policy's gradients in the optimizer's buffer; None where they can."""
+    _, learning, flat = verdict(policy)
+    if learning is None and (flat is None or flat.data_ptr() != optimizer.flat.data_ptr()):
         return "parameters are not float32 views of the optimizer's buffer"
-    return None
+    return learning
 
 
 def _why_not(policy: Policy) -> str | None:

@@ -16,7 +16,7 @@ from headrace.bindings.actor_critic_layout import CLASSES, Encoded, compiled, en
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import in_buffer, verdict
+from headrace.bindings.eligibility import why_not_learn
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
@@ -157,7 +157,7 @@ def serves(
         return False
     if type(optimizer) is not Adam:
         return f"{type(optimizer).__name__} is not the Adam it was written for"
-    if reason := verdict(policy).learning or in_buffer(policy, optimizer):
+    if reason := why_not_learn(policy, optimizer):
         return reason
     return _fit(policy, rollout, targets, order) or MISFIT  # type: ignore[arg-type]
 

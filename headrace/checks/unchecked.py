@@ -38,18 +38,16 @@ def check(cls: type[KernelEnv], steps: int, seconds: float, seed: int) -> Findin
     except EnvError as error:
         return Finding("kernel", "wrong", str(error))
     plain.seed = seed
-    trials, until, states = _Trials(plain, seed), perf_counter() + seconds, 0
+    trials, until, states, over = _Trials(plain, seed), perf_counter() + seconds, 0, True
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # overflows, which are as in compiled code
             while states < steps and (perf_counter() < until or not states):
-                trials.begin()
-                while states < steps and (perf_counter() < until or not states):
-                    states += 1
-                    if trials.step():
-                        break
+                if over:
+                    trials.begin()
+                states, over = states + 1, trials.step()
     except Exception as error:
-        return Finding("kernel", "wrong", trials.told(error), ADVICE)
+        return Finding("kernel", "wrong", trials.reported(error), ADVICE)
     found = f"in {trials.number:,} steps from {states:,} states every index is in range and every name has a value"
     return Finding("kernel", "ok", found)
 
@@ -89,7 +87,7 @@ class _Trials:
         for agent in range(self.plain.ir.num_agents):
             self.plain.observation(agent)
 
-    def told(self, error: Exception) -> str:
+    def reported(self, error: Exception) -> str:
         """What an exception of the environment's own code was, and where."""
         files = {function.file for function in (*self.plain.ir.functions, *self.plain.ir.pixel_functions)}
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]

@@ -52,18 +52,23 @@ class _Walk:
     def __init__(self, plain: Callable[..., object], classes: tuple[type, ...]) -> None:
         self.texts: set[str] = set()
         self.found: dict[tuple[str, str], tuple[str, Space, str, object]] = {}
-        self.package = ""
         functions = list(_layers(plain))
         self.package = _home(functions[-1]).partition(".")[0]
         bases = dict.fromkeys(base for cls in classes for base in cls.__mro__ if self._is_own(base.__module__))
-        self.classes = {f"{base.__module__}.{base.__qualname__}": vars(base) for base in bases}
-        for owner, space in self.classes.items():
-            self._add(owner, space, "forward")
+        self.members: dict[str, list[tuple[str, Space]]] = {}  # name -> the classes that have it
+        for base in bases:
+            for name in vars(base):
+                self.members.setdefault(name, []).append((f"{base.__module__}.{base.__qualname__}", vars(base)))
+        self._add_members("forward")
         for function in functions:
             self._describe("", function)
 
     def _is_own(self, module: str) -> bool:
         return module.partition(".")[0] == self.package
+
+    def _add_members(self, name: str) -> None:
+        for owner, space in self.members.get(name, ()):
+            self._add(owner, space, name)
 
     def _add(self, owner: str, space: Space, name: str) -> None:
         """Take in a name of a module or class, if it has it."""
@@ -95,8 +100,7 @@ class _Walk:
         for default in function.__defaults__ or ():
             self._add(_home(function), function.__globals__, getattr(default, "__name__", ""))
         for name in names:
-            for owner, space in self.classes.items():
-                self._add(owner, space, name)
+            self._add_members(name)
             value = function.__globals__.get(name)
             if not isinstance(value, ModuleType):
                 self._add(_home(function), function.__globals__, name)

@@ -144,6 +144,9 @@ class Rollout:
     truncated: Tensor
     episode_return: Tensor
     episode_length: Tensor
+    env: Tensor | None = None  # int64 [N]: which environment a column is of, where it is not the one of its own number;
+    # of two columns of one environment the first is the earlier
+    lag: Tensor | None = None  # float32 [N]: updates of the policy since the one that collected a column began
 
     def __init__(
         self,

@@ -230,9 +230,9 @@ def _compiled_backend(backend: str, device: str | torch.device) -> tuple[str, to
     """The backend and the device that compiled environments run on."""
     if backend == "cpu" and str(device) != "cpu":
         raise ValueError(f"the cpu backend does not run on device {str(device)!r}: leave one of them out")
-    where = resolve(
-        "cuda" if backend == "cuda" and str(device) == "cpu" else device
-    )  # the default of device is the CPU
+    if backend == "cuda" and str(device) == "cpu":  # the default of device
+        device = "cuda"
+    where = resolve(device)
     if backend == "auto":
         backend = where.type if where.type in ("cpu", "cuda") else "torch"
     return backend, where

@@ -92,10 +92,13 @@ def read_manifest(folder: str | Path) -> Json:
 
 def load(folder: str | Path, name: str) -> State:
     """The state saved under `name`, tensors on the CPU. Raises DamagedCheckpoint, FileNotFoundError."""
-    manifest = read_manifest(folder)
+    return _state(Path(folder), read_manifest(folder), name)
+
+
+def _state(folder: Path, manifest: Json, name: str) -> State:
     if name not in manifest["states"]:
         raise FileNotFoundError(f"the checkpoint {folder} holds {', '.join(manifest['states'])}, but no {name!r}")
-    path = Path(folder) / f"{name}.safetensors"
+    path = folder / f"{name}.safetensors"
     if not path.exists():
         raise DamagedCheckpoint(_damage(path, "it is missing"))
     if tensor_file.digest(path) != manifest["files"].get(path.name):
@@ -123,7 +126,7 @@ def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, St
             continue
         try:
             manifest = read_manifest(candidate)
-            found = load(candidate, state) if state in manifest["states"] else None
+            found = _state(candidate, manifest, state) if state in manifest["states"] else None
         except DamagedCheckpoint as error:
             damage = damage or error
             continue

@@ -92,7 +92,7 @@ class Recorder:
         except FileNotFoundError:  # there was none yet
             pass
         except checkpoint.DamagedCheckpoint as error:
-            warnings.warn(f"{error}. The best policy is chosen anew from here on", stacklevel=2)
+            warnings.warn(f"{error}. The best policy is chosen again from here on", stacklevel=2)
 
     def record(self, result: IterationResult) -> None:
         """Log one iteration: its episodes always; the rest as it comes due."""

@@ -15,7 +15,7 @@ from headrace.core.types import EnvArgument, Json, Settings
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, Run, identity, new_folder
-from headrace.runs.signals import Interrupts, raise_caught
+from headrace.runs.signals import raise_caught
 from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
@@ -53,8 +53,7 @@ def train(
             recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
-    with recorder, Interrupts() as interrupts:
-        recorder.interrupts = interrupts
+    with recorder, recorder.interrupts as interrupts:
         while not (reason := interrupts.caught or trainer.reason_to_stop()):
             with suppress(Stopped):
                 recorder.record(trainer.iterate(lambda: bool(interrupts.caught) or trainer.out_of_time()))

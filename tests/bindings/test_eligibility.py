@@ -157,7 +157,7 @@ def test_a_module_of_other_sizes_is_learned_where_there_is_no_target_network(cap
     algorithm.policy.actor = MLP(5, (8, 16), "tanh", torch.Generator().manual_seed(9))
     before = weights(algorithm)
     assert not any(map(torch.equal, updated(algorithm, rollout), before))
-    assert "ppo: the policy has other parameters now, and its optimizer begins anew" in capsys.readouterr().err
+    assert "ppo: the policy has other parameters now, and its optimizer begins again" in capsys.readouterr().err
     algorithm, rollout = made("dqn")
     algorithm.policy.trunk = MLP(5, (8, 16), "relu", torch.Generator().manual_seed(9))
     with pytest.raises(ValueError, match="make a new DQN of this policy"):

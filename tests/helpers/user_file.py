@@ -94,7 +94,7 @@ def load(folder: Path, text: str, name: str = "MyEnv", head: str = HEAD):
 
 
 def changed(old: str, new: str, text: str = ENV) -> str:
-    """WORLD, or another text, with a part replaced."""
+    """ENV, or another text, with a part replaced."""
     assert old in text
     return text.replace(old, new)
 

@@ -87,7 +87,7 @@ def test_damaged_logs_and_a_damaged_best_do_not_stop_a_resume(run):
     with pytest.warns(UserWarning) as said:
         resumed = hr.train(resume=run.path, total_steps=8192, progress="none")
     said = "\n".join(str(warning.message) for warning in said)
-    assert "metrics.jsonl has" in said and "The best policy is chosen anew" in said
+    assert "metrics.jsonl has" in said and "The best policy is chosen again" in said
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["steps"] == resumed.steps >= 8192
 
