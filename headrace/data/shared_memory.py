@@ -46,26 +46,29 @@ class Memory:
 def shared_size(num_steps: int, num_envs: int, columns: Columns) -> int:
     """Bytes of such a rollout."""
     return sum(
-        _padded((num_steps + column.bootstrap) * (column.envs or num_envs) * prod(column.shape) * column.dtype.itemsize)
+        padded((num_steps + column.bootstrap) * (column.envs or num_envs) * prod(column.shape) * column.dtype.itemsize)
         for (column,) in each_column(columns)
     )
 
 
 class SharedRollout(Rollout):
-    """A rollout whose columns are in shared memory: in a new one, or in that of another process."""
+    """A rollout whose columns are in shared memory: in a new one, or in one given, from `offset` bytes on."""
 
-    def __init__(self, num_steps: int, num_envs: int, columns: Columns, memory: Memory | None = None) -> None:
+    def __init__(
+        self, num_steps: int, num_envs: int, columns: Columns, memory: Memory | None = None, offset: int = 0
+    ) -> None:
+        # columns follow each other in the order in which they are declared
         self.store = memory = memory or Memory(shared_size(num_steps, num_envs, columns))
-        offset = 0  # columns follow each other in the order in which they are declared
 
         def new(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             nonlocal offset
             tensor = memory.tensor(offset, shape, dtype)
-            offset += _padded(tensor.nbytes)
+            offset += padded(tensor.nbytes)
             return tensor
 
         super().__init__(num_steps, num_envs, columns, "cpu", new)
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
+    """Bytes from the beginning of something of this size to that of what follows it."""
     return -(-size // LINE) * LINE

@@ -17,13 +17,15 @@ from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout, each_column, tree_map
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.wrappers.conditioning import InformedEnv
+from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actors import Actors
 from headrace.parallel.collector import Collector, InlineCollector
 
-COLLECTION_MODES = ("sync", "double_buffered", "async")
+COLLECTION_MODES = ("sync", "double_buffered", "overlapped", "async")
 
 
-def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any) -> Collector:
-    """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector.
+def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any, **of_actors: Any) -> Collector:
+    """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector. of_actors: see Actors.
 
     Each of EnvPool's environments counts as a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
@@ -32,6 +34,8 @@ def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any) ->
         raise ValueError(f"drop_slowest must be a fraction of the workers, 0 to below 1, got {drop_slowest}")
     if drop_slowest and mode != "async":
         raise ValueError(f"drop_slowest={drop_slowest} needs collection='async', and collection is {mode!r}")
+    if isinstance(env, ActorEnv):
+        return Actors(env, *arguments, collection=mode, **of_actors)
     if mode == "sync":
         return InlineCollector(env, *arguments)
     if isinstance(env, InformedEnv):

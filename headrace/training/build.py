@@ -14,7 +14,9 @@ from headrace.core.precision import resolve
 from headrace.core.timer import Timer
 from headrace.core.types import Json
 from headrace.envs.base import AsyncEnv, Env
+from headrace.envs.parts import part_maker
 from headrace.envs.wrappers.conditioning import informed
+from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
@@ -60,6 +62,8 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
         *(algorithm.columns(), config.seed, timer),
+        max_policy_lag=config.max_policy_lag,
+        stagger=config.stagger,
     )
     stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector)
@@ -79,6 +83,9 @@ def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfi
     """The environments, and the config with their number and that of their workers."""
     config = plan.config
     env = plan.ready_env
+    if env is None and config.actors is not None:
+        env = actor_env(plan, placement)
+        return env, replace(config, actors=len(env.parts))
     if env is None:
         env = _made(plan, config.backend, placement)
         workers = len(env.parts) if isinstance(env, AsyncEnv) and env.backend == "workers" else 0
@@ -87,6 +94,23 @@ def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfi
     if plan.num_envs not in (None, copies):
         raise ValueError(f"num_envs is {plan.num_envs}, and the environments you made are {copies}")
     return env, replace(config, num_envs=copies)
+
+
+def actor_env(plan: TrainPlan, placement: Placement) -> ActorEnv:
+    """The environments of actors."""
+    config = plan.config
+    assert plan.source is not None and config.actors is not None
+    wrapping = {name: getattr(config, name) for name in ("frame_stack", "time_limit", "reward_scale")}
+    make_part = part_maker(
+        plan.source, backend=config.backend, on_error=config.on_error, group_by=config.group_by, **wrapping
+    )
+    return ActorEnv(
+        make_part,
+        *(config.num_envs, plan.workers or config.actors),
+        on_error=config.on_error,
+        step_timeout=config.step_timeout,
+        device=placement.learn,
+    )
 
 
 def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:
@@ -118,7 +142,8 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
         raise ValueError("drop_slowest is for algorithms that learn from whole rollouts, and goes without stagger")
     if config.stagger and not rollouts_whole:
         raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {algorithm.name}")
-    return Stagger(collector.rollout, env.max_steps if config.stagger else None, env.num_agents)
+    here = config.stagger and not isinstance(env, ActorEnv)  # actors do it themselves
+    return Stagger(collector.rollout, env.max_steps if here else None, env.num_agents)
 
 
 def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> GraphedIteration | None:

@@ -17,7 +17,7 @@ from headrace.core.types import Json, Settings
 
 EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
-COUNTS = ("num_envs", "window", "eval_episodes", "total_steps", "max_episodes", "threads")
+COUNTS = ("num_envs", "actors", "max_policy_lag", "window", "eval_episodes", "total_steps", "max_episodes", "threads")
 LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
@@ -35,7 +35,9 @@ class TrainConfig:
     graphs: bool = True  # on CUDA: run whole iterations as one CUDA graph, if they can be captured
     backend: str = "auto"  # of the environments: auto, or one listed by `headrace envs`
     workers: int | Literal["auto"] | None = None  # processes for uncompiled environments; auto: measure; None: none
-    collection: Literal["sync", "double_buffered", "async"] = "sync"  # see docs/environments.md
+    actors: int | None = None  # processes that collect with a copy of the policy each; None: none. See docs/parallel.md
+    collection: Literal["sync", "double_buffered", "overlapped", "async"] = "sync"  # see docs/parallel.md
+    max_policy_lag: int = 2  # with actors and async: largest number of updates between collecting and learning
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s

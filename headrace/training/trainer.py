@@ -14,6 +14,7 @@ import torch
 from headrace.algorithms.base import Algorithm
 from headrace.core.device import torch_threads, without_denormals
 from headrace.core.precision import computing
+from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
 from headrace.data.replay import cut_off_replays
@@ -67,7 +68,9 @@ class Trainer:
             with self._torch_settings():
                 warm_up(parts)
                 resources = [self.env.plan(), self.algorithm.prepare(self.collector.rollout)]
+                self.collector.warm_up()
                 self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
+            self.timer.seconds.clear()
             self._stack = stack.pop_all()
 
     @property
@@ -84,10 +87,14 @@ class Trainer:
         """
         self._iteration_began = perf_counter()
         if stop is not None and self.env.backend not in ("cpu", "cuda"):
-            self._before, self.collector.stop = deepcopy(self.collector.state_dict()), stop
+            self._before = None if self.collector.atomic else deepcopy(self.collector.state_dict())
+            self.collector.stop = stop
         try:
             with self._torch_settings():
                 metrics, ended = self._iterate()
+        except Stopped:
+            self._before = self._before or self.collector.state_dict()
+            raise
         finally:
             self.seconds += perf_counter() - self._iteration_began
             self.collector.stop = None
@@ -104,7 +111,8 @@ class Trainer:
         ended = self._count(rollout)
         with self.timer("learning"):
             update = self.algorithm.update(rollout, progress) if learned is None else learned
-            self.collector.publish()
+        self.collector.publish()
+        with self.timer("learning"):
             # one transfer for all of them
             metrics = dict(zip(update, torch.stack([x.float() for x in update.values()]).tolist(), strict=True))
         finite.check_metrics(metrics, self.steps)

@@ -14,7 +14,7 @@ WARM_UP_STEPS = 2
 
 @torch.no_grad()
 def warm_up(parts: Parts) -> None:
-    """Collect, act and learn once on made-up observations, then forget it."""
+    """Act and learn once on made-up observations, then forget it."""
     collector, policy = parts.collector, parts.algorithm.policy
     steps = max(WARM_UP_STEPS, policy.sequence_length)
     num_envs, device = parts.env.num_envs, parts.env.device
@@ -31,5 +31,3 @@ def warm_up(parts: Parts) -> None:
         rollout.value[steps] = policy.value(rollout.observation[steps], rnn_state)
     with torch.enable_grad():
         parts.algorithm.warm_up(rollout)
-    collector.warm_up()
-    parts.timer.seconds.clear()

@@ -37,7 +37,8 @@ class InlineEnv(Env):
     An exception of an environment is raised again with a note of the environment, the episode and the step.
     Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode.
 
-    first_env, of: where these are part of a larger set, the index of the first, and the size of the set.
+    first_env: where these are part of a larger set, the number of the first. of: the size of that set, where they write
+    into rollouts of the whole set; None where rollouts are of these alone.
     restart: instead of raising, make the environment again and truncate its episode; `restarts` counts these. An
     environment that fails TRIES times in a row, at the same step of an episode or without one between, raises its
     exception.
@@ -63,6 +64,7 @@ class InlineEnv(Env):
     ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
+        self.first_column = 0 if of is None else first_env  # in rollouts
         self.group_by = group_by
         self._restarts = 0
         self._failures = [0] * num_envs  # in a row, of each environment ...
@@ -110,7 +112,7 @@ class InlineEnv(Env):
 
     def part(self, rollout: Rollout) -> Rollout:
         """The columns of these environments in the rollout of the whole set."""
-        return rollout[:, self.first_env : self.first_env + self.num_envs]
+        return rollout[:, self.first_column : self.first_column + self.num_envs]
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Seed every environment and begin its first episode."""
@@ -268,8 +270,10 @@ class InlineEnv(Env):
         self._action = rollout.action.numpy()
 
     def _annotate(self, error: Exception, index: int) -> None:
+        number = self.first_env + index
+        total = f" of {self.of}" if number < self.of else ""  # of a larger set, whose size is not known here
         error.add_note(
-            f"in env {self.first_env + index} of {self.of} of {self.name}, episode {self._episodes[index]}, "
+            f"in env {number}{total} of {self.name}, episode {self._episodes[index]}, "
             f"step {self._lengths[index]}; its seed was {self._seed_of(index)}, the run's {self._seed}"
         )
 

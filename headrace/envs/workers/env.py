@@ -73,11 +73,11 @@ class WorkerEnv(AsyncEnv):
             raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.restart = restarts(on_error)
-        sent, begin, end = _sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up)
+        sent, begin, end = sendable(factory), set_up and sendable(set_up), clean_up and sendable(clean_up)
         owner = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
         check_processes(min(owner.number, num_envs))
         self._transport = Transport(owner.acquire(num_envs), step_timeout)
-        self._close = weakref.finalize(self, _release, self._transport, owner, owner is workers)
+        self._close = weakref.finalize(self, release, self._transport, owner, owner is workers)
         count = len(self._transport.workers)
         self._lost = [0] * count  # environments of each worker made again because their process was gone
         self._seed = 0
@@ -224,7 +224,7 @@ class WorkerEnv(AsyncEnv):
             worker.tell(RESET_ALL)
 
 
-def _release(transport: Transport, owner: Workers, keep: bool) -> None:
+def release(transport: Transport, owner: Workers, keep: bool) -> None:
     """Give processes back to their owner, or end them."""
     if keep:
         transport.dismiss()
@@ -239,7 +239,7 @@ def _copy(names: tuple[str, ...], source: Rollout, row: int, target: Rollout, to
         getattr(target, name)[to].copy_(getattr(source, name)[row])
 
 
-def _sendable(function: Callable) -> bytes:
+def sendable(function: Callable) -> bytes:
     """A function as bytes. Raises TypeError, naming what cannot be sent."""
     import cloudpickle
 

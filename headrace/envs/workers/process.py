@@ -99,13 +99,13 @@ class WorkerProcess:
             raise _again(answer)
         return answer
 
-    def tell(self, what: int, where: int = 0, message: Message = None, descriptor: int | None = None) -> None:
+    def tell(self, what: int, where: int = 0, message: Message = None, *descriptors: int) -> None:
         """Send an order, with what belongs to it. A process that is gone is noticed when its answer is read."""
         with suppress(*GONE):
             os.write(self.orders.fileno(), ORDER.pack(what, where))
             if message is not None:
                 self.orders.send(message)
-            if descriptor is not None:
+            for descriptor in descriptors:
                 send_handle(self.orders, descriptor, self.process.pid)  # type: ignore[arg-type]
 
     def death(self) -> WorkerError:
@@ -131,7 +131,7 @@ class WorkerProcess:
         RUNNING.discard(self)
 
     def __str__(self) -> str:
-        return f"worker {self.task.place} ({self.task.name})"
+        return f"{self.task.kind} {self.task.place} ({self.task.name})"
 
 
 class Workers:

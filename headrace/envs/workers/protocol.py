@@ -46,6 +46,7 @@ class Task(NamedTuple):
     workers: int  # of so many
     set_up: bytes | None = None  # called with the worker's place before anything else
     clean_up: bytes | None = None  # likewise at the end
+    kind: str = "worker"  # what such a process is called
 
     def cores(self, allowed: list[int]) -> list[int]:
         """Its part of the cores; all of them where there are more workers than cores.

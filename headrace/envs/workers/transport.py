@@ -4,6 +4,7 @@ replaced."""
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -28,11 +29,15 @@ class Transport:
     """Worker processes, each with its task, and the orders that they have not answered yet.
 
     facts: what the roles have reported, by place; answers: the last answer of each process; answered: how often it has
-    answered. timeout: seconds after which one that has not answered counts as hanging.
+    answered. timeout: seconds after which one that has not answered counts as hanging. heartbeat: a counter of each
+    process, by place, which grows while it works: seconds count from when that was last seen.
     """
+
+    heartbeat: Callable[[int], int] | None = None
 
     def __init__(self, workers: list[WorkerProcess], timeout: float) -> None:
         self.workers, self.timeout = workers, timeout
+        self._beats: dict[int, int] = {}  # by place
         self.orders: dict[int, Order] = {}  # by place
         self.facts: dict[int, Any] = {}
         self.answers = [0] * len(workers)
@@ -94,10 +99,18 @@ class Transport:
                 ready.append(place)
         if not events:
             now = monotonic()
-            late = [place for place, order in self.orders.items() if order.until <= now]
+            late = [place for place, order in self.orders.items() if order.until <= now and not self._beating(place)]
             lost = {place: self._done(place) for place in late}
         self._broken.update(lost)
         return sorted(ready), lost
+
+    def _beating(self, place: int) -> bool:
+        """Whether a process that is late has worked since it was last asked: then it has as much time again."""
+        if self.heartbeat is None or (beat := self.heartbeat(place)) == self._beats.get(place):
+            return False
+        self._beats[place] = beat
+        self.orders[place] = self.orders[place]._replace(until=monotonic() + self.timeout)
+        return True
 
     def _done(self, place: int) -> Order:
         descriptor = self.workers[place].orders.fileno()
@@ -112,13 +125,14 @@ class Transport:
             return worker.death()
         return WorkerError(f"{worker} has not answered for {self.timeout:g} s: it hangs, or step_timeout is too short")
 
-    def replace(self, place: int) -> None:
+    def replace(self, place: int, progress: int | None = None) -> None:
         """Start another process with the task of a lost one, and wait until its role is made, which is tried several
         times.
 
-        Raises why it was lost where that has happened TRIES times in a row after the same number of answers.
+        Raises why it was lost where that has happened TRIES times in a row at the same progress: None for the number
+        of its answers.
         """
-        worker, count = self.workers[place], self.answered[place]
+        worker, count = self.workers[place], self.answered[place] if progress is None else progress
         self._lost[place] = [*self._lost[place], count] if count in self._lost[place][-1:] else [count]
         if len(self._lost[place]) == TRIES:
             error = self.failure(place)
