@@ -40,7 +40,8 @@ def part_maker(
     entry = elsewhere(known)
     found = sources.find(entry) if isinstance(entry, str) else entry
     if sources.is_kernel(found) and backend != "inline":
-        return partial(_compiled, entry if isinstance(entry, str) else found, known.name, {"group_by": group_by, **wrapping})
+        given = entry if isinstance(entry, str) else found
+        return partial(_compiled, given, known.name, {"group_by": group_by, **wrapping})
     if backend == "cpu":
         raise ValueError(f"{known.name} is a Gymnasium environment, which backend='cpu' cannot compile: leave it out")
     again = {"restart": restarts(on_error), "group_by": group_by}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headrace.core import rng
+from headrace.core.fused import silence
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Column, Columns
 from headrace.data.shared_memory import Memory
@@ -96,6 +97,7 @@ class Acting:
 
     def __init__(self, make: bytes, part: Part, orders: Connection) -> None:
         torch.set_num_threads(1)
+        silence()
         self.orders, self.part = orders, part
         build: Callable[[], Env] = pickle.loads(make)
         self.env = build()
