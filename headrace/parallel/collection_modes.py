@@ -42,7 +42,9 @@ def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any, **
         raise ValueError(f"collection={mode!r} does not work with agent_info: leave one of them out")
     if not isinstance(env, AsyncEnv) or env.num_agents > 1:
         runs = f"{env.name} runs with the backend {env.backend!r} on {env.device}"
-        raise ValueError(f"collection={mode!r} needs environments with one agent, in workers or of EnvPool: {runs}")
+        raise ValueError(
+            f"collection={mode!r} needs environments with one agent, in workers or of EnvPool, or actors: {runs}"
+        )
     if len(env.parts) < 2:
         what = "workers" if env.backend == "workers" else "environments"
         raise ValueError(f"collection={mode!r} needs 2 {what} or more, and there is 1")

@@ -106,7 +106,7 @@ def actor_env(plan: TrainPlan, placement: Placement) -> ActorEnv:
     )
     return ActorEnv(
         make_part,
-        *(config.num_envs, plan.workers or config.actors),
+        *(config.num_envs, plan.borrowed or config.actors),
         on_error=config.on_error,
         step_timeout=config.step_timeout,
         device=placement.learn,
@@ -116,7 +116,7 @@ def actor_env(plan: TrainPlan, placement: Placement) -> ActorEnv:
 def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:
     """The environments by a backend; as plain torch where this machine's CUDA kernel cannot be trusted."""
     options: Json = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
-    options["workers"] = plan.workers or plan.config.workers
+    options["workers"] = plan.borrowed or plan.config.workers
     assert plan.source is not None
     env = envs.make(plan.source, plan.config.num_envs, backend=backend, device=placement.collect, **options)
     if env.backend != "cuda":

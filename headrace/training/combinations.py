@@ -1,0 +1,64 @@
+"""Which settings of parallel collection go together. What does not is refused, with the nearest that does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headrace.core.cores import cores
+from headrace.core.terminal import tell
+from headrace.training.config import TrainConfig
+
+
+def with_actors(config: TrainConfig) -> TrainConfig:
+    """The config with a number of actors, where its mode of collection needs them and none is given: one core is left
+    to the learner."""
+    if config.collection != "overlapped" or config.actors is not None or config.workers is not None:
+        return config
+    number = min(max(1, cores() - 1), config.num_envs)
+    left = "the others are" if cores() - number > 1 else "one core is"
+    tell(f"collection='overlapped' starts actors: {number} of {cores()} cores collect, and {left} left to the learner")
+    return replace(config, actors=number)
+
+
+def check(config: TrainConfig, ready_env: bool, agent_info: Any) -> None:
+    """Raise ValueError, with the nearest combination that works, for settings that do not go together.
+
+    ready_env: whether the environments are made already. agent_info: see Trainer.
+    """
+    if config.actors is None:
+        if config.collection == "overlapped":
+            raise ValueError(
+                f"collection='overlapped' needs a copy of the policy beside the environments, which workers have not: "
+                f"give actors={config.workers} in place of workers={config.workers}"
+            )
+        _only_async(config, "max_policy_lag", "actors and collection='async'")
+        return
+    if config.workers is not None:
+        raise ValueError(
+            f"actors={config.actors} and workers={config.workers}: actors step their environments themselves, so leave "
+            "out workers"
+        )
+    if ready_env:
+        raise ValueError(
+            f"actors={config.actors} make their environments in their own processes: give a name, a class or a "
+            "function in place of environments that are made"
+        )
+    if agent_info is not None:
+        raise ValueError(f"agent_info does not reach actors: leave out actors={config.actors}, or use workers")
+    if config.collection == "double_buffered":
+        raise ValueError("collection='double_buffered' is for workers: with actors use 'overlapped', or give workers")
+    if config.drop_slowest:
+        raise ValueError(
+            f"drop_slowest={config.drop_slowest} is for workers: actors do not wait for each other with "
+            "collection='async', and lose no steps"
+        )
+    if config.collection != "async":
+        _only_async(config, "max_policy_lag", "collection='async'")
+
+
+def _only_async(config: TrainConfig, name: str, needs: str) -> None:
+    """Raise ValueError for a setting that would be without effect."""
+    value = getattr(config, name)
+    if value != TrainConfig.__dataclass_fields__[name].default:
+        raise ValueError(f"{name}={value} needs {needs}: leave it out, or give those")
