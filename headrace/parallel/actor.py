@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
+from time import perf_counter, process_time
 from typing import NamedTuple
 
 import torch
@@ -154,7 +155,7 @@ class Acting:
 
     def _collect(self, number: int, slot: int) -> int:
         """Collect a fragment with the weights in a slot, and write it and the state after it."""
-        collector = self.collector
+        collector, began = self.collector, (perf_counter(), process_time())
         self.weights.read(slot)
         self.stagger.before(collector.steps)
         with suppress(Stopped):  # nobody will read it
@@ -165,6 +166,7 @@ class Acting:
         if len(packed(state)) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
             state = {**state, "env": {}}
         self.fragments.write_state(number, packed(state))
+        self.fragments.spent[:] = perf_counter() - began[0], process_time() - began[1]
         return self.env.restarts
 
     def _restore(self, number: int) -> None:

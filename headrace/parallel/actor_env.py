@@ -16,7 +16,7 @@ from headrace.envs.base import Env
 from headrace.envs.workers.env import release, sendable
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Task
-from headrace.envs.workers.resources import check_processes
+from headrace.envs.workers.resources import check_processes, in_words
 from headrace.envs.workers.transport import Transport
 from headrace.parallel.actor import Acting, ActorFacts, Part
 
@@ -61,6 +61,7 @@ class ActorEnv(Env):
         count = len(self.transport.workers)
         bounds = [num_copies * place // count for place in range(count + 1)]
         self.parts = [Part(first, after - first, num_copies) for first, after in pairwise(bounds)]
+        self.shared = ""  # what memory is shared with the actors, in words
         self.lost = 0  # environments made again because their process was gone
         try:
             self.transport.assign(
@@ -96,6 +97,12 @@ class ActorEnv(Env):
                 for group, pair in self.spaces.items()
             }
         return declared
+
+    def plan(self) -> str:
+        """The memory of processes, weights and fragments, in a line."""
+        pids = [worker.process.pid for worker in self.transport.workers]
+        what = f"actors with {self.num_copies} environments of {self.name}"
+        return in_words(what, pids, self.shared)
 
     @property
     def restarts(self) -> int:

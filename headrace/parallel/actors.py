@@ -23,8 +23,11 @@ from headrace.core.stopping import Stopped
 from headrace.core.timer import Timer
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, column_map
+from headrace.data.shared_memory import FOLDER, shared_size
+from headrace.envs.workers.resources import check_rollout
 from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, sent
 from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
 from headrace.parallel.weights import Weights
@@ -117,6 +120,8 @@ class Actors:
                 raise transport.failure(place)
         room = 2 * max(transport.answers) + SPARE
         transport.answers = [0] * len(parts)
+        steps, envs = self.rollout.num_steps, self.rollout.num_envs
+        check_rollout(FRAGMENTS * shared_size(steps, envs, self.rollout.columns), steps, envs, FOLDER)
         for place, part in enumerate(parts):
             columns = column_map(partial(_of_part, of=self.env.num_copies, size=part.size), self.rollout.columns)
             num_envs = part.size * self.env.num_agents
@@ -124,6 +129,8 @@ class Actors:
             self._sources.append([of_copies(x, part.size, slice(None)) for x in fragments.rollouts])
             self._fragments.append(fragments)
             self._attach(place)
+        size, each = self.weights.layout.size, self._fragments[0].memory.size
+        self.env.shared = f"weights {size / 1e3:,.3g} kB, fragments {len(parts)} x {each / 1e3:,.3g} kB, shared"
         transport.heartbeat = lambda place: int(self._fragments[place].heartbeat[0])
 
     def _attach(self, place: int) -> None:
@@ -271,6 +278,14 @@ class Actors:
         for name, version in state["ordered"].items():
             place, number = map(int, name.split("."))
             self._planned[place, number] = version
+
+    def forecast(self, learn: float) -> Forecast:
+        """What an update should take, by the last fragment of each actor. learn: s of learning from a rollout."""
+        spent = [fragments.spent for fragments in self._fragments]
+        collect = tuple(max(seconds, 1e-9) for seconds, _ in spent)
+        busy = sum(core for _, core in spent) / sum(collect)
+        rows = self.rollout.num_steps * self.rollout.num_envs
+        return Forecast(self.collection, rows, collect, busy, learn)
 
     def close(self) -> None:
         """Let actors give up what they are collecting."""

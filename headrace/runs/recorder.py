@@ -109,6 +109,8 @@ class Recorder:
             self._save(self.folder / f"step_{result.steps}")
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
+        for note in result.notes:
+            self.progress.say(note)
         self.progress.show(result)
 
     def finish(self, reason: str) -> Run:

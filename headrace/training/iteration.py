@@ -25,6 +25,7 @@ class IterationResult:
     steps_per_second: float = field(compare=False)  # since this process began
     seconds_left: float | None = field(compare=False)  # until the first limit that can be foreseen
     fractions: Mapping[str, float] = field(compare=False)  # of the time in env, inference, learning, other
+    notes: tuple[str, ...] = field(default=(), compare=False)  # lines for the user
 
     def row(self) -> dict[str, float | None]:
         """One row of metrics.jsonl."""

@@ -20,6 +20,7 @@ from headrace.data import finite
 from headrace.data.replay import cut_off_replays
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
+from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
 from headrace.training.build import build
 from headrace.training.episodes import Episodes
@@ -67,8 +68,9 @@ class Trainer:
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             with self._torch_settings():
                 warm_up(parts)
-                resources = [self.env.plan(), self.algorithm.prepare(self.collector.rollout)]
+                replay = self.algorithm.prepare(self.collector.rollout)
                 self.collector.warm_up()
+                resources = [self.env.plan(), replay]
                 self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
             self.timer.seconds.clear()
             self._stack = stack.pop_all()
@@ -99,13 +101,20 @@ class Trainer:
             self.seconds += perf_counter() - self._iteration_began
             self.collector.stop = None
         self._before = None
-        return self.result(metrics, *ended)
+        return self.result(metrics, *ended, notes=self._forecast())
+
+    def _forecast(self) -> tuple[str, ...]:
+        """After the second rollout, which was collected while learning from the first: how fast actors should be."""
+        if not isinstance(self.collector, Actors) or self.collector.rounds != 2:
+            return ()
+        return (str(self.collector.forecast(perf_counter() - self._collected)),)
 
     def _iterate(self) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
         taken, progress = self.collector.steps, self.progress()
         self._stagger.before(taken)
         learned = self._graph.iterate(progress) if self._graph else None
         rollout = self.collector.collect() if learned is None else self.collector.rollout
+        self._collected = perf_counter()
         self._stagger.after()
         finite.check_rollout(rollout, taken, self.steps)
         ended = self._count(rollout)
@@ -153,9 +162,13 @@ class Trainer:
         return self._before is not None
 
     def result(
-        self, metrics: Mapping[str, float] | None = None, returns: Sequence[float] = (), lengths: Sequence[int] = ()
+        self,
+        metrics: Mapping[str, float] | None = None,
+        returns: Sequence[float] = (),
+        lengths: Sequence[int] = (),
+        notes: tuple[str, ...] = (),
     ) -> IterationResult:
-        """The state of the training now. metrics, returns, lengths: of the last iteration."""
+        """The state of the training now. metrics, returns, lengths, notes: of the last iteration."""
         seconds = max(self.seconds - self._seconds_before, 1e-9)
         fractions = {part: spent / seconds for part, spent in self.timer.seconds.items()}
         progress = self.progress()
@@ -175,6 +188,7 @@ class Trainer:
             steps_per_second=(self.steps - self._steps_before) / seconds,
             seconds_left=self.seconds * (1 - progress) / progress if progress else None,
             fractions=fractions | {"other": max(0.0, 1.0 - sum(fractions.values()))},
+            notes=notes,
         )
 
     def _details(self) -> dict[str, int]:

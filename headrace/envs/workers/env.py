@@ -24,7 +24,7 @@ from headrace.envs.gym.agent_groups import Grouping, take_agents
 from headrace.envs.gym.pettingzoo import restarts
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Message, Task
-from headrace.envs.workers.resources import check_processes, check_rollout, in_words
+from headrace.envs.workers.resources import MEGABYTE, check_processes, check_rollout, in_words
 from headrace.envs.workers.stepping import BIND, CUT_OFF, RESET, RESET_ALL, ROWS, STEP, TAKE_OVER, UNBIND, Stepping
 from headrace.envs.workers.transport import Order, Transport
 from headrace.envs.workers.tuning import tried
@@ -127,7 +127,8 @@ class WorkerEnv(AsyncEnv):
     def plan(self) -> str:
         """The memory of processes and rollouts, in a line."""
         pids = [worker.process.pid for worker in self._transport.workers]
-        return in_words(self.name, self.num_envs, pids, [rollout.store.size for rollout in self._numbers])
+        shared = sum(rollout.store.size for rollout in self._numbers) / MEGABYTE
+        return in_words(f"{self.num_envs} environments of {self.name}", pids, f"rollout {shared:.3g} MB, shared")
 
     @property
     def restarts(self) -> int:
