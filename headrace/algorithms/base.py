@@ -51,3 +51,9 @@ class Algorithm(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from state_dict()."""
+
+
+def past_warm_up(algorithm: Algorithm) -> bool:
+    """Whether the next update learns: algorithms with a replay buffer have a method that says so, others always do."""
+    ready = getattr(algorithm, "past_warm_up", None)
+    return ready is None or ready()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from headrace.algorithms.base import Algorithm
+from headrace.algorithms.base import Algorithm, past_warm_up
 from headrace.core.device import torch_threads, without_denormals
 from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
@@ -63,7 +63,8 @@ class Trainer:
             self.seconds = 0.0  # spent in iterate() so far
             # of the run that this one resumes
             self._steps_before, self._seconds_before = 0, 0.0
-            self._iteration_began = 0.0
+            self._iteration_began = self._collected = 0.0
+            self._learned = 0  # updates that have learned
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             with self._torch_settings():
@@ -104,8 +105,8 @@ class Trainer:
         return self.result(metrics, *ended, notes=self._forecast())
 
     def _forecast(self) -> tuple[str, ...]:
-        """After the second rollout, which was collected while learning from the first: how fast actors should be."""
-        if not isinstance(self.collector, Actors) or self.collector.rounds != 2:
+        """How fast actors should be, once: after an update during which they have collected the next rollout."""
+        if self._learned != 2 or not isinstance(self.collector, Actors):
             return ()
         return (str(self.collector.forecast(perf_counter() - self._collected)),)
 
@@ -115,6 +116,7 @@ class Trainer:
         learned = self._graph.iterate(progress) if self._graph else None
         rollout = self.collector.collect() if learned is None else self.collector.rollout
         self._collected = perf_counter()
+        self._learned += past_warm_up(self.algorithm)
         self._stagger.after()
         finite.check_rollout(rollout, taken, self.steps)
         ended = self._count(rollout)
