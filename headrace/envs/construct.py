@@ -164,6 +164,11 @@ def adapted(given: EnvArgument) -> Env:
     return libraries.adapted(given)
 
 
+def entry_of(source: Source) -> Entry | str:
+    """The class, function or Gymnasium spec that a source names. Raises ValueError where there is none."""
+    return _entry(spec(source))
+
+
 def comes_as_vector(source: Source) -> bool:
     """Whether make() gives a source's environments as one vector of them, rather than one by one."""
     known = spec(source)

@@ -99,7 +99,7 @@ def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfi
 def actor_env(plan: TrainPlan, placement: Placement) -> ActorEnv:
     """The environments of actors."""
     config = plan.config
-    assert plan.source is not None and config.actors is not None
+    assert plan.source is not None and isinstance(config.actors, int)  # decided() has replaced "auto"
     wrapping = {name: getattr(config, name) for name in ("frame_stack", "time_limit", "reward_scale")}
     make_part = part_maker(
         plan.source, backend=config.backend, on_error=config.on_error, group_by=config.group_by, **wrapping

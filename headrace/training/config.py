@@ -35,7 +35,8 @@ class TrainConfig:
     graphs: bool = True  # on CUDA: run whole iterations as one CUDA graph, if they can be captured
     backend: str = "auto"  # of the environments: auto, or one listed by `headrace envs`
     workers: int | Literal["auto"] | None = None  # processes for uncompiled environments; auto: measure; None: none
-    actors: int | None = None  # processes that collect with a copy of the policy each; None: none. See docs/parallel.md
+    # processes that collect with a copy of the policy each; auto: try; None: none. See docs/parallel.md
+    actors: int | Literal["auto"] | None = None
     collection: Literal["sync", "double_buffered", "overlapped", "async"] = "sync"  # see docs/parallel.md
     max_policy_lag: int = 2  # with actors and async: largest number of updates between collecting and learning
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
@@ -62,7 +63,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
+            if isinstance(value, int) and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be below 2^32 = {SEEDS}, got {self.seed}")

@@ -22,6 +22,7 @@ from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
 from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
+from headrace.training.auto_actors import decided
 from headrace.training.build import build
 from headrace.training.episodes import Episodes
 from headrace.training.iteration import IterationResult
@@ -50,7 +51,7 @@ class Trainer:
         agent_info: Any = None,
         **options: Any,
     ) -> None:
-        self.plan = settle(algorithm, env, config, agent_info, options)
+        self.plan = decided(settle(algorithm, env, config, agent_info, options))
         with ExitStack() as stack:
             parts = build(self.plan, stack)
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
