@@ -1,4 +1,4 @@
-"""Actor and critic as multi-layer perceptrons: the policy of PPO, A2C, REINFORCE and TRPO."""
+"""Actor and critic as multi-layer perceptrons: the policy of PPO, A2C and the other on-policy algorithms."""
 
 from __future__ import annotations
 
