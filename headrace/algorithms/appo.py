@@ -24,9 +24,7 @@ class APPOConfig(VTraceConfig, ActorCriticConfig, OnPolicyConfig):
 
     epochs: int = 4  # passes over each rollout
     minibatch_size: int = 256  # rows of a minibatch; minibatches have one size, the nearest to this that fits
-    gae_lambda: float = (
-        0.95  # of advantages, as in generalised advantage estimation: 0 one-step, 1 to the rollout's end
-    )
+    gae_lambda: float = 0.95  # of advantages: 0 one-step, 1 returns to the rollout's end
     clip: float = 0.2  # range around 1 in which the probability ratio is not clipped
     value_clip: float = 0.0  # largest change of a value that counts, in standard deviations of returns; 0: off
     entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
