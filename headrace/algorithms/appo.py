@@ -1,12 +1,11 @@
-"""APPO: PPO for rollouts of an earlier policy, by the decoupled objective. Hilton et al. 2021, arXiv:2110.00641.
+"""APPO: PPO for rollouts of an earlier policy, corrected by V-trace. Espeholt et al. 2018, arXiv:1802.01561.
 
-V-trace (Espeholt et al. 2018, arXiv:1802.01561) corrects advantages for the policy that collected; the ratio that PPO
-clips is to the policy as it begins to learn from a rollout. Where both are the same policy, APPO is PPO.
+The ratio that PPO clips is to the policy that collected and corrects for it, so V-trace's advantages are taken without
+their importance weight rho. Where the policy that learns collected, APPO is PPO.
 """
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -14,8 +13,10 @@ from torch import Tensor
 
 from headrace.algorithms import ppo
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig, VTraceConfig, narrowed
-from headrace.algorithms.on_policy import OnPolicy, Targets, mean_rho, vtrace_targets
+from headrace.algorithms.on_policy import OnPolicy, Targets, importance_weights, mean_rho, vtrace_targets
 from headrace.data.rollout import Rollout
+
+MIN_RHO = 1e-30  # so that an advantage of 0 divided by it is 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,27 +46,21 @@ class APPOConfig(VTraceConfig, ActorCriticConfig, OnPolicyConfig):
 class APPO(OnPolicy[APPOConfig]):
     """PPO's epochs of minibatch steps on V-trace's advantages.
 
-    Metrics: PPO's, with clip_fraction and approx_kl relative to the policy as it began to learn from the rollout; and
-    mean_rho, the mean of the importance weights min(clip_rho, ratio).
+    Metrics: PPO's, and mean_rho, the mean of the importance weights min(clip_rho, ratio).
     """
 
     name = "appo"
     config = APPOConfig()
 
     def process(self, rollout: Rollout) -> Targets:
-        """V-trace's advantages and value targets."""
-        return vtrace_targets(self.policy, rollout, self.config.gamma, self.config.gae_lambda, self.config)
+        """V-trace's value targets, and its advantages without rho."""
+        config = self.config
+        targets = vtrace_targets(self.policy, rollout, config.gamma, config.gae_lambda, config)
+        rho = importance_weights(rollout, targets, config.clip_rho).clamp(min=MIN_RHO)
+        return targets._replace(advantage=targets.advantage / rho)
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         order = self.permutation(rollout, self.config.epochs)
         settings = narrowed(self.config, ppo.PPOConfig)
-        metrics = ppo.learn(self.policy, self.optimizer, proximal(rollout, targets), targets, order, settings)
+        metrics = ppo.learn(self.policy, self.optimizer, rollout, targets, order, settings)
         return metrics | {"mean_rho": mean_rho(rollout, targets, self.config.clip_rho)}
-
-
-def proximal(rollout: Rollout, targets: Targets) -> Rollout:
-    """A view of a rollout with the log_prob and value of the policy as it begins to learn from it: the proximal policy
-    of Hilton et al. 2021."""
-    view = copy(rollout)
-    vars(view).update(log_prob=targets.log_prob, value=targets.value)
-    return view

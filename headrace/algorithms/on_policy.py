@@ -40,7 +40,6 @@ class Targets(NamedTuple):
     returns: Tensor
     valid: Tensor  # bool: which rows count
     log_prob: Tensor | None = None  # of the policy as it begins to learn; None: as collected
-    value: Tensor | None = None  # likewise, [T + 1, N]
 
 
 def one_learner(*tensors: Tensor) -> None:
@@ -180,14 +179,18 @@ def vtrace_targets(policy: Policy, rollout: Rollout, gamma: float, gae_lambda: f
     steps = (rollout.reward, value[:-1], value[1:], rollout.terminated, rollout.truncated)
     log_ratio, clip_rho, clip_c = log_prob - rollout.log_prob, limits.clip_rho, limits.clip_c
     returns, advantage = vtrace(log_ratio, *steps, gamma, gae_lambda, clip_rho=clip_rho, clip_c=clip_c)
-    return Targets(advantage, returns, rollout.valid[:-1], log_prob, value)
+    return Targets(advantage, returns, rollout.valid[:-1], log_prob)
+
+
+def importance_weights(rollout: Rollout, targets: Targets, clip_rho: float) -> Tensor:
+    """V-trace's rho of each step, min(clip_rho, ratio), [T, N]."""
+    log_ratio = torch.zeros_like(rollout.log_prob) if targets.log_prob is None else targets.log_prob - rollout.log_prob
+    return log_ratio.exp().clamp(max=clip_rho)
 
 
 def mean_rho(rollout: Rollout, targets: Targets, clip_rho: float, reduce: Reduce = one_learner) -> Tensor:
-    """Mean importance weight min(clip_rho, ratio) of the valid rows of all learners: 1 where the policy that learns is
-    the one that collected."""
-    log_ratio = torch.zeros_like(rollout.log_prob) if targets.log_prob is None else targets.log_prob - rollout.log_prob
-    rho = log_ratio.exp().clamp(max=clip_rho)
+    """Mean importance weight of the valid rows of all learners: 1 where the policy that learns collected."""
+    rho = importance_weights(rollout, targets, clip_rho)
     return rho.flatten() @ mean_weights(targets.valid.flatten(), reduce)
 
 

@@ -11,7 +11,7 @@ from helpers.on_policy_oracle import doubles, log_probs, rehearsed, rows_of, val
 
 from headrace import envs
 from headrace.algorithms import ppo
-from headrace.algorithms.appo import APPO, APPOConfig, proximal
+from headrace.algorithms.appo import APPO, APPOConfig
 from headrace.algorithms.config_bases import narrowed
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig
@@ -78,7 +78,7 @@ def test_an_update_from_its_own_rollout_is_that_of_ppo(env, options, kernels, ca
 
 @pytest.mark.parametrize("changes", [{}, {"gae_lambda": 0.8, "clip_rho": 1.5, "clip_c": 0.7}, {"value_clip": 0.2}])
 def test_an_update_of_a_policy_that_has_moved_is_ppos_on_the_papers_targets(changes):
-    """V-trace in float64, then PPO's learning call on a rollout whose columns are overwritten."""
+    """V-trace in float64, then PPO's learning call on the rollout as it was collected."""
     config = dataclasses.replace(SMALL, **changes)
     appo, rollout = rehearsed(APPO, config)
     same, twice = rehearsed(PPO, narrowed(config, PPOConfig))
@@ -89,8 +89,7 @@ def test_an_update_of_a_policy_that_has_moved_is_ppos_on_the_papers_targets(chan
     value = values(weights, flatten(rollout.observation).double()).view(rollout.value.shape)
     ratio = (chosen - rollout.log_prob.double()).exp()
     advantage, target = vtrace_by_loop(rollout, ratio, value, config)
-    twice.log_prob.copy_(chosen)
-    twice.value.copy_(value)
+    advantage /= ratio.clamp(max=config.clip_rho)  # the ratio in PPO's loss is in the place of rho
     with fused.plain_only():
         targets = Targets(advantage.float(), target.float(), rollout.valid[:-1])
         expected = same.learn(twice, targets)
@@ -115,17 +114,17 @@ def test_the_kernel_learns_the_same_from_a_rollout_of_an_earlier_policy():
     targets = appo.process(rollout)
     order = appo.permutation(rollout, 2)
     settings = narrowed(appo.config, PPOConfig)
-    assert fused.kernel_of(ppo.learn, appo.policy, appo.optimizer, proximal(rollout, targets), targets, order, settings)
+    assert fused.kernel_of(ppo.learn, appo.policy, appo.optimizer, rollout, targets, order, settings)
 
 
-def test_the_ratio_that_is_clipped_is_to_the_policy_as_it_begins_to_learn():
+def test_the_ratio_that_is_clipped_is_to_the_policy_that_collected():
     appo, rollout = rehearsed(APPO, dataclasses.replace(SMALL, epochs=1, minibatch_size=1000))
     moved(appo)
-    collected = rollout.log_prob.clone(), rollout.value.clone()
+    with torch.no_grad():
+        ratio = (appo.policy.evaluate_rollout(rollout).log_prob - rollout.log_prob).exp()[rollout.valid[:-1]]
     metrics = appo.update(rollout, 0.0)  # one minibatch: nothing has been learned where the ratios are taken
-    assert metrics["clip_fraction"] == 0 and metrics["approx_kl"] == pytest.approx(0, abs=1e-6)
-    assert metrics["mean_rho"] < 0.95
-    assert torch.equal(rollout.log_prob, collected[0]) and torch.equal(rollout.value, collected[1])
+    assert metrics["clip_fraction"] == pytest.approx(((ratio - 1).abs() > 0.2).float().mean().item(), rel=1e-4)
+    assert metrics["clip_fraction"] > 0.1 and metrics["mean_rho"] < 0.95
 
 
 def trained(env, config, lag, updates):
@@ -143,10 +142,11 @@ def trained(env, config, lag, updates):
     return learner, returns.mean().item()
 
 
-def test_appo_balances_the_pole():
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_appo_balances_the_pole(lag):
     config = APPOConfig(num_steps=32, minibatch_size=256, learning_rate=1e-3, gamma=0.98, gae_lambda=0.9)
     env = envs.make("CartPole-v1", 64)
-    assert trained(env, config, 0, 60)[1] >= 195
+    assert trained(env, config, lag, 60)[1] >= 195
     env.close()
 
 
