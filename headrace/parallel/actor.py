@@ -158,7 +158,7 @@ class Acting:
         collector, began = self.collector, (perf_counter(), process_time())
         self.weights.read(slot)
         self.stagger.before(collector.steps)
-        with suppress(Stopped):  # nobody will read it
+        with suppress(Stopped):  # it will not be read
             collector.collect()
         self.stagger.after()
         torch._foreach_copy_(self._targets[number % len(self._targets)], self._columns)

@@ -1,6 +1,6 @@
 """All of a policy that changes, in shared memory: its learner writes it, and every actor reads it.
 
-A version lies in one of several slots. The order that an actor is given names the slot, and no one else writes into one
+A version lies in one of several slots. The order that an actor is given names the slot, and nothing is written into one
 that an open order names: so nothing is read half-written, on any processor, and no reader ever waits.
 """
 
@@ -75,7 +75,7 @@ class Weights:
         torch._foreach_copy_(self._slots[self.slot(version)], self._tensors)
 
     def _follow(self) -> None:
-        """Take the tensors of the policy again: parameters and buffers may have been replaced by others of their shape."""
+        """Take the policy's tensors again: parameters and buffers may have been replaced by others of their shape."""
         tensors, found = changing(self.policy), examine(self.policy)
         if Layout.of(tensors) != self.layout or found.altered != self._altered:
             raise ValueError(
