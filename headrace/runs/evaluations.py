@@ -61,9 +61,9 @@ class Evaluations:
         self.queue.append(Queued(counters, copied(self.trainer.policy, "cpu")))
 
     def results(self, left: int = MOST_QUEUED) -> Iterator[tuple[Queued, Evaluation]]:
-        """The evaluations that are finished. Waits until at most `left` are queued, or a signal has come.
+        """The evaluations that are finished. Waits until at most `left` are queued; without a process, for all of them.
 
-        In this process all are finished then, unless a signal comes. Raises what evaluate() raises.
+        After a signal it neither waits nor starts another one. Raises what evaluate() raises.
         """
         while self.queue:
             result = self._here() if self._process is None else self._elsewhere(len(self.queue) > left)
@@ -73,6 +73,8 @@ class Evaluations:
 
     def _here(self) -> Evaluation | None:
         """The first one in the queue; None where a signal ends it."""
+        if self._interrupts.caught:
+            return None
         try:
             return self.now(self.queue[0].weights, self.trainer.config.eval_episodes)
         except Stopped:
@@ -83,6 +85,8 @@ class Evaluations:
         first."""
         assert self._process is not None
         if self._process.idle:
+            if self._interrupts.caught:
+                return None
             self._process.start(self.queue[0].weights)
         result = self._process.get(0.0)
         if result is None and wait and not self._waited:
