@@ -23,7 +23,8 @@ from headrace.envs.registry import Source, Spec, names
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Task, sendable
 from headrace.envs.workers.transport import Transport
-from headrace.evaluation.evaluator import Evaluation, Recipe, evaluate, recipe_of
+from headrace.evaluation.evaluator import Evaluation, Recipe, evaluate, kernel_class, recipe_of
+from headrace.kernels.language.read import resolve_annotations
 from headrace.policies.base import Policy
 
 EVALUATE = 0  # the only order; a number and weights follow
@@ -84,6 +85,8 @@ class EvaluationProcess:
     def __init__(self, policy: Policy, env: Env | Source, device: torch.device, arguments: Mapping[str, Any]) -> None:
         recipe = recipe_of(env)
         known = envs.spec(recipe.source)
+        if (kernel := kernel_class(recipe.source)) is not None:
+            resolve_annotations(kernel)
         registered = known if known.name in names() else None
         gymnasium_spec = sources.registered(known.entry) if isinstance(known.entry, str) else None
         evaluated = sendable(Evaluated(recipe, registered, gymnasium_spec, device, arguments))

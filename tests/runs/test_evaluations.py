@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from helpers import user_file
 from helpers.strict_device import strict_device
 from helpers.tiny import TINY, Walk
 
@@ -180,6 +181,26 @@ def test_names_registered_by_the_user_are_known_to_the_process():
     finally:
         del gymnasium.registry["Line-v5"]
     assert ends[0] and all(end == ends[0] for end in ends)
+
+
+SCRIPT = """
+if __name__ == "__main__":
+    import headrace as hr
+
+    options = {options}
+    for parallel in (False, True):
+        hr.train("ppo", MyEnv, parallel_evaluation=parallel, **options)
+"""
+
+
+def test_a_compiled_environment_of_the_main_script_needs_no_module():
+    """Its annotations are strings, which name what the script has imported."""
+    text = user_file.changed("s.n > 3", "action == 1")
+    Path("script.py").write_text(user_file.HEAD + text + SCRIPT.format(options=OPTIONS))
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    inline, beside = (evaluated(Path(f"runs/ppo/MyEnv_{number}")) for number in (1, 2))
+    assert inline == beside and len(inline) > 4
 
 
 def test_training_waits_only_where_four_are_queued(monkeypatch):
