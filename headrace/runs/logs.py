@@ -105,7 +105,10 @@ class Logs:
 
     def rewind(self, positions: Mapping[str, int], steps: int) -> Json:
         """Remove what was written after a checkpoint: the resumed run writes it again. Return the metrics of the last
-        step that is left."""
+        step that is left.
+
+        TensorBoard forgets what comes at `steps` or later, and may then have an evaluation of an earlier step twice.
+        """
         for name, size in positions.items():
             path = self.folder / name
             held = path.stat().st_size if path.exists() else 0

@@ -322,6 +322,13 @@ def runs(pid):
         return False
 
 
+def test_the_first_evaluation_is_best_whatever_training_episodes_gave():
+    short = trained(Line, False, total_steps=100)
+    assert not evaluated(short.path) and best(short.path)[1] is None
+    longer = hr.train(resume=short.path, total_steps=1500)
+    assert best(longer.path)[1] == max(row["eval_return"] for row in evaluated(longer.path).values())
+
+
 def test_readers_take_rows_that_come_late(tmp_path):
     late = [{"steps": 10, "seconds": 1.0, "a": 1}, {"steps": 30, "seconds": 3.0, "a": 2}]
     late += [{"steps": 20, "seconds": 2.0, "eval_return": 5}, {"steps": 30, "seconds": 3.0, "eval_return": 6}]
