@@ -20,8 +20,9 @@ from headrace.core.types import StateDict
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.registry import Source, Spec, names
+from headrace.envs.workers.env import sendable
 from headrace.envs.workers.process import Workers
-from headrace.envs.workers.protocol import Task, sendable
+from headrace.envs.workers.protocol import Task
 from headrace.envs.workers.transport import Transport
 from headrace.evaluation.evaluator import Evaluation, Recipe, evaluate, kernel_class, recipe_of
 from headrace.kernels.language.read import resolve_annotations
@@ -90,11 +91,11 @@ class EvaluationProcess:
         registered = known if known.name in names() else None
         gymnasium_spec = sources.registered(known.entry) if isinstance(known.entry, str) else None
         evaluated = sendable(Evaluated(recipe, registered, gymnasium_spec, device, arguments))
-        task = Task(partial(Evaluating, _saved(policy), evaluated), f"evaluation on {known.name}", 0, 1)
+        task = Task(partial(Evaluating, _saved(policy), evaluated), known.name, 0, 1, kind="evaluator")
         self._workers = Workers(1)
         # an evaluation takes as long as its episodes do
         self._transport = Transport(self._workers.acquire(1), math.inf)
-        self._weights = b""
+        self._number, self._weights = 0, b""  # of the evaluation under way
         try:
             self._transport.assign([task])
         except BaseException:
@@ -110,21 +111,19 @@ class EvaluationProcess:
         """Start the evaluation of a state_dict of the policy."""
         buffer = io.BytesIO()
         torch.save(dict(weights), buffer)
-        self._weights = buffer.getvalue()
+        self._number, self._weights = self._number + 1, buffer.getvalue()
         self._order()
 
     def get(self, timeout: float) -> Evaluation | None:
         """The result of the evaluation that was started; None where it is not there after `timeout` seconds."""
         ready, lost = self._transport.get(timeout)
         if lost:
-            evaluations = self._transport.answered[0]
-            self._transport.replace(0)
-            self._transport.answered[0] = evaluations  # losses in a row are those after the same number of them
+            self._transport.replace(0, progress=self._number)
             self._order()
         return self._transport.answers[0] if ready else None
 
     def _order(self) -> None:
-        self._transport.start(0, EVALUATE, self._transport.answered[0], self._weights)
+        self._transport.start(0, EVALUATE, self._number, self._weights)
 
     def close(self) -> None:
         """End the process, also in the middle of an evaluation."""

@@ -135,7 +135,7 @@ def test_a_process_that_dies_is_started_again_and_repeats_the_evaluation(times, 
 
 
 def test_one_that_dies_three_times_at_an_evaluation_is_an_error(tmp_path):
-    with pytest.raises(WorkerError, match=r"evaluation on .* was ended by SIGKILL") as caught:
+    with pytest.raises(WorkerError, match=r"evaluator 0 .* was ended by SIGKILL") as caught:
         trained(lambda: Line(HOME, tmp_path, "kill", 11, 99), True)
     assert "3 times in a row" in caught.value.__notes__[0] and (tmp_path / "happened").stat().st_size == 3
 
