@@ -140,7 +140,8 @@ def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
     rows = [json.loads(line) for line in _whole_lines(path)] if path.is_file() else []
     if not rows:
         return np.cumsum(length)
-    known = np.array([(0.0, 0.0)] + [(row["seconds"], row["steps"]) for row in rows])
+    # rows of evaluations are written when these are finished, after rows of later steps
+    known = np.array([(0.0, 0.0), *sorted((row["seconds"], row["steps"]) for row in rows)])
     return np.interp(seconds, known[:, 0], known[:, 1])
 
 

@@ -62,8 +62,8 @@ class Logs:
         return seconds >= self._next_row
 
     def row(self, row: Json) -> None:
-        """Log one row of metrics, and write what is buffered."""
-        self._next_row = row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"])
+        """Log one row of metrics, which may be of an earlier step than the last, and write what is buffered."""
+        self._next_row = max(self._next_row, row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"]))
         self._waiting[METRICS].append(json.dumps(row) + "\n")
         self._scalars.append((time.time(), row["steps"], tensorboard_tags(row)))
         self.flush()
@@ -104,7 +104,11 @@ class Logs:
         return sizes
 
     def rewind(self, positions: Mapping[str, int], steps: int) -> Json:
-        """Remove what was written after a checkpoint: the resumed run writes it again. Return the last row left."""
+        """Remove what was written after a checkpoint: the resumed run writes it again. Return the metrics of the last
+        step that is left.
+
+        TensorBoard forgets what comes at `steps` or later, and may then have an evaluation of an earlier step twice.
+        """
         for name, size in positions.items():
             path = self.folder / name
             held = path.stat().st_size if path.exists() else 0
@@ -118,7 +122,7 @@ class Logs:
                 with writing(path):
                     os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         self._events = EventFile(self.folder, purge=steps)
-        return last_row(self.folder / METRICS)
+        return last_metrics(self.folder / METRICS)
 
 
 def _ends_a_line(path: Path) -> bool:
@@ -127,15 +131,15 @@ def _ends_a_line(path: Path) -> bool:
         return file.read() == b"\n"
 
 
-def last_row(path: Path) -> Json:
-    """The last row of metrics in a file that can be read; empty where there is none."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for line in reversed(lines):
-        with suppress(ValueError):
+def last_metrics(path: Path) -> Json:
+    """The metrics of the last step in a file, of all its rows that can be read; empty where there is none."""
+    last: Json = {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(ValueError, TypeError, KeyError):
             row = json.loads(line)
-            if isinstance(row, dict):
-                return row
-    return {}
+            later = row["steps"] - last.get("steps", -1)
+            last = last | row if later == 0 else row if later > 0 else last
+    return last
 
 
 def tensorboard_tags(row: Json) -> dict[str, float]:

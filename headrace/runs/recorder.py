@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,10 @@ from time import perf_counter
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
-from headrace.evaluation.evaluator import Evaluation, can_be_made, evaluate, source_of
-from headrace.policies.base import Policy
+from headrace.evaluation.evaluator import Evaluation, can_be_made, source_of
 from headrace.runs import checkpoint
-from headrace.runs.logs import Logs
+from headrace.runs.evaluations import MOST_QUEUED, Evaluations, Queued, cancelling, copied
+from headrace.runs.logs import COUNTERS, Logs
 from headrace.runs.progress import Progress, summary
 from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
 from headrace.runs.signals import Interrupts
@@ -48,29 +48,20 @@ class Recorder:
         self._best_score: float | None = None
         self._cancelling = False  # whether the returns of agents did, in the last evaluation
         self._best: tuple[StateDict, Json] | None = None  # weights and facts not yet written
-        self._evaluation: dict[str, float | None] = {}
         self._row: dict[str, float | None] = {}
         self._result = trainer.result()
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
-        info = trainer.plan.agent_info
-        config = trainer.config
-        self._eval_kwargs = {
-            **config.eval_env_kwargs(),
-            "on_error": config.on_error,
-            "step_timeout": config.step_timeout,
-        }
-        if info is not None:
-            self._eval_kwargs["agent_info"] = info
-        settings = trainer.settings()
-        describe(folder, to_toml(**settings))
+        describe(folder, to_toml(**trainer.settings()))
         if trainer.resources:
             self.progress.say(trainer.resources)
+        self._evaluations = Evaluations(trainer, self.progress, self.interrupts)
 
     def __enter__(self) -> Recorder:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         self.progress.close()
+        self._evaluations.close()
         self.trainer.close()
         if error is not None:
             with suppress(OSError):  # the disk may be what has failed
@@ -81,8 +72,9 @@ class Recorder:
         if isinstance(error, NotFinite):
             raise NotFinite(f"{error}. {self._last_good()}") from error
 
-    def resume(self, saved: Path, positions: Mapping[str, int]) -> None:
-        """Continue the files of the run from where the checkpoint `saved` was made."""
+    def resume(self, saved: Path, positions: Mapping[str, int], evaluations: Sequence[Json] = ()) -> None:
+        """Continue the files of the run from where the checkpoint `saved` was made, with the evaluations it holds."""
+        self._evaluations.load_state_dict(evaluations)
         self._row = self.logs.rewind(positions, self._result.steps)
         checkpoint.set_aside(saved, self.folder / LAST)
         try:
@@ -100,7 +92,8 @@ class Recorder:
         self.logs.episodes(result.returns, result.lengths, result.seconds)
         if _passed(config.eval_freq, before, result.steps):
             self._evaluate()
-        elif config.eval_freq == 0 and result.window_full:
+        self._take_results()
+        if config.eval_freq == 0 and result.window_full:
             self._offer(result.mean_return)
         if self.logs.due(result.seconds):
             self._write_row()
@@ -115,12 +108,16 @@ class Recorder:
 
     def finish(self, reason: str) -> Run:
         """Write the last row, last/ and best/, and give the Run."""
+        self._take_results(left=0)
+        if self._evaluations.queue:
+            reason = self.interrupts.caught
         trainer, result = self.trainer, replace(self._result, seconds=self.trainer.seconds)
         self.progress.close()
         if result.metrics and self._row.get("steps") != result.steps:
             self._write_row()
         if self._cancelling or (self._best is None and not (self.folder / BEST).exists()):
-            self._keep(result.mean_return)
+            # the score of an evaluation does not compare with a mean of training episodes
+            self._keep(None if trainer.config.eval_freq else result.mean_return)
         self._save_last(ended_by=reason)
         if not self.interrupts.caught:
             self._choose()
@@ -136,7 +133,7 @@ class Recorder:
             self._row,
             reason,
             trainer.config.seed,
-            self._eval_kwargs,
+            self._evaluations.env_kwargs,
             trainer.needed_to_resume(),
         )
         if trainer.gave_up:
@@ -146,26 +143,36 @@ class Recorder:
         return run
 
     def _evaluate(self) -> None:
-        result = self._evaluated(self.trainer.config.eval_episodes)
-        self._cancelling = cancelling(result)
-        if self._cancelling:
-            self._keep(result.mean)
-        else:
-            self._offer(result.mean)
+        """Ask for an evaluation of the policy as it is now."""
+        if self.trainer.config.parallel_evaluation:
+            self._write_row()  # that of the evaluation follows
+            self._take_results(MOST_QUEUED - 1)
+        row = self._result.row()
+        self._evaluations.add({name: row[name] for name in COUNTERS})
+
+    def _take_results(self, left: int = MOST_QUEUED) -> None:
+        """Log the evaluations that are finished, and keep the best policy; left: see Evaluations.results()."""
+        for queued, result in self._evaluations.results(left):
+            self._cancelling = cancelling(result)
+            steps, weights = queued.counters["steps"], queued.weights
+            if self._cancelling:
+                self._keep(result.mean, weights, steps)
+            else:
+                self._offer(result.mean, weights, steps)
+            self._write_evaluation(queued, result)
+            self.progress.say(f"{steps:,} steps: {result}")
+
+    def _write_evaluation(self, queued: Queued, result: Evaluation) -> None:
+        """Write the row of an evaluation: that of its step, or one of its own where that is written already."""
         length = sum(result.lengths) / len(result.lengths)
-        self._evaluation = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}
-        self._write_row()
-        self.progress.say(f"{self._result.steps:,} steps: {result}")
-
-    def _evaluated(self, episodes: int, reference: bool = True) -> Evaluation:
-        """An evaluation of the policy as it is now. Raises Stopped on a signal."""
-
-        def watch(ended: int, steps: int) -> bool:
-            self.progress.evaluating(ended, episodes, steps)
-            return bool(self.interrupts.caught)
-
-        policy, env, seed = self.trainer.policy, self.trainer.plan.env, self.trainer.config.seed
-        return evaluate(policy, env, episodes, seed, reference=reference, watch=watch, **self._eval_kwargs)
+        found = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}
+        steps, written = queued.counters["steps"], self._row.get("steps")
+        if steps == self._result.steps != written:
+            self._write_row(found)
+            return
+        self.logs.row(queued.counters | found)
+        if steps == written:
+            self._row |= found
 
     def _choose(self) -> None:
         """Make the last policy the best one, unless that after the best window of training episodes is better."""
@@ -176,35 +183,34 @@ class Recorder:
             or not can_be_made(self.trainer.plan.env)
         ):
             return
-        policy, last = self.trainer.policy, _copy(self.trainer.policy)
         try:
-            mine = self._evaluated(CHOICE_EPISODES, reference=False)
-            policy.load_state_dict(checkpoint.load(self.folder / BEST, "policy"))
-            other = self._evaluated(CHOICE_EPISODES, reference=False)
+            mine, other = (
+                self._evaluations.now(weights, CHOICE_EPISODES, reference=False)
+                for weights in (copied(self.trainer.policy), checkpoint.load(self.folder / BEST, "policy"))
+            )
         except Stopped:
             return
         except Exception as error:
             self.progress.say(f"{self.folder / BEST} is chosen by training episodes alone: {error}")
             return
-        finally:
-            policy.load_state_dict(last)
         if other.mean > mine.mean and not cancelling(other):
             return
         self._keep(self._best_score)
         self._save_best()
 
-    def _offer(self, score: float | None) -> None:
-        """Keep the policy as it is now, if none before was better. The next save writes it."""
+    def _offer(self, score: float | None, weights: StateDict | None = None, steps: int | None = None) -> None:
+        """Keep a policy, if none before was better; see _keep()."""
         if score is not None and (self._best_score is None or score > self._best_score):
-            self._keep(score)
+            self._keep(score, weights, steps)
 
-    def _keep(self, score: float | None) -> None:
+    def _keep(self, score: float | None, weights: StateDict | None = None, steps: int | None = None) -> None:
+        """Keep these weights of a step as the best ones; None: those of now. The next save writes them."""
         self._best_score = score
-        self._best = _copy(self.trainer.policy), {"score": score, "steps": self._result.steps}
+        facts = {"score": score, "steps": self._result.steps if steps is None else steps}
+        self._best = copied(self.trainer.policy) if weights is None else weights, facts
 
-    def _write_row(self) -> None:
-        self._row = self._result.row() | self._evaluation
-        self._evaluation = {}
+    def _write_row(self, evaluation: Json | None = None) -> None:
+        self._row = self._result.row() | (evaluation or {})
         self.logs.row(self._row)
 
     def _save_last(self, **facts: str) -> None:
@@ -223,7 +229,10 @@ class Recorder:
         trainer, result = self.trainer, self._result
         checkpoint.save(
             folder,
-            {"policy": trainer.policy.state_dict(), "training": trainer.state_dict()},
+            {
+                "policy": trainer.policy.state_dict(),
+                "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
+            },
             policy=identity(trainer.policy),
             settings=trainer.settings(),
             counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
@@ -235,16 +244,6 @@ class Recorder:
         if (self.folder / LAST).exists():
             return f"The last good checkpoint is {self.folder / LAST}"
         return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"
-
-
-def cancelling(result: Evaluation) -> bool:
-    """Whether the returns of several agents cancel, as in a game that one of them wins."""
-    means = [sum(returns) / len(returns) for returns in result.by_agent.values()]
-    return len(means) > 1 and abs(sum(means)) <= 0.1 * sum(map(abs, means))
-
-
-def _copy(policy: Policy) -> StateDict:
-    return {name: tensor.clone() for name, tensor in policy.state_dict().items()}
 
 
 def _passed(every: int, before: int, steps: int) -> bool:

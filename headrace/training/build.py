@@ -47,7 +47,7 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     Raises TypeError, ValueError for settings that do not fit the environment or the algorithm.
     """
     asked = plan.config.device if plan.ready_env is None else plan.ready_env.device
-    placement = Placement.on(asked, _num_weights(plan))
+    placement = Placement.on(asked, _num_weights(plan), plan.config.eval_device)
     if placement.learn.type == "cuda":
         from headrace.checks import parity
 

@@ -31,6 +31,7 @@ class TrainConfig:
     stagger: bool = False  # cut off first episodes at different steps, so that the environments are out of phase
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    eval_device: str | None = None  # device of evaluations during training; None: where it learns
     precision: Literal["float32", "tf32", "bfloat16", "auto"] = "float32"  # of hidden layers, see docs/gpu.md
     graphs: bool = True  # on CUDA: run whole iterations as one CUDA graph, if they can be captured
     backend: str = "auto"  # of the environments: auto, or one listed by `headrace envs`
@@ -53,6 +54,7 @@ class TrainConfig:
     window: int = 100  # number of episodes for the mean return and length that are reported
     eval_freq: int = 0  # environment steps between evaluations in the reference environment; 0: none
     eval_episodes: int = 20  # episodes per evaluation
+    parallel_evaluation: bool = False  # evaluate in a process of its own while training goes on
     save_freq: int = 0  # environment steps between the checkpoints step_N/; 0: only last/ and best/
     log_folder: str = "runs"  # the run's folder is LOG_FOLDER/<algorithm>/<env>_<n>/
     progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich in a terminal, otherwise plain lines
@@ -73,6 +75,8 @@ class TrainConfig:
             raise ValueError(
                 "nothing would stop this run: give total_steps, max_seconds, max_episodes or target_return"
             )
+        if self.parallel_evaluation and not self.eval_freq:
+            raise ValueError("parallel_evaluation is for evaluations during training: give eval_freq, their interval")
 
     def eval_env_kwargs(self) -> Settings:
         """The settings of make() that evaluation and videos use too."""

@@ -92,7 +92,7 @@ def _resumed(
         with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
             trainer.load_state_dict(state)
         recorder = Recorder(trainer, folder.parent)
-        recorder.resume(folder, positions)
+        recorder.resume(folder, positions, state.get("evaluations", ()))
     if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder

@@ -240,15 +240,15 @@ def _copy(names: tuple[str, ...], source: Rollout, row: int, target: Rollout, to
         getattr(target, name)[to].copy_(getattr(source, name)[row])
 
 
-def sendable(function: Callable) -> bytes:
-    """A function as bytes. Raises TypeError, naming what cannot be sent."""
+def sendable(thing: object) -> bytes:
+    """A function of users, or data, as bytes. Raises TypeError, naming what cannot be sent."""
     import cloudpickle
 
     try:
-        data: bytes = cloudpickle.dumps(function)
+        data: bytes = cloudpickle.dumps(thing)
     except Exception as error:
         raise TypeError(
-            f"{function!r} cannot be sent to a worker process: {error}. Make what it needs (files, locks, sockets, "
+            f"{thing!r} cannot be sent to a worker process: {error}. Make what it needs (files, locks, sockets, "
             "models on a GPU) inside the function, rather than before"
         ) from error
     return data

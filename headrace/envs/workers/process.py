@@ -20,7 +20,20 @@ from typing import Any
 
 from headrace.core.cores import cores
 from headrace.envs.workers import lifetime
-from headrace.envs.workers.protocol import ANSWER, ASSIGN, CLOSE, FAILED, GONE, ORDER, Failure, Message, Task, read, run
+from headrace.envs.workers.protocol import (
+    ANSWER,
+    ASSIGN,
+    CLOSE,
+    FAILED,
+    GONE,
+    ORDER,
+    RESULT,
+    Failure,
+    Message,
+    Task,
+    read,
+    run,
+)
 from headrace.envs.workers.spin_wait import spin_of
 
 START_TIMEOUT = 120.0  # s for a process to make its role
@@ -35,7 +48,7 @@ PRELOADED = [
 
 
 class WorkerError(RuntimeError):
-    """A worker process died, hung, or raised what cannot be raised again here."""
+    """A worker process died or hung."""
 
 
 class WorkerProcess:
@@ -82,13 +95,13 @@ class WorkerProcess:
             raise WorkerError(f"{self} had not made its environments after {START_TIMEOUT:g} s")
         return self._received()
 
-    def answer(self) -> int:
-        """Read its answer to an order. Raises its exception, or WorkerError where the process is gone."""
+    def answer(self) -> Any:
+        """Read its answer to an order, see Role. Raises its exception, or WorkerError where the process is gone."""
         try:
             (answer,) = ANSWER.unpack(read(self.orders.fileno(), ANSWER.size))
         except GONE:
             raise self.death() from None
-        return self._received() if answer == FAILED else answer
+        return self._received() if answer in (FAILED, RESULT) else answer
 
     def _received(self) -> Any:
         try:
@@ -192,7 +205,7 @@ atexit.register(_end, RUNNING)
 def _again(failure: Failure) -> BaseException:
     """A worker's exception, to be raised here, with its traceback in the worker."""
     error: BaseException = (
-        pickle.loads(failure.error) if failure.error else WorkerError("an environment raised what cannot be sent")
+        pickle.loads(failure.error) if failure.error else RuntimeError("its exception cannot be sent to this process")
     )
     error.add_note(f"in a worker process:\n{failure.text}")
     return error

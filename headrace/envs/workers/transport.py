@@ -40,7 +40,7 @@ class Transport:
         self._beats: dict[int, int] = {}  # by place
         self.orders: dict[int, Order] = {}  # by place
         self.facts: dict[int, Any] = {}
-        self.answers = [0] * len(workers)
+        self.answers: list[Any] = [0] * len(workers)
         self.answered = [0] * len(workers)
         self._lost: list[list[int]] = [[] for _ in workers]  # after how many answers, while that was the same
         self._waiting = Waiting(workers[0].spin)
@@ -137,7 +137,7 @@ class Transport:
         if len(self._lost[place]) == TRIES:
             error = self.failure(place)
             error.add_note(
-                f"It is not started again: this has happened {TRIES} times in a row, each time after as many steps."
+                f"It is not started again: this has happened {TRIES} times in a row, each time after as many answers."
             )
             raise error
         for left in reversed(range(TRIES)):

@@ -6,7 +6,7 @@ import os
 from functools import partial
 
 import pytest
-from helpers.doubling import DIE, DOUBLE, FAIL, HANG, Doubling
+from helpers.doubling import DIE, DOUBLE, FAIL, FAIL_OWN, HANG, TELL, Doubling
 
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Task
@@ -48,3 +48,16 @@ def test_a_role_answers_fails_is_lost_and_replaced(transport):
     with pytest.raises(ZeroDivisionError, match="of its own") as caught:
         transport.get()
     assert "in a worker process:" in caught.value.__notes__[0] and "doubling.py" in caught.value.__notes__[0]
+
+
+def test_an_answer_may_be_an_object_and_a_message_bytes(transport):
+    told = bytes(range(256)) * 4000  # more than a pipe holds
+    transport.start(0, TELL, 0, told)
+    assert transport.get(10) == ([0], {}) and transport.answers[0] == {"told": told}
+
+
+def test_an_exception_that_cannot_be_sent_is_no_lost_process(transport):
+    transport.start(0, FAIL_OWN, 0)
+    with pytest.raises(RuntimeError, match="cannot be sent") as caught:
+        transport.get(10)
+    assert "nobody else knows this kind" in caught.value.__notes__[0]
