@@ -13,6 +13,7 @@ from headrace.envs.gym.agent_groups import Grouping
 from headrace.envs.gym.pettingzoo import inline, restarts
 from headrace.envs.gym.wrapping import Wrapping
 from headrace.envs.registry import Source, spec
+from headrace.kernels.language.read import resolve_annotations
 
 
 def part_maker(
@@ -40,6 +41,7 @@ def part_maker(
     entry = elsewhere(known)
     found = sources.find(entry) if isinstance(entry, str) else entry
     if sources.is_kernel(found) and backend != "inline":
+        resolve_annotations(found)
         given = entry if isinstance(entry, str) else found
         return partial(_compiled, given, known.name, {"group_by": group_by, **wrapping})
     if backend == "cpu":
