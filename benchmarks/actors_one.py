@@ -165,11 +165,46 @@ def torchrl(options: argparse.Namespace, asynchronous: bool = False) -> Updates:
     return Updates(update, dict, collector.shutdown)
 
 
+def rllib(options: argparse.Namespace, asynchronous: bool = False) -> Updates:
+    """RLlib's PPO or APPO, with `processes` env runners and the learner in this process."""
+    import ray
+    from ray.rllib.algorithms.appo import APPOConfig
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+    from ray.tune.registry import register_env
+
+    ray.init(address="local", num_cpus=options.processes + 1, include_dashboard=False, log_to_driver=False)
+    register_env("counted", lambda _: make_env(options)())
+    rows = options.num_steps * options.num_envs
+    config = (APPOConfig if asynchronous else PPOConfig)().environment("counted")
+    config.env_runners(
+        num_env_runners=options.processes,
+        num_envs_per_env_runner=options.num_envs // options.processes,
+        rollout_fragment_length=options.num_steps,
+    )
+    config.training(train_batch_size_per_learner=rows, minibatch_size=256, num_epochs=options.epochs)
+    config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
+    config.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=rows)
+    algorithm = config.build_algo()
+    before = 0
+
+    def update() -> int:
+        nonlocal before
+        result = algorithm.train()
+        steps = int(result["num_env_steps_sampled_lifetime"])
+        before, taken = steps, steps - before
+        return taken
+
+    return Updates(update, dict, ray.shutdown)
+
+
 LIBRARIES: dict[str, Callable[[argparse.Namespace], Updates]] = {
     "headrace": headrace,
     "sb3": sb3,
     "torchrl": torchrl,
     "torchrl_async": partial(torchrl, asynchronous=True),
+    "rllib": rllib,
+    "rllib_async": partial(rllib, asynchronous=True),
 }
 
 
