@@ -31,6 +31,8 @@ _NEVER_CALLED = "NRT_MemInfo_call_dtor"
 def object_code(function: Dispatcher, arguments: tuple[Argument, ...]) -> bytes:
     """Machine code of a Numba dispatcher for arguments of these types, with one entry point: see Native.
 
+    With such arguments the dispatcher can then be called by compiled functions only: a call from Python would crash.
+
     Raises Numba's errors, and RuntimeError where the code needs Numba to run, such as for memory of its own.
     """
     types = tuple(typeof(argument) for argument in arguments)
