@@ -10,7 +10,9 @@ import argparse
 import json
 import os
 import resource
+import signal
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -109,7 +111,7 @@ def torchrl(options: argparse.Namespace, asynchronous: bool = False) -> Updates:
     import torch
     from tensordict.nn import TensorDictModule
     from torch import nn
-    from torchrl.collectors import MultiaSyncDataCollector, MultiSyncDataCollector
+    from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
     from torchrl.envs import GymWrapper, SerialEnv
     from torchrl.modules import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
     from torchrl.objectives import ClipPPOLoss
@@ -132,7 +134,7 @@ def torchrl(options: argparse.Namespace, asynchronous: bool = False) -> Updates:
         return_log_prob=True,
     )
     critic = ValueOperator(network(1), in_keys=["observation"])
-    kind = MultiaSyncDataCollector if asynchronous else MultiSyncDataCollector
+    kind = MultiAsyncCollector if asynchronous else MultiSyncCollector
     rows = options.num_steps * options.num_envs
     frames = options.num_steps * each if asynchronous else rows
     collector = kind(
@@ -198,13 +200,65 @@ def rllib(options: argparse.Namespace, asynchronous: bool = False) -> Updates:
     return Updates(update, dict, ray.shutdown)
 
 
-LIBRARIES: dict[str, Callable[[argparse.Namespace], Updates]] = {
+def _counted(count: int, sleep: float, heavy: bool, *_: object, **__: object) -> gymnasium.Env:
+    return CountedEnv(count, sleep, heavy)
+
+
+def sample_factory(options: argparse.Namespace, asynchronous: bool = False) -> None:
+    """Sample Factory's APPO. Its runner steps itself: a thread counts, prints the row, and ends everything."""
+    import threading
+
+    from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+    from sample_factory.envs.env_utils import register_env
+    from sample_factory.train import make_runner
+
+    rows = options.num_steps * options.num_envs
+    register_env("counted", partial(_counted, options.count, options.sleep, options.heavy))
+    each = options.num_envs // options.processes
+    flags = {
+        **{"algo": "APPO", "env": "counted", "experiment": "timed", "train_dir": tempfile.mkdtemp(), "device": "cpu"},
+        **{"num_workers": options.processes, "num_envs_per_worker": each, "worker_num_splits": 2 - each % 2},
+        **{"rollout": options.num_steps, "batch_size": min(256, rows), "num_epochs": options.epochs},
+        **{"num_batches_per_epoch": max(1, rows // 256), "async_rl": asynchronous, "use_rnn": False},
+        **{"normalize_input": False, "restart_behavior": "overwrite", "train_for_env_steps": 10**9},
+    }
+    words = [f"--{name}={value}" for name, value in flags.items()] + ["--encoder_mlp_layers", "64", "64"]
+    _, runner = make_runner(parse_full_cfg(parse_sf_args(argv=words)[0], argv=words))
+
+    def count() -> None:
+        def steps() -> int:
+            return sum(runner.env_steps.values())
+
+        while steps() < 2 * rows:
+            time.sleep(0.05)
+        rates, began = [], (time.perf_counter(), _cpu_seconds())
+        for _ in range(WINDOWS):
+            before, start = steps(), time.perf_counter()
+            time.sleep(max(options.seconds, 4.0))  # it counts every few seconds
+            rates.append((steps() - before) / (time.perf_counter() - start))
+        spent = (_cpu_seconds() - began[1]) / (time.perf_counter() - began[0])
+        row = {"sps": statistics.median(rates), "sps_min": min(rates), "sps_max": max(rates)}
+        row |= {"cores_busy": round(spent, 2), "megabytes": round(_memory() / 1e6)}
+        print("\n" + json.dumps({**row, "versions": versions()}), flush=True)
+        for folder in _processes():
+            if folder.name != str(os.getpid()):
+                os.kill(int(folder.name), signal.SIGKILL)
+        os._exit(0)
+
+    threading.Thread(target=count, daemon=True).start()
+    runner.init()
+    runner.run()
+
+
+LIBRARIES: dict[str, Callable[[argparse.Namespace], Updates | None]] = {
     "headrace": headrace,
     "sb3": sb3,
     "torchrl": torchrl,
     "torchrl_async": partial(torchrl, asynchronous=True),
     "rllib": rllib,
     "rllib_async": partial(rllib, asynchronous=True),
+    "sample_factory": sample_factory,
+    "sample_factory_async": partial(sample_factory, asynchronous=True),
 }
 
 
@@ -279,6 +333,7 @@ def main() -> None:
     options = flags.parse_args()
     made = time.perf_counter()
     training = LIBRARIES[options.library](options)
+    assert training is not None
     row: dict[str, Any] = {"start": round(time.perf_counter() - made, 2)}
     row |= measure(training, options.seconds) | training.facts()
     training.close()
