@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headrace.core.cores import cores
 from headrace.core.stopping import Stopped
+from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, column_map
@@ -26,7 +27,7 @@ from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
-from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule
+from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, records
 from headrace.parallel.weights import Weights
 from headrace.policies.base import Policy
 
@@ -46,6 +47,7 @@ class Actors:
     """
 
     dropped_steps = 0
+    made_of = b""
     stop: Callable[[], bool] | None = None
     atomic = True
 
@@ -67,7 +69,6 @@ class Actors:
         self.collection = collection
         max_lag = {"sync": 0, "overlapped": 1}.get(collection, max_policy_lag)
         self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay)
-        self.learned: list[Fragment] = []  # what the last rollout was made of, in the order of its columns
         self.stagger, self.timer, self._own_columns = stagger, timer or Timer(), columns
         self.rollout = Rollout(num_steps, env.num_envs, env.columns() | columns)
         if max_lag:
@@ -140,6 +141,8 @@ class Actors:
         with self.timer("gathering"):
             self._gather(taken)
         self.schedule.take(taken)
+        if self.schedule.ended():
+            tell(f"the order that was to be repeated ends after {self.schedule.rounds:,} updates: going on without it")
         self._order(learning=True)
         return self.rollout
 
@@ -184,7 +187,8 @@ class Actors:
                 lag[self._columns_of[at]] = float(self.schedule.lag(fragment))
             if env is not None:
                 env[self._columns_of[at]] = self._columns_of[place]
-        self.learned = taken
+        if env is not None:
+            self.made_of = records(taken)
 
     def _replace(self, place: int) -> None:
         """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and

@@ -21,7 +21,8 @@ import numpy as np
 
 from headrace.parallel.fragments import SLOTS
 
-RECORD = np.dtype([("actor", "<i4"), ("version", "<i4"), ("number", "<i8")])  # 16 bytes a fragment that was learned
+LOG = "fragments.bin"  # in a run's folder: the fragments that were learned, in their order
+RECORD = np.dtype([("actor", "<i4"), ("version", "<i4"), ("number", "<i8")])  # 16 bytes
 
 
 class Fragment(NamedTuple):
@@ -91,6 +92,10 @@ class Schedule:
     def replaying(self) -> bool:
         """Whether the next rollout is one of the other run's."""
         return self.replay is not None and self.rounds < self.replay.rounds
+
+    def ended(self) -> bool:
+        """Whether the last rollout was the last of the other run's."""
+        return self.replay is not None and self.rounds == self.replay.rounds
 
     def orders(self, learning: bool = False) -> list[Fragment]:
         """The orders that can be given now; they count as given.

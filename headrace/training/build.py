@@ -23,8 +23,10 @@ from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
+from headrace.training.combinations import check_lag
 from headrace.training.config import MAKE_SETTINGS, TrainConfig
-from headrace.training.plan import TrainPlan
+from headrace.training.plan import TrainPlan, saved_settings
+from headrace.training.replay_order import replay_order
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,17 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     env = informed(made, plan.agent_info)
     algorithm = _algorithm(plan, env)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, env.device))
+    check_lag(config, algorithm)
     timer = Timer()
+    again = None
+    if config.replay_order is not None:
+        again = replay_order(config.replay_order, saved_settings(plan, config, algorithm.config, None))
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
         *(algorithm.columns(), config.seed, timer),
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
+        replay=again,
     )
     stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector)
