@@ -132,6 +132,8 @@ class Actors:
         """The next T steps. The rollout is the collector's own; the next call overwrites it.
 
         Raises Stopped; the exceptions of environments; WorkerError where an actor is lost and cannot be replaced."""
+        if self.schedule.ended():
+            tell(f"the order that was to be repeated ends after {self.schedule.rounds:,} updates: going on without it")
         with self.timer("waiting for fragments"):
             self._wait(0.0)  # for those that were done meanwhile
             self._order()
@@ -141,8 +143,6 @@ class Actors:
         with self.timer("gathering"):
             self._gather(taken)
         self.schedule.take(taken)
-        if self.schedule.ended():
-            tell(f"the order that was to be repeated ends after {self.schedule.rounds:,} updates: going on without it")
         self._order(learning=True)
         return self.rollout
 

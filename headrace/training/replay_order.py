@@ -9,17 +9,17 @@ from headrace.core.types import Json
 from headrace.parallel.schedule import LOG, ReplayOrder
 from headrace.training.config import read_toml, to_toml
 
-LIMITS = ("total_steps", "max_episodes", "max_seconds", "target_return")
+PROGRESS = ("total_steps", "max_episodes", "max_seconds")  # the first that is given measures it, see limits
 FREE = (  # settings that change no weights
     *("replay_order", "log_folder", "progress", "save_freq", "window", "step_timeout"),
-    *("eval_freq", "eval_episodes", "eval_device", "parallel_evaluation"),
+    *("eval_freq", "eval_episodes", "eval_device", "parallel_evaluation", "target_return"),
 )
 
 
 def replay_order(run: str, settings: Json) -> ReplayOrder:
     """The order of fragments of another run. settings: those of this one, by name.
 
-    Raises FileNotFoundError where the run has no such log; ValueError for other settings, which would give others bits.
+    Raises FileNotFoundError where the run has no such log; ValueError for other settings, which would give other bits.
     """
     folder = Path(run).expanduser()
     log, config = folder / LOG, folder / "config.toml"
@@ -29,18 +29,20 @@ def replay_order(run: str, settings: Json) -> ReplayOrder:
                 f"replay_order={run!r}: there is no {path}. Give the folder of a run with collection='async'"
             )
     before, now = read_toml(config), tomllib.loads(to_toml(**settings))
-    free = FREE if _follows_progress(now) else (*FREE, *LIMITS)
-    for name in sorted({*before, *now} - set(free)):
+    for name in sorted({*before, *now} - {*FREE, *PROGRESS}) + _measure(now):
         if before.get(name) != now.get(name):
             raise ValueError(
                 f"{name} is {before.get(name)!r} in {folder} and {now.get(name)!r} here: replay_order gives the same "
-                "bits with the same settings alone"
+                f"bits with the same settings alone, so give {name}={before.get(name)!r}"
             )
     return ReplayOrder(log, settings["actors"])
 
 
-def _follows_progress(settings: Json) -> bool:
-    """Whether learning depends on how much of the training is done."""
-    return settings.get("schedule") == "linear" or any(
-        name in settings for name in ("exploration_fraction", "priority_beta")
-    )
+def _measure(settings: Json) -> list[str]:
+    """The limit by which schedules follow the progress of the training; empty where nothing follows it."""
+    if settings.get("schedule") != "linear" and not {"exploration_fraction", "priority_beta"} & {*settings}:
+        return []
+    measure = next((name for name in PROGRESS if settings[name] != "none"), None)
+    if measure == "max_seconds":
+        raise ValueError("replay_order needs total_steps: the schedules of this training follow its time, max_seconds")
+    return [measure] if measure else []
