@@ -27,7 +27,7 @@ from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
-from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, records
+from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_equal, records
 from headrace.parallel.weights import Weights
 from headrace.policies.base import Policy
 
@@ -74,6 +74,7 @@ class Actors:
         if max_lag:
             self.rollout.lag = torch.zeros(env.num_envs)
         if not self.schedule.in_step:
+            check_equal(env.num_copies, len(env.parts))
             self.rollout.env = torch.arange(env.num_envs)
         self._fragments: list[Fragments] = []
         copies = env.num_copies

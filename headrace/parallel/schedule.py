@@ -3,13 +3,14 @@
 The lag of a fragment is the number of updates between the policy that collected it and the one that learns from it. It
 is bounded by waiting, never by throwing fragments away, which would favour short and fast episodes.
 
-Why the bound L (`max_lag`) holds, and why m actors never wait for ever:
-- A rollout is not taken while a fragment that would be left over is L updates old already. So no lag exceeds L.
-- Each actor has at most SLOTS = 2 fragments that are ordered and not taken, and a rollout takes m: at most m are left.
-  Orders given between then and the update name the old version too. They are given up to m * L fragments in all: so at
-  most m are left that are L updates old at the next rollout.
-- Once all open orders are answered, the m oldest fragments can be taken, then: the others are less than L updates old.
-  And there are m, since before a rollout each actor that has a free slot is given an order.
+Why no lag is above the bound L (`max_lag`), and why the learner never waits for ever. Let a rollout have c fragments
+(`count`), and let x_0, x_1, ... be what was ordered and not taken, the oldest first. Before a rollout,
+lag(x_i) + i // c <= L for all i: taken in this order, none is too old. This stays true:
+- A new order has the newest version, so it comes last. Before a rollout its lag is 0 and there are at most c * (L + 1)
+  in all; after one its lag has yet to grow by 1, and there are at most c * L.
+- A rollout is taken only where it stays true of the others, each of which is an update older then.
+- Once all open orders are answered, the c oldest can be taken: x_(i + c) becomes x_i when its lag grows by 1. And there
+  are c, since an actor with a free slot is given an order while there is room.
 """
 
 from __future__ import annotations
@@ -38,16 +39,31 @@ def records(fragments: list[Fragment]) -> bytes:
     return np.array([(x.place, x.version, x.number) for x in fragments], RECORD).tobytes()
 
 
+def check_equal(num_envs: int, actors: int) -> None:
+    """Raise ValueError where actors would have different numbers of environments, and their fragments other sizes."""
+    if num_envs % actors == 0:
+        return
+    less = num_envs // actors * actors
+    divisors = [number for number in range(1, num_envs + 1) if num_envs % number == 0]
+    near = sorted({max(x for x in divisors if x < actors), min(x for x in divisors if x > actors)})
+    raise ValueError(
+        f"collection='async' needs as many environments in each actor, and {num_envs} do not divide by {actors}: give "
+        f"num_envs={less} or {less + actors}, or actors={' or '.join(map(str, near))}"
+    )
+
+
 class ReplayOrder:
     """The fragments of all rollouts of a run, in the order in which they were learned, from the file it logged them to.
 
+    count: of a rollout; None for as many as actors.
     Raises ValueError for a log that does not begin with the run, has rows missing, or is of another number of actors.
     """
 
-    def __init__(self, path: Path, actors: int) -> None:
+    def __init__(self, path: Path, actors: int, count: int | None = None) -> None:
         logged = np.fromfile(path, RECORD)
-        self.actors, self.rounds = actors, len(logged) // actors
-        self._rows = logged[: self.rounds * actors]
+        self.count = count or actors
+        self.rounds = len(logged) // self.count
+        self._rows = logged[: self.rounds * self.count]
         self._versions = [self._rows["version"][self._rows["actor"] == place] for place in range(actors)]
         if len(logged) and (found := int(logged["actor"].max()) + 1) > actors:
             raise ValueError(f"{path} is the log of {found} actors, and these are {actors}: give actors={found}")
@@ -61,7 +77,7 @@ class ReplayOrder:
 
     def rollout(self, number: int) -> list[Fragment]:
         """The fragments of a rollout; none after the last."""
-        rows = self._rows[number * self.actors : (number + 1) * self.actors]
+        rows = self._rows[number * self.count : (number + 1) * self.count]
         return [Fragment(int(row["version"]), int(row["number"]), int(row["actor"])) for row in rows]
 
     def version(self, place: int, number: int) -> int | None:
@@ -71,15 +87,25 @@ class ReplayOrder:
 
 
 class Schedule:
-    """The orders of m actors. Knows neither processes nor memory.
+    """The orders of some actors. Knows neither processes nor memory.
 
-    in_step: whether a rollout is made of one fragment of each actor, all of the same number; otherwise of the m oldest
+    in_step: whether a rollout is made of one fragment of each actor, all of the same number; otherwise of the oldest
     that there are, of which two may be of one actor. max_lag: 0 where actors and the learner take turns; 1 or more
-    where they do not. replay: the rollouts of another run, which come first.
+    where they do not. replay: the rollouts of another run, which come first. count: fragments of a rollout; None for as
+    many as actors. slots: fragments that an actor may have given or have been ordered, and that are not taken.
     """
 
-    def __init__(self, actors: int, in_step: bool, max_lag: int, replay: ReplayOrder | None = None) -> None:
-        self.actors, self.in_step, self.max_lag, self.replay = actors, in_step, max_lag, replay
+    def __init__(
+        self,
+        actors: int,
+        in_step: bool,
+        max_lag: int,
+        replay: ReplayOrder | None = None,
+        count: int | None = None,
+        slots: int = SLOTS,
+    ) -> None:
+        self.in_step, self.max_lag, self.replay = in_step, max_lag, replay
+        self.count, self.slots = count or actors, slots
         self.version = 0  # updates so far
         self.rounds = 0  # rollouts so far
         self.taken = [0] * actors  # fragments of each actor that were learned from
@@ -103,9 +129,10 @@ class Schedule:
         learning: whether the policy is about to be updated from the rollout that was taken last."""
         self._plan()
         found = []
-        room = self.actors * (self.max_lag + (not learning)) - len(self.waiting())
-        for place, number in enumerate(self.ordered):
-            if place in self.open or number - self.taken[place] >= SLOTS:
+        room = self.count * (self.max_lag + (not learning)) - len(self.waiting())
+        # where there is not room for all: those of which the fewest were ordered
+        for number, place in sorted((number, place) for place, number in enumerate(self.ordered)):
+            if place in self.open or number - self.taken[place] >= self.slots:
                 continue
             version = self.planned.get((place, number))
             if version is None and not self.replaying and room > 0:
@@ -123,7 +150,7 @@ class Schedule:
         if self.replay is None or not self.replaying:
             return
         for place, number in enumerate(self.ordered):
-            for coming in range(number, self.taken[place] + SLOTS):
+            for coming in range(number, self.taken[place] + self.slots):
                 if (version := self.replay.version(place, coming)) is not None:
                     self.planned[place, coming] = version
 
@@ -138,12 +165,13 @@ class Schedule:
         elif self.in_step:
             found = sorted(fragment for fragment in self.held if fragment.number == self.rounds)
         else:
-            found = sorted(self.held)[: self.actors]
-        if len(found) < self.actors or not set(found) <= set(self.held):
+            found = sorted(self.held)[: self.count]
+        if len(found) < self.count or not set(found) <= set(self.held):
             return []
-        # those that are not learned from now will be one update older
-        others = set(self.waiting()) - set(found)
-        return [] if any(self.lag(fragment) + 1 > self.max_lag for fragment in others) else found
+        # the others will be an update older, and are taken in turn
+        others = sorted(set(self.waiting()) - set(found))
+        late = any(self.lag(x) + 1 + at // self.count > self.max_lag for at, x in enumerate(others))
+        return [] if late else found
 
     def take(self, fragments: list[Fragment]) -> None:
         """A rollout was made of these, and their slots are free."""

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.algorithms.base import Algorithm
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
+from headrace.parallel.schedule import check_equal
 from headrace.training.config import TrainConfig
 
 # which learns from experience of any age in a similar way
@@ -59,8 +60,8 @@ def check(config: TrainConfig, ready_env: bool, agent_info: Any) -> None:
         )
     if config.collection != "async":
         _only_async(config, "collection='async'")
-    elif config.num_envs % config.actors:
-        _refuse_unequal(config.num_envs, config.actors)
+    elif config.actors != "auto":
+        check_equal(config.num_envs, config.actors)
 
 
 def _only_async(config: TrainConfig, needs: str) -> None:
@@ -69,17 +70,6 @@ def _only_async(config: TrainConfig, needs: str) -> None:
         value = getattr(config, name)
         if value != TrainConfig.__dataclass_fields__[name].default:
             raise ValueError(f"{name}={value!r} needs {needs}: leave it out, or give those")
-
-
-def _refuse_unequal(num_envs: int, actors: int) -> None:
-    """Raise ValueError: an actor's fragment may take the place of another's."""
-    less = num_envs // actors * actors
-    divisors = [number for number in range(1, num_envs + 1) if num_envs % number == 0]
-    near = sorted({max(x for x in divisors if x < actors), min(x for x in divisors if x > actors)})
-    raise ValueError(
-        f"collection='async' needs as many environments in each actor, and {num_envs} do not divide by {actors}: give "
-        f"num_envs={less} or {less + actors}, or actors={' or '.join(map(str, near))}"
-    )
 
 
 def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:

@@ -44,7 +44,7 @@ def test_the_lag_that_is_logged_is_the_one_that_environments_count(max_policy_la
         played = rollout.valid[:-1]
         assert torch.equal(rollout.reward[played], version.expand(4, 3)[played])  # of one version
         largest = max(largest, int(counted.max()))
-    assert largest == max_policy_lag
+    assert 1 <= largest <= max_policy_lag
 
 
 def test_lengths_learned_are_the_lengths_played(tmp_path):

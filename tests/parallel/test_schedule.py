@@ -17,7 +17,8 @@ class Run:
 
     def __init__(self, schedule: Schedule, seed: int) -> None:
         self.schedule, self.random = schedule, random.Random(seed)
-        self.speeds = [self.random.choice([0.05, 1.0, 1.0, 5.0]) for _ in range(schedule.actors)]
+        self.actors = len(schedule.taken)
+        self.speeds = [self.random.choice([0.05, 1.0, 1.0, 5.0]) for _ in range(self.actors)]
         self.learned: list[list[Fragment]] = []
         self.ordered: list[Fragment] = []
         self.largest = 0  # lag so far
@@ -27,7 +28,7 @@ class Run:
         for order in schedule.orders(learning):
             assert order.version <= schedule.version
             slots = [x for x in schedule.waiting() if x.place == order.place]
-            assert len(slots) <= SLOTS
+            assert len(slots) <= schedule.slots
             self.ordered.append(order)
 
     def answer(self) -> None:
@@ -46,7 +47,7 @@ class Run:
         while not (taken := schedule.complete()):
             self.answer()
             self.order()
-        assert len(taken) == schedule.actors
+        assert len(taken) == schedule.count
         self.largest = max(self.largest, *map(schedule.lag, taken), 0)
         assert self.largest <= schedule.max_lag
         self.learned.append(taken)
@@ -61,16 +62,22 @@ class Run:
     def in_order(self) -> bool:
         """Whether each actor's fragments were learned once, in their order."""
         taken = [fragment for rollout in self.learned for fragment in rollout]
-        places = range(self.schedule.actors)
-        return all(
-            [x.number for x in taken if x.place == place] == list(range(self.schedule.taken[place])) for place in places
-        )
+        numbers = [[x.number for x in taken if x.place == place] for place in range(self.actors)]
+        return numbers == [list(range(number)) for number in self.schedule.taken]
+
+
+def random_schedule(seed: int, replay: ReplayOrder | None = None) -> Schedule:
+    """Of any mode: in step, rollouts of as many fragments as actors, and rollouts of one (gradients)."""
+    pick = random.Random(seed)
+    actors, mode = pick.randint(1, 9), pick.random()
+    if mode < 0.2:
+        return Schedule(actors, True, pick.choice([0, 1]))
+    count, slots = (1, pick.choice([1, 2])) if mode < 0.5 else (None, SLOTS)
+    return Schedule(actors, False, pick.choice([1, 2, 4]), replay, count, slots)
 
 
 def random_run(seed: int) -> Run:
-    pick = random.Random(seed)
-    in_step = pick.random() < 0.2
-    return Run(Schedule(pick.randint(1, 9), in_step, pick.choice([0, 1]) if in_step else pick.choice([1, 2, 4])), seed)
+    return Run(random_schedule(seed), seed)
 
 
 @pytest.mark.parametrize("seeds", [range(1000 * x, 1000 * (x + 1)) for x in range(3)], ids=str)
@@ -123,10 +130,10 @@ def test_what_is_continued_collects_the_same_with_the_same_weights():
             before.iterate()
         old = before.schedule
         waiting = old.waiting()
-        after = Run(Schedule(old.actors, old.in_step, old.max_lag), seed + 1)
+        after = Run(random_schedule(seed), seed + 1)
         after.schedule.resume(old.version, old.rounds, old.taken, waiting)
         assert sorted(after.schedule.waiting()) == sorted(waiting)
-        for _ in range(12):
+        for _ in range(12 if old.count > 1 else 40):
             after.iterate()
         learned = [x for rollout in after.learned for x in rollout]
         assert set(waiting) <= set(learned)
@@ -142,12 +149,12 @@ def test_another_order_of_answers_replays_a_log(tmp_path):
         for _ in range(15):
             first.iterate()
         (tmp_path / "log").write_bytes(b"".join(map(records, first.learned)))
-        replay = ReplayOrder(tmp_path / "log", first.schedule.actors)
-        again = Run(Schedule(first.schedule.actors, False, first.schedule.max_lag, replay), seed + 1)
+        replay = ReplayOrder(tmp_path / "log", first.actors, first.schedule.count)
+        again = Run(random_schedule(seed, replay), seed + 1)
         stop = again.random.randint(1, 14)
         for _ in range(stop):
             again.iterate()
-        resumed = Run(Schedule(first.schedule.actors, False, first.schedule.max_lag, replay), seed + 2)
+        resumed = Run(random_schedule(seed, replay), seed + 2)
         old = again.schedule
         resumed.schedule.resume(old.version, old.rounds, old.taken, old.waiting())
         for _ in range(25 - stop):
