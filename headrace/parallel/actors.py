@@ -236,7 +236,7 @@ class Actors:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(). Raises ValueError for that of another number of actors."""
+        """Continue from state_dict(). Raises ValueError for that of other actors."""
         if len(state["actors"]) != len(self.env.parts):
             raise ValueError(f"saved were {len(state['actors'])} actors, and these are {len(self.env.parts)}")
         numbers = ((version, *map(int, name.split("."))) for name, version in state["waiting"].items())

@@ -190,6 +190,14 @@ class Schedule:
         return [*self.open.values(), *self.held, *(x for x in planned if x.version <= self.version)]
 
     def resume(self, version: int, rounds: int, taken: list[int], waiting: list[Fragment]) -> None:
-        """Continue where a schedule had these, from its beginning."""
+        """Continue where another schedule had these. Raises ValueError where it was one of another kind."""
+        if self.in_step and set(taken) != {rounds}:
+            raise ValueError("saved were rollouts of collection='async': it cannot become another on resuming")
+        lag = max((version - fragment.version for fragment in waiting), default=0)
+        if lag > self.max_lag:
+            raise ValueError(
+                f"saved were orders to collect with policies {lag} updates old, and here they may be {self.max_lag}: "
+                "keep collection and max_policy_lag"
+            )
         self.version, self.rounds, self.taken, self.ordered = version, rounds, list(taken), list(taken)
         self.planned = {(x.place, x.number): x.version for x in waiting}

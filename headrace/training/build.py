@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from headrace import envs
 from headrace.algorithms.base import Algorithm
@@ -64,7 +65,9 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     timer = Timer()
     again = None
     if config.replay_order is not None:
-        again = replay_order(config.replay_order, saved_settings(plan, config, algorithm.config, None))
+        run = str(Path(config.replay_order).expanduser().resolve())
+        config = replace(config, replay_order=run)
+        again = replay_order(run, saved_settings(plan, config, algorithm.config, None))
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
         *(algorithm.columns(), config.seed, timer),

@@ -21,7 +21,7 @@ def replay_order(run: str, settings: Json) -> ReplayOrder:
 
     Raises FileNotFoundError where the run has no such log; ValueError for other settings, which would give other bits.
     """
-    folder = Path(run).expanduser()
+    folder = Path(run)
     log, config = folder / LOG, folder / "config.toml"
     for path in (log, config):
         if not path.exists():

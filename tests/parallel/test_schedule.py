@@ -141,6 +141,14 @@ def test_what_is_continued_collects_the_same_with_the_same_weights():
         assert after.in_order()
 
 
+def test_a_schedule_is_not_continued_as_one_of_another_kind():
+    waiting = [Fragment(5, 4, 0), Fragment(3, 2, 1)]
+    with pytest.raises(ValueError, match="policies 3 updates old, and here they may be 2"):
+        Schedule(2, False, 2).resume(6, 6, [4, 2], waiting)
+    with pytest.raises(ValueError, match="saved were rollouts of collection='async'"):
+        Schedule(2, True, 1).resume(6, 6, [4, 2], waiting)
+
+
 def test_another_order_of_answers_replays_a_log(tmp_path):
     for seed in range(300):
         first = random_run(seed)
