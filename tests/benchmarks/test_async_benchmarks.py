@@ -1,0 +1,26 @@
+"""The benchmarks of asynchronous collection run, quickly, and keep what they promise: so they never rot."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.benchmarks.test_benchmarks import run
+
+
+def test_no_torn_weights_are_read(tmp_path):
+    _, result = run("torn_weights", tmp_path, "--load", "0")
+    assert all(row["torn"] == 0 < row["reads"] for row in result["rows"])
+    assert result["rows"][0]["reads"] >= 2_000 and result["rows"][0]["versions"] > 3
+
+
+def test_torn_weights_would_be_noticed(tmp_path):
+    _, result = run("torn_weights", tmp_path, "--load", "0", "--unordered")
+    assert result["rows"][0]["torn"] > 0
+
+
+@pytest.mark.slow
+def test_modes(tmp_path):
+    printed, result = run("modes", tmp_path, "--only", "sac")
+    assert [row["mode"] for row in result["rows"]] == ["inline", "sync", "overlapped", "async"]
+    assert result["rows"][1]["lag_max"] == 0 and result["rows"][2]["lag_max"] == 1 >= result["rows"][2]["lag"] > 0
+    assert "relative" in printed
