@@ -50,6 +50,7 @@ class APPO(OnPolicy[APPOConfig]):
     """
 
     name = "appo"
+    max_lag = None
     config = APPOConfig()
 
     def process(self, rollout: Rollout) -> Targets:

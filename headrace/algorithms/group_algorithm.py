@@ -28,6 +28,7 @@ class Grouped:
         self.policy = GroupedPolicy({name: algorithm.policy for name, algorithm in algorithms.items()}, groups)
         first = next(iter(self.algorithms.values()))
         self.name, self.config, self.num_steps = first.name, first.config, first.num_steps
+        self.max_lag = getattr(first, "max_lag", 0)
         self._parts: dict[str, Rollout] = {}
 
     @property

@@ -32,6 +32,7 @@ class IMPALA(OnPolicy[IMPALAConfig]):
     """
 
     name = "impala"
+    max_lag = None
     config = IMPALAConfig()
 
     def process(self, rollout: Rollout) -> Targets:

@@ -55,6 +55,7 @@ class OnPolicy(Generic[C]):
 
     name: ClassVar[str]
     actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box)  # spaces it acts in
+    max_lag: ClassVar[int | None] = 1  # as HTS-RL (Liu et al. 2020, arXiv:2012.09849); more needs V-trace
     config: C
     reduce: Reduce = staticmethod(one_learner)
 

@@ -32,6 +32,7 @@ class Reinforce(OnPolicy[ReinforceConfig]):
     """
 
     name = "reinforce"
+    max_lag = 0  # its gradient is that of the policy that collected
     config = ReinforceConfig()
 
     def process(self, rollout: Rollout) -> Targets:

@@ -38,6 +38,7 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
         bad = (~torch.isfinite(column)).nonzero()
         if len(bad):
             row, env, *entry = bad[0].tolist()
+            env = env if rollout.env is None else int(rollout.env[env])
             value = column[tuple(bad[0])].item()
             source = WRITTEN_BY.get(name.partition(".")[0], "what was collected")
             where = f"{name}[{', '.join(map(str, entry))}]" if entry else name

@@ -2,10 +2,7 @@
 
 An actor is a function: (its state, the weights of a version) -> (a fragment: T steps of its environments, its state
 after them). It is given an order for each fragment. Which fragments make up the next rollout, and which version an
-order names, is all that differs between the modes of collection.
-
-The lag of a fragment is the number of updates between the policy that collected it and the one that learns from it. It
-is bounded by waiting, never by throwing fragments away, which would favour short and fast episodes.
+order names, is all that differs between the modes of collection: parallel.schedule.
 """
 
 from __future__ import annotations
@@ -13,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from headrace.core.cores import cores
 from headrace.core.stopping import Stopped
+from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, column_map
@@ -30,19 +27,12 @@ from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
+from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_equal, records
 from headrace.parallel.weights import Weights
 from headrace.policies.base import Policy
 
 SPARE = 4096  # bytes by which a state may be longer than twice its first length
 ASKED = 0.1  # s between two questions whether to stop
-
-
-class Fragment(NamedTuple):
-    """An order to collect, or what came of it."""
-
-    version: int  # of the weights
-    number: int  # of its actor's fragments
-    place: int  # which actor
 
 
 class Actors:
@@ -57,6 +47,7 @@ class Actors:
     """
 
     dropped_steps = 0
+    made_of = b""
     stop: Callable[[], bool] | None = None
     atomic = True
 
@@ -72,22 +63,19 @@ class Actors:
         collection: str = "sync",
         max_policy_lag: int = 2,
         stagger: bool = False,
+        replay: ReplayOrder | None = None,
     ) -> None:
         self.env, self.policy, self.seed = env, policy, seed
         self.collection = collection
-        self.max_lag = {"sync": 0, "overlapped": 1}.get(collection, max_policy_lag)
+        max_lag = {"sync": 0, "overlapped": 1}.get(collection, max_policy_lag)
+        self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay)
         self.stagger, self.timer, self._own_columns = stagger, timer or Timer(), columns
         self.rollout = Rollout(num_steps, env.num_envs, env.columns() | columns)
-        self.rollout.lag = torch.zeros(env.num_envs)
-        if collection == "async":
+        if max_lag:
+            self.rollout.lag = torch.zeros(env.num_envs)
+        if not self.schedule.in_step:
+            check_equal(env.num_copies, len(env.parts))
             self.rollout.env = torch.arange(env.num_envs)
-        self.version = 0  # updates so far
-        self.rounds = 0  # rollouts so far
-        self.taken = [0] * len(env.parts)  # fragments of each actor that were learned from
-        self._ordered = [0] * len(env.parts)  # fragments of each actor that were ordered
-        self._open: dict[int, Fragment] = {}  # orders that are not answered, by place
-        self._held: list[Fragment] = []  # collected and not yet taken
-        self._planned: dict[tuple[int, int], int] = {}  # (place, number) -> the version that it must be collected with
         self._fragments: list[Fragments] = []
         copies = env.num_copies
         places = [slice(part.first, part.first + part.size) for part in env.parts]
@@ -99,14 +87,15 @@ class Actors:
     @property
     def steps(self) -> int:
         """Steps so far of each environment, as many as rollouts had."""
-        return self.rounds * self.rollout.num_steps
+        return self.schedule.rounds * self.rollout.num_steps
 
     def warm_up(self) -> None:
         """Give every actor its copy of the policy and its shared memory; they compile what has to be compiled."""
         parts, transport = self.env.parts, self.env.transport
-        self.weights = Weights(self.policy, self.max_lag + 2)
-        self.weights.write(self.version)
-        busy = 0 if self.collection == "sync" else 1  # the learner's
+        max_lag = self.schedule.max_lag
+        self.weights = Weights(self.policy, max_lag + 2)
+        self.weights.write(self.schedule.version)
+        busy = min(max_lag, 1)  # the learner's
         self._spec = CollectorSpec(
             sent(self.policy),
             *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
@@ -144,86 +133,68 @@ class Actors:
         """The next T steps. The rollout is the collector's own; the next call overwrites it.
 
         Raises Stopped; the exceptions of environments; WorkerError where an actor is lost and cannot be replaced."""
-        self._order()
+        if self.schedule.ended():
+            tell(f"the order that was to be repeated ends after {self.schedule.rounds:,} updates: going on without it")
         with self.timer("waiting for fragments"):
-            while not (taken := self._complete()):
+            self._wait(0.0)  # for those that were done meanwhile
+            self._order()
+            while not (taken := self.schedule.complete()):
                 self._wait()
-                if self.collection == "async":
-                    self._order()
-        self.rounds += 1
-        if self.collection != "sync":
-            self._order()  # before learning begins
+                self._order()
         with self.timer("gathering"):
             self._gather(taken)
+        self.schedule.take(taken)
+        self._order(learning=True)
         return self.rollout
 
     def publish(self) -> None:
         """The policy as it is now is the one of the next version."""
         with self.timer("publishing"):
-            self.version += 1
-            self.weights.write(self.version)
+            self.schedule.version += 1
+            self.weights.write(self.schedule.version)
 
-    def _order(self) -> None:
-        """Let the actors that may collect do so, with the newest weights."""
-        for place in range(len(self.env.parts)):
-            number = self._ordered[place]
-            if place in self._open or number - self.taken[place] >= FRAGMENTS:
-                continue
-            if self.collection != "async" and number > self.rounds:
-                continue
-            version = self._planned.pop((place, number), self.version)
-            self._send(Fragment(version, number, place))
-            self._ordered[place] += 1
+    def _order(self, learning: bool = False) -> None:
+        """Let the actors that may collect do so."""
+        for order in self.schedule.orders(learning):
+            self._send(order)
 
     def _send(self, order: Fragment) -> None:
-        self._open[order.place] = order
         where = order.number * SLOTS + self.weights.slot(order.version)
         self.env.transport.start(order.place, COLLECT, where)
 
-    def _complete(self) -> list[Fragment]:
-        """The fragments of the next rollout; none where it has to wait for more."""
-        count = len(self.env.parts)
-        if len(self._held) < count:
-            return []
-        if self.collection != "async":
-            return sorted(self._held, key=lambda fragment: fragment.place)
-        self._held.sort()
-        others = (*self._open.values(), *self._held[count:])
-        # those that are not learned from now will be one update older
-        if any(self.version + 1 - fragment.version > self.max_lag for fragment in others):
-            return []
-        return self._held[:count]
-
-    def _wait(self) -> None:
-        """Until an actor has answered or was replaced. Raises Stopped."""
+    def _wait(self, timeout: float | None = None) -> None:
+        """Until an actor has answered or was replaced, or for `timeout` seconds. Raises Stopped."""
         if self.stop is not None and self.stop():
             raise Stopped
-        ready, lost = self.env.transport.get(None if self.stop is None else ASKED)
+        if timeout is None and self.stop is not None:
+            timeout = ASKED
+        ready, lost = self.env.transport.get(timeout)
         for place in ready:
             if place in self._new:
                 self._continue(place)
             else:
-                self._held.append(self._open.pop(place))
+                self.schedule.answer(place)
         for place in lost:
             self._replace(place)
 
     def _gather(self, taken: list[Fragment]) -> None:
         """Copy fragments into the rollout."""
         lag, env = self.rollout.lag, self.rollout.env
-        assert lag is not None
         for at, fragment in enumerate(taken):
             place = fragment.place
-            torch._foreach_copy_(self._targets[at], self._sources[place][fragment.number % FRAGMENTS])
-            lag[self._columns_of[at]] = float(self.version - fragment.version)
+            sources = self._sources[place]
+            torch._foreach_copy_(self._targets[at], sources[fragment.number % len(sources)])
+            if lag is not None:
+                lag[self._columns_of[at]] = float(self.schedule.lag(fragment))
             if env is not None:
                 env[self._columns_of[at]] = self._columns_of[place]
-            self.taken[place] = fragment.number + 1
-            self._held.remove(fragment)
+        if env is not None:
+            self.made_of = records(taken)
 
     def _replace(self, place: int) -> None:
         """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and
         may not begin again."""
-        env, order = self.env, self._open[place]
+        env, order = self.env, self.schedule.open[place]
         if order.number and not unpacked(self._fragments[place].state(order.number - 1))["env"]:
             if env.on_error != "restart":
                 raise env.transport.failure(place)
@@ -238,8 +209,8 @@ class Actors:
         self._new.discard(place)
         self.env.transport.answers[place] = 0
         self._attach(place)
-        self._restore(place, self._open[place].number)
-        self._send(self._open[place])
+        self._restore(place, self.schedule.open[place].number)
+        self._send(self.schedule.open[place])
 
     def _restore(self, place: int, number: int) -> None:
         """Bring an actor's environments to their state before a fragment."""
@@ -248,36 +219,37 @@ class Actors:
 
     def state_dict(self) -> StateDict:
         """The actors' states after what was learned from, and the versions of what they are to collect next."""
+        schedule = self.schedule
         states = [
             unpacked(fragments.state(number - 1)) if number else None
-            for fragments, number in zip(self._fragments, self.taken, strict=True)
+            for fragments, number in zip(self._fragments, schedule.taken, strict=True)
         ]
-        waiting = {f"{x.place}.{x.number}": x.version for x in (*self._held, *self._open.values())}
+        actors = [{"taken": number, "state": state} for number, state in zip(schedule.taken, states, strict=True)]
+        waiting = schedule.waiting()
         return {
             "env": all(state is None or bool(state["env"]) for state in states),
-            "version": self.version,
-            "rounds": self.rounds,
-            "actors": [{"taken": number, "state": state} for number, state in zip(self.taken, states, strict=True)],
-            "ordered": waiting,
-            "weights": {str(x): self.weights.state(x) for x in set(waiting.values()) if x != self.version},
+            "version": schedule.version,
+            "rounds": schedule.rounds,
+            "actors": actors,
+            "waiting": {f"{x.place}.{x.number}": x.version for x in waiting},
+            "weights": {str(x): self.weights.state(x) for x in {y.version for y in waiting} if x != schedule.version},
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(). Raises ValueError for that of another number of actors."""
+        """Continue from state_dict(). Raises ValueError for that of other actors."""
         if len(state["actors"]) != len(self.env.parts):
             raise ValueError(f"saved were {len(state['actors'])} actors, and these are {len(self.env.parts)}")
-        self.version, self.rounds = state["version"], state["rounds"]
-        self.weights.write(self.version)
+        numbers = ((version, *map(int, name.split("."))) for name, version in state["waiting"].items())
+        waiting = [Fragment(version, number, place) for version, place, number in numbers]
+        taken = [saved["taken"] for saved in state["actors"]]
+        self.schedule.resume(state["version"], state["rounds"], taken, waiting)
+        self.weights.write(state["version"])
         for version, weights in state["weights"].items():
             self.weights.set_state(int(version), weights)
         for place, saved in enumerate(state["actors"]):
-            self.taken[place] = self._ordered[place] = saved["taken"]
             if saved["state"] is not None:
                 self._fragments[place].write_state(saved["taken"] - 1, packed(saved["state"]))
             self._restore(place, saved["taken"])
-        for name, version in state["ordered"].items():
-            place, number = map(int, name.split("."))
-            self._planned[place, number] = version
 
     def forecast(self, learn: float) -> Forecast:
         """What an update should take, by the last fragment of each actor. learn: s of learning from a rollout."""

@@ -26,6 +26,7 @@ class Collector(Protocol):
 
     rollout: Rollout  # like those of collect(): for Algorithm.prepare()
     dropped_steps: int  # steps so far that are masked because their worker was too slow
+    made_of: bytes  # the fragments of the last rollout, as they are logged; empty where they follow from its number
     stop: Callable[[], bool] | None  # asked before each step in Python: where true, collect() raises Stopped
     atomic: bool  # whether state_dict() after that is the one before the rollout
 
@@ -69,6 +70,7 @@ class InlineCollector:
     """
 
     dropped_steps = 0
+    made_of = b""
     stop: Callable[[], bool] | None = None
     atomic = False
 

@@ -90,6 +90,7 @@ class Recorder:
         """Log one iteration: its episodes always; the rest as it comes due."""
         before, self._result, config = self._result.steps, result, self.trainer.config
         self.logs.episodes(result.returns, result.lengths, result.seconds)
+        self.logs.fragments(result.fragments)
         if _passed(config.eval_freq, before, result.steps):
             self._evaluate()
         self._take_results()

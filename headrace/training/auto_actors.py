@@ -39,7 +39,7 @@ def decided(plan: TrainPlan) -> TrainPlan:
         return _compiled(plan)
     step = step_time(envs.factory(plan.source, **plan.config.eval_env_kwargs()), plan.config.seed)
     if plan.config.collection != "sync":
-        number = _number(plan, step)
+        number = _even(plan, min(WAITING, plan.config.num_envs) if step.waits else cores() - 1)
         _say(f"{number} actors: a step of one environment takes {step.seconds * 1e3:.3g} ms, {_kind(step)}")
         return _with(plan, actors=number)
     return _fastest(plan, step)
@@ -50,16 +50,15 @@ def _compiled(plan: TrainPlan) -> TrainPlan:
     if plan.config.collection == "sync":
         _say("none: compiled environments are fastest in the learner's process")
         return _with(plan)
-    number = max(1, min(cores() - 1, plan.config.num_envs))
+    number = _even(plan, cores() - 1)
     _say(f"{number}: compiled environments compute, and one of {cores()} cores is left to the learner")
     return _with(plan, actors=number)
 
 
-def _number(plan: TrainPlan, step: StepTime) -> int:
-    """Actors for environments with such steps, that collect while the learner learns."""
-    most = min(WAITING, plan.config.num_envs) if step.waits else max(1, min(cores() - 1, plan.config.num_envs))
-    even = (n for n in range(most, 0, -1) if plan.config.num_envs % n == 0)
-    return next(even)  # async needs as many environments in each
+def _even(plan: TrainPlan, most: int) -> int:
+    """The largest number of actors, up to `most`, of which each has as many environments: async needs that."""
+    number = plan.config.num_envs
+    return max(x for x in range(1, max(1, min(most, number)) + 1) if number % x == 0)
 
 
 def _fastest(plan: TrainPlan, step: StepTime) -> TrainPlan:

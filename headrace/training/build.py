@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from headrace import envs
 from headrace.algorithms.base import Algorithm
@@ -23,8 +24,10 @@ from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
+from headrace.training.combinations import check_lag
 from headrace.training.config import MAKE_SETTINGS, TrainConfig
-from headrace.training.plan import TrainPlan
+from headrace.training.plan import TrainPlan, saved_settings
+from headrace.training.replay_order import replay_order
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,19 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     env = informed(made, plan.agent_info)
     algorithm = _algorithm(plan, env)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, env.device))
+    check_lag(config, algorithm)
     timer = Timer()
+    again = None
+    if config.replay_order is not None:
+        run = str(Path(config.replay_order).expanduser().resolve())
+        config = replace(config, replay_order=run)
+        again = replay_order(run, saved_settings(plan, config, algorithm.config, None))
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
         *(algorithm.columns(), config.seed, timer),
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
+        replay=again,
     )
     stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector)

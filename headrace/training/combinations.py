@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from headrace.algorithms.base import Algorithm
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
+from headrace.parallel.schedule import check_equal
 from headrace.training.config import TrainConfig
+
+# which learns from experience of any age in a similar way
+NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
 
 
 def with_actors(config: TrainConfig) -> TrainConfig:
@@ -32,7 +37,7 @@ def check(config: TrainConfig, ready_env: bool, agent_info: Any) -> None:
                 f"collection='overlapped' needs a copy of the policy beside the environments, which workers have not: "
                 f"give actors={config.workers} in place of workers={config.workers}"
             )
-        _only_async(config, "max_policy_lag", "actors and collection='async'")
+        _only_async(config, "actors and collection='async'")
         return
     if config.workers is not None:
         raise ValueError(
@@ -54,11 +59,31 @@ def check(config: TrainConfig, ready_env: bool, agent_info: Any) -> None:
             "collection='async', and lose no steps"
         )
     if config.collection != "async":
-        _only_async(config, "max_policy_lag", "collection='async'")
+        _only_async(config, "collection='async'")
+    elif config.actors != "auto":
+        check_equal(config.num_envs, config.actors)
 
 
-def _only_async(config: TrainConfig, name: str, needs: str) -> None:
-    """Raise ValueError for a setting that would be without effect."""
-    value = getattr(config, name)
-    if value != TrainConfig.__dataclass_fields__[name].default:
-        raise ValueError(f"{name}={value} needs {needs}: leave it out, or give those")
+def _only_async(config: TrainConfig, needs: str) -> None:
+    """Raise ValueError for settings that would be without effect."""
+    for name in ("max_policy_lag", "replay_order"):
+        value = getattr(config, name)
+        if value != TrainConfig.__dataclass_fields__[name].default:
+            raise ValueError(f"{name}={value!r} needs {needs}: leave it out, or give those")
+
+
+def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:
+    """Raise ValueError where actors would collect with an older policy than an algorithm can learn from."""
+    lag = {"overlapped": 1, "async": config.max_policy_lag}.get(config.collection, 0) if config.actors else 0
+    most: int | None = getattr(algorithm, "max_lag", 0)
+    if most is None or lag <= most:
+        return
+    name, mode = algorithm.name, f"collection={config.collection!r}"
+    learns = "of its present policy" if most == 0 else f"at most {most} update old, and does not correct for more"
+    given = "1 update" if lag == 1 else f"up to max_policy_lag={lag} updates"
+    other = NEAREST_ALGORITHM.get(name)
+    near = f"collection={'sync' if most == 0 else 'overlapped'!r}"
+    raise ValueError(
+        f"{name} learns from experience {learns}, and {mode} gives it {given} old: use {near}"
+        f"{f', or {other}' if other else ''}"
+    )

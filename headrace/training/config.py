@@ -40,6 +40,9 @@ class TrainConfig:
     actors: int | Literal["auto"] | None = None
     collection: Literal["sync", "double_buffered", "overlapped", "async"] = "sync"  # see docs/parallel.md
     max_policy_lag: int = 2  # with actors and async: largest number of updates between collecting and learning
+    replay_order: str | None = (
+        None  # with actors and async: a run whose order of fragments is repeated, for the same bits
+    )
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s

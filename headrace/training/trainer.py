@@ -192,13 +192,15 @@ class Trainer:
             seconds_left=self.seconds * (1 - progress) / progress if progress else None,
             fractions=fractions | {"other": max(0.0, 1.0 - sum(fractions.values()))},
             notes=notes,
+            fragments=self.collector.made_of,
         )
 
-    def _details(self) -> dict[str, int]:
-        """Of the counts below those that this training can have."""
-        counts = self._workers()
+    def _details(self) -> dict[str, float]:
+        """Of the counts below those that this training can have, and the lag of the last rollout."""
+        counts, lag = self._workers(), self.collector.rollout.lag
         shown = {"restarts": counts["restarts"] > 0, "dropped_steps": self.config.drop_slowest > 0}
-        return {name: number for name, number in counts.items() if shown[name]}
+        lags = {} if lag is None else {"lag": lag.mean().item(), "lag_max": lag.max().item()}
+        return {name: number for name, number in counts.items() if shown[name]} | lags
 
     def _workers(self) -> dict[str, int]:
         """Environments that were made again after a failure, and steps that were dropped, since the run began."""
