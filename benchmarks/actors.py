@@ -21,7 +21,13 @@ from typing import Any
 from common import Neighbours, Row, finish, interpreter_with, parser, run_program, table
 from counted_env import calibrated
 
-PEERS = {"sb3": "stable_baselines3", "torchrl": "torchrl", "torchrl_async": "torchrl", "rllib": "ray", "rllib_async": "ray"}
+PEERS = {
+    "sb3": "stable_baselines3",
+    "torchrl": "torchrl",
+    "torchrl_async": "torchrl",
+    "rllib": "ray",
+    "rllib_async": "ray",
+}
 STEP = 1e-4  # s of a step that computes
 COLUMNS = (
     "case",
