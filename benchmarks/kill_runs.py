@@ -1,8 +1,9 @@
 """Trainings that are killed at any moment of their life, and resumed: each must end as if nothing had happened.
 
-PPO, a recurrent policy, SAC and DQN on compiled environments must end with the same bits as an uninterrupted run; PPO
-with worker processes on Gymnasium's environments, which cannot be saved, with all its steps. Nothing may be left: no
-process, no unfinished checkpoint. Each run saves every 0.2 s. Rows are appended, so that runs of this program add up.
+PPO, a recurrent policy, SAC and DQN on compiled environments must end with the same bits as an uninterrupted run, with
+actors too; PPO with worker processes on Gymnasium's environments, which cannot be saved, with all its steps. Nothing
+may be left: no process, no unfinished checkpoint. Each run saves every 0.2 s. Rows are appended, so that runs of this
+program add up.
 
     python benchmarks/kill_runs.py --kills 200      # about half an hour
 """
@@ -139,8 +140,11 @@ def main() -> None:
 
 def fault(kind: str) -> str:
     """The fault, for the table."""
-    what = {"ppo": "PPO", "recurrent": "recurrent PPO", "sac": "SAC", "dqn": "DQN"}.get(kind)
-    return f"killed and resumed: {what}, equal bits" if what else "killed and resumed: PPO with worker processes"
+    first, _, collection = kind.partition("_")
+    what = {"ppo": "PPO", "recurrent": "recurrent PPO", "sac": "SAC", "dqn": "DQN"}.get(first)
+    if not what:
+        return "killed and resumed: PPO with worker processes"
+    return f"killed and resumed: {what}, equal bits" + f", 2 actors, {collection}" * bool(collection)
 
 
 if __name__ == "__main__":
