@@ -97,7 +97,7 @@ class Actors:
         self._sources: dict[int, list[list[Tensor]]] = {}  # columns by place and slot
         self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
         self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
-        self._restored: set[int] = set()  # places whose next order comes after a state that is to be restored
+        self._beginning: set[int] = set()  # places of processes that load or restore something before their first step
         self._columns_of = [torch.arange(env.num_envs).unflatten(0, (-1, copies))[:, place] for place in places]
 
     @property
@@ -185,8 +185,8 @@ class Actors:
     def _send(self, order: Fragment) -> None:
         self._open[order.place] = order
         where = order.number * SLOTS + self.weights.slot(order.version)
-        timeout = START_TIMEOUT if order.place in self._restored else None  # environments may begin again
-        self._restored.discard(order.place)
+        timeout = START_TIMEOUT if order.place in self._beginning else None  # until its first step
+        self._beginning.discard(order.place)
         self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
 
     def _complete(self) -> list[Fragment]:
@@ -255,6 +255,7 @@ class Actors:
             self._send_policy(place)
             return
         del self._new[place]
+        self._beginning.add(place)
         if place not in self._fragments:
             self._new_fragments(place, self.env.transport.answers[place])
         self.env.transport.answers[place] = 0
@@ -269,7 +270,7 @@ class Actors:
             return
         if not unpacked(self._fragments[place].state(number - 1))["env"]:
             self._begun[place] = number
-        self._restored.add(place)
+        self._beginning.add(place)
         self.env.transport.workers[place].tell(RESTORE, number)
 
     def state_dict(self) -> StateDict:

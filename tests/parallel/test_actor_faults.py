@@ -4,6 +4,8 @@ benchmarks/kill_actors.py does this at random moments."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import hashlib
 import os
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -63,21 +66,22 @@ def learned(env, iterations: int, kills: dict[int, int] | None = None, **options
         trainer.close()
 
 
-@pytest.mark.parametrize("collection", ["sync", "overlapped"])
+@pytest.mark.parametrize("collection", [pytest.param("sync", marks=pytest.mark.slow), "overlapped"])
 def test_kernel_environments_end_with_the_same_bits(collection):
     options = {"actors": 2, "collection": collection, "num_envs": 8}
     whole = learned("CartPole-v1", 4, **options)
     assert learned("CartPole-v1", 4, {0: 1, 2: 2}, **options) == whole
 
 
-@pytest.mark.parametrize("what", ["kill", "exit", "hang"])
-@pytest.mark.parametrize("when", ["make", "reset", 11])
+@functools.cache
+def undisturbed() -> tuple[str, int]:
+    return learned(partial(limited, partial(Faulty, "never", "")), 3, actors=2)
+
+
+@pytest.mark.parametrize(("when", "what"), [("make", "exit"), ("reset", "kill"), (11, "kill"), (11, "hang")])
 def test_environments_that_can_be_saved_end_with_the_same_bits(plain, tmp_path, when, what):
-    if what == "hang" and when != 11:
-        return  # those are given two minutes
     make = partial(limited, partial(Faulty, when, what, str(tmp_path / "once")))
-    whole = learned(partial(limited, partial(Faulty, "never", "")), 3, actors=2)
-    assert learned(make, 3, actors=2, step_timeout=1.0) == whole and (tmp_path / "once").exists()
+    assert learned(make, 3, actors=2, step_timeout=3.0) == undisturbed() and (tmp_path / "once").exists()
 
 
 def test_others_end_the_training_or_begin_again_and_are_counted(plain, tmp_path):
@@ -87,18 +91,17 @@ def test_others_end_the_training_or_begin_again_and_are_counted(plain, tmp_path)
     assert "on_error='restart' begins new episodes" in caught.value.__notes__[0]
     for what in ("kill", "hang"):
         make = partial(Unsaved, 11, what, str(tmp_path / what))
-        assert learned(make, 3, actors=2, on_error="restart", step_timeout=1.0)[1] == 2
+        assert learned(make, 3, actors=2, on_error="restart", step_timeout=3.0)[1] == 2
     # their first fragment is known: it begins by a seed
     make = partial(Unsaved, 5, "kill", str(tmp_path / "at once"))
     assert learned(make, 2, actors=2) == learned(partial(Unsaved, "never", ""), 2, actors=2)
 
 
 def test_an_actor_that_is_lost_at_the_same_fragment_again_and_again_is_an_error(plain):
-    for when, fragments in (("make", None), ("reset", 0), (11, 1)):
+    for when, fragments in (("reset", 0), (11, 1)):
         with pytest.raises(WorkerError, match="was ended by SIGKILL") as caught:
             learned(partial(Faulty, when, "kill"), 3, actors=2, on_error="restart")
-        if fragments is not None:
-            assert f"3 times in a row, each time after as many fragments, {fragments}" in caught.value.__notes__[-1]
+        assert f"3 times in a row, each time after as many fragments, {fragments}" in caught.value.__notes__[-1]
 
 
 def test_exceptions_keep_their_traceback(plain, tmp_path):
@@ -112,7 +115,7 @@ def test_exceptions_keep_their_traceback(plain, tmp_path):
 
 
 def test_a_slow_fragment_is_not_a_hanging_one(plain):
-    learned(partial(Slow, 0.1), 1, actors=2, num_steps=16, step_timeout=1.5)  # a fragment takes 3.2 s
+    learned(partial(Slow, 0.1), 1, actors=2, num_steps=16, step_timeout=2.5)  # a fragment takes 3.2 s
 
 
 def saved(trainer: Trainer, folder: Path) -> dict:
@@ -128,11 +131,15 @@ RESUMED = {
     "sac": ("sac", "Pendulum-v1", 20, {"num_envs": 6, "learning_starts": 60, "hidden": (16, 16), "buffer_size": 2000}),
     "savable": ("ppo", partial(limited, Drifting), 2, SMALL),
 }
-FAST = ("ppo", "savable")
 
 
-@pytest.mark.parametrize("collection", ["sync", "overlapped"])
-@pytest.mark.parametrize("case", [*FAST, *(pytest.param(x, marks=pytest.mark.slow) for x in RESUMED if x not in FAST)])
+FAST = (("savable", "sync"), ("ppo", "overlapped"))
+SLOW = (pair for pair in product(RESUMED, ("sync", "overlapped")) if pair not in FAST)
+
+
+@pytest.mark.parametrize(
+    ("case", "collection"), [*FAST, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW)]
+)
 def test_resuming_gives_the_bits_of_an_uninterrupted_training(case, collection, tmp_path):
     algorithm, env, iterations, options = RESUMED[case]
     options = {**options, "progress": "none", "actors": 2, "collection": collection}
@@ -173,6 +180,7 @@ def test_environments_that_cannot_be_saved_resume_with_fresh_episodes(plain, tmp
     assert resumed.steps >= 160 and "cannot be saved: resuming with fresh episodes" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_two_hundred_updates_with_losses_leave_nothing_behind(plain):
     def held(pid: int) -> tuple[int, int]:
         statm = Path(f"/proc/{pid}/statm").read_text().split()
@@ -238,16 +246,13 @@ with fused.plain_only():
 """
 
 
-def group(pgid: int, folder: Path) -> list[int]:
-    """The processes of a run: those that have its folder among their words, and its actors."""
+def processes(folder: Path) -> list[int]:
+    """Those of a run: its name is in their environment."""
     found = []
-    for status in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = (status.parent / "environ").read_bytes()
-        except OSError:
-            continue
-        if f"RUN={folder}".encode() in words and runs(int(status.parent.name)):
-            found.append(int(status.parent.name))
+    for words in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"RUN={folder}".encode() in words.read_bytes() and runs(int(words.parent.name)):
+                found.append(int(words.parent.name))
     return found
 
 
@@ -258,28 +263,28 @@ def runs(pid: int) -> bool:
         return False
 
 
-def until(condition, seconds: float) -> float:
-    """The seconds until it is true."""
+def until(condition, seconds: float = 60.0) -> None:
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < seconds
         time.sleep(0.01)
-    return time.monotonic() - began
 
 
-@pytest.mark.parametrize(("number", "seconds"), [("SIGINT", 10), ("SIGTERM", 0.01), ("SIGKILL", 10)])
+@pytest.mark.parametrize(
+    ("number", "seconds"), [("SIGINT", 10), ("SIGKILL", 10), pytest.param("SIGTERM", 0.01, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_all(tmp_path, number, seconds):
     environment = {**os.environ, "RUN": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     learner = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(seconds)],
         env=environment, start_new_session=True, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    until((tmp_path / "stepping").exists, 60)
+    until((tmp_path / "stepping").exists)
     time.sleep(0.5)
-    family = group(learner.pid, tmp_path)
-    assert len(family) >= 3
+    family = processes(tmp_path)
+    assert len(family) >= 4
     os.killpg(learner.pid, getattr(signal, number))
-    learner.wait(10 if number != "SIGKILL" else 1)
-    assert until(lambda: not any(map(runs, family)), 3) < 3
+    learner.wait(8)  # 1.5 s on cores that are idle, and a step takes 10 s
+    until(lambda: not any(map(runs, family)), 8)
     if number != "SIGKILL":
         assert list(tmp_path.glob("*/*_1/last/manifest.json"))
