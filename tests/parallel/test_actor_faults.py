@@ -134,7 +134,8 @@ RESUMED = {
 
 
 FAST = (("savable", "sync"), ("ppo", "overlapped"))
-SLOW = (pair for pair in product(RESUMED, ("sync", "overlapped")) if pair not in FAST)
+PAIRS = product(RESUMED, ("sync", "overlapped"))
+SLOW = [pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS if pair not in FAST]
 
 
 @pytest.mark.parametrize(
