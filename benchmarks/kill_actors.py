@@ -35,7 +35,7 @@ GYMNASIUM = {
     }
     for collection in ("sync", "overlapped", "async")
 }
-NOTHING = {"tried": 0, "survived": 0}
+BATCH = 5  # kills between two rows
 # the longest delay of a kill within each, in seconds, and how often it has begun before, at most
 PHASES = {
     "start": (2.0, 1),
@@ -167,25 +167,33 @@ def main() -> None:
     options, neighbours = flags.parse_args(), common.Neighbours()
     KINDS.update(GYMNASIUM)
     kills, kinds = (1, ["ppo_overlapped"]) if options.quick else (options.kills, options.kinds)
-    chance, rows = random.Random(options.seed), {}
+    chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
-        for table in (ACTORS, GYMNASIUM):
-            mine = [kind for kind in kinds if kind in table]
-            references = {kind: kill_runs.Reference(kind, Path(name) / kind) for kind in mine if kind in ACTORS}
-            for number in range(kills if mine else 0):
-                kind, phase = mine[number % len(mine)], list(PHASES)[number % len(PHASES)]
-                moment = drawn(phase, chance)
-                with tempfile.TemporaryDirectory(dir=name) as folder:
-                    wrong = kill_one(kind, references.get(kind), Path(folder), moment)
-                row = rows.setdefault(
-                    kind, {"fault": fault(kind), "tried": 0, "survived": 0, "wrong": [], "moments": {}}
-                )
-                row["tried"] += 1
-                row["survived"] += not wrong
-                row["moments"][phase] = row["moments"].get(phase, 0) + 1
-                row["wrong"] += [f"{kind}, {moment}: {wrong}"] * bool(wrong)
-                print(f"{number + 1}: {kind}, {moment}: {wrong or 'as it should be'}", flush=True)
+        references = {kind: kill_runs.Reference(kind, Path(name) / kind) for kind in kinds if kind in ACTORS}
+        rows: dict[str, common.Row] = {}
+        for number in range(kills):
+            for mine in ([kind for kind in kinds if kind in table] for table in (ACTORS, GYMNASIUM)):
+                if mine:
+                    kind, phase = mine[number % len(mine)], list(PHASES)[number % len(PHASES)]
+                    with tempfile.TemporaryDirectory(dir=name) as folder:
+                        moment = drawn(phase, chance)
+                        wrong = kill_one(kind, references.get(kind), Path(folder), moment)
+                    count(rows, kind, moment, wrong)
+            if (number + 1) % BATCH == 0 and number + 1 < kills:
+                reliability.append(options.results, "kill_actors", list(rows.values()))
+                rows = {}
     reliability.finish("kill_actors", list(rows.values()), options, neighbours)
+
+
+def count(rows: dict[str, common.Row], kind: str, moment: Moment, wrong: str) -> None:
+    """Count a kill in the row of its fault."""
+    nothing = {"tried": 0, "survived": 0, "wrong": [], "moments": {}}
+    row = rows.setdefault(fault(kind), {"fault": fault(kind), **nothing})
+    row["tried"] += 1
+    row["survived"] += not wrong
+    row["moments"][moment.phase] = row["moments"].get(moment.phase, 0) + 1
+    row["wrong"] += [f"{kind}, {moment}: {wrong}"] * bool(wrong)
+    print(f"{kind}, {moment}: {wrong or 'as it should be'}", flush=True)
 
 
 def fault(kind: str) -> str:
