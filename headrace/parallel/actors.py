@@ -206,7 +206,6 @@ class Actors:
     def _wait(self) -> None:
         """Until an actor has answered or was replaced. Raises Stopped."""
         if self.stop is not None and self.stop():
-            self.close()
             raise Stopped
         ready, lost = self.env.transport.get(None if self.stop is None else ASKED)
         for place in ready:

@@ -41,8 +41,9 @@ class Drifting(gymnasium.Env):
 
 
 class Faulty(Drifting):
-    """Goes wrong in `fault`: (when, what, file): at "make", "reset" or the step of that number of the whole life, by
-    "kill", "hang", "exit" or an exception; once in all where a file is named, which does not exist yet."""
+    """Goes wrong in `fault`: (when, what, file): at "make", "reset", the step of that number of the whole life, or "the
+    state after" it, by "kill", "hang", "stop", "exit" or an exception; once in all where a file is named, which does
+    not exist yet."""
 
     def __init__(self, when: str | int, what: str, once: str = "") -> None:
         super().__init__()
@@ -59,6 +60,7 @@ class Faulty(Drifting):
         return super().step(action)
 
     def state_dict(self):
+        self._now(f"the state after {self.taken}")
         return {**super().state_dict(), "taken": self.taken}
 
     def load_state_dict(self, state):
@@ -78,6 +80,8 @@ class Faulty(Drifting):
             os.kill(os.getpid(), signal.SIGKILL)
         elif what == "exit":
             os._exit(3)
+        elif what == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         elif what == "hang":
             time.sleep(1000)
         elif what == "unpicklable":

@@ -23,7 +23,7 @@ from headrace.envs.gym.columns import action_caster, as_number, put, views
 from headrace.envs.gym.saving import restore, savable, state_of
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
-EPISODES = ("_unseeded", "_returns", "_lengths", "_episodes", "_times_remade")  # of each environment, in its state
+EPISODES = ("returns", "lengths", "episodes", "times_remade")  # numbers of each environment that are saved
 SILENT = 3.0  # s of making environments until a line says how many there are
 
 
@@ -286,8 +286,9 @@ class InlineEnv(Env):
         """
         if not all(map(savable, self.envs)):
             return {}
-        counts = {name: list(getattr(self, name)) for name in EPISODES}
-        return {"envs": [state_of(env) for env in self.envs], "seed": self._seed, **counts}
+        numbers = {name: list(getattr(self, f"_{name}")) for name in EPISODES}
+        own = {"seed": self._seed, "unseeded": sorted(self._unseeded), **numbers}
+        return {"envs": [state_of(env) for env in self.envs], **own}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(). From an empty one begin a new episode everywhere: the next row is masked, of
@@ -295,9 +296,9 @@ class InlineEnv(Env):
         if not state:
             self._reset_all = True
             return
-        self._seed, self._reset_all, self._unseeded = state["seed"], False, set(state["_unseeded"])
-        for name in EPISODES[1:]:
-            setattr(self, name, list(state[name]))
+        self._seed, self._reset_all, self._unseeded = state["seed"], False, set(state["unseeded"])
+        for name in EPISODES:
+            setattr(self, f"_{name}", list(state[name]))
         for env, saved in zip(self.envs, state["envs"], strict=True):
             restore(env, saved)
 
