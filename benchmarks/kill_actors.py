@@ -123,7 +123,7 @@ def kill_one(kind: str, reference: kill_runs.Reference | None, folder: Path, mom
     process.start()
     family = seen(process)
     wrong = kill_runs.finished(process)
-    until = time.monotonic() + 10
+    until = time.monotonic() + kill_runs.LEFT
     while any(map(alive, family)) and time.monotonic() < until:
         time.sleep(0.05)
     run = kill_runs.run_in(folder)

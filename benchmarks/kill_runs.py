@@ -26,6 +26,7 @@ from kill_runs_one import KINDS, train
 
 FORK = multiprocessing.get_context("fork")
 BATCH = 10  # kills between two rows
+LEFT = 60.0  # s after which no process may be left: a fork server that is still importing ends when it has done so
 
 
 def start(kind: str, folder: Path, resumed: Path | None = None) -> BaseProcess:
@@ -78,7 +79,7 @@ def kill_once(kind: str, reference: Reference, folder: Path, moment: float) -> t
     family = descendants(process.pid or 0)
     process.kill()
     process.join()
-    until = time.monotonic() + 10
+    until = time.monotonic() + LEFT
     while any(map(alive, family)) and time.monotonic() < until:
         time.sleep(0.05)
     if any(map(alive, family)):
