@@ -110,7 +110,7 @@ def test_an_actor_that_is_lost_at_the_same_fragment_again_and_again_is_an_error(
     for when, fragments in (("reset", 0), (11, 1)):
         with pytest.raises(WorkerError, match="was ended by SIGKILL") as caught:
             learned(partial(Faulty, when, "kill"), 3, actors=2, on_error="restart")
-        assert f"3 times in a row, each time after as many fragments, {fragments}" in caught.value.__notes__[-1]
+        assert f"3 times in a row, each time after as many answers, {fragments}" in caught.value.__notes__[-1]
 
 
 def test_exceptions_keep_their_traceback(plain, tmp_path):

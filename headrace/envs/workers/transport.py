@@ -183,8 +183,8 @@ class Transport:
         if len(self._lost[place]) == TRIES:
             error = self.failure(place)
             error.add_note(
-                f"It is not started again: this has happened {TRIES} times in a row, each time after as many "
-                f"{'answers' if progress is None else f'fragments, {progress}'}."
+                f"It is not started again: this has happened {TRIES} times in a row, each time after as many answers, "
+                f"{count}."
             )
             raise error
         self._causes.pop(place, None)

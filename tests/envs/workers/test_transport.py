@@ -82,7 +82,7 @@ def test_a_process_is_replaced_while_others_answer(transport):
     transport.get()
     with pytest.raises(WorkerError, match="was ended by SIGKILL") as caught:
         transport.begin_replacing(1, 7)
-    assert "3 times in a row, each time after as many fragments, 7" in caught.value.__notes__[0]
+    assert "3 times in a row, each time after as many answers, 7" in caught.value.__notes__[0]
 
 
 def test_a_process_that_works_has_as_much_time_again_and_one_that_stops_hangs(transport):
