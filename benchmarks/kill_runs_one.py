@@ -15,6 +15,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "workers": {"env": "CartPole-v1", "num_envs": 8, "num_steps": 32, "backend": "workers", "workers": 2},
 }
 KINDS["workers"]["total_steps"] = 8_000
+ACTORS = {
+    f"{kind}_{collection}": {**KINDS[kind], "actors": 2, "collection": collection}
+    for kind in ("ppo", "recurrent", "sac", "dqn")
+    for collection in ("sync", "overlapped")
+}
+KINDS |= ACTORS
 
 
 def train(kind: str, folder: Path, resumed: Path | None = None) -> None:
@@ -26,5 +32,10 @@ def train(kind: str, folder: Path, resumed: Path | None = None) -> None:
     if resumed:
         hr.train(resume=resumed, progress="none")
     else:
-        algorithm = {"recurrent": "ppo", "workers": "ppo"}.get(kind, kind)
-        hr.train(algorithm, log_folder=str(folder), **COMMON, **KINDS[kind])
+        hr.train(algorithm(kind), log_folder=str(folder), **COMMON, **KINDS[kind])
+
+
+def algorithm(kind: str) -> str:
+    """The name of a training's algorithm."""
+    first = kind.partition("_")[0]
+    return {"recurrent": "ppo", "workers": "ppo", "gymnasium": "ppo"}.get(first, first)

@@ -129,10 +129,19 @@ class Acting:
         self.collector = PartCollector(env, self.policy, spec.num_steps, spec.columns, spec.seed)
         self.collector.total = self.part.total
         self.collector.warm_up()
+        self._act_once()
         self.stagger = Stagger(
             self.collector.rollout, env.max_steps if spec.stagger else None, env.num_agents, self.part.first
         )
         return len(packed(self.collector.state_dict()))
+
+    @torch.no_grad()
+    def _act_once(self) -> None:
+        """Compile what acting needs: later that would count as part of a step, which has a time limit."""
+        collector = self.collector
+        self.policy.act(collector.rollout.observation[0], collector.rnn_state, collector._random(0)[0])
+        if "value" in collector.rollout.columns:
+            self.policy.value(collector.rollout.observation[0], collector.rnn_state)
 
     def _attach(self, columns: Columns, state_size: int, size: int, weights_size: int) -> None:
         """Take the shared memory, whose descriptors follow the message."""

@@ -20,6 +20,7 @@ from headrace.envs.workers.resources import check_processes, in_words
 from headrace.envs.workers.transport import Transport
 from headrace.parallel.actor import Acting, ActorFacts, Part
 
+UNDER_WAY = 1.0  # s in which an actor may end the step that it is taking when all is closed
 MakePart = Callable[[int, int], Env]  # of n and the number of the first: these environments
 
 
@@ -57,7 +58,7 @@ class ActorEnv(Env):
         owner = actors if isinstance(actors, Workers) else Workers(actors)
         check_processes(min(owner.number, num_copies))
         self.transport = Transport(owner.acquire(num_copies), step_timeout)
-        self._close = weakref.finalize(self, release, self.transport, owner, owner is actors)
+        self._close = weakref.finalize(self, _release, self.transport, owner, owner is actors)
         count = len(self.transport.workers)
         bounds = [num_copies * place // count for place in range(count + 1)]
         self.parts = [Part(first, after - first, num_copies) for first, after in pairwise(bounds)]
@@ -125,3 +126,9 @@ class ActorEnv(Env):
 
     def close(self) -> None:
         self._close()
+
+
+def _release(transport: Transport, owner: Workers, keep: bool) -> None:
+    """Give processes back to their owner, or end them. Nobody waits long for what they are collecting."""
+    transport.finish_orders(UNDER_WAY)
+    release(transport, owner, keep)

@@ -21,6 +21,8 @@ from headrace.core.timer import Timer
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, column_map
 from headrace.data.shared_memory import FOLDER, shared_size
+from headrace.envs.workers.process import START_TIMEOUT
+from headrace.envs.workers.protocol import ASSIGN
 from headrace.envs.workers.resources import check_rollout
 from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, sent
 from headrace.parallel.actor_env import ActorEnv
@@ -76,12 +78,14 @@ class Actors:
         if not self.schedule.in_step:
             check_equal(env.num_copies, len(env.parts))
             self.rollout.env = torch.arange(env.num_envs)
-        self._fragments: list[Fragments] = []
+        self._fragments: dict[int, Fragments] = {}  # by place
         copies = env.num_copies
         places = [slice(part.first, part.first + part.size) for part in env.parts]
         self._targets = [of_copies(self.rollout, copies, place) for place in places]
-        self._sources: list[list[list[Tensor]]] = []  # columns by place and slot
-        self._new: set[int] = set()  # places of processes that replace a lost one, and are not ready yet
+        self._sources: dict[int, list[list[Tensor]]] = {}  # columns by place and slot
+        self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
+        self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
+        self._beginning: set[int] = set()  # places of processes that load or restore something before their first step
         self._columns_of = [torch.arange(env.num_envs).unflatten(0, (-1, copies))[:, place] for place in places]
 
     @property
@@ -101,26 +105,29 @@ class Actors:
             *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
             threads=max(1, (cores() - busy) // len(parts)),
         )
-        for place in range(len(parts)):
-            transport.start(place, POLICY, 0, self._spec)
-        while transport.orders:
-            _, lost = transport.get()
-            for place in lost:
-                raise transport.failure(place)
-        room = 2 * max(transport.answers) + SPARE
-        transport.answers = [0] * len(parts)
         steps, envs = self.rollout.num_steps, self.rollout.num_envs
         check_rollout(FRAGMENTS * shared_size(steps, envs, self.rollout.columns), steps, envs, FOLDER)
-        for place, part in enumerate(parts):
-            columns = column_map(partial(_of_part, of=self.env.num_copies, size=part.size), self.rollout.columns)
-            num_envs = part.size * self.env.num_agents
-            fragments = Fragments(self.rollout.num_steps, num_envs, columns, room)
-            self._sources.append([of_copies(x, part.size, slice(None)) for x in fragments.rollouts])
-            self._fragments.append(fragments)
-            self._attach(place)
+        transport.heartbeat = partial(_steps_begun, self._fragments)
+        for place in range(len(parts)):
+            self._send_policy(place)
+        while self._new:
+            self._wait()
         size, each = self.weights.layout.size, self._fragments[0].memory.size
         self.env.shared = f"weights {size / 1e3:,.3g} kB, fragments {len(parts)} x {each / 1e3:,.3g} kB, shared"
-        transport.heartbeat = lambda place: int(self._fragments[place].heartbeat[0])
+
+    def _send_policy(self, place: int) -> None:
+        """Let a process make its copy of the policy, and compile what has to be compiled."""
+        self._new[place] = POLICY
+        self.env.transport.start(place, POLICY, 0, self._spec, timeout=START_TIMEOUT)
+
+    def _new_fragments(self, place: int, state_size: int) -> None:
+        """Make the shared memory of an actor. state_size: bytes of its state now."""
+        size = self.env.parts[place].size
+        columns = column_map(partial(_of_part, of=self.env.num_copies, size=size), self.rollout.columns)
+        num_envs = size * self.env.num_agents
+        fragments = Fragments(self.rollout.num_steps, num_envs, columns, 2 * state_size + SPARE)
+        self._sources[place] = [of_copies(x, size, slice(None)) for x in fragments.rollouts]
+        self._fragments[place] = fragments
 
     def _attach(self, place: int) -> None:
         """Let an actor use its shared memory and the weights."""
@@ -160,7 +167,9 @@ class Actors:
 
     def _send(self, order: Fragment) -> None:
         where = order.number * SLOTS + self.weights.slot(order.version)
-        self.env.transport.start(order.place, COLLECT, where)
+        timeout = START_TIMEOUT if order.place in self._beginning else None  # until its first step
+        self._beginning.discard(order.place)
+        self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
 
     def _wait(self, timeout: float | None = None) -> None:
         """Until an actor has answered or was replaced, or for `timeout` seconds. Raises Stopped."""
@@ -171,7 +180,7 @@ class Actors:
         ready, lost = self.env.transport.get(timeout)
         for place in ready:
             if place in self._new:
-                self._continue(place)
+                self._prepare(place)
             else:
                 self.schedule.answer(place)
         for place in lost:
@@ -193,36 +202,53 @@ class Actors:
 
     def _replace(self, place: int) -> None:
         """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and
-        may not begin again."""
-        env, order = self.env, self.schedule.open[place]
-        if order.number and not unpacked(self._fragments[place].state(order.number - 1))["env"]:
+        may not begin again, or where it has been lost several times at the same fragment."""
+        env, order = self.env, self.schedule.open.get(place)
+        number = order.number if order else 0
+        if not self._known(place, number):
             if env.on_error != "restart":
-                raise env.transport.failure(place)
+                error = env.transport.failure(place)
+                error.add_note("Its environments cannot be saved: on_error='restart' begins new episodes instead.")
+                raise error
             env.lost += env.parts[place].size
         env.lost += env.transport.answers[place]
-        env.transport.replace(place, order.number)
-        env.transport.start(place, POLICY, 0, self._spec)
-        self._new.add(place)
+        env.transport.begin_replacing(place, number)
+        self._new[place] = ASSIGN
 
-    def _continue(self, place: int) -> None:
-        """Let a new process go on where the lost one was, with the same order."""
-        self._new.discard(place)
+    def _known(self, place: int, number: int) -> bool:
+        """Whether another process can collect an actor's fragment `number` as it would have done."""
+        return number == self._begun[place] or bool(unpacked(self._fragments[place].state(number - 1))["env"])
+
+    def _prepare(self, place: int) -> None:
+        """Give a new process what it needs next; at last the order of the one that it replaces."""
+        if self._new[place] == ASSIGN:
+            self._send_policy(place)
+            return
+        del self._new[place]
+        self._beginning.add(place)
+        if place not in self._fragments:
+            self._new_fragments(place, self.env.transport.answers[place])
         self.env.transport.answers[place] = 0
         self._attach(place)
-        self._restore(place, self.schedule.open[place].number)
-        self._send(self.schedule.open[place])
+        if order := self.schedule.open.get(place):
+            self._restore(place, order.number)
+            self._send(order)
 
     def _restore(self, place: int, number: int) -> None:
         """Bring an actor's environments to their state before a fragment."""
-        if number:
-            self.env.transport.workers[place].tell(RESTORE, number)
+        if not number:
+            return
+        if not unpacked(self._fragments[place].state(number - 1))["env"]:
+            self._begun[place] = number
+        self._beginning.add(place)
+        self.env.transport.workers[place].tell(RESTORE, number)
 
     def state_dict(self) -> StateDict:
         """The actors' states after what was learned from, and the versions of what they are to collect next."""
         schedule = self.schedule
         states = [
-            unpacked(fragments.state(number - 1)) if number else None
-            for fragments, number in zip(self._fragments, schedule.taken, strict=True)
+            unpacked(self._fragments[place].state(number - 1)) if number else None
+            for place, number in enumerate(schedule.taken)
         ]
         actors = [{"taken": number, "state": state} for number, state in zip(schedule.taken, states, strict=True)]
         waiting = schedule.waiting()
@@ -236,7 +262,7 @@ class Actors:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(). Raises ValueError for that of other actors."""
+        """Continue from state_dict(). Raises ValueError for that of other actors, or of a greater lag."""
         if len(state["actors"]) != len(self.env.parts):
             raise ValueError(f"saved were {len(state['actors'])} actors, and these are {len(self.env.parts)}")
         numbers = ((version, *map(int, name.split("."))) for name, version in state["waiting"].items())
@@ -253,7 +279,7 @@ class Actors:
 
     def forecast(self, learn: float) -> Forecast:
         """What an update should take, by the last fragment of each actor. learn: s of learning from a rollout."""
-        spent = [fragments.spent for fragments in self._fragments]
+        spent = [fragments.spent for fragments in self._fragments.values()]
         collect = tuple(max(seconds, 1e-9) for seconds, _ in spent)
         busy = sum(core for _, core in spent) / sum(collect)
         rows = self.rollout.num_steps * self.rollout.num_envs
@@ -261,10 +287,15 @@ class Actors:
 
     def close(self) -> None:
         """Let actors give up what they are collecting."""
-        for fragments in self._fragments:
+        for fragments in self._fragments.values():
             fragments.give_up[0] = 1
 
 
 def _of_part(column: Column, of: int, size: int) -> Column:
     """A column of the rollouts of `size` of `of` copies of the environment."""
     return column if column.envs is None else replace(column, envs=column.envs // of * size)
+
+
+def _steps_begun(fragments: dict[int, Fragments], place: int) -> int:
+    """How many steps an actor's environments have begun, where these are in Python."""
+    return int(fragments[place].heartbeat[0]) if place in fragments else 0

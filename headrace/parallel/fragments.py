@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,18 +56,24 @@ class Fragments:
         return self.memory.bytes[at + 8 : at + 8 + size]
 
 
+class _Packed(NamedTuple):
+    """A tensor, as its array."""
+
+    array: np.ndarray
+
+
 def packed(state: StateDict) -> bytes:
     """A collector's state as bytes, for another process of this run."""
-    return pickle.dumps(_converted(state, Tensor, Tensor.numpy), protocol=5)
+    return pickle.dumps(_converted(state, Tensor, lambda tensor: _Packed(tensor.numpy())), protocol=5)
 
 
 def unpacked(state: bytes) -> StateDict:
     """What packed() was given."""
-    found: StateDict = _converted(pickle.loads(state), np.ndarray, torch.from_numpy)
+    found: StateDict = _converted(pickle.loads(state), _Packed, lambda packed: torch.from_numpy(packed.array))
     return found
 
 
-def _converted(value: Any, kind: type, convert: Any) -> Any:
+def _converted(value: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
     if isinstance(value, kind):
         return convert(value)
     if isinstance(value, Group):

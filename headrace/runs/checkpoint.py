@@ -31,7 +31,7 @@ from headrace.data.rollout import Group
 from headrace.runs import tensor_file
 from headrace.runs.logs import writing
 
-State: TypeAlias = Any  # a tree of mappings, lists and tuples of tensors, numbers, strings and None
+State: TypeAlias = Any  # a tree of mappings, lists and tuples of tensors, NumPy's arrays, numbers, strings and None
 FORMAT = 1
 MANIFEST = "manifest.json"
 # what reading raises where the contents are not what this code expects
@@ -54,7 +54,7 @@ def reading(path: Path, wrong: str, *others: type[Exception]) -> Iterator[None]:
 def save(folder: str | Path, states: StateDict, **facts: State) -> None:
     """Write a checkpoint to `folder`, replacing one that is there, which stays as `folder`.previous.
 
-    states: name -> nested dicts, lists and tuples of tensors, numbers, strings and None; NAME.safetensors each.
+    states: name -> nested dicts, lists and tuples of tensors, arrays, numbers, strings and None; NAME.safetensors each.
     facts: other entries of the manifest, in JSON's types.
     Raises TypeError for anything else in a state; OSError, naming the folder, where it cannot be written.
     """
@@ -216,6 +216,10 @@ def _encode(value: State, path: str, tensors: dict[str, Tensor]) -> State:
     """`value` in JSON's types; its tensors go to `tensors`. What JSON cannot say is an object with one key "$kind"."""
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        array = torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
+        kind = "$array" if isinstance(value, np.ndarray) else "$scalar"
+        return {kind: _encode(array, path, tensors)["$tensor"]}
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -234,7 +238,7 @@ def _encode(value: State, path: str, tensors: dict[str, Tensor]) -> State:
     if isinstance(value, list | tuple):
         items = [_encode(member, f"{path}.{i}", tensors) for i, member in enumerate(value)]
         return items if isinstance(value, list) else {"$tuple": items}
-    raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds tensors, numbers, strings and None")
+    raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds tensors, arrays, numbers, strings, None")
 
 
 def _decode(value: State, tensors: Mapping[str, Tensor]) -> State:
@@ -249,6 +253,9 @@ def _decode(value: State, tensors: Mapping[str, Tensor]) -> State:
             return struct.unpack(">d", bytes.fromhex(inner))[0]
         case "$tensor":
             return tensors[inner]
+        case "$array" | "$scalar":
+            array = tensors[inner].clone().numpy()
+            return array if kind == "$array" else array[()]
         case "$group":
             return Group(_decode(inner, tensors))
         case "$items":

@@ -20,7 +20,7 @@ from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
 
-FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot change: its state depends on them
+FIXED = ("num_envs", "num_steps", "seed", "actors")  # what the state of a run depends on: resuming cannot change these
 
 
 def train(

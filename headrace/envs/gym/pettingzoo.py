@@ -18,7 +18,8 @@ from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
 from headrace.envs.base import MultiAgentEnv
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
-from headrace.envs.gym.inline import InlineEnv, Views, action_caster, as_number, made, put, views
+from headrace.envs.gym.columns import Views, action_caster, as_number, put, views
+from headrace.envs.gym.inline import InlineEnv, made
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 

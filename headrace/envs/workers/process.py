@@ -6,6 +6,8 @@ import atexit
 import os
 import pickle
 import signal
+import socket
+import struct
 import sys
 import types
 import weakref
@@ -51,6 +53,10 @@ class WorkerError(RuntimeError):
     """A worker process died or hung."""
 
 
+class ProcessLost(WorkerError):
+    """A worker process is gone, or cannot be talked to any more."""
+
+
 class WorkerProcess:
     """A process, which may be replaced by another, and the connection to it. It starts with its first task."""
 
@@ -82,6 +88,7 @@ class WorkerProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self.orders, theirs = context.Pipe()
+        _limit_waits(self.orders)
         self.process = context.Process(target=run, args=(theirs, self.spin), daemon=True, name="headrace worker")
         with _without_main():
             self.process.start()
@@ -90,13 +97,13 @@ class WorkerProcess:
         RUNNING.add(self)
 
     def facts(self) -> Any:
-        """The facts of its role, once it is made. Raises the exception of making it, or WorkerError."""
+        """The facts of its role, once it is made. Raises the exception of making it, WorkerError, ProcessLost."""
         if not self.orders.poll(START_TIMEOUT):
             raise WorkerError(f"{self} had not made its environments after {START_TIMEOUT:g} s")
         return self._received()
 
     def answer(self) -> Any:
-        """Read its answer to an order, see Role. Raises its exception, or WorkerError where the process is gone."""
+        """Read its answer to an order, see Role. Raises its exception, or ProcessLost."""
         try:
             (answer,) = ANSWER.unpack(read(self.orders.fileno(), ANSWER.size))
         except GONE:
@@ -121,12 +128,16 @@ class WorkerProcess:
             for descriptor in descriptors:
                 send_handle(self.orders, descriptor, self.process.pid)  # type: ignore[arg-type]
 
-    def death(self) -> WorkerError:
+    def death(self) -> ProcessLost:
         """How the process ended."""
         self.process.join(GRACE)
         code = self.process.exitcode
-        how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-        return WorkerError(f"{self} {how}")
+        if code is None:
+            return ProcessLost(f"{self} stopped in the middle of a message")
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if code == -signal.SIGKILL:
+            how += ", as the system does where memory runs out"
+        return ProcessLost(f"{self} {how}")
 
     def end(self, grace: float) -> None:
         """End it, by force after `grace` seconds."""
@@ -136,7 +147,7 @@ class WorkerProcess:
         self.process.join(grace)
         if self.process.is_alive():
             self.process.kill()
-        self.process.join()
+        self.process.join(GRACE)
         if self.process.exitcode and self.process.pid is not None:
             lifetime.end_group(self.process.pid)
         self.orders.close()
@@ -209,6 +220,13 @@ def _again(failure: Failure) -> BaseException:
     )
     error.add_note(f"in a worker process:\n{failure.text}")
     return error
+
+
+def _limit_waits(connection: Connection) -> None:
+    """Let reads and writes that a process leaves half done fail after START_TIMEOUT, instead of waiting for ever."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(START_TIMEOUT), 0))
 
 
 @contextmanager

@@ -22,7 +22,8 @@ ANSWER = struct.Struct("<i")  # 0 or more; or RESULT, followed by an object, or 
 FAILED, RESULT = -1, -2
 ASSIGN, DISMISS, CLOSE = -1, -2, -3  # operations of every process; those of roles are 0 or more
 Message = int | tuple | bytes | None  # what follows an order
-GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # raised where the other process is gone
+# raised where the other process is gone; the last one where it stopped in the middle of a message
+GONE = (EOFError, BrokenPipeError, ConnectionResetError, BlockingIOError)
 
 
 class Role(Protocol):
