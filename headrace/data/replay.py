@@ -1,7 +1,8 @@
 """Replay buffers: the last steps of N environments in a ring buffer, for off-policy algorithms.
 
-Rows are a rollout's; the observation that follows row t is that of row t + 1, so each is stored once. No operation
-waits for the device: the write position is a tensor, shapes do not depend on data, and masked rows have weight 0.
+Rows are a rollout's; the observation that follows row t is that of row t + 1, so each is stored once. Each environment
+has a write position of its own, since asynchronous actors give steps of some more often than of others. No operation
+waits for the device: write positions are a tensor, shapes do not depend on data, and masked rows have weight 0.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Replay:
                 f"are needed: give a capacity of {least * like.num_envs} or more, or fewer envs"
             )
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
-        self.written = torch.zeros((), dtype=torch.int64, device=like.device)  # rows since the beginning
+        # rows of each environment since the beginning
+        self.written = torch.zeros(like.num_envs, dtype=torch.int64, device=like.device)
+        self._envs = torch.arange(like.num_envs, device=like.device)
 
     def rounded(self, length: int) -> int:
         """The longest ring of at most this length."""
@@ -80,17 +83,54 @@ class Replay:
         return self.n_step_span + 1
 
     def append(self, rollout: Rollout) -> None:
-        """Write the T rows of a rollout over the oldest, and its bootstrap row after them."""
-        steps = rollout.num_steps
-        rows = (self.written + torch.arange(steps + 1, device=self.ring.device)) % self.length
-        for name in self.columns:
-            # a bootstrap row is written too: the next rollout begins with the same
-            tree_map(
-                lambda ring, source: ring.index_copy_(0, rows[: len(source)], source),
-                getattr(self.ring, name),
-                getattr(rollout, name),
+        """Write the T rows of a rollout over the oldest, and its bootstrap row after them.
+
+        Columns are those of `rollout.env`. Where one begins with a masked row although the episode before it had not
+        ended, its environment could not be saved, or was lost: that episode is truncated, so that no n-step return
+        reaches into the next. Raises ValueError for columns that the ring has no room for.
+        """
+        self._write(rollout, *self._begin(rollout))
+
+    def _begin(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """The environment of each column, and how many rows that has before it, int64 [N]. Counts the new rows."""
+        env, steps, earlier = self._envs, rollout.num_steps, torch.zeros_like(self._envs)
+        if rollout.env is not None:
+            env = rollout.env.to(env.device)
+            ordered, order = env.sort(stable=True)
+            earlier[order] = self._envs - torch.searchsorted(ordered, ordered)  # columns before it of its environment
+            self._check_room(env, steps * (int(earlier.max()) + 1))
+        begin = self.written[env] + earlier * steps
+        self.written.index_add_(0, env, torch.full_like(env, steps))
+        return env, begin
+
+    def _check_room(self, env: Tensor, rows: int) -> None:
+        if not 0 <= int(env.min()) <= int(env.max()) < self.num_envs:
+            raise ValueError(f"rollout.env has values {int(env.min())} to {int(env.max())}, of {self.num_envs} envs")
+        if rows + self.least > self.length:
+            least = (rows + self.least) * self.num_envs
+            raise ValueError(
+                f"a rollout has {rows} rows of one environment, and the replay's ring {self.length} rows of each: give "
+                f"a buffer_size of {least} or more"
             )
-        self.written += steps
+
+    def _write(self, rollout: Rollout, env: Tensor, begin: Tensor) -> None:
+        """Write columns of environments `env` after `begin` rows, int64 [N] each."""
+        steps, ring = rollout.num_steps, self.ring
+        times = begin + torch.arange(-1, steps + 1, device=ring.device).unsqueeze(1)
+        rows = times % self.length * self.num_envs + env
+        before, body, after = rows[0], rows[1:-1].flatten(), rows[-1]
+
+        def write(target: Tensor, source: Tensor) -> Tensor:
+            target = target.flatten(0, 1)
+            if len(source) > steps:  # first, since another column of the environment may begin at its bootstrap row
+                target.index_copy_(0, after, source[steps])
+            return target.index_copy_(0, body, source[:steps].flatten(0, 1))
+
+        for name in self.columns:
+            tree_map(write, getattr(ring, name), getattr(rollout, name))
+        valid, truncated = ring.valid.flatten(), ring.truncated.flatten()
+        cut_off = (begin > 0) & valid[before] & ~rollout.valid[0] & ~ring.terminated.flatten()[before]
+        truncated[before] = truncated[before] | cut_off
 
     def draw(self, random: Tensor) -> Tensor:
         """Rows drawn uniformly, int64 [...]. random: uniform numbers in [0, 1), [..., DRAWS].
@@ -98,21 +138,15 @@ class Replay:
         Drawn are rows whose n-step successor has been written; there must be one. Of TRIES candidates the first valid
         one is taken; where none is valid, a masked one, which has weight 0.
         """
-        end = self.written - self.num_steps + 1  # one after the last that may be drawn
         oldest = (self.written - self.length + 1).clamp(min=0)
-        choices = ((end - oldest) * self.num_envs).clamp(min=1)
-        start, size = oldest % self.length * self.num_envs, self.length * self.num_envs
+        counts = (self.written - self.num_steps + 1 - oldest).clamp(min=0)  # rows of each environment to draw from
         # float32 is too coarse for the rows of a large ring: the last number adds lower digits to the others
-        fine = random[..., TRIES].double() * 2.0**-24
-        valid = self.ring.valid.flatten()
-
-        def pick(which: int) -> Tensor:
-            row = ((random[..., which] + fine) * choices).long() + start
-            return torch.where(row < size, row, row - size)
-
-        drawn = pick(0)
+        fine = random[..., TRIES:].double() * 2.0**-24
+        step, env = spread(((random[..., :TRIES] + fine) * counts.sum()).long(), counts)
+        rows = (oldest[env] + step) % self.length * self.num_envs + env
+        valid, drawn = self.ring.valid.flatten(), rows[..., 0]
         for which in range(1, TRIES):
-            drawn = torch.where(valid[drawn], drawn, pick(which))
+            drawn = torch.where(valid[drawn], drawn, rows[..., which])
         return drawn
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
@@ -149,37 +183,37 @@ class Replay:
 
         Rows are views, since a copy might not fit into memory: they change at the next append().
         """
-        rows = min(int(self.written) + 1, self.length)
+        rows = min(int(self.written.max()) + 1, self.length)
         columns = {name: tree_map(lambda x: x[:rows], getattr(self.ring, name)) for name in self.columns}
         return {"written": self.written.clone(), **columns}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""
-        written, saved = int(state["written"]), state["valid"].shape
+        written, saved = int(state["written"].max()), state["valid"].shape
         if saved != (min(written + 1, self.length), self.num_envs):
             raise ValueError(
                 f"the saved replay has {saved[0]} rows of {saved[1]} envs after {written} steps of each, and a ring of "
                 f"{self.length} rows of {self.num_envs} envs cannot continue from it: keep buffer_size and num_envs"
             )
-        self.written.fill_(written)
+        self.written.copy_(state["written"])
         for name in self.columns:
             tree_map(lambda ring, source: ring[: len(source)].copy_(source), getattr(self.ring, name), state[name])
 
 
-def cut_off_replays(state: StateDict) -> None:
-    """Truncate the running episodes in each replay's state in a tree: for environments that could not be saved.
+def spread(number: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Row `number` of all, int64 [...], where environments have `counts` rows, int64 [N]: its step and environment.
 
-    Otherwise n-step returns would reach into the episodes that follow.
+    Rows are in the order of their steps, and of their environments within a step: with the same count everywhere, row r
+    is step r // N of environment r % N.
     """
-    for member in state.values():
-        if not isinstance(member, dict):
-            continue
-        cut_off_replays(member)
-        if {"written", "valid", "truncated"} <= member.keys() and int(member["written"]):
-            written, valid, truncated = int(member["written"]), member["valid"], member["truncated"].clone()
-            last, after = (written - 1) % len(valid), written % len(valid)  # rows: the last step, what follows it
-            truncated[last] |= valid[last] & valid[after]
-            member["truncated"] = truncated
+    counts, order = counts.sort(stable=True)
+    fewer = torch.cat((counts.new_zeros(1), counts[:-1]))  # steps that the environment before in this order has
+    more = torch.arange(len(counts), 0, -1, device=counts.device)  # environments that have further steps
+    rows = (counts - fewer) * more  # from step `fewer` on, until the next environment has no more
+    end = rows.cumsum(0)
+    part = torch.searchsorted(end, number.contiguous(), right=True).clamp(max=len(counts) - 1)
+    left = number - (end - rows)[part]
+    return fewer[part] + left // more[part], order[part + left % more[part]]
 
 
 def take(column: SomeTree, rows: Tensor) -> SomeTree:
