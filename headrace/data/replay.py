@@ -8,6 +8,7 @@ waits for the device: write positions are a tensor, shapes do not depend on data
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -18,7 +19,19 @@ import torch
 from torch import Tensor
 
 from headrace.core.types import StateDict
-from headrace.data.rollout import Column, Columns, Index, Rollout, SomeTree, column_map, each_column, tree_map
+from headrace.data import pieces
+from headrace.data.pieces import Piece, Rows
+from headrace.data.rollout import (
+    Column,
+    Columns,
+    Index,
+    Rollout,
+    SomeTree,
+    column_map,
+    each_column,
+    named_tensors,
+    tree_map,
+)
 
 KEPT = ("observation", "valid", "action", "reward", "terminated", "truncated")
 TRIES = 3  # candidates for each row drawn, of which the first valid one is taken
@@ -138,7 +151,7 @@ class Replay:
         Drawn are rows whose n-step successor has been written; there must be one. Of TRIES candidates the first valid
         one is taken; where none is valid, a masked one, which has weight 0.
         """
-        oldest = (self.written - self.length + 1).clamp(min=0)
+        oldest = self.oldest()
         counts = (self.written - self.num_steps + 1 - oldest).clamp(min=0)  # rows of each environment to draw from
         # float32 is too coarse for the rows of a large ring: the last number adds lower digits to the others
         fine = random[..., TRIES:].double() * 2.0**-24
@@ -178,26 +191,69 @@ class Replay:
             at, running = torch.where(running, following, at), running & ~ended
         return reward, discount, steps
 
-    def state_dict(self) -> StateDict:
-        """The rows that have been written, and their number. Waits for the device.
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return bytes_needed(self.columns, 1)
 
-        Rows are views, since a copy might not fit into memory: they change at the next append().
+    @property
+    def steps_per_piece(self) -> int:
+        """Steps of all environments in a piece of a checkpoint."""
+        return max(1, min(pieces.ROWS, pieces.PIECE // self.row_bytes) // self.num_envs)
+
+    def oldest(self) -> Tensor:
+        """The first row of each environment that has not been overwritten, int64 [N]."""
+        return (self.written - self.length + 1).clamp(min=0)
+
+    def read_rows(self, start: Tensor, stop: Tensor) -> Piece:
+        """A copy of rows `start` to `stop` of each environment, int64 [N], at most `length` of each: a piece.
+
+        Has "start", "stop", and each column [R, ...] under its path, such as "observation.position". Rows are in the
+        order of spread(). The row at `written` is the bootstrap row. Waits for the device.
         """
-        rows = min(int(self.written.max()) + 1, self.length)
-        columns = {name: tree_map(lambda x: x[:rows], getattr(self.ring, name)) for name in self.columns}
-        return {"written": self.written.clone(), **columns}
+        times, env = self._rows(start, stop)
+        rows = times % self.length * self.num_envs + env
+        columns = {name: column.flatten(0, 1).index_select(0, rows) for name, column in self._stored()}
+        return {"start": start, "stop": stop, **columns}
+
+    def write_rows(self, piece: Mapping[str, Tensor]) -> None:
+        """Write what read_rows() gave back to where it was."""
+        device = self.ring.device
+        times, env = self._rows(piece["start"].to(device), piece["stop"].to(device))
+        rows = times % self.length * self.num_envs + env
+        for name, column in self._stored():
+            column.flatten(0, 1).index_copy_(0, rows, piece[name].to(device))
+
+    def _rows(self, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+        """The time and the environment of each row of a piece, int64 [R]."""
+        counts = stop - start
+        step, env = spread(torch.arange(int(counts.sum()), device=self.ring.device), counts)
+        return start[env] + step, env
+
+    def _stored(self) -> Iterator[tuple[str, Tensor]]:
+        """The path and the ring [length, N, ...] of each column."""
+        return named_tensors({name: getattr(self.ring, name) for name in self.columns})
+
+    def state_dict(self) -> StateDict:
+        """The rows that are there, a piece at a time, and how many have been written of each environment.
+
+        Rows are read from the ring when they are used, since a copy of all might not fit into memory.
+        """
+        rows = Rows(self, self.oldest(), self.written + 1)
+        return {"length": self.length, "written": self.written.clone(), "rows": rows}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""
-        written, saved = int(state["written"].max()), state["valid"].shape
-        if saved != (min(written + 1, self.length), self.num_envs):
+        written, num_envs = int(state["written"].max()), len(state["written"])
+        saved = min(written + 1, state["length"])
+        if (saved, num_envs) != (min(written + 1, self.length), self.num_envs):
             raise ValueError(
-                f"the saved replay has {saved[0]} rows of {saved[1]} envs after {written} steps of each, and a ring of "
+                f"the saved replay has {saved} rows of {num_envs} envs after {written} steps of each, and a ring of "
                 f"{self.length} rows of {self.num_envs} envs cannot continue from it: keep buffer_size and num_envs"
             )
+        for piece in state["rows"]:
+            self.write_rows(piece)
         self.written.copy_(state["written"])
-        for name in self.columns:
-            tree_map(lambda ring, source: ring[: len(source)].copy_(source), getattr(self.ring, name), state[name])
 
 
 def spread(number: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,12 +6,15 @@ with the present weights; the rows after them are learned from.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from math import prod
+
 import torch
 from torch import Tensor
 
-from headrace.core.types import StateDict
+from headrace.data.pieces import Piece
 from headrace.data.replay import Batch, Replay, spread, take
-from headrace.data.rollout import Group, Rollout, tree_map
+from headrace.data.rollout import Group, Rollout, named_tensors, tree_map
 
 
 class SequenceReplay(Replay):
@@ -99,11 +102,28 @@ class SequenceReplay(Replay):
         weight = take(self.ring.valid, rows).float()
         return Batch(now, take(self.ring.action, rows), reward, discount, later, weight, rows)
 
-    def state_dict(self) -> StateDict:
-        """The Replay's, and the recurrent states."""
-        return {**super().state_dict(), "rnn_state": self.rnn_state}
+    @property
+    def row_bytes(self) -> int:
+        states = (x.element_size() * prod(x.shape[2:]) for _, x in self._states())
+        return super().row_bytes + sum(states) // self.sequence_length
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""
-        super().load_state_dict(state)
-        tree_map(lambda kept, saved: kept.copy_(saved), self.rnn_state, state["rnn_state"])
+    def read_rows(self, start: Tensor, stop: Tensor) -> Piece:
+        """The Replay's, and the recurrent states of rows at which sequences begin."""
+        chunks = self._chunks(start, stop)
+        return super().read_rows(start, stop) | {name: kept[chunks] for name, kept in self._states()}
+
+    def write_rows(self, piece: Mapping[str, Tensor]) -> None:
+        super().write_rows(piece)
+        device = self.ring.device
+        chunks = self._chunks(piece["start"].to(device), piece["stop"].to(device))
+        for name, kept in self._states():
+            kept[chunks] = piece[name].to(device)
+
+    def _chunks(self, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the states of the sequences are kept that begin in a piece: an index of [chunks, N]."""
+        times, env = self._rows(start, stop)
+        begins = times % self.sequence_length == 0
+        return times[begins] // self.sequence_length % self.chunks, env[begins]
+
+    def _states(self) -> Iterator[tuple[str, Tensor]]:
+        return named_tensors({"rnn_state": self.rnn_state})
