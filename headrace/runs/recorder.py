@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
+from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
@@ -250,11 +251,12 @@ class Recorder:
 
     def _save(self, folder: Path, **facts: str) -> None:
         trainer, result = self.trainer, self._result
-        states = {
-            "policy": trainer.policy.state_dict(),
-            "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
-        }
-        contents = checkpoint.contents(states, self._replays.keep)
+        with torch_threads(1):  # see ReplayFiles.follow()
+            states = {
+                "policy": trainer.policy.state_dict(),
+                "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
+            }
+            contents = checkpoint.contents(states, self._replays.keep)
         positions = self.logs.positions()
         self._saver.submit(self.logs.sync)
         self._saver.submit(
