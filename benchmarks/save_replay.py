@@ -33,7 +33,6 @@ CASES: dict[str, dict[str, Any]] = {
 def measured(case: str, rows: int) -> common.Row:
     """A row of the table."""
     import headrace as hr
-    from headrace.core.device import torch_threads
     from headrace.runs.recorder import Recorder
 
     trainer = hr.Trainer(**COMMON, **CASES[case], buffer_size=rows, learning_starts=10**9, total_steps=10**9)
@@ -42,14 +41,10 @@ def measured(case: str, rows: int) -> common.Row:
         replay, rollout = trainer.algorithm.replay, trainer.collector.rollout
         pieces: list[tuple[float, float]] = []
 
-        def follow() -> None:
-            with torch_threads(1):  # as record() does
-                recorder._replays.follow()
-
         def append(number: int) -> None:
             for _ in range(number // (rollout.num_steps * rollout.num_envs)):
                 replay.append(rollout)
-                pieces.append(timed(follow))
+                pieces.append(timed(recorder._replays.follow))
             recorder._saver.wait()
 
         append(rows)

@@ -79,6 +79,7 @@ class Replay:
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
         # rows of each environment since the beginning
         self.written = torch.zeros(like.num_envs, dtype=torch.int64, device=like.device)
+        self._alike = True  # whether that is the same number for all
         self._envs = torch.arange(like.num_envs, device=like.device)
 
     def rounded(self, length: int) -> int:
@@ -106,12 +107,16 @@ class Replay:
 
     def _begin(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """The environment of each column, and how many rows that has before it, int64 [N]. Counts the new rows."""
-        env, steps, earlier = self._envs, rollout.num_steps, torch.zeros_like(self._envs)
-        if rollout.env is not None:
-            env = rollout.env.to(env.device)
-            ordered, order = env.sort(stable=True)
-            earlier[order] = self._envs - torch.searchsorted(ordered, ordered)  # columns before it of its environment
-            self._check_room(env, steps * (int(earlier.max()) + 1))
+        steps = rollout.num_steps
+        if rollout.env is None:
+            begin = self.written.clone()
+            self.written += steps
+            return self._envs, begin
+        self._alike, env = False, rollout.env.to(self.written.device)
+        ordered, order = env.sort(stable=True)
+        earlier = torch.empty_like(env)  # columns before it of its environment
+        earlier[order] = self._envs - torch.searchsorted(ordered, ordered)
+        self._check_room(env, steps * (int(earlier.max()) + 1))
         begin = self.written[env] + earlier * steps
         self.written.index_add_(0, env, torch.full_like(env, steps))
         return env, begin
@@ -141,9 +146,9 @@ class Replay:
 
         for name in self.columns:
             tree_map(write, getattr(ring, name), getattr(rollout, name))
-        valid, truncated = ring.valid.flatten(), ring.truncated.flatten()
-        cut_off = (begin > 0) & valid[before] & ~rollout.valid[0] & ~ring.terminated.flatten()[before]
-        truncated[before] = truncated[before] | cut_off
+        valid, terminated, truncated = (x.flatten() for x in (ring.valid, ring.terminated, ring.truncated))
+        cut_off = valid[before] & ~rollout.valid[0] & ~terminated[before]
+        truncated.index_copy_(0, before, truncated[before] | cut_off)
 
     def draw(self, random: Tensor) -> Tensor:
         """Rows drawn uniformly, int64 [...]. random: uniform numbers in [0, 1), [..., DRAWS].
@@ -155,8 +160,13 @@ class Replay:
         counts = (self.written - self.num_steps + 1 - oldest).clamp(min=0)  # rows of each environment to draw from
         # float32 is too coarse for the rows of a large ring: the last number adds lower digits to the others
         fine = random[..., TRIES:].double() * 2.0**-24
-        step, env = spread(((random[..., :TRIES] + fine) * counts.sum()).long(), counts)
-        rows = (oldest[env] + step) % self.length * self.num_envs + env
+        number = ((random[..., :TRIES] + fine) * counts.sum()).long()
+        if self._alike:  # as below, without divisions
+            rows, size = number + oldest[0] % self.length * self.num_envs, self.length * self.num_envs
+            rows = torch.where(rows < size, rows, rows - size)
+        else:
+            step, env = spread(number, counts)
+            rows = (oldest[env] + step) % self.length * self.num_envs + env
         valid, drawn = self.ring.valid.flatten(), rows[..., 0]
         for which in range(1, TRIES):
             drawn = torch.where(valid[drawn], drawn, rows[..., which])
@@ -254,6 +264,7 @@ class Replay:
         for piece in state["rows"]:
             self.write_rows(piece)
         self.written.copy_(state["written"])
+        self._alike = bool((self.written == self.written[0]).all())
 
 
 def spread(number: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -114,8 +114,12 @@ class Recorder:
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
         self._replays.follow()
-        for note in result.notes:
-            self.progress.say(note)
+        with torch_threads(1):  # see ReplayFiles.follow()
+            states = {
+                "policy": trainer.policy.state_dict(),
+                "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
+            }
+            contents = checkpoint.contents(states, self._replays.keep)
         self.progress.show(result)
 
     def finish(self, reason: str) -> Run:
@@ -252,10 +256,12 @@ class Recorder:
     def _save(self, folder: Path, **facts: str) -> None:
         trainer, result = self.trainer, self._result
         with torch_threads(1):  # see ReplayFiles.follow()
+        with torch_threads(1):  # see ReplayFiles.follow()
             states = {
                 "policy": trainer.policy.state_dict(),
                 "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
             }
+            contents = checkpoint.contents(states, self._replays.keep)
             contents = checkpoint.contents(states, self._replays.keep)
         positions = self.logs.positions()
         self._saver.submit(self.logs.sync)

@@ -2,7 +2,7 @@
 
 Rows go into pieces, files of a few megabytes. A piece that is full is written while the training goes on, to a folder
 that ends with the process; checkpoints have hard links to it, so that each can be copied and deleted alone. What
-follows the last full piece is written anew with each checkpoint. A piece that a checkpoint has and the next one in
+follows the last full piece is written again with each checkpoint. A piece that a checkpoint has and the next one in
 its place too is on the disk twice, so that no damage is to both.
 """
 
@@ -20,6 +20,7 @@ from time import monotonic
 import torch
 from torch import Tensor
 
+from headrace.core.device import torch_threads
 from headrace.data.pieces import Piece, Ring, Rows
 from headrace.runs import checkpoint, tensor_file
 from headrace.runs.checkpoint import Files, State, piece_file, ring_name
@@ -56,9 +57,10 @@ class ReplayFiles:
         if monotonic() - self._looked < EVERY:
             return
         self._looked = monotonic()
-        for ring in self.rings:
-            while self.saver.waiting < WAITING and ring.is_full():
-                self.saver.submit(ring.write, *ring.cut())
+        with torch_threads(1):  # several gain nothing in a copy, and wait for each other where a core is taken
+            for ring in self.rings:
+                while self.saver.waiting < WAITING and ring.is_full():
+                    self.saver.submit(ring.write, *ring.cut())
 
     def keep(self, number: int, rows: Rows) -> Files:
         """The files of a checkpoint that is made now, for replay buffer `number`."""
@@ -73,7 +75,7 @@ class ReplayFiles:
         return files | {f"{ring_name(number)}rest.safetensors": partial(tensor_file.write, tensors=_on_host(rest))}
 
     def replaced(self) -> None:
-        """A checkpoint has been made that stays beside the next one: let that have the other copies."""
+        """A checkpoint has been made that the next one keeps as the one before: let that have the other copies."""
         self._copy = 1 - self._copy
 
     def close(self) -> None:
