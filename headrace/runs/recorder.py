@@ -114,12 +114,8 @@ class Recorder:
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
         self._replays.follow()
-        with torch_threads(1):  # see ReplayFiles.follow()
-            states = {
-                "policy": trainer.policy.state_dict(),
-                "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
-            }
-            contents = checkpoint.contents(states, self._replays.keep)
+        for note in result.notes:
+            self.progress.say(note)
         self.progress.show(result)
 
     def finish(self, reason: str) -> Run:
@@ -255,7 +251,6 @@ class Recorder:
 
     def _save(self, folder: Path, **facts: str) -> None:
         trainer, result = self.trainer, self._result
-        with torch_threads(1):  # see ReplayFiles.follow()
         with torch_threads(1):  # see ReplayFiles.follow()
             states = {
                 "policy": trainer.policy.state_dict(),
