@@ -257,7 +257,6 @@ class Recorder:
                 "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
             }
             contents = checkpoint.contents(states, self._replays.keep)
-            contents = checkpoint.contents(states, self._replays.keep)
         positions = self.logs.positions()
         self._saver.submit(self.logs.sync)
         self._saver.submit(

@@ -159,6 +159,7 @@ def test_each_row_is_written_once_and_checkpoints_share_it(often, monkeypatch):
     assert pieces_of(run.path / "last").keys() & pieces_of(run.path / "last.previous").keys()
 
 
+@pytest.mark.filterwarnings("ignore:.*rows are missing")  # the logs are not copied
 def test_a_checkpoint_that_is_copied_alone_is_resumed_to_the_same_bits(often, uninterrupted):
     run = train(save_freq=250)
     (step,) = run.path.glob("step_25*")
