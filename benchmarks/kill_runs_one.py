@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 SAVE_EVERY = 0.2  # s
+ROWS = 256  # of a replay buffer in a piece: a short run has several
 COMMON = {"progress": "none", "target_return": None, "threads": 1, "hidden": (16,), "seed": 3, "scale": False}
 KINDS: dict[str, dict[str, Any]] = {
     "ppo": {"env": "CartPole-v1", "num_envs": 32, "num_steps": 64, "total_steps": 300_000},
@@ -26,9 +27,10 @@ KINDS |= ACTORS
 def train(kind: str, folder: Path, resumed: Path | None = None) -> None:
     """Train into a folder, or resume a run, to the end."""
     import headrace as hr
+    from headrace.data import pieces
     from headrace.runs import recorder
 
-    recorder.SAVE_EVERY, recorder.SAVE_SHARE = SAVE_EVERY, 1e9
+    recorder.SAVE_EVERY, recorder.SAVE_SHARE, pieces.ROWS = SAVE_EVERY, 1e9, ROWS
     if resumed:
         hr.train(resume=resumed, progress="none")
     else:

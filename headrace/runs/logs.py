@@ -99,17 +99,19 @@ class Logs:
         self._events.close()
 
     def positions(self) -> dict[str, int]:
-        """The length of each file, once everything is on the disk: saved in checkpoints."""
+        """The length of each file, with all rows in it: saved in checkpoints, after sync()."""
         self.flush()
         self._write_events()
-        sizes = {}
-        for name in self._waiting:
-            path = self.folder / name
-            if path.exists():
-                with writing(path), open(path, "a") as file:
-                    os.fsync(file.fileno())
-                    sizes[name] = file.tell()
-        return sizes
+        return {path.name: path.stat().st_size for path in self._files()}
+
+    def sync(self) -> None:
+        """Sync the files to the disk. Raises OSError, naming the file."""
+        for path in self._files():
+            with writing(path), open(path, "a") as file:
+                os.fsync(file.fileno())
+
+    def _files(self) -> list[Path]:
+        return [path for path in (self.folder / name for name in self._waiting) if path.exists()]
 
     def rewind(self, positions: Mapping[str, int], steps: int) -> Json:
         """Remove what was written after a checkpoint: the resumed run writes it again. Return the metrics of the last

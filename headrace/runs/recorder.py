@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
+from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
@@ -17,7 +19,9 @@ from headrace.runs import checkpoint
 from headrace.runs.evaluations import MOST_QUEUED, Evaluations, Queued, cancelling, copied
 from headrace.runs.logs import COUNTERS, Logs
 from headrace.runs.progress import Progress, summary
+from headrace.runs.replay_files import ReplayFiles
 from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
+from headrace.runs.saver import Saver
 from headrace.runs.signals import Interrupts
 from headrace.training.config import to_toml
 from headrace.training.iteration import IterationResult
@@ -25,12 +29,13 @@ from headrace.training.trainer import Trainer
 
 SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
 CHOICE_EPISODES = 10  # by which the last policy is compared with the one after the best window
-SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a large replay takes longer
+SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a slow disk takes longer
 
 
 class Recorder:
     """Writes a trainer's run to `folder`. Use it as a context manager around the training.
 
+    Checkpoints are written by a thread, from copies; the next call of record() or finish() raises what it raised.
     best/ is the policy with the best evaluation. With eval_freq = 0 it is the one after the best window of training
     episodes, unless the last one is as good at the end, by 10 episodes of each. Where the returns of agents cancel,
     their mean says nothing, and it is the last one.
@@ -51,6 +56,8 @@ class Recorder:
         self._row: dict[str, float | None] = {}
         self._result = trainer.result()
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
+        self._saver = Saver()
+        self._replays = ReplayFiles(folder, self._saver, trainer.algorithm.state_dict())
         describe(folder, to_toml(**trainer.settings()))
         if trainer.resources:
             self.progress.say(trainer.resources)
@@ -62,6 +69,8 @@ class Recorder:
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         self.progress.close()
         self._evaluations.close()
+        self._saver.close()
+        self._replays.close()
         self.trainer.close()
         if error is not None:
             with suppress(OSError):  # the disk may be what has failed
@@ -77,6 +86,7 @@ class Recorder:
         self._evaluations.load_state_dict(evaluations)
         self._row = self.logs.rewind(positions, self._result.steps)
         checkpoint.set_aside(saved, self.folder / LAST)
+        self._replays.adopt(saved)
         try:
             best, manifest, _ = checkpoint.read(self.folder / BEST, state="policy")
             self._best_score = manifest.get("score")
@@ -88,6 +98,7 @@ class Recorder:
 
     def record(self, result: IterationResult) -> None:
         """Log one iteration: its episodes always; the rest as it comes due."""
+        self._saver.check()
         before, self._result, config = self._result.steps, result, self.trainer.config
         self.logs.episodes(result.returns, result.lengths, result.seconds)
         self.logs.fragments(result.fragments)
@@ -103,6 +114,7 @@ class Recorder:
             self._save(self.folder / f"step_{result.steps}")
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
+        self._replays.follow()
         for note in result.notes:
             self.progress.say(note)
         self.progress.show(result)
@@ -114,14 +126,17 @@ class Recorder:
             reason = self.interrupts.caught
         trainer, result = self.trainer, replace(self._result, seconds=self.trainer.seconds)
         self.progress.close()
+        self._saver.wait()
         if result.metrics and self._row.get("steps") != result.steps:
             self._write_row()
         if self._cancelling or (self._best is None and not (self.folder / BEST).exists()):
             # the score of an evaluation does not compare with a mean of training episodes
             self._keep(None if trainer.config.eval_freq else result.mean_return)
         self._save_last(ended_by=reason)
+        self._saver.wait()
         if not self.interrupts.caught:
             self._choose()
+            self._saver.wait()
             reason = self.interrupts.caught or reason  # a signal that comes now is for the caller to see
         self.logs.close()
         run = Run(
@@ -216,28 +231,43 @@ class Recorder:
 
     def _save_last(self, **facts: str) -> None:
         started = perf_counter()
+        self._saved_at, self._save_seconds = self._result.seconds, math.inf  # not known before it is written
         self._save_best()  # before last/: what resumes from there does not write it again
         self._save(self.folder / LAST, **facts)
-        self._saved_at, self._save_seconds = self._result.seconds, perf_counter() - started
+        self._replays.replaced()
+
+        def measure() -> None:
+            self._save_seconds = perf_counter() - started
+
+        self._saver.submit(measure)
 
     def _save_best(self) -> None:
         if self._best is not None:
             weights, facts = self._best
-            checkpoint.save(self.folder / BEST, {"policy": weights}, policy=identity(self.trainer.policy), **facts)
+            contents = checkpoint.contents({"policy": weights}, self._replays.keep)
+            self._saver.submit(
+                checkpoint.save, self.folder / BEST, contents, policy=identity(self.trainer.policy), **facts
+            )
             self._best = None
 
     def _save(self, folder: Path, **facts: str) -> None:
         trainer, result = self.trainer, self._result
-        checkpoint.save(
-            folder,
-            {
+        with torch_threads(1):  # see ReplayFiles.follow()
+            states = {
                 "policy": trainer.policy.state_dict(),
                 "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
-            },
+            }
+            contents = checkpoint.contents(states, self._replays.keep)
+        positions = self.logs.positions()
+        self._saver.submit(self.logs.sync)
+        self._saver.submit(
+            checkpoint.save,
+            folder,
+            contents,
             policy=identity(trainer.policy),
             settings=trainer.settings(),
             counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
-            positions=self.logs.positions(),
+            positions=positions,
             **facts,
         )
 

@@ -17,7 +17,6 @@ from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
-from headrace.data.replay import cut_off_replays
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
 from headrace.parallel.actors import Actors
@@ -222,8 +221,6 @@ class Trainer:
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict()."""
         learner, (collector,) = state["learner"], state["collectors"]
-        if not collector["env"]:
-            cut_off_replays(learner["algorithm"])
         self.algorithm.load_state_dict(learner["algorithm"])
         self.collector.load_state_dict(collector)
         self.episodes.load_state_dict(learner["episodes"])
