@@ -63,7 +63,7 @@ class Contents(NamedTuple):
 
 
 def contents(states: StateDict, keep: Callable[[int, Rows], Files] | None = None) -> Contents:
-    """What save() writes of states: name -> nested dicts, lists and tuples of tensors, numbers, strings and None.
+    """What save() writes of states: name -> nested dicts, lists and tuples of tensors, arrays, numbers, strings and None.
 
     keep: gives the files of the rows of replay buffer 0, 1 .. in the order in which they occur. With it the contents
     are a copy, which may be written while the states change.
@@ -102,14 +102,8 @@ def ring_name(replay: int) -> str:
 def save(folder: str | Path, states: StateDict | Contents, **facts: State) -> None:
     """Write a checkpoint to `folder`, replacing one that is there, which stays as `folder`.previous.
 
-    <<<<<<< HEAD
-        states: name -> nested dicts, lists and tuples of tensors, arrays, numbers, strings and None; NAME.safetensors each.
-        facts: other entries of the manifest, in JSON's types.
-        Raises TypeError for anything else in a state; OSError, naming the folder, where it cannot be written.
-    =======
-        states: see contents(). facts: other entries of the manifest, in JSON's types.
-        Raises TypeError for what cannot be saved; OSError, naming the folder, where it cannot be written.
-    >>>>>>> replay
+    states: see contents(). facts: other entries of the manifest, in JSON's types.
+    Raises TypeError for what cannot be saved; OSError, naming the folder, where it cannot be written.
     """
     folder = Path(folder)
     structure, writers = states if isinstance(states, Contents) else contents(states)
@@ -282,7 +276,7 @@ def _encode(value: State, path: str, tensors: dict[str, Tensor], rows: list[Rows
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         array = torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
         kind = "$array" if isinstance(value, np.ndarray) else "$scalar"
-        return {kind: _encode(array, path, tensors)["$tensor"]}
+        return {kind: _encode(array, path, tensors, rows)["$tensor"]}
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
