@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from headrace.evaluation.video import play as play
     from headrace.kernels.language import ops as ops
     from headrace.kernels.language.errors import EnvError as EnvError
+    from headrace.parallel.own_loop import Actors as Actors
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
     from headrace.policies.base import Policy as Policy
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
@@ -67,6 +68,7 @@ _NAMES = {  # module -> its public names
     "envs": ("Env", "KernelEnv", "make", "register"),
     "envs.compiled.single_env": ("single",),
     "envs.workers.process": ("Workers",),
+    "parallel.own_loop": ("Actors",),
     "kernels.language.errors": ("EnvError",),
     "evaluation.evaluator": ("Evaluation", "evaluate"),
     "kernels.language": ("ops",),
