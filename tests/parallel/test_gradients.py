@@ -150,7 +150,7 @@ def test_an_asynchronous_run_is_given_again_from_its_log(tmp_path):
     options |= {"total_steps": 1000, "target_return": None}
     run = hr.train("a2c", "CartPole-v1", **options)
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    assert len(rows) >= 1000 / (2 * 8) and all(0 <= row["lag"] == row["lag_max"] <= 2 for row in rows)
+    assert len(rows) > 2 and all(0 <= row["lag"] == row["lag_max"] <= 2 for row in rows)
     again = hr.train("a2c", "CartPole-v1", replay_order=str(run.path), **options)
     same = zip(run.policy.parameters(), again.policy.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in same)
