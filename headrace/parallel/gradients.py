@@ -53,7 +53,7 @@ class GradientActors(Actors):
         kind: Any = type(algorithm)
         make = sendable(partial(kind, config=algorithm.config, seed=algorithm.seed))
         self._learner = LearnerSpec(make, len(gradient), gradient.dtype, SPARE + 2 * moments, collection == "async")
-        self._slots: list[GradientSlots] = []  # by place
+        self._slots: dict[int, GradientSlots] = {}  # by place
         self._learned: list[Fragment] = []  # of the last rollout
 
     def _parts(self) -> list[Part]:
@@ -75,8 +75,8 @@ class GradientActors(Actors):
 
     def _attach(self, place: int) -> None:
         """Let an actor have its copy of the algorithm before it takes the weights, which that moves."""
-        if place == len(self._slots):
-            self._slots.append(self._learner.slots())
+        if place not in self._slots:
+            self._slots[place] = self._learner.slots()
         memory = self._slots[place].memory
         self.env.transport.workers[place].tell(LEARNER, 0, (self._learner, memory.size), memory.descriptor)
         super()._attach(place)
