@@ -56,6 +56,7 @@ class OnPolicy(Generic[C]):
     name: ClassVar[str]
     actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box)  # spaces it acts in
     max_lag: ClassVar[int | None] = 1  # as HTS-RL (Liu et al. 2020, arXiv:2012.09849); more needs V-trace
+    gradient_modes: ClassVar[tuple[str, ...]] = ()  # modes of collection in which actors may compute gradient()
     config: C
     reduce: Reduce = staticmethod(one_learner)
 
@@ -116,13 +117,21 @@ class OnPolicy(Generic[C]):
 
         Returns learn()'s metrics, the explained_variance of the collected values, and the learning_rate.
         """
-        self._follow_policy()
-        self.set_learning_rate(progress)
+        self.begin_update(progress)
         targets = self.process(rollout)
         metrics = self.learn(rollout, targets)
         metrics["explained_variance"] = explained_variance(rollout.value[:-1], targets.returns, targets.valid)
-        metrics["learning_rate"] = self.optimizer.learning_rate.clone()
         self.policy.update_statistics(rollout, targets.returns)
+        return self.end_update(metrics)
+
+    def begin_update(self, progress: float) -> None:
+        """Before learning: learn the parameters that the policy has now, at the scheduled learning rate."""
+        self._follow_policy()
+        self.set_learning_rate(progress)
+
+    def end_update(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """After learning: count the update. Returns its metrics, with the learning_rate."""
+        metrics["learning_rate"] = self.optimizer.learning_rate.clone()
         self.iteration += 1
         return metrics
 

@@ -42,6 +42,18 @@ class Memory:
         """A view of part of the memory."""
         return torch.frombuffer(self.bytes, dtype=dtype, count=prod(shape), offset=offset).view(shape)
 
+    def write(self, offset: int, room: int, content: bytes) -> None:
+        """Write bytes and, before them, how many. Raises ValueError where both do not fit into `room` bytes."""
+        size = len(content)
+        if 8 + size > room:
+            raise ValueError(f"{size} bytes do not fit into {room - 8}")
+        self.bytes[offset : offset + 8 + size] = size.to_bytes(8, "little") + content
+
+    def read(self, offset: int) -> bytes:
+        """What write() was given."""
+        size = int.from_bytes(self.bytes[offset : offset + 8], "little")
+        return self.bytes[offset + 8 : offset + 8 + size]
+
 
 def shared_size(num_steps: int, num_envs: int, columns: Columns) -> int:
     """Bytes of such a rollout."""

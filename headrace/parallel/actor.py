@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from time import perf_counter, process_time
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from headrace.core import rng
+from headrace.core.device import without_denormals
 from headrace.core.fused import silence
+from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Column, Columns
 from headrace.data.shared_memory import Memory
@@ -74,6 +76,7 @@ class CollectorSpec(NamedTuple):
     layout: Layout  # of the weights
     stagger: bool
     threads: int  # of kernels
+    precision: str  # see core.precision
 
 
 class PartCollector(InlineCollector):
@@ -111,7 +114,8 @@ class Acting:
     def carry_out(self, what: int, where: int) -> int | None:
         """Carry out one of the orders above. Answers POLICY by the bytes of a state, COLLECT by restarts."""
         if what == COLLECT:
-            return self._collect(*divmod(where, SLOTS))
+            with self.computing():
+                return self._collect(*divmod(where, SLOTS))
         if what == POLICY:
             return self._begin(self.orders.recv())
         if what == MEMORY:
@@ -119,6 +123,12 @@ class Acting:
         elif what == RESTORE:
             self._restore(where)
         return None
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside, networks compute as they do in the learner's process."""
+        with without_denormals(), computing(self.spec.precision, self.env.device):
+            yield
 
     def _begin(self, spec: CollectorSpec) -> int:
         """Make the copy of the policy and the collector. Returns the bytes that its state takes."""
@@ -147,13 +157,13 @@ class Acting:
         """Take the shared memory, whose descriptors follow the message."""
         memory = Memory(size, recv_handle(self.orders))
         rollout, spec = self.collector.rollout, self.spec
-        assert list(columns.items()) == list(rollout.columns.items()), (columns, rollout.columns)
+        assert columns == {name: rollout.columns[name] for name in columns}, (columns, rollout.columns)
         self.fragments = Fragments(spec.num_steps, rollout.num_envs, columns, state_size, memory)
         weights = Memory(weights_size, recv_handle(self.orders))
         self.weights = WeightsReader(self.policy, spec.layout, weights, self.part.total, self.part.slice)
         for received in (memory, weights):
             received.close()
-        self._columns = columns_of(rollout)
+        self._columns = columns_of(rollout, columns)
         self._targets = [columns_of(fragment) for fragment in self.fragments.rollouts]
         self.collector.stop = self._beat
 

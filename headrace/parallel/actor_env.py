@@ -33,6 +33,7 @@ class ActorEnv(Env):
     them with new episodes and count it in `restarts`.
     step_timeout: seconds without a step after which an actor counts as hanging.
     set_up, clean_up: called in each process with its number, first and last of all.
+    role: what its processes do.
     device: on which rollouts are learned from.
     Raises TypeError for a function that cannot be sent; ValueError for a number of actors that does not fit.
     """
@@ -50,6 +51,7 @@ class ActorEnv(Env):
         set_up: Callable[[int], None] | None = None,
         clean_up: Callable[[int], None] | None = None,
         device: torch.device | str = "cpu",
+        role: type[Acting] = Acting,
     ) -> None:
         if isinstance(actors, int) and not 1 <= actors <= num_copies:
             raise ValueError(f"actors must be between 1 and num_envs = {num_copies}, got {actors}")
@@ -68,7 +70,7 @@ class ActorEnv(Env):
             self.transport.assign(
                 [
                     Task(
-                        partial(Acting, sendable(partial(make_part, part.size, part.first)), part),
+                        partial(role, sendable(partial(make_part, part.size, part.first)), part),
                         f"envs {part.first} to {part.first + part.size - 1}",
                         *(place, count, begin, end, "actor"),
                     )

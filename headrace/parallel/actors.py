@@ -24,7 +24,7 @@ from headrace.data.shared_memory import FOLDER, shared_size
 from headrace.envs.workers.process import START_TIMEOUT
 from headrace.envs.workers.protocol import ASSIGN
 from headrace.envs.workers.resources import check_rollout
-from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, sent
+from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, Part, sent
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
@@ -48,6 +48,8 @@ class Actors:
     sync and overlapped.
     """
 
+    slots = FRAGMENTS  # see Schedule
+    learning_cores = 1  # that the learner needs while actors collect
     dropped_steps = 0
     made_of = b""
     stop: Callable[[], bool] | None = None
@@ -66,27 +68,36 @@ class Actors:
         max_policy_lag: int = 2,
         stagger: bool = False,
         replay: ReplayOrder | None = None,
+        precision: str = "float32",
     ) -> None:
         self.env, self.policy, self.seed = env, policy, seed
-        self.collection = collection
-        max_lag = {"sync": 0, "overlapped": 1}.get(collection, max_policy_lag)
-        self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay)
+        self.collection, self.precision = collection, precision
+        max_lag, parts = {"sync": 0, "overlapped": 1}.get(collection, max_policy_lag), self._parts()
+        self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay, len(parts), self.slots)
         self.stagger, self.timer, self._own_columns = stagger, timer or Timer(), columns
-        self.rollout = Rollout(num_steps, env.num_envs, env.columns() | columns)
+        of_rollout, copies = parts[0].total, env.num_copies
+        self.rollout = Rollout(num_steps, of_rollout * env.num_agents, self._exchanged())
         if max_lag:
-            self.rollout.lag = torch.zeros(env.num_envs)
+            self.rollout.lag = torch.zeros(self.rollout.num_envs)
         if not self.schedule.in_step:
-            check_equal(env.num_copies, len(env.parts))
-            self.rollout.env = torch.arange(env.num_envs)
+            check_equal(copies, len(env.parts))
+            self.rollout.env = torch.arange(self.rollout.num_envs)
         self._fragments: dict[int, Fragments] = {}  # by place
-        copies = env.num_copies
-        places = [slice(part.first, part.first + part.size) for part in env.parts]
-        self._targets = [of_copies(self.rollout, copies, place) for place in places]
+        self._targets = [of_copies(self.rollout, of_rollout, part.slice) for part in parts]
         self._sources: dict[int, list[list[Tensor]]] = {}  # columns by place and slot
         self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
         self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
         self._beginning: set[int] = set()  # places of processes that load or restore something before their first step
-        self._columns_of = [torch.arange(env.num_envs).unflatten(0, (-1, copies))[:, place] for place in places]
+        self._columns_at = [_columns(env.num_agents, of_rollout, part.slice) for part in parts]  # of the rollout
+        self._columns_of = [_columns(env.num_agents, copies, part.slice) for part in env.parts]  # of all environments
+
+    def _parts(self) -> list[Part]:
+        """Of a rollout: which copies of the environment each of its fragments is of."""
+        return self.env.parts
+
+    def _exchanged(self) -> dict[str, Column | Columns]:
+        """The columns of what actors send."""
+        return self.env.columns() | self._own_columns
 
     @property
     def steps(self) -> int:
@@ -99,11 +110,12 @@ class Actors:
         max_lag = self.schedule.max_lag
         self.weights = Weights(self.policy, max_lag + 2)
         self.weights.write(self.schedule.version)
-        busy = min(max_lag, 1)  # the learner's
+        busy = min(max_lag, self.learning_cores)
         self._spec = CollectorSpec(
             sent(self.policy),
             *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
             threads=max(1, (cores() - busy) // len(parts)),
+            precision="float32" if self.precision == "tf32" else self.precision,  # which CPUs do not have
         )
         steps, envs = self.rollout.num_steps, self.rollout.num_envs
         check_rollout(FRAGMENTS * shared_size(steps, envs, self.rollout.columns), steps, envs, FOLDER)
@@ -145,7 +157,7 @@ class Actors:
         with self.timer("waiting for fragments"):
             self._wait(0.0)  # for those that were done meanwhile
             self._order()
-            while not (taken := self.schedule.complete()):
+            while not (taken := self._complete()):
                 self._wait()
                 self._order()
         with self.timer("gathering"):
@@ -164,6 +176,10 @@ class Actors:
         """Let the actors that may collect do so."""
         for order in self.schedule.orders(learning):
             self._send(order)
+
+    def _complete(self) -> list[Fragment]:
+        """The fragments of the next rollout; none where it has to wait for more."""
+        return self.schedule.complete()
 
     def _send(self, order: Fragment) -> None:
         where = order.number * SLOTS + self.weights.slot(order.version)
@@ -194,9 +210,9 @@ class Actors:
             sources = self._sources[place]
             torch._foreach_copy_(self._targets[at], sources[fragment.number % len(sources)])
             if lag is not None:
-                lag[self._columns_of[at]] = float(self.schedule.lag(fragment))
+                lag[self._columns_at[at]] = float(self.schedule.lag(fragment))
             if env is not None:
-                env[self._columns_of[at]] = self._columns_of[place]
+                env[self._columns_at[at]] = self._columns_of[place]
         if env is not None:
             self.made_of = records(taken)
 
@@ -289,6 +305,11 @@ class Actors:
         """Let actors give up what they are collecting."""
         for fragments in self._fragments.values():
             fragments.give_up[0] = 1
+
+
+def _columns(agents: int, copies: int, part: slice) -> Tensor:
+    """Numbers [agents, n] of the columns of some copies of the environment, of `copies` in all."""
+    return torch.arange(agents * copies).unflatten(0, (-1, copies))[:, part]
 
 
 def _of_part(column: Column, of: int, size: int) -> Column:

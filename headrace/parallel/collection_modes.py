@@ -7,6 +7,7 @@ double-buffered they are the same from run to run, asynchronous they may differ.
 
 from __future__ import annotations
 
+from functools import partial
 from math import floor
 from typing import Any
 
@@ -20,13 +21,17 @@ from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.parallel.collector import Collector, InlineCollector
+from headrace.parallel.gradients import GradientActors
 
 COLLECTION_MODES = ("sync", "double_buffered", "overlapped", "async")
 
 
-def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any, **of_actors: Any) -> Collector:
+def make_collector(
+    mode: str, drop_slowest: float, env: Env, *arguments: Any, learner: Any = None, **of_actors: Any
+) -> Collector:
     """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector. of_actors: see Actors.
 
+    learner: the algorithm, where actors send gradients.
     Each of EnvPool's environments counts as a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
     """
@@ -35,7 +40,8 @@ def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any, **
     if drop_slowest and mode != "async":
         raise ValueError(f"drop_slowest={drop_slowest} needs collection='async', and collection is {mode!r}")
     if isinstance(env, ActorEnv):
-        return Actors(env, *arguments, collection=mode, **of_actors)
+        kind = Actors if learner is None else partial(GradientActors, learner)
+        return kind(env, *arguments, collection=mode, **of_actors)
     if mode == "sync":
         return InlineCollector(env, *arguments)
     if isinstance(env, InformedEnv):

@@ -55,5 +55,22 @@ class Forecast:
         return ". Actors wait for the learner" if waits else ". The learner waits for actors"
 
 
+@dataclass(frozen=True)
+class GradientForecast(Forecast):
+    """The same where actors compute the gradients: a fragment's seconds are those of its gradient, too."""
+
+    @property
+    def seconds(self) -> float:
+        if self.collection == "sync":
+            return super().seconds
+        # an update has one actor's fragment
+        return max(1 / sum(1 / seconds for seconds in self.collect), self.learn)
+
+    def __str__(self) -> str:
+        each = f"{_duration(min(self.collect))} to {_duration(max(self.collect))}"
+        text = f"{self.collection}: {len(self.collect)} actors take {each} for a gradient, and the learner"
+        return f"{text} {_duration(self.learn)} for a step: about {self.rows / self.seconds:,.0f} steps/s"
+
+
 def _duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -44,16 +44,11 @@ class Fragments:
 
     def write_state(self, number: int, state: bytes) -> None:
         """Keep the state after a fragment. Raises ValueError where it does not fit."""
-        at, size = self._states + number % STATES * self.room, len(state)
-        if 8 + size > self.room:
-            raise ValueError(f"a state of {size} bytes does not fit into {self.room - 8}")
-        self.memory.bytes[at : at + 8 + size] = size.to_bytes(8, "little") + state
+        self.memory.write(self._states + number % STATES * self.room, self.room, state)
 
     def state(self, number: int) -> bytes:
         """The state after a fragment."""
-        at = self._states + number % STATES * self.room
-        size = int.from_bytes(self.memory.bytes[at : at + 8], "little")
-        return self.memory.bytes[at + 8 : at + 8 + size]
+        return self.memory.read(self._states + number % STATES * self.room)
 
 
 class _Packed(NamedTuple):
@@ -85,9 +80,9 @@ def _converted(value: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
     return value
 
 
-def columns_of(rollout: Rollout) -> list[Tensor]:
-    """The tensors of a rollout's columns, in their order."""
-    return [column for _, column in each_column(rollout.columns, rollout)]
+def columns_of(rollout: Rollout, columns: Columns | None = None) -> list[Tensor]:
+    """The tensors of a rollout's columns, or of some of them, in their order."""
+    return [column for _, column in each_column(rollout.columns if columns is None else columns, rollout)]
 
 
 def of_copies(rollout: Rollout, copies: int, part: slice) -> list[Tensor]:

@@ -158,6 +158,11 @@ class Schedule:
         """An actor has carried out its order."""
         self.held.append(self.open.pop(place))
 
+    def ask(self, fragment: Fragment) -> None:
+        """An actor that has carried out its order is asked for more of it."""
+        self.held.remove(fragment)
+        self.open[fragment.place] = fragment
+
     def complete(self) -> list[Fragment]:
         """The fragments of the next rollout; none where it has to wait for more."""
         if self.replay is not None and self.replaying:

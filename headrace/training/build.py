@@ -17,10 +17,13 @@ from headrace.core.types import Json
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.parts import part_maker
 from headrace.envs.wrappers.conditioning import informed
+from headrace.parallel.actor import Acting
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.gradient_actor import GradientActing
+from headrace.parallel.gradients import GradientActors
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
@@ -42,6 +45,11 @@ class Parts:
     stagger: Stagger
     timer: Timer
     graph: GraphedIteration | None  # replays iterations from a CUDA graph
+
+    @property
+    def learner(self) -> Algorithm | GradientActors:
+        """What has update(): the algorithm, or the sum of the gradients of actors."""
+        return self.collector if isinstance(self.collector, GradientActors) else self.algorithm
 
 
 def build(plan: TrainPlan, stack: ExitStack) -> Parts:
@@ -74,6 +82,8 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
         replay=again,
+        precision=config.precision,
+        learner=algorithm if config.exchange == "gradients" else None,
     )
     stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector)
@@ -120,6 +130,7 @@ def actor_env(plan: TrainPlan, placement: Placement) -> ActorEnv:
         on_error=config.on_error,
         step_timeout=config.step_timeout,
         device=placement.learn,
+        role=GradientActing if config.exchange == "gradients" else Acting,
     )
 
 
@@ -147,7 +158,7 @@ def _algorithm(plan: TrainPlan, env: Env) -> Algorithm:
 
 
 def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> Stagger:
-    rollouts_whole = "value" in collector.rollout.columns
+    rollouts_whole = "value" in algorithm.columns()
     if config.drop_slowest and (config.stagger or not rollouts_whole):
         raise ValueError("drop_slowest is for algorithms that learn from whole rollouts, and goes without stagger")
     if config.stagger and not rollouts_whole:

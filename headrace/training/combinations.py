@@ -17,7 +17,13 @@ NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce"
 
 def with_actors(config: TrainConfig) -> TrainConfig:
     """The config with a number of actors, where its mode of collection needs them and none is given: one core is left
-    to the learner."""
+    to the learner, but where actors send gradients."""
+    if config.exchange == "gradients" and config.actors in (None, "auto") and config.workers is None:
+        number = min(cores(), config.num_envs)
+        if config.collection == "async":  # each has as many environments
+            number = max(n for n in range(1, number + 1) if config.num_envs % n == 0)
+        tell(f"exchange='gradients' starts actors: {number} on {cores()} cores, all of which compute gradients")
+        return replace(config, actors=number)
     if config.collection != "overlapped" or config.actors is not None or config.workers is not None:
         return config
     number = min(max(1, cores() - 1), config.num_envs)
@@ -26,11 +32,13 @@ def with_actors(config: TrainConfig) -> TrainConfig:
     return replace(config, actors=number)
 
 
-def check(config: TrainConfig, ready_env: bool, agent_info: Any) -> None:
+def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any) -> None:
     """Raise ValueError, with the nearest combination that works, for settings that do not go together.
 
-    ready_env: whether the environments are made already. agent_info: see Trainer.
+    algorithm: its class, or one made. ready_env: whether the environments are made already. agent_info: see Trainer.
     """
+    if config.exchange == "gradients":
+        _check_gradients(config, algorithm)
     if config.actors is None:
         if config.collection == "overlapped":
             raise ValueError(
@@ -74,7 +82,9 @@ def _only_async(config: TrainConfig, needs: str) -> None:
 
 def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:
     """Raise ValueError where actors would collect with an older policy than an algorithm can learn from."""
-    lag = {"overlapped": 1, "async": config.max_policy_lag}.get(config.collection, 0) if config.actors else 0
+    lag = {"overlapped": 1, "async": config.max_policy_lag}.get(config.collection, 0)
+    if not config.actors or config.exchange == "gradients":  # whose modes are those of the algorithm
+        return
     most: int | None = getattr(algorithm, "max_lag", 0)
     if most is None or lag <= most:
         return
@@ -87,3 +97,31 @@ def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:
         f"{name} learns from experience {learns}, and {mode} gives it {given} old: use {near}"
         f"{f', or {other}' if other else ''}"
     )
+
+
+def _check_gradients(config: TrainConfig, algorithm: Any) -> None:
+    """Raise ValueError where actors cannot compute the algorithm's gradient, or not in this mode."""
+    modes, collection = getattr(algorithm, "gradient_modes", ()), config.collection
+    if not modes:
+        raise ValueError(
+            f"exchange='gradients' is for algorithms that take one gradient step on each rollout, and {algorithm.name} "
+            "does not: use a2c or reinforce, or leave out exchange"
+        )
+    if config.actors is None:
+        raise ValueError(
+            f"exchange='gradients' needs a copy of the policy in the processes of the environments: give "
+            f"actors={config.workers} in place of workers={config.workers}"
+        )
+    if collection not in ("sync", "async"):
+        raise ValueError(
+            f"collection={collection!r} does not go with exchange='gradients', where learning is too short to collect "
+            f"during it: use {' or '.join(map(repr, modes))}"
+        )
+    if collection not in modes:
+        raise ValueError(
+            f"collection={collection!r} applies gradients to a later policy than the one that collected, and "
+            f"{algorithm.name}'s is that of the policy that collected: use collection='sync', or a2c"
+        )
+    most, actors = config.max_policy_lag + 1, config.actors
+    if collection == "async" and isinstance(actors, int) and actors > most:
+        tell(f"{most} of {actors} actors are at work at a time: give max_policy_lag={actors - 1} for all of them")

@@ -43,6 +43,7 @@ class TrainConfig:
     replay_order: str | None = (
         None  # with actors and async: a run whose order of fragments is repeated, for the same bits
     )
+    exchange: Literal["experience", "gradients"] = "experience"  # what actors send, see docs/parallel.md
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s

@@ -70,7 +70,7 @@ def settle(
     if ready_env is not None:
         _refuse_for_ready(train_config, ready_env)
     train_config = with_actors(train_config)
-    check(train_config, ready_env is not None, agent_info)
+    check(train_config, kind, ready_env is not None, agent_info)
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),

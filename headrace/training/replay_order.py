@@ -35,7 +35,7 @@ def replay_order(run: str, settings: Json) -> ReplayOrder:
                 f"{name} is {before.get(name)!r} in {folder} and {now.get(name)!r} here: replay_order gives the same "
                 f"bits with the same settings alone, so give {name}={before.get(name)!r}"
             )
-    return ReplayOrder(log, settings["actors"])
+    return ReplayOrder(log, settings["actors"], 1 if settings["exchange"] == "gradients" else None)
 
 
 def _measure(settings: Json) -> list[str]:

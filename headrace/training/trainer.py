@@ -55,7 +55,7 @@ class Trainer:
             parts = build(self.plan, stack)
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
             self.env, self.algorithm, self.collector = parts.env, parts.algorithm, parts.collector
-            self._stagger, self._graph = parts.stagger, parts.graph
+            self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
             self.limits = Limits(self.config)
             self.episodes = Episodes(self.config.window)
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
@@ -121,7 +121,7 @@ class Trainer:
         finite.check_rollout(rollout, taken, self.steps)
         ended = self._count(rollout)
         with self.timer("learning"):
-            update = self.algorithm.update(rollout, progress) if learned is None else learned
+            update = self._learner.update(rollout, progress) if learned is None else learned
         self.collector.publish()
         with self.timer("learning"):
             # one transfer for all of them

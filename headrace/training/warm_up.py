@@ -15,10 +15,10 @@ WARM_UP_STEPS = 2
 @torch.no_grad()
 def warm_up(parts: Parts) -> None:
     """Act and learn once on made-up observations, then forget it."""
-    collector, policy = parts.collector, parts.algorithm.policy
+    policy, columns = parts.algorithm.policy, parts.env.columns() | parts.algorithm.columns()
     steps = max(WARM_UP_STEPS, policy.sequence_length)
     num_envs, device = parts.env.num_envs, parts.env.device
-    rollout = Rollout(steps, num_envs, collector.rollout.columns, device)
+    rollout = Rollout(steps, num_envs, columns, device)
     rollout.valid.fill_(True)
     random = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, policy.num_draws, device)
     rnn_state = policy.initial_state(num_envs)

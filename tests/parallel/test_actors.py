@@ -18,6 +18,7 @@ CASES = {
     "dqn": ("dqn", "CartPole-v1", 20, {"num_envs": 6, "learning_starts": 200, "exploration_spread": 2.0}),
     "sac": ("sac", "Pendulum-v1", 20, {"num_envs": 6, "learning_starts": 100, "hidden": (16, 16)}),
     "recurrent sac": ("sac", "Pendulum-v1", 40, {"num_envs": 4, "learning_starts": 100, "recurrent": "gru"}),
+    "bfloat16": ("ppo", "CartPole-v1", 2, {"num_envs": 4, "num_steps": 16, "precision": "bfloat16"}),
     "agents": ("ppo", "Pursuit", 3, {}),
     "gymnasium": ("ppo", "CartPole-v1", 3, {"num_envs": 6, "backend": "inline"}),
 }
