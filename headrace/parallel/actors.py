@@ -82,7 +82,7 @@ class Actors:
         if not self.schedule.in_step:
             check_equal(copies, len(env.parts))
             self.rollout.env = torch.arange(self.rollout.num_envs)
-        self._fragments: dict[int, Fragments] = {}  # by place
+        self.fragments: dict[int, Fragments] = {}  # by place
         self._targets = [of_copies(self.rollout, of_rollout, part.slice) for part in parts]
         self._sources: dict[int, list[list[Tensor]]] = {}  # columns by place and slot
         self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
@@ -119,12 +119,12 @@ class Actors:
         )
         steps, envs = self.rollout.num_steps, self.rollout.num_envs
         check_rollout(FRAGMENTS * shared_size(steps, envs, self.rollout.columns), steps, envs, FOLDER)
-        transport.heartbeat = partial(_steps_begun, self._fragments)
+        transport.heartbeat = partial(_steps_begun, self.fragments)
         for place in range(len(parts)):
             self._send_policy(place)
         while self._new:
-            self._wait()
-        size, each = self.weights.layout.size, self._fragments[0].memory.size
+            self.wait()
+        size, each = self.weights.layout.size, self.fragments[0].memory.size
         self.env.shared = f"weights {size / 1e3:,.3g} kB, fragments {len(parts)} x {each / 1e3:,.3g} kB, shared"
 
     def _send_policy(self, place: int) -> None:
@@ -139,11 +139,11 @@ class Actors:
         num_envs = size * self.env.num_agents
         fragments = Fragments(self.rollout.num_steps, num_envs, columns, 2 * state_size + SPARE)
         self._sources[place] = [of_copies(x, size, slice(None)) for x in fragments.rollouts]
-        self._fragments[place] = fragments
+        self.fragments[place] = fragments
 
     def _attach(self, place: int) -> None:
         """Let an actor use its shared memory and the weights."""
-        fragments, weights = self._fragments[place], self.weights.memory
+        fragments, weights = self.fragments[place], self.weights.memory
         what = (fragments.rollouts[0].columns, fragments.room - 8, fragments.memory.size, weights.size)
         worker = self.env.transport.workers[place]
         worker.tell(MEMORY, 0, what, fragments.memory.descriptor, weights.descriptor)
@@ -155,15 +155,15 @@ class Actors:
         if self.schedule.ended():
             tell(f"the order that was to be repeated ends after {self.schedule.rounds:,} updates: going on without it")
         with self.timer("waiting for fragments"):
-            self._wait(0.0)  # for those that were done meanwhile
-            self._order()
+            self.wait(0.0)  # for those that were done meanwhile
+            self.order()
             while not (taken := self._complete()):
-                self._wait()
-                self._order()
+                self.wait()
+                self.order()
         with self.timer("gathering"):
             self._gather(taken)
         self.schedule.take(taken)
-        self._order(learning=True)
+        self.order(learning=True)
         return self.rollout
 
     def publish(self) -> None:
@@ -172,7 +172,7 @@ class Actors:
             self.schedule.version += 1
             self.weights.write(self.schedule.version)
 
-    def _order(self, learning: bool = False) -> None:
+    def order(self, learning: bool = False) -> None:
         """Let the actors that may collect do so."""
         for order in self.schedule.orders(learning):
             self._send(order)
@@ -187,7 +187,7 @@ class Actors:
         self._beginning.discard(order.place)
         self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
 
-    def _wait(self, timeout: float | None = None) -> None:
+    def wait(self, timeout: float | None = None) -> None:
         """Until an actor has answered or was replaced, or for `timeout` seconds. Raises Stopped."""
         if self.stop is not None and self.stop():
             raise Stopped
@@ -233,7 +233,7 @@ class Actors:
 
     def _known(self, place: int, number: int) -> bool:
         """Whether another process can collect an actor's fragment `number` as it would have done."""
-        return number == self._begun[place] or bool(unpacked(self._fragments[place].state(number - 1))["env"])
+        return number == self._begun[place] or bool(unpacked(self.fragments[place].state(number - 1))["env"])
 
     def _prepare(self, place: int) -> None:
         """Give a new process what it needs next; at last the order of the one that it replaces."""
@@ -242,7 +242,7 @@ class Actors:
             return
         del self._new[place]
         self._beginning.add(place)
-        if place not in self._fragments:
+        if place not in self.fragments:
             self._new_fragments(place, self.env.transport.answers[place])
         self.env.transport.answers[place] = 0
         self._attach(place)
@@ -254,7 +254,7 @@ class Actors:
         """Bring an actor's environments to their state before a fragment."""
         if not number:
             return
-        if not unpacked(self._fragments[place].state(number - 1))["env"]:
+        if not unpacked(self.fragments[place].state(number - 1))["env"]:
             self._begun[place] = number
         self._beginning.add(place)
         self.env.transport.workers[place].tell(RESTORE, number)
@@ -263,7 +263,7 @@ class Actors:
         """The actors' states after what was learned from, and the versions of what they are to collect next."""
         schedule = self.schedule
         states = [
-            unpacked(self._fragments[place].state(number - 1)) if number else None
+            unpacked(self.fragments[place].state(number - 1)) if number else None
             for place, number in enumerate(schedule.taken)
         ]
         actors = [{"taken": number, "state": state} for number, state in zip(schedule.taken, states, strict=True)]
@@ -290,12 +290,12 @@ class Actors:
             self.weights.set_state(int(version), weights)
         for place, saved in enumerate(state["actors"]):
             if saved["state"] is not None:
-                self._fragments[place].write_state(saved["taken"] - 1, packed(saved["state"]))
+                self.fragments[place].write_state(saved["taken"] - 1, packed(saved["state"]))
             self._restore(place, saved["taken"])
 
     def forecast(self, learn: float) -> Forecast:
         """What an update should take, by the last fragment of each actor. learn: s of learning from a rollout."""
-        spent = [fragments.spent for fragments in self._fragments.values()]
+        spent = [fragments.spent for fragments in self.fragments.values()]
         collect = tuple(max(seconds, 1e-9) for seconds, _ in spent)
         busy = sum(core for _, core in spent) / sum(collect)
         rows = self.rollout.num_steps * self.rollout.num_envs
@@ -303,7 +303,7 @@ class Actors:
 
     def close(self) -> None:
         """Let actors give up what they are collecting."""
-        for fragments in self._fragments.values():
+        for fragments in self.fragments.values():
             fragments.give_up[0] = 1
 
 

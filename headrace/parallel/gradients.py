@@ -81,9 +81,9 @@ class GradientActors(Actors):
         self.env.transport.workers[place].tell(LEARNER, 0, (self._learner, memory.size), memory.descriptor)
         super()._attach(place)
 
-    def _order(self, learning: bool = False) -> None:
+    def order(self, learning: bool = False) -> None:
         if not learning:  # an actor goes on once its gradient is applied
-            super()._order()
+            super().order()
 
     def _complete(self) -> list[Fragment]:
         taken = super()._complete()
