@@ -199,7 +199,7 @@ def count(rows: dict[str, common.Row], kind: str, moment: Moment, wrong: str) ->
 def fault(kind: str) -> str:
     """The fault, for the table."""
     if kind in ACTORS:
-        return "an actor killed: PPO, recurrent PPO, SAC and DQN, equal bits"
+        return kill_runs.fault(kind).replace("killed and resumed", "an actor killed")
     return "an actor killed: PPO on Gymnasium's environments, counted"
 
 

@@ -129,6 +129,6 @@ class ActorEnv(Env):
 
 
 def _release(transport: Transport, owner: Workers, keep: bool) -> None:
-    """Give processes back to their owner, or end them. Nobody waits long for what they are collecting."""
+    """Give processes back to their owner, or end them; what they are collecting is soon given up."""
     transport.finish_orders(UNDER_WAY)
     release(transport, owner, keep)
