@@ -63,7 +63,7 @@ class Contents(NamedTuple):
 
 
 def contents(states: StateDict, keep: Callable[[int, Rows], Files] | None = None) -> Contents:
-    """What save() writes of states: name -> nested dicts, lists and tuples of tensors, arrays, numbers, strings and None.
+    """What save() writes of states: name -> nested dicts, lists and tuples of tensors, arrays, numbers, strings, None.
 
     keep: gives the files of the rows of replay buffer 0, 1 .. in the order in which they occur. With it the contents
     are a copy, which may be written while the states change.
