@@ -28,7 +28,7 @@ from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, Col
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
-from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
+from headrace.parallel.fragments import Fragments, columns_of, of_copies, packed, unpacked
 from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_equal, records
 from headrace.parallel.weights import Weights
 from headrace.policies.base import Policy
@@ -76,14 +76,19 @@ class Actors:
         self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay, len(parts), self.slots)
         self.stagger, self.timer, self._own_columns = stagger, timer or Timer(), columns
         of_rollout, copies = parts[0].total, env.num_copies
-        self.rollout = Rollout(num_steps, of_rollout * env.num_agents, self._exchanged())
+        shape = (num_steps, of_rollout * env.num_agents, self._exchanged())
+        pinned = partial(torch.zeros, pin_memory=env.device.type == "cuda")  # to be transferred while others work
+        self._gathered = self.rollout = Rollout(*shape, new=pinned)
+        if env.device.type != "cpu":
+            self.rollout = Rollout(*shape, env.device)
+        num_envs = self.rollout.num_envs
         if max_lag:
-            self.rollout.lag = torch.zeros(self.rollout.num_envs)
+            self._lag, self.rollout.lag = torch.zeros(num_envs), torch.zeros(num_envs, device=env.device)
         if not self.schedule.in_step:
             check_equal(copies, len(env.parts))
-            self.rollout.env = torch.arange(self.rollout.num_envs)
+            self._env, self.rollout.env = torch.arange(num_envs), torch.arange(num_envs, device=env.device)
         self.fragments: dict[int, Fragments] = {}  # by place
-        self._targets = [of_copies(self.rollout, of_rollout, part.slice) for part in parts]
+        self._targets = [of_copies(self._gathered, of_rollout, part.slice) for part in parts]
         self._sources: dict[int, list[list[Tensor]]] = {}  # columns by place and slot
         self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
         self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
@@ -210,11 +215,17 @@ class Actors:
             sources = self._sources[place]
             torch._foreach_copy_(self._targets[at], sources[fragment.number % len(sources)])
             if lag is not None:
-                lag[self._columns_at[at]] = float(self.schedule.lag(fragment))
+                self._lag[self._columns_at[at]] = float(self.schedule.lag(fragment))
             if env is not None:
-                env[self._columns_at[at]] = self._columns_of[place]
+                self._env[self._columns_at[at]] = self._columns_of[place]
+        if lag is not None:
+            lag.copy_(self._lag)
         if env is not None:
+            env.copy_(self._env)
             self.made_of = records(taken)
+        if self.rollout is not self._gathered:
+            for target, source in zip(columns_of(self.rollout), columns_of(self._gathered), strict=True):
+                target.copy_(source, non_blocking=True)
 
     def _replace(self, place: int) -> None:
         """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and

@@ -6,7 +6,13 @@ import hashlib
 
 import pytest
 import torch
+from helpers.strict_device import strict_device
 
+from headrace.data.rollout import Column, named_tensors
+from headrace.envs.parts import part_maker
+from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actors import Actors
+from headrace.policies.actor_critic import ActorCritic
 from headrace.training.trainer import Trainer
 
 CASES = {
@@ -73,3 +79,21 @@ def lags(iterations: int, **options) -> list[float]:
 def test_the_lag_is_0_when_synchronous_and_1_when_overlapped():
     assert lags(4) == [0, 0, 0, 0]
     assert lags(4, collection="overlapped") == [0, 1, 1, 1]
+
+
+def test_rollouts_reach_the_device_that_learns():
+    """From memory of the CPU, by copies alone: anything else raises on this device."""
+    made = []
+    with strict_device() as device:
+        for where in ("cpu", device):
+            env = ActorEnv(part_maker("CartPole-v1"), 8, 2, device=where)
+            policy = ActorCritic(env.observation_space, env.action_space, hidden=(8,))
+            columns = {"log_prob": Column(), "value": Column(bootstrap=True)}
+            actors = Actors(env, policy, 4, columns, 0, collection="overlapped")
+            actors.warm_up()
+            rollout = actors.collect()
+            assert rollout.device == torch.device(where)
+            tensors = [x for _, x in named_tensors(rollout)] + [rollout.lag]
+            made.append([x.tolist() for x in tensors])
+            env.close()
+    assert made[0] == made[1] and any(made[0][0][0])
