@@ -1,16 +1,13 @@
-"""SAC that collects while it learns: an actor steps the environments with the policy before the last update."""
+"""SAC that collects while it learns: an actor steps the environments with the policy before the last update.
 
-from __future__ import annotations
+overlapped_sac.py [STEPS]
+"""
+
+import sys
 
 import headrace as hr
 
-
-def main(total_steps: int = 20_000) -> float:
-    """Train, and give the mean return of 10 episodes."""
-    settings = {"num_envs": 4, "actors": 1, "collection": "overlapped", "total_steps": total_steps}
-    run = hr.train("sac", "Pendulum-v1", **settings)
-    return hr.evaluate(run.policy, "Pendulum-v1", episodes=10).mean
-
-
-if __name__ == "__main__":
-    print(f"return {main():.0f}")
+steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+run = hr.train("sac", "Pendulum-v1", num_envs=4, actors=1, collection="overlapped", total_steps=steps, seed=1)
+print(run)
+print(run.evaluate(episodes=20))

@@ -1,36 +1,34 @@
-"""A training loop of your own on actors: a policy gradient from whichever fragments are done first."""
+"""A training loop of your own on actors, from whichever fragments are done first: own_loop.py [UPDATES]"""
 
-from __future__ import annotations
+import sys
 
 import torch
 
 import headrace as hr
 from headrace.core.returns import gae
 
+updates = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+spaces = hr.make("CartPole-v1", 1)
+policy = hr.ActorCritic(spaces.observation_space, spaces.action_space)
+optimizer = torch.optim.Adam(policy.parameters(), 1e-3)
+torch.set_num_threads(1)
 
-def main(updates: int = 150) -> float:
-    """Train, and give the mean return of 10 episodes."""
-    space = hr.make("CartPole-v1", 1)
-    policy = hr.ActorCritic(space.observation_space, space.action_space)
-    optimizer = torch.optim.Adam(policy.parameters(), 3e-3)
-    with hr.Actors("CartPole-v1", policy, num_envs=32, num_steps=64, actors=4) as actors:
-        for _ in range(updates):
-            actors.start()
-            for fragment in actors.get(2):
-                part, value = fragment.rollout, fragment.rollout.value
-                ends = (part.terminated, part.truncated)
-                advantage = gae(part.reward, value[:-1], value[1:], *ends, 0.99, 0.95).flatten()
-                valid = part.valid[:-1].flatten()
-                now = policy.log_prob_entropy_value(policy.inputs(part), policy.rows(part.action))
-                ratio = (now.log_prob - part.log_prob.flatten()).exp().clamp(max=1.0).detach()
-                loss = -(ratio * now.log_prob * advantage)[valid].mean()
-                loss = loss + 0.5 * (now.value - advantage - value[:-1].flatten())[valid].square().mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-            actors.publish()
-    return hr.evaluate(policy, "CartPole-v1", episodes=10).mean
+with hr.Actors("CartPole-v1", policy, num_envs=32, num_steps=64, actors=4) as actors:
+    for _ in range(updates):
+        actors.start()
+        for fragment in actors.get(2):
+            part, value = fragment.rollout, fragment.rollout.value
+            ends = (part.terminated, part.truncated)
+            advantage = gae(part.reward, value[:-1], value[1:], *ends, 0.99, 0.95).flatten()
+            valid = part.valid[:-1].flatten()
+            now = policy.log_prob_entropy_value(policy.inputs(part), policy.rows(part.action))
+            ratio = (now.log_prob - part.log_prob.flatten()).exp().clamp(max=1.0).detach()  # of an earlier policy
+            error = now.value - (advantage + value[:-1].flatten())
+            normalized = (advantage - advantage[valid].mean()) / advantage[valid].std()
+            loss = -(ratio * now.log_prob * normalized)[valid].mean()
+            (loss + 0.5 * error[valid].square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        actors.publish()
 
-
-if __name__ == "__main__":
-    print(f"return {main():.0f}")
+print(hr.evaluate(policy, "CartPole-v1", episodes=20))

@@ -38,6 +38,14 @@ def test_asynchronous_gradients(tmp_path):
     assert "over 100 episodes" in example("a3c.py", tmp_path, ONE_ROLLOUT)
 
 
+def test_collecting_while_learning(tmp_path):
+    assert "over 20 episodes" in example("overlapped_sac.py", tmp_path, ONE_ROLLOUT)
+
+
+def test_a_loop_of_ones_own_on_actors(tmp_path):
+    assert "over 20 episodes" in example("own_loop.py", tmp_path, 2)
+
+
 def test_environments_with_different_parameters(tmp_path):
     assert "over 20 episodes" in example("domain_randomisation.py", tmp_path, ONE_ROLLOUT)
 
