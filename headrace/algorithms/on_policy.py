@@ -118,7 +118,7 @@ class OnPolicy(Generic[C]):
         Returns learn()'s metrics, the explained_variance of the collected values, and the learning_rate.
         """
         self.begin_update(progress)
-        targets = self.process(rollout)
+        targets = processed(rollout) or self.process(rollout)
         metrics = self.learn(rollout, targets)
         metrics["explained_variance"] = explained_variance(rollout.value[:-1], targets.returns, targets.valid)
         self.policy.update_statistics(rollout, targets.returns)
@@ -172,6 +172,20 @@ class OnPolicy(Generic[C]):
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.iteration = int(state["iteration"])
+
+
+PROCESSED: dict[str, Column | Columns] = {  # columns of what process() gives, where those who collect have called it
+    "advantage": Column(),
+    "returns": Column(),
+    "counted": Column(dtype=torch.bool),
+}
+
+
+def processed(rollout: Rollout) -> Targets | None:
+    """The targets in a rollout's columns PROCESSED; None where it has none."""
+    if "advantage" not in rollout.columns:
+        return None
+    return Targets(rollout.advantage, rollout.returns, rollout.counted)
 
 
 def gae_targets(rollout: Rollout, gamma: float, gae_lambda: float) -> Targets:

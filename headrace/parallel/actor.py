@@ -7,14 +7,16 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from time import perf_counter, process_time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from headrace.algorithms.on_policy import PROCESSED
 from headrace.core import rng
 from headrace.core.device import without_denormals
 from headrace.core.fused import silence
@@ -24,6 +26,7 @@ from headrace.data.rollout import Column, Columns
 from headrace.data.shared_memory import Memory
 from headrace.data.spaces import Space
 from headrace.envs.base import Env
+from headrace.envs.workers.env import sendable
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.fragments import Fragments, columns_of, packed, unpacked
 from headrace.parallel.stagger import Stagger
@@ -76,6 +79,7 @@ class CollectorSpec(NamedTuple):
     layout: Layout  # of the weights
     stagger: bool
     threads: int  # of kernels
+    algorithm: bytes | None  # by cloudpickle: gives the algorithm of a policy, whose process() the actor calls
     precision: str  # see core.precision
 
 
@@ -136,6 +140,7 @@ class Acting:
         self.spec, env = spec, self.env
         self.policy: Policy = torch.load(io.BytesIO(spec.policy), "cpu", weights_only=False)
         take_part(self.policy, self.part.total, self.part.slice)
+        self.algorithm = pickle.loads(spec.algorithm)(self.policy) if spec.algorithm else None
         self.collector = PartCollector(env, self.policy, spec.num_steps, spec.columns, spec.seed)
         self.collector.total = self.part.total
         self.collector.warm_up()
@@ -180,6 +185,8 @@ class Acting:
         with suppress(Stopped):  # it will not be read
             collector.collect()
         self.stagger.after()
+        if self.algorithm is not None:
+            self._process(self.algorithm)
         torch._foreach_copy_(self._targets[number % len(self._targets)], self._columns)
         state = collector.state_dict()
         if len(packed(state)) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
@@ -187,6 +194,13 @@ class Acting:
         self.fragments.write_state(number, packed(state))
         self.fragments.spent[:] = perf_counter() - began[0], process_time() - began[1]
         return self.env.restarts
+
+    def _process(self, algorithm: Any) -> None:
+        """Fill the columns that the algorithm makes of a rollout."""
+        rollout = self.collector.rollout
+        targets = algorithm.process(rollout)
+        for name, value in zip(PROCESSED, (targets.advantage, targets.returns, targets.valid), strict=True):
+            getattr(rollout, name).copy_(value)
 
     def _restore(self, number: int) -> None:
         """Go on from the state before a fragment, which is in the shared memory."""
@@ -207,3 +221,9 @@ def sent(policy: Policy) -> bytes:
     except Exception as error:
         raise TypeError(f"the policy cannot be sent to an actor's process: {error}") from error
     return buffer.getvalue()
+
+
+def constructor(algorithm: Any) -> bytes:
+    """A function of a policy that gives an algorithm like this one, by cloudpickle."""
+    kind: Any = type(algorithm)
+    return sendable(partial(kind, config=algorithm.config, seed=algorithm.seed))

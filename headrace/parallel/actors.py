@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from headrace.algorithms.on_policy import PROCESSED
 from headrace.core.cores import cores
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
@@ -24,7 +26,7 @@ from headrace.data.shared_memory import FOLDER, shared_size
 from headrace.envs.workers.process import START_TIMEOUT
 from headrace.envs.workers.protocol import ASSIGN
 from headrace.envs.workers.resources import check_rollout
-from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, Part, sent
+from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, Part, constructor, sent
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
@@ -46,6 +48,7 @@ class Actors:
     until its fragment would be more than max_policy_lag updates old.
     Where the environments can be saved, neither the number of actors nor the loss of a process changes the result of
     sync and overlapped.
+    process: an on-policy algorithm whose process() the actors call, instead of the learner; None for none.
     """
 
     slots = FRAGMENTS  # see Schedule
@@ -69,12 +72,15 @@ class Actors:
         stagger: bool = False,
         replay: ReplayOrder | None = None,
         precision: str = "float32",
+        process: Any = None,
     ) -> None:
         self.env, self.policy, self.seed = env, policy, seed
         self.collection, self.precision = collection, precision
         max_lag, parts = {"sync": 0, "overlapped": 1}.get(collection, max_policy_lag), self._parts()
         self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay, len(parts), self.slots)
-        self.stagger, self.timer, self._own_columns = stagger, timer or Timer(), columns
+        self.stagger, self.timer = stagger, timer or Timer()
+        self._own_columns = columns if process is None else columns | PROCESSED
+        self._algorithm = None if process is None else constructor(process)
         of_rollout, copies = parts[0].total, env.num_copies
         shape = (num_steps, of_rollout * env.num_agents, self._exchanged())
         pinned = partial(torch.zeros, pin_memory=env.device.type == "cuda")  # to be transferred while others work
@@ -120,6 +126,7 @@ class Actors:
             sent(self.policy),
             *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
             threads=max(1, (cores() - busy) // len(parts)),
+            algorithm=self._algorithm,
             precision="float32" if self.precision == "tf32" else self.precision,  # which CPUs do not have
         )
         steps, envs = self.rollout.num_steps, self.rollout.num_envs

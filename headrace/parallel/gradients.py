@@ -7,7 +7,7 @@ each gradient is an update of its own, as it comes. Mnih et al. 2016, arXiv:1602
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import torch
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from headrace.algorithms.group_algorithm import Grouped
 from headrace.data.rollout import Column, Columns, Rollout
-from headrace.envs.workers.env import sendable
-from headrace.parallel.actor import Part
+from headrace.parallel.actor import Part, constructor
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.parallel.forecast import GradientForecast
@@ -50,8 +49,7 @@ class GradientActors(Actors):
         self.algorithm = algorithm
         gradient = algorithm.optimizer.gradient
         moments = sum(normalizer.statistics.mean.nbytes for normalizer in normalizers(self.policy))
-        kind: Any = type(algorithm)
-        make = sendable(partial(kind, config=algorithm.config, seed=algorithm.seed))
+        make = constructor(algorithm)
         self._learner = LearnerSpec(make, len(gradient), gradient.dtype, SPARE + 2 * moments, collection == "async")
         self._slots: dict[int, GradientSlots] = {}  # by place
         self._learned: list[Fragment] = []  # of the last rollout

@@ -70,6 +70,8 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     algorithm = _algorithm(plan, env)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, env.device))
     check_lag(config, algorithm)
+    if config.advantages == "actor" and isinstance(algorithm, Grouped):
+        raise ValueError("advantages='actor' is for agents of one group: leave it out, or give them one policy")
     timer = Timer()
     again = None
     if config.replay_order is not None:
@@ -84,6 +86,7 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
         replay=again,
         precision=config.precision,
         learner=algorithm if config.exchange == "gradients" else None,
+        process=algorithm if config.advantages == "actor" else None,
     )
     stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector)

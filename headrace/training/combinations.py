@@ -39,6 +39,8 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
     """
     if config.exchange == "gradients":
         _check_gradients(config, algorithm)
+    if config.advantages == "actor":
+        _check_advantages(config, algorithm)
     if config.actors is None:
         if config.collection == "overlapped":
             raise ValueError(
@@ -97,6 +99,19 @@ def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:
         f"{name} learns from experience {learns}, and {mode} gives it {given} old: use {near}"
         f"{f', or {other}' if other else ''}"
     )
+
+
+def _check_advantages(config: TrainConfig, algorithm: Any) -> None:
+    """Raise ValueError where actors cannot compute advantages, or would compute others than the learner."""
+    if config.actors is None or config.exchange == "gradients":
+        raise ValueError("advantages='actor' is for actors that send experience: give actors, or leave it out")
+    if not hasattr(algorithm, "process"):
+        raise ValueError(f"advantages='actor' is for algorithms with advantages, which {algorithm.name} does not have")
+    if getattr(algorithm, "max_lag", 0) is None:
+        raise ValueError(
+            f"advantages='actor' is not for {algorithm.name}, whose advantages depend on the policy that learns: leave "
+            "it out, or use ppo"
+        )
 
 
 def _check_gradients(config: TrainConfig, algorithm: Any) -> None:

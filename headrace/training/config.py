@@ -43,6 +43,7 @@ class TrainConfig:
     replay_order: str | None = (
         None  # with actors and async: a run whose order of fragments is repeated, for the same bits
     )
+    advantages: Literal["learner", "actor"] = "learner"  # who computes them, with actors; the result is the same
     exchange: Literal["experience", "gradients"] = "experience"  # what actors send, see docs/parallel.md
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again

@@ -63,6 +63,27 @@ def test_workers_and_actors_give_the_same_bits():
     assert learned("ppo", "CartPole-v1", 2, actors=2, **{**options, "backend": "inline"}) == workers
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "reinforce", "trpo", "pqn"])
+@pytest.mark.parametrize("collection", ["sync", "overlapped"])
+def test_advantages_have_the_same_bits_whoever_computes_them(algorithm, collection):
+    if algorithm == "reinforce" and collection == "overlapped":
+        pytest.skip("reinforce learns from the newest policy alone")
+    options = {"num_envs": 6, "num_steps": 8, "actors": 2, "collection": collection}
+    learner = learned(algorithm, "CartPole-v1", 3, **options)
+    assert learned(algorithm, "CartPole-v1", 3, advantages="actor", **options) == learner
+
+
+def test_advantages_are_not_computed_twice():
+    def process(rollout):
+        raise AssertionError("the actors have done that")
+
+    trainer = Trainer("ppo", "CartPole-v1", num_envs=4, actors=2, advantages="actor", progress="none")
+    trainer.algorithm.process = process
+    trainer.iterate()
+    assert trainer.collector.rollout.advantage.abs().sum() > 0
+    trainer.close()
+
+
 def lags(iterations: int, **options) -> list[float]:
     """The lag of each rollout's columns, which all have the same one."""
     trainer = Trainer("ppo", "CartPole-v1", progress="none", num_envs=8, actors=2, **options)

@@ -17,6 +17,7 @@ REFUSED = [
     ({"max_policy_lag": 4}, "needs actors and collection='async'"),
     ({"actors": 2, "agent_info": [0.0]}, "leave out actors=2"),
     ({"actors": 2, "backend": "torch"}, "backend='torch' does not run in the processes of actors"),
+    ({"advantages": "actor"}, "give actors, or leave it out"),
     ({"actors": 9}, "actors must be between 1 and num_envs = 8, got 9"),
     ({"actors": 0}, "actors must be at least 1, got 0"),
 ]
@@ -50,3 +51,9 @@ def test_processes_may_be_borrowed_for_actors_and_stay():
             pids.append([worker.process.pid for worker in trainer.env.transport.workers])
             trainer.close()
         assert pids[0] == pids[1]
+
+
+@pytest.mark.parametrize(("algorithm", "words"), [("dqn", "which dqn does not have"), ("appo", "or use ppo")])
+def test_advantages_of_actors_are_refused_where_there_are_none_or_others(algorithm, words):
+    with pytest.raises(ValueError, match=words):
+        Trainer(algorithm, "CartPole-v1", num_envs=8, actors=2, advantages="actor", progress="none")
