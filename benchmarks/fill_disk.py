@@ -84,7 +84,7 @@ class Disk:
         return counted
 
 
-def train(folder: Path, full_from: int, told: Any) -> None:
+def train(folder: Path, full_from: int, reported: Any) -> None:
     """One training, and what ended it: its writes, the kind of error and its text."""
     import headrace as hr
     from headrace.runs import recorder
@@ -94,25 +94,25 @@ def train(folder: Path, full_from: int, told: Any) -> None:
     disk.install()
     try:
         hr.train("ppo", "CartPole-v1", log_folder=str(folder), **SETTINGS)
-        told.send((disk.writes, "", ""))
+        reported.send((disk.writes, "", ""))
     except BaseException as error:
-        told.send((disk.writes, type(error).__name__, f"{error}\n{traceback.format_exc()[-600:]}"))
+        reported.send((disk.writes, type(error).__name__, f"{error}\n{traceback.format_exc()[-600:]}"))
 
 
-def resume(run: Path, folder: Path, told: Any) -> None:
-    """Resume a run, or begin it anew where it was never saved."""
+def resume(run: Path, folder: Path, reported: Any) -> None:
+    """Resume a run, or start it again where it was never saved."""
     import headrace as hr
 
     try:
         saved = any(run.glob("last*/manifest.json"))
         again = hr.train(resume=run) if saved else hr.train("ppo", "CartPole-v1", log_folder=str(folder), **SETTINGS)
-        told.send((str(again.path), "", ""))
+        reported.send((str(again.path), "", ""))
     except BaseException as error:
-        told.send(("", type(error).__name__, traceback.format_exc()[-600:]))
+        reported.send(("", type(error).__name__, traceback.format_exc()[-600:]))
 
 
 def in_process(work: Callable[..., None], *arguments: Any) -> Any:
-    """What a fork of this process tells."""
+    """What a fork of this process reports."""
     mine, theirs = FORK.Pipe(duplex=False)
     process = FORK.Process(target=work, args=(*arguments, theirs))
     process.start()
@@ -128,7 +128,7 @@ def attempt(full_from: int, folder: Path, weights: bytes) -> str:
     if kind != "OSError" or "No space left on device" not in text:
         return f"it ended by {kind or 'nothing'}: {text}"
     run = next(iter(folder.glob("*/*_1")), folder)
-    path, kind, text = in_process(resume, run, folder / "anew")
+    path, kind, text = in_process(resume, run, folder / "again")
     if kind:
         return f"it could not be resumed: {kind}: {text}"
     return "" if digest(Path(path)) == weights else "its weights are others"
@@ -142,11 +142,11 @@ def digest(run: Path) -> bytes:
 def main() -> None:
     """Fill the disk at each write."""
     flags = common.parser(__doc__ or "")
-    flags.add_argument("--every", type=int, default=1, help="only each so-manieth write")
-    options, neighbours = flags.parse_args(), common.Neighbours()
+    flags.add_argument("--every", type=int, default=1, help="only every n-th write")
+    options = flags.parse_args()
+    import headrace.training.loop  # noqa: F401  the forks need not import it, and torch, again
 
-    row: common.Row = {"fault": "disk full at the n-th write, resumed: PPO, equal bits", "tried": 0, "survived": 0}
-    row["wrong"] = []
+    row = reliability.empty("disk full at the n-th write, resumed: PPO, equal bits")
     with tempfile.TemporaryDirectory() as name:
         in_process(train, Path(name) / "warm", 0)
         writes, kind, text = in_process(train, Path(name) / "whole", 0)
@@ -156,10 +156,8 @@ def main() -> None:
         for full_from in range(1, writes + 1, writes // 3 if options.quick else options.every):
             with tempfile.TemporaryDirectory(dir=name) as folder:
                 wrong = attempt(full_from, Path(folder), weights)
-            row["tried"] += 1
-            row["survived"] += not wrong
-            row["wrong"] += [f"write {full_from} of {writes}: {wrong}"] * bool(wrong)
-    reliability.finish("fill_disk", [row], options, neighbours)
+            reliability.count(row, f"write {full_from} of {writes}", wrong)
+    reliability.finish("fill_disk", [row], options.results)
 
 
 if __name__ == "__main__":
