@@ -87,9 +87,10 @@ class Disk:
 def train(folder: Path, full_from: int, reported: Any) -> None:
     """One training, and what ended it: its writes, the kind of error and its text."""
     import headrace as hr
-    from headrace.runs import recorder
+    from headrace.runs import logs, recorder
 
     recorder.SAVE_EVERY, recorder.SAVE_SHARE = 0.0, 1e9
+    logs.LEAST_INTERVAL = logs.GROWTH = logs.EVENTS_AFTER = 0.0  # the same writes however fast the run is
     disk = Disk(folder, full_from)
     disk.install()
     try:
@@ -124,7 +125,9 @@ def in_process(work: Callable[..., None], *arguments: Any) -> Any:
 
 def attempt(full_from: int, folder: Path, weights: bytes) -> str:
     """What is wrong with a training whose disk is full from the n-th write on; empty for nothing."""
-    _, kind, text = in_process(train, folder, full_from)
+    writes, kind, text = in_process(train, folder, full_from)
+    if not kind and writes < full_from:
+        raise RuntimeError(f"there was no write {full_from}: this run had {writes}")
     if kind != "OSError" or "No space left on device" not in text:
         return f"it ended by {kind or 'nothing'}: {text}"
     run = next(iter(folder.glob("*/*_1")), folder)
