@@ -151,11 +151,14 @@ def main() -> None:
 
     row = reliability.empty("disk full at the n-th write, resumed: PPO, equal bits")
     with tempfile.TemporaryDirectory() as name:
-        in_process(train, Path(name) / "warm", 0)
-        writes, kind, text = in_process(train, Path(name) / "whole", 0)
+        warm, whole = Path(name) / "warm", Path(name) / "whole"
+        warm.mkdir()
+        whole.mkdir()  # as the folders of the attempts: to make it is no write
+        in_process(train, warm, 0)
+        writes, kind, text = in_process(train, whole, 0)
         if kind:
             raise RuntimeError(text)
-        weights = digest(next(iter((Path(name) / "whole").glob("*/*_1"))))
+        weights = digest(next(iter(whole.glob("*/*_1"))))
         for full_from in range(1, writes + 1, writes // 3 if options.quick else options.every):
             with tempfile.TemporaryDirectory(dir=name) as folder:
                 wrong = attempt(full_from, Path(folder), weights)
