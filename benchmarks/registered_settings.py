@@ -3,7 +3,7 @@ of steps and at three times as many, on fresh seeds: the return at the *end*, no
 
     python benchmarks/registered_settings.py                             # hours; go on where it was stopped
     python benchmarks/registered_settings.py --only ppo --env Pendulum-v1
-    python benchmarks/registered_settings.py --table                     # of the rows so far, without training
+    python benchmarks/registered_settings.py --table                     # the rows so far, into docs/reliability.md
 
 A training is one row in results/registered_settings.jsonl; one that is there already for the same settings is not run
 again. target_return is None; the return is the mean of 100 deterministic episodes of the last policy. 20 seeds where a
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import algorithms
 import any_env_tasks
 import judge
+import reliability
 from common import Row, cores, machine, parser, table
 
 OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
@@ -61,12 +62,16 @@ def main() -> None:
     flags.add_argument("--times", type=int, nargs="+", default=[1, 3], help="of the registered steps")
     flags.add_argument("--jobs", type=int, default=cores(), help="trainings at once")
     flags.add_argument("--longest", type=float, default=float("inf"), help="leave out trainings of more seconds")
-    flags.add_argument("--table", action="store_true", help="print the rows so far, and train nothing")
+    flags.add_argument(
+        "--table", action="store_true", help="write the rows so far into docs/reliability.md, and train nothing"
+    )
     options = flags.parse_args()
     file = options.results / FILE
-    if not options.table:
-        options.results.mkdir(parents=True, exist_ok=True)
-        _train(options, file)
+    if options.table:
+        reliability.replace_table("registered_settings", markdown(summary(read(file), options)))
+        return
+    options.results.mkdir(parents=True, exist_ok=True)
+    _train(options, file)
     print(table(summary(read(file), options), COLUMNS))
 
 
@@ -185,6 +190,28 @@ def summary(rows: list[Row], options: argparse.Namespace) -> list[Row]:
                     | {"seconds": statistics.median(row["seconds"] for row in mine)}
                 )
     return found
+
+
+def markdown(rows: list[Row]) -> str:
+    """The rows as a table for docs/reliability.md."""
+    lines = [
+        "| algorithm | env | times | threshold | mean | lowest | reached | steps | CPU s |",
+        "|---|---|" + "--:|" * 7,
+    ]
+    for row in rows:
+        returns = " | ".join(f"{row[name]:.4g}" for name in ("threshold", "mean", "lowest"))
+        reached = f"{row['reached']} of {row['seeds']}"
+        cells = (
+            row["algorithm"],
+            row["env"],
+            row["times"],
+            returns,
+            reached,
+            f"{row['steps']:,}",
+            f"{row['seconds']:.1f}",
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The table of docs/reliability.md, from what kill_runs.py, damage_checkpoints.py, fill_disk.py, send_signals.py,
+"""The first table of docs/reliability.md, from what kill_runs.py, damage_checkpoints.py, fill_disk.py, send_signals.py,
 save_memory.py, thread_stress.py and faults.py have appended to results/reliability.jsonl and results/faults.jsonl.
 
     python benchmarks/reliability.py
@@ -14,7 +14,6 @@ from pathlib import Path
 import common
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
-BEGIN, END = "<!-- table: benchmarks/reliability.py -->", "<!-- end of the table -->"
 
 
 def empty(fault: str) -> common.Row:
@@ -89,14 +88,18 @@ def markdown(rows: list[common.Row]) -> str:
     return "\n".join(lines)
 
 
+def replace_table(program: str, text: str, page: Path = PAGE) -> None:
+    """Write a program's table into the page, between the two comments that mark its place, and print it."""
+    begin, end = f"<!-- table: benchmarks/{program}.py -->", "<!-- end of the table -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")
+    print(text)
+
+
 def main() -> None:
     """Write the table into the page, and print it."""
     options = common.parser(__doc__ or "").parse_args()
-    text = markdown([*sums(options.results), injected(options.results)])
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
-    print(text)
+    replace_table("reliability", markdown([*sums(options.results), injected(options.results)]))
 
 
 if __name__ == "__main__":
