@@ -110,9 +110,10 @@ class Victim:
 
     def __init__(self, folder: Path) -> None:
         import headrace as hr
+        from headrace.data import pieces
         from headrace.runs import checkpoint, recorder
 
-        recorder.SAVE_EVERY, recorder.SAVE_SHARE = 0.0, 1e9
+        recorder.SAVE_EVERY, recorder.SAVE_SHARE, pieces.ROWS = 0.0, 1e9, 64
         options = {"num_envs": 4, "hidden": (8,), "learning_starts": 100, "buffer_size": 800, "progress": "none"}
         self.run = hr.train("sac", "Pendulum-v1", total_steps=400, log_folder=str(folder), **options).path
         self.read = checkpoint.read

@@ -6,6 +6,7 @@ checkpoint before is whole, and once there is room the run is resumed to the sam
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import errno
 import io
@@ -21,9 +22,12 @@ import common
 import reliability
 
 FORK = multiprocessing.get_context("fork")
-SETTINGS: dict[str, Any] = {"num_envs": 8, "num_steps": 16, "hidden": (8,), "progress": "none", "threads": 1}
-SETTINGS |= {"total_steps": 400, "target_return": None, "scale": False, "minibatch_size": 64}
-WRITES = {"mkdir": os.mkdir, "replace": os.replace}  # calls that need room besides those of files
+SETTINGS: dict[str, Any] = {"num_envs": 8, "hidden": (8,), "progress": "none", "threads": 1, "target_return": None}
+KINDS: dict[str, dict[str, Any]] = {
+    "ppo": {"env": "CartPole-v1", "num_steps": 16, "total_steps": 400, "minibatch_size": 64, "scale": False},
+    "sac": {"env": "Pendulum-v1", "learning_starts": 100, "buffer_size": 800, "total_steps": 400, "scale": False},
+}
+WRITES = {"mkdir": os.mkdir, "replace": os.replace, "link": os.link}  # calls that need room besides those of files
 
 
 class Watched:
@@ -78,35 +82,36 @@ class Disk:
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(path: Any, *rest: Any, **options: Any) -> Any:
-            self.count(rest[0] if call is WRITES["replace"] else path)
+            self.count(path if call is WRITES["mkdir"] else rest[0])
             return call(path, *rest, **options)
 
         return counted
 
 
-def train(folder: Path, full_from: int, reported: Any) -> None:
+def train(kind: str, folder: Path, full_from: int, reported: Any) -> None:
     """One training, and what ended it: its writes, the kind of error and its text."""
     import headrace as hr
+    from headrace.data import pieces
     from headrace.runs import logs, recorder
 
-    recorder.SAVE_EVERY, recorder.SAVE_SHARE = 0.0, 1e9
+    recorder.SAVE_EVERY, recorder.SAVE_SHARE, pieces.ROWS = 0.0, 1e9, 64
     logs.LEAST_INTERVAL = logs.GROWTH = logs.EVENTS_AFTER = 0.0  # the same writes however fast the run is
     disk = Disk(folder, full_from)
     disk.install()
     try:
-        hr.train("ppo", "CartPole-v1", log_folder=str(folder), **SETTINGS)
+        hr.train(kind, log_folder=str(folder), **SETTINGS, **KINDS[kind])
         reported.send((disk.writes, "", ""))
     except BaseException as error:
         reported.send((disk.writes, type(error).__name__, f"{error}\n{traceback.format_exc()[-600:]}"))
 
 
-def resume(run: Path, folder: Path, reported: Any) -> None:
+def resume(kind: str, run: Path, folder: Path, reported: Any) -> None:
     """Resume a run, or start it again where it was never saved."""
     import headrace as hr
 
     try:
         saved = any(run.glob("last*/manifest.json"))
-        again = hr.train(resume=run) if saved else hr.train("ppo", "CartPole-v1", log_folder=str(folder), **SETTINGS)
+        again = hr.train(resume=run) if saved else hr.train(kind, log_folder=str(folder), **SETTINGS, **KINDS[kind])
         reported.send((str(again.path), "", ""))
     except BaseException as error:
         reported.send(("", type(error).__name__, traceback.format_exc()[-600:]))
@@ -123,15 +128,15 @@ def in_process(work: Callable[..., None], *arguments: Any) -> Any:
     return answer
 
 
-def attempt(full_from: int, folder: Path, weights: bytes) -> str:
-    """What is wrong with a training whose disk is full from the n-th write on; empty for nothing."""
-    writes, kind, text = in_process(train, folder, full_from)
-    if not kind and writes < full_from:
-        raise RuntimeError(f"there was no write {full_from}: this run had {writes}")
-    if kind != "OSError" or "No space left on device" not in text:
+def attempt(training: str, full_from: int, folder: Path, weights: bytes) -> str:
+    """What is wrong with a training whose disk is full from the n-th write on; empty for nothing.
+
+    How often a run saves depends on how fast the disk is: it may end before its n-th write."""
+    writes, kind, text = in_process(train, training, folder, full_from)
+    if (kind != "OSError" or "No space left on device" not in text) and (kind or writes >= full_from):
         return f"it ended by {kind or 'nothing'}: {text}"
     run = next(iter(folder.glob("*/*_1")), folder)
-    path, kind, text = in_process(resume, run, folder / "again")
+    path, kind, text = in_process(resume, training, run, folder / "again")
     if kind:
         return f"it could not be resumed: {kind}: {text}"
     return "" if digest(Path(path)) == weights else "its weights are others"
@@ -149,21 +154,27 @@ def main() -> None:
     options = flags.parse_args()
     import headrace.training.loop  # noqa: F401  the forks need not import it, and torch, again
 
-    row = reliability.empty("disk full at the n-th write, resumed: PPO, equal bits")
+    rows = [filled(kind, name, options) for kind, name in (("ppo", "PPO"), ("sac", "SAC"))]
+    reliability.finish("fill_disk", rows, options.results)
+
+
+def filled(training: str, shown: str, options: argparse.Namespace) -> common.Row:
+    """Fill the disk at each write of a training."""
+    row = reliability.empty(f"disk full at the n-th write, resumed: {shown}, equal bits")
     with tempfile.TemporaryDirectory() as name:
         warm, whole = Path(name) / "warm", Path(name) / "whole"
         warm.mkdir()
         whole.mkdir()  # as the folders of the attempts: to make it is no write
-        in_process(train, warm, 0)
-        writes, kind, text = in_process(train, whole, 0)
+        in_process(train, training, warm, 0)
+        writes, kind, text = in_process(train, training, whole, 0)
         if kind:
             raise RuntimeError(text)
         weights = digest(next(iter(whole.glob("*/*_1"))))
         for full_from in range(1, writes + 1, writes // 3 if options.quick else options.every):
             with tempfile.TemporaryDirectory(dir=name) as folder:
-                wrong = attempt(full_from, Path(folder), weights)
-            reliability.count(row, f"write {full_from} of {writes}", wrong)
-    reliability.finish("fill_disk", [row], options.results)
+                wrong = attempt(training, full_from, Path(folder), weights)
+            reliability.count(row, f"{shown}, write {full_from} of {writes}", wrong)
+    return row
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Trainings that are killed at any moment of their life, and resumed: each must end as if nothing had happened.
 
-PPO, a recurrent policy, SAC and DQN on compiled environments must end with the same bits as an uninterrupted run; PPO
-with worker processes on Gymnasium's environments, which cannot be saved, with all its steps. Nothing may be left: no
-process, no unfinished checkpoint. Each run saves every 0.2 s. Rows are appended, so that runs of this program add up.
+PPO, a recurrent policy, SAC and DQN on compiled environments must end with the same bits as an uninterrupted run, with
+actors too; PPO with worker processes on Gymnasium's environments, which cannot be saved, with all its steps. Nothing
+may be left: no process, no unfinished checkpoint. Each run saves every 0.2 s. Rows are appended, so that runs of this
+program add up.
 
     python benchmarks/kill_runs.py --kills 200      # about half an hour
 """
@@ -25,6 +26,7 @@ from kill_runs_one import KINDS, train
 
 FORK = multiprocessing.get_context("fork")
 BATCH = 10  # kills between two rows
+LEFT = 60.0  # s after which no process may be left: a fork server that is still importing ends when it has done so
 
 
 def start(kind: str, folder: Path, resumed: Path | None = None) -> BaseProcess:
@@ -77,7 +79,7 @@ def kill_once(kind: str, reference: Reference, folder: Path, moment: float) -> t
     family = descendants(process.pid or 0)
     process.kill()
     process.join()
-    until = time.monotonic() + 10
+    until = time.monotonic() + LEFT
     while any(map(alive, family)) and time.monotonic() < until:
         time.sleep(0.05)
     if any(map(alive, family)):
@@ -135,8 +137,11 @@ def main() -> None:
 
 def fault(kind: str) -> str:
     """The fault, for the table."""
-    what = {"ppo": "PPO", "recurrent": "recurrent PPO", "sac": "SAC", "dqn": "DQN"}.get(kind)
-    return f"killed and resumed: {what}, equal bits" if what else "killed and resumed: PPO with worker processes"
+    first, _, collection = kind.partition("_")
+    what = {"ppo": "PPO", "recurrent": "recurrent PPO", "sac": "SAC", "dqn": "DQN"}.get(first)
+    if not what:
+        return "killed and resumed: PPO with worker processes"
+    return f"killed and resumed: {what}, equal bits" + f", 2 actors, {collection}" * bool(collection)
 
 
 if __name__ == "__main__":

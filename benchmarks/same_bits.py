@@ -16,6 +16,8 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ ROLLOUTS = {"num_envs": 16, "num_steps": 16, **SMALL}  # of on-policy algorithms
 REPLAY = {"num_envs": 8, "num_steps": 4, "learning_starts": 64, "buffer_size": 2000, "batch_size": 32, **SMALL}
 SEQUENCES = {"recurrent": "gru", "rnn_size": 16, "sequence_length": 4, "burn_in": 2}
 WORKERS = {"backend": "workers", "workers": 2}
-ON_POLICY, DISCRETE_REPLAY, BOX_REPLAY = ("ppo", "a2c", "reinforce", "trpo", "pqn"), ("dqn",), ("sac", "td3", "ddpg")
+ACTOR_CRITIC = ("ppo", "appo", "a2c", "impala", "reinforce", "trpo")
+ON_POLICY, DISCRETE_REPLAY, BOX_REPLAY = (*ACTOR_CRITIC, "pqn"), ("dqn",), ("sac", "td3", "ddpg")
 UPDATES = 12
 
 
@@ -48,7 +51,7 @@ def cases() -> dict[str, tuple[str, str, dict[str, Any]]]:
             found[f"{name} kernel"] = name, env, settings
             found[f"{name} inline"] = name, env, {**settings, "backend": "inline"}
             found[f"{name} workers"] = name, env, {**settings, **WORKERS}
-    for name in ("ppo", "a2c", "reinforce", "trpo"):
+    for name in ACTOR_CRITIC:
         memory = {**ROLLOUTS, "recurrent": "gru", "rnn_size": 16}
         found[f"{name} gru"] = name, "CartPoleHidden", memory
         found[f"{name} Box"] = name, "Pendulum-v1", ROLLOUTS
@@ -78,7 +81,8 @@ def child(only: str) -> None:
     import headrace
 
     for name, (algorithm, env, settings) in cases().items():
-        if only in name:
+        # an older checkout may not have every algorithm
+        if only in name and find_spec(f"headrace.algorithms.{algorithm}"):
             print(json.dumps([name, digest(headrace, algorithm, env, settings)]), flush=True)
 
 
@@ -99,8 +103,6 @@ def digest(headrace: Any, algorithm: str, env: str, settings: dict[str, Any]) ->
 
 def known(headrace: Any, algorithm: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings as this checkout calls them."""
-    from importlib import import_module
-
     fields = set(headrace.TrainConfig.__dataclass_fields__)
     module = import_module(f"headrace.algorithms.{algorithm}")
     config = next(kind for name, kind in vars(module).items() if name.lower() == f"{algorithm}config")

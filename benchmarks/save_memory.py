@@ -54,6 +54,7 @@ def measured(buffer_size: int) -> common.Row:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         held = memory("VmRSS")
         recorder._save_last()
+        recorder._saver.wait()
         peak = memory("VmHWM")
         saved = sum(path.stat().st_size for path in Path(name).rglob("*.safetensors"))
     return {"held_mb": held / 2**20, "peak_mb": peak / 2**20, "saved_mb": saved / 2**20, "ratio": peak / held}

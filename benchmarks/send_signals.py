@@ -1,6 +1,6 @@
-"""Signals and lost terminals: a training in a shell's pseudo-terminal, with and without worker processes, gets each
-signal that ends programs, alone and with its whole process group, or its terminal is closed. It must save, leave no
-process behind, and can be resumed.
+"""Signals and lost terminals: a training in a shell's pseudo-terminal, with and without worker processes or actors,
+gets each signal that ends programs, alone and with its whole process group, or its terminal is closed. It must save,
+leave no process behind, and can be resumed.
 
     python benchmarks/send_signals.py      # two minutes
 """
@@ -25,7 +25,11 @@ from faults import alive, descendants
 TRAIN = (
     "train ppo CartPole-v1 --num-envs 4 --num-steps 16 --total-steps 100000000 --final-episodes 0 --target-return None"
 )
-ENVS = {"inline": "--backend inline", "two workers": "--backend workers --workers 2"}
+ENVS = {
+    "inline": "--backend inline",
+    "two workers": "--backend workers --workers 2",
+    "two actors": "--backend inline --actors 2 --collection overlapped",
+}
 
 
 def send(number: signal.Signals, group: bool) -> Callable[[int, int], None]:
@@ -131,7 +135,7 @@ def main() -> None:
     """Each action on each kind of training."""
     options = common.parser(__doc__ or "").parse_args()
     rows: list[common.Row] = []
-    for kind, flags in list(ENVS.items())[: 1 if options.quick else 2]:
+    for kind, flags in list(ENVS.items())[: 1 if options.quick else None]:
         row = reliability.empty(f"signals and closed terminals, {kind}")
         for name, act in list(ACTIONS.items())[: 1 if options.quick else None]:
             with tempfile.TemporaryDirectory() as folder:

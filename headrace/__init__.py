@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.algorithms.a2c import A2C as A2C
     from headrace.algorithms.a2c import A2CConfig as A2CConfig
+    from headrace.algorithms.appo import APPO as APPO
+    from headrace.algorithms.appo import APPOConfig as APPOConfig
     from headrace.algorithms.ddpg import DDPG as DDPG
     from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
     from headrace.algorithms.dqn import DQN as DQN
     from headrace.algorithms.dqn import DQNConfig as DQNConfig
+    from headrace.algorithms.impala import IMPALA as IMPALA
+    from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
     from headrace.algorithms.ppo import PPO as PPO
     from headrace.algorithms.ppo import PPOConfig as PPOConfig
     from headrace.algorithms.pqn import PQN as PQN
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from headrace.evaluation.video import play as play
     from headrace.kernels.language import ops as ops
     from headrace.kernels.language.errors import EnvError as EnvError
+    from headrace.parallel.own_loop import Actors as Actors
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
     from headrace.policies.base import Policy as Policy
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
@@ -54,7 +59,7 @@ if TYPE_CHECKING:
     from headrace.training.loop import train as train
     from headrace.training.trainer import Trainer as Trainer
 
-_ALGORITHMS = ("PPO", "A2C", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TD3", "DDPG")
+_ALGORITHMS = ("PPO", "A2C", "APPO", "IMPALA", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TD3", "DDPG")
 _NAMES = {  # module -> its public names
     **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
     "training.config": ("TrainConfig",),
@@ -63,6 +68,7 @@ _NAMES = {  # module -> its public names
     "envs": ("Env", "KernelEnv", "make", "register"),
     "envs.compiled.single_env": ("single",),
     "envs.workers.process": ("Workers",),
+    "parallel.own_loop": ("Actors",),
     "kernels.language.errors": ("EnvError",),
     "evaluation.evaluator": ("Evaluation", "evaluate"),
     "kernels.language": ("ops",),

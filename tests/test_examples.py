@@ -34,6 +34,10 @@ def test_the_ten_lines_train_and_their_run_can_be_loaded(tmp_path):
     assert "five at once: [" in printed
 
 
+def test_asynchronous_gradients(tmp_path):
+    assert "over 100 episodes" in example("a3c.py", tmp_path, ONE_ROLLOUT)
+
+
 def test_environments_with_different_parameters(tmp_path):
     assert "over 20 episodes" in example("domain_randomisation.py", tmp_path, ONE_ROLLOUT)
 

@@ -29,6 +29,7 @@ class A2C(OnPolicy[A2CConfig]):
     """One gradient step on each rollout. Metrics: policy_loss, value_loss, entropy_loss."""
 
     name = "a2c"
+    gradient_modes = ("sync", "async")
     config = A2CConfig()
 
     def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:

@@ -20,6 +20,8 @@ class Algorithm(Protocol):
 
     name: ClassVar[str]  # "ppo"
     actions: ClassVar[tuple[type[Space], ...]]  # kinds of action spaces
+    max_lag: ClassVar[int | None]  # updates by which the policy that collected may be older than the one that learns;
+    # None: any number. 0 where it is left out
     policy: Policy
     config: Any
     num_steps: int  # T of the rollouts it learns from
@@ -51,3 +53,9 @@ class Algorithm(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from state_dict()."""
+
+
+def past_warm_up(algorithm: Algorithm) -> bool:
+    """Whether the next update learns: algorithms with a replay buffer have a method that says so, others always do."""
+    ready = getattr(algorithm, "past_warm_up", None)
+    return ready is None or ready()

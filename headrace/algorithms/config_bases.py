@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,14 @@ class ActorCriticConfig:
     recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network between the hidden layers and the outputs
     rnn_size: int = 64  # size of the recurrent network
     sequence_length: int = 0  # steps of backpropagation through time, a divisor of num_steps; 0: all of num_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class VTraceConfig:
+    """Settings of V-trace, for rollouts of an earlier policy."""
+
+    clip_rho: float = 1.0  # limit of the importance weight of each TD error, rho-bar in the paper
+    clip_c: float = 1.0  # limit of the importance weights of the steps before it, c-bar in the paper; at most clip_rho
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +118,7 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("exploration_fraction", "exploration_spread"), AT_LEAST_0),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl"), ABOVE_0),
-    **dict.fromkeys(("utd_ratio", "temperature"), ABOVE_0),
+    **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),
     **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
     **dict.fromkeys(("exploration_initial", "exploration_final"), FRACTION),
     "noise_autocorrelation": (lambda x: 0 <= x < 1, "lie in [0, 1)"),
@@ -118,8 +128,8 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
 
 
 def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
-    """Raise ValueError for a setting outside its range in RANGES, or a sequence_length that does not divide num_steps
-    of a rollout."""
+    """Raise ValueError for a setting outside its range in RANGES, a sequence_length that does not divide num_steps of a
+    rollout, or a clip_c above clip_rho."""
     for setting in fields(config):
         value = getattr(config, setting.name)
         is_valid, wanted = RANGES.get(setting.name, (None, ""))
@@ -128,3 +138,10 @@ def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
     if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
         length = config.sequence_length
         raise ValueError(f"sequence_length is {length}: let it divide num_steps, {config.num_steps}")
+    if isinstance(config, VTraceConfig) and config.clip_c > config.clip_rho:
+        raise ValueError(f"clip_c must be at most clip_rho, {config.clip_rho!r}, got {config.clip_c!r}")
+
+
+def narrowed(config: Any, kind: type[Settings]) -> Settings:
+    """The settings of `kind` that another algorithm's config has as well, under the same names."""
+    return kind(**{setting.name: getattr(config, setting.name) for setting in fields(kind)})  # type: ignore[arg-type]

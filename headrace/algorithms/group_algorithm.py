@@ -28,6 +28,7 @@ class Grouped:
         self.policy = GroupedPolicy({name: algorithm.policy for name, algorithm in algorithms.items()}, groups)
         first = next(iter(self.algorithms.values()))
         self.name, self.config, self.num_steps = first.name, first.config, first.num_steps
+        self.max_lag = getattr(first, "max_lag", 0)
         self._parts: dict[str, Rollout] = {}
 
     @property
@@ -80,6 +81,7 @@ class Grouped:
         if part is None:
             columns = {name: self._column(slot, name, column) for name, column in rollout.columns.items()}
             part = self._parts[slot.name] = Rollout(rollout.num_steps, rows.stop - rows.start, columns, rollout.device)
+        part.env = None if rollout.env is None else rollout.env[rows] - rows.start
         for name in rollout.columns:
             value = getattr(rollout, name)
             if self.policy.nested and name in ("observation", "action"):

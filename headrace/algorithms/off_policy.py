@@ -38,6 +38,7 @@ class OffPolicy(Generic[C]):
 
     name: ClassVar[str]
     actions: ClassVar[tuple[type[Space], ...]]  # kinds of spaces it acts in
+    max_lag: ClassVar[int | None] = None
     config: C
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:

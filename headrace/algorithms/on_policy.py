@@ -13,9 +13,9 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import OnPolicyConfig
+from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
 from headrace.core import rng
-from headrace.core.returns import explained_variance, gae
+from headrace.core.returns import explained_variance, gae, vtrace
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic
@@ -39,6 +39,7 @@ class Targets(NamedTuple):
     advantage: Tensor
     returns: Tensor
     valid: Tensor  # bool: which rows count
+    log_prob: Tensor | None = None  # of the policy as it begins to learn; None: as collected
 
 
 def one_learner(*tensors: Tensor) -> None:
@@ -54,6 +55,8 @@ class OnPolicy(Generic[C]):
 
     name: ClassVar[str]
     actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box)  # spaces it acts in
+    max_lag: ClassVar[int | None] = 1  # as HTS-RL (Liu et al. 2020, arXiv:2012.09849); more needs V-trace
+    gradient_modes: ClassVar[tuple[str, ...]] = ()  # modes of collection in which actors may compute gradient()
     config: C
     reduce: Reduce = staticmethod(one_learner)
 
@@ -114,13 +117,21 @@ class OnPolicy(Generic[C]):
 
         Returns learn()'s metrics, the explained_variance of the collected values, and the learning_rate.
         """
-        self._follow_policy()
-        self.set_learning_rate(progress)
+        self.begin_update(progress)
         targets = self.process(rollout)
         metrics = self.learn(rollout, targets)
         metrics["explained_variance"] = explained_variance(rollout.value[:-1], targets.returns, targets.valid)
-        metrics["learning_rate"] = self.optimizer.learning_rate.clone()
         self.policy.update_statistics(rollout, targets.returns)
+        return self.end_update(metrics)
+
+    def begin_update(self, progress: float) -> None:
+        """Before learning: learn the parameters that the policy has now, at the scheduled learning rate."""
+        self._follow_policy()
+        self.set_learning_rate(progress)
+
+    def end_update(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """After learning: count the update. Returns its metrics, with the learning_rate."""
+        metrics["learning_rate"] = self.optimizer.learning_rate.clone()
         self.iteration += 1
         return metrics
 
@@ -168,6 +179,29 @@ def gae_targets(rollout: Rollout, gamma: float, gae_lambda: float) -> Targets:
     value, ends = rollout.value, (rollout.terminated, rollout.truncated)
     advantage = gae(rollout.reward, value[:-1], value[1:], *ends, gamma, gae_lambda)
     return Targets(advantage, advantage + value[:-1], rollout.valid[:-1])
+
+
+@torch.no_grad()
+def vtrace_targets(policy: Policy, rollout: Rollout, gamma: float, gae_lambda: float, limits: VTraceConfig) -> Targets:
+    """V-trace's advantages and value targets, by the log-probabilities and values of the policy as it is now."""
+    log_prob, _, value = policy.evaluate_rollout(rollout)
+    value = torch.cat((value, policy.bootstrap_value(rollout).unsqueeze(0)))
+    steps = (rollout.reward, value[:-1], value[1:], rollout.terminated, rollout.truncated)
+    log_ratio, clip_rho, clip_c = log_prob - rollout.log_prob, limits.clip_rho, limits.clip_c
+    returns, advantage = vtrace(log_ratio, *steps, gamma, gae_lambda, clip_rho=clip_rho, clip_c=clip_c)
+    return Targets(advantage, returns, rollout.valid[:-1], log_prob)
+
+
+def importance_weights(rollout: Rollout, targets: Targets, clip_rho: float) -> Tensor:
+    """V-trace's rho of each step, min(clip_rho, ratio), [T, N]."""
+    log_ratio = torch.zeros_like(rollout.log_prob) if targets.log_prob is None else targets.log_prob - rollout.log_prob
+    return log_ratio.exp().clamp(max=clip_rho)
+
+
+def mean_rho(rollout: Rollout, targets: Targets, clip_rho: float, reduce: Reduce = one_learner) -> Tensor:
+    """Mean importance weight of the valid rows of all learners: 1 where the policy that learns collected."""
+    rho = importance_weights(rollout, targets, clip_rho)
+    return rho.flatten() @ mean_weights(targets.valid.flatten(), reduce)
 
 
 def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space: Space, seed: int) -> AnyActorCritic:

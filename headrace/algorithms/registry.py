@@ -13,6 +13,8 @@ from headrace.core.user_names import import_user_module
 ALGORITHMS = {  # name -> class in headrace.algorithms.<name>
     "ppo": "PPO",
     "a2c": "A2C",
+    "appo": "APPO",
+    "impala": "IMPALA",
     "reinforce": "Reinforce",
     "trpo": "TRPO",
     "ddpg": "DDPG",

@@ -32,6 +32,8 @@ class Reinforce(OnPolicy[ReinforceConfig]):
     """
 
     name = "reinforce"
+    max_lag = 0  # its gradient is that of the policy that collected
+    gradient_modes = ("sync",)
     config = ReinforceConfig()
 
     def process(self, rollout: Rollout) -> Targets:
@@ -49,11 +51,10 @@ class Reinforce(OnPolicy[ReinforceConfig]):
     def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         return gradient(self.policy, rollout, targets, self.config, self.reduce)
 
-    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        metrics = super().update(rollout, progress)
+    def end_update(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
         if not self.config.baseline:
             del metrics["explained_variance"]
-        return metrics
+        return super().end_update(metrics)
 
 
 def _finished(ended: Tensor) -> Tensor:

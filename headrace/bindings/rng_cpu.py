@@ -51,7 +51,7 @@ def _serves(
     seed: int, purpose: int, first: int | Tensor, steps: int, envs: int, draws: int, device: Device, first_env: int = 0
 ) -> bool:
     on_cpu = torch.device(device).type == "cpu" and draws_fit(seed, purpose, steps, envs, draws, first_env)
-    return on_cpu and whole(first) and 0 <= first < 1 << 63
+    return on_cpu and not isinstance(first, Tensor) and whole(first) and 0 <= first < 1 << 63
 
 
 @register("rng.uniform", _serves, DIGESTS["rng.uniform"])

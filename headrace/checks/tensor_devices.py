@@ -19,7 +19,7 @@ R = TypeVar("R")
 ENV_METHODS = ("reset", "step", "run", "run_random")
 POLICY_METHODS = (
     *("act", "value", "log_prob_entropy_value", "evaluate_rollout", "inputs", "rows", "initial_state"),
-    "update_statistics",
+    *("bootstrap_value", "update_statistics"),
 )
 
 

@@ -37,7 +37,7 @@ _reaches: dict[tuple[Function, Classes], Reach] = {}
 _said: set[tuple[str, str]] = set()  # (name, reason) that were printed
 _bind = functools.cache(import_module)
 _signature = functools.cache(inspect.signature)
-_enabled = True
+_enabled, _silent = True, False
 
 
 def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -93,6 +93,13 @@ def kernel_of(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Ca
     return function.serving(*args, **kwargs)  # type: ignore[attr-defined, no-any-return]
 
 
+def silence() -> None:
+    """Do not print in this process why kernels do not serve: for copies of a policy, of which another process says
+    it."""
+    global _silent
+    _silent = True
+
+
 @contextmanager
 def plain_only() -> Iterator[None]:
     """Within this block plain functions run instead of kernels."""
@@ -116,7 +123,7 @@ def _serves(name: str, plain: Function, kernel: _Kernel, answer: bool | str) -> 
     """Whether a kernel that gave this answer serves; prints the reason where it does not, once."""
     if answer is True and kernel.digest and kernel.digest != reached(plain, kernel.classes).digest:
         answer = "the plain function is not the one its kernel was written after; running that instead"
-    if isinstance(answer, str) and (name, answer) not in _said:
+    if isinstance(answer, str) and not _silent and (name, answer) not in _said:
         _said.add((name, answer))
         tell(f"{name} not fused: {answer}")
     return answer is True

@@ -106,31 +106,34 @@ def vtrace(
     terminated: Tensor,
     truncated: Tensor,
     gamma: float,
+    gae_lambda: float,
+    *,
     clip_rho: float = 1.0,
     clip_c: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """V-trace value targets and advantages for off-policy steps, float32 [T, N] each.
+    """V-trace value targets and advantages of steps by an earlier policy, float32 [T, N] each.
 
-    Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and section 4.2. log_ratio [T, N]: log of the probability of each
-    action under the learning policy over that under the acting policy. clip_rho, clip_c: limits of the importance
-    weights. Raises ValueError where the shapes differ.
+    Espeholt et al. 2018, arXiv:1802.01561, eq. 1, with c = gae_lambda * min(clip_c, ratio) (section 4.1, remark 2).
+    log_ratio [T, N]: log of the probability of each action under the learning policy over that under the acting policy.
+    clip_rho, clip_c: limits of the importance weights rho and c. Advantages are
+    rho * (r + gamma * ((1 - gae_lambda) * V' + gae_lambda * v') - V), with the value V' and the target v' of the next
+    observation: those of section 4.2 where gae_lambda is 1. For steps by the learning policy itself, with limits of 1
+    or more, they are gae()'s, and targets are value + advantage. Raises ValueError where the shapes differ.
     """
     columns = {"value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated}
     _same_shape(reward, log_ratio=log_ratio, **columns)
     ratio = log_ratio.exp()
-    rho, c = ratio.clamp(max=clip_rho), ratio.clamp(max=clip_c)
+    rho, c = ratio.clamp(max=clip_rho), gae_lambda * ratio.clamp(max=clip_c)
     ended = terminated | truncated
-    delta = rho * (reward + gamma * torch.where(terminated, 0.0, next_value) - value)
-    decay = torch.where(ended, 0.0, gamma * c)
-    correction = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
-    following = torch.zeros_like(delta[0])
+    error = reward + gamma * torch.where(terminated, 0.0, next_value) - value
+    correction, advantage = torch.empty_like(error), torch.empty_like(error)
+    following = torch.zeros_like(error[0])  # v - V of the next row, of the same episode
     for t in reversed(range(len(reward))):
-        following = delta[t] + decay[t] * following
+        following = torch.where(ended[t], 0.0, gamma * following)
+        advantage[t] = rho[t] * (error[t] + gae_lambda * following)
+        following = rho[t] * error[t] + c[t] * following
         correction[t] = following
-    target = value + correction
-    future = torch.cat((torch.where(ended[:-1], next_value[:-1], target[1:]), next_value[-1:]))
-    advantage = rho * (reward + gamma * torch.where(terminated, 0.0, future) - value)
-    return target, advantage
+    return value + correction, advantage
 
 
 @fused("returns.explained_variance", "headrace.bindings.returns_cpu")

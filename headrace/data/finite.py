@@ -23,10 +23,11 @@ class NotFinite(ArithmeticError):
     """A NaN or an infinity in a rollout or a metric."""
 
 
-def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
+def check_rollout(rollout: Rollout, first_step: int, steps: int | None = None) -> None:
     """Raise NotFinite, naming column, env and step, where any float of a rollout is NaN or infinite.
 
-    first_step: steps each env had taken before the rollout, masked rows included. steps: valid ones, of all envs.
+    first_step: steps each env had taken before the rollout, masked rows included. steps: valid ones, of all envs;
+    None where that is not known.
     A sum is finite only if all its terms are: one reduction per column and one wait for the device. Entries are
     searched only where the total is not finite.
     """
@@ -38,12 +39,15 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int) -> None:
         bad = (~torch.isfinite(column)).nonzero()
         if len(bad):
             row, env, *entry = bad[0].tolist()
+            env = env if rollout.env is None else int(rollout.env[env])
             value = column[tuple(bad[0])].item()
             source = WRITTEN_BY.get(name.partition(".")[0], "what was collected")
+            env = env if rollout.env is None else int(rollout.env[env])
+            after = "" if steps is None else f", after {steps:,} steps of all envs"
             where = f"{name}[{', '.join(map(str, entry))}]" if entry else name
             raise NotFinite(
-                f"{where} is {value} in env {env} at row {row} of the rollout: step {first_step + row:,} of that env, "
-                f"after {steps:,} steps of all envs. Look at {source} there"
+                f"{where} is {value} in env {env} at row {row} of the rollout: step {first_step + row:,} of that env"
+                f"{after}. Look at {source} there"
             )
 
 

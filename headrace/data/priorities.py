@@ -35,17 +35,15 @@ class PrioritizedReplay(Replay):
         self.tree = torch.zeros(2 ** (self.depth + 1), dtype=torch.float64, device=device)
         self.highest = torch.ones((), dtype=torch.float64, device=device)  # priority of new rows
 
-    def append(self, rollout: Rollout) -> None:
-        """Write the rows of a rollout. Rows that can be drawn now get the highest priority so far; rows that were
-        overwritten, and rows whose successor is not written yet, 0."""
-        super().append(rollout)
-        steps, device = rollout.num_steps, self.tree.device
-        last = self.written - self.num_steps  # that can be drawn
-        times = last - steps + 1 + torch.arange(steps + self.num_steps, device=device)
-        rows = (times % self.length).unsqueeze(1) * self.num_envs + torch.arange(self.num_envs, device=device)
-        rows = rows.flatten()
-        can = ((times >= 0) & (times <= last)).repeat_interleave(self.num_envs)
-        self._set(rows, self.highest * (can & self.ring.valid.flatten()[rows]))
+    def _write(self, rollout: Rollout, env: Tensor, begin: Tensor) -> None:
+        """Rows that can be drawn now get the highest priority so far; rows that were overwritten, and rows whose
+        successor is not written yet, 0."""
+        super()._write(rollout, env, begin)
+        ahead = self.num_steps
+        times = begin + torch.arange(1 - ahead, rollout.num_steps + 1, device=begin.device).unsqueeze(1)
+        rows = times % self.length * self.num_envs + env
+        can = (times >= 0) & (times <= self.written[env] - ahead) & self.ring.valid.flatten()[rows]
+        self._set(rows.flatten(), (self.highest * can).flatten())
 
     def draw(self, random: Tensor) -> Tensor:
         """Rows of minibatches, int64 [G, B], by uniform numbers [G, B, DRAWS], of which the first is used.
@@ -87,7 +85,7 @@ class PrioritizedReplay(Replay):
         self._add_up(rows)
 
     def _set(self, rows: Tensor, priority: Tensor) -> None:
-        """Write leaves, each row once, and the sums above them."""
+        """Write leaves, and the sums above them. A row may occur twice, with the same priority."""
         self.tree[rows + 2**self.depth] = priority
         self._add_up(rows)
 

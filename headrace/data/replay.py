@@ -1,12 +1,14 @@
 """Replay buffers: the last steps of N environments in a ring buffer, for off-policy algorithms.
 
-Rows are a rollout's; the observation that follows row t is that of row t + 1, so each is stored once. No operation
-waits for the device: the write position is a tensor, shapes do not depend on data, and masked rows have weight 0.
+Rows are a rollout's; the observation that follows row t is that of row t + 1, so each is stored once. Each environment
+has a write position of its own, since asynchronous actors give steps of some more often than of others. No operation
+waits for the device: write positions are a tensor, shapes do not depend on data, and masked rows have weight 0.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -17,7 +19,19 @@ import torch
 from torch import Tensor
 
 from headrace.core.types import StateDict
-from headrace.data.rollout import Column, Columns, Index, Rollout, SomeTree, column_map, each_column, tree_map
+from headrace.data import pieces
+from headrace.data.pieces import Piece, Rows
+from headrace.data.rollout import (
+    Column,
+    Columns,
+    Index,
+    Rollout,
+    SomeTree,
+    column_map,
+    each_column,
+    named_tensors,
+    tree_map,
+)
 
 KEPT = ("observation", "valid", "action", "reward", "terminated", "truncated")
 TRIES = 3  # candidates for each row drawn, of which the first valid one is taken
@@ -63,7 +77,10 @@ class Replay:
                 f"are needed: give a capacity of {least * like.num_envs} or more, or fewer envs"
             )
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
-        self.written = torch.zeros((), dtype=torch.int64, device=like.device)  # rows since the beginning
+        # rows of each environment since the beginning
+        self.written = torch.zeros(like.num_envs, dtype=torch.int64, device=like.device)
+        self._alike = True  # whether that is the same number for all
+        self._envs = torch.arange(like.num_envs, device=like.device)
 
     def rounded(self, length: int) -> int:
         """The longest ring of at most this length."""
@@ -80,17 +97,58 @@ class Replay:
         return self.n_step_span + 1
 
     def append(self, rollout: Rollout) -> None:
-        """Write the T rows of a rollout over the oldest, and its bootstrap row after them."""
+        """Write the T rows of a rollout over the oldest, and its bootstrap row after them.
+
+        Columns are those of `rollout.env`. Where one begins with a masked row although the episode before it had not
+        ended, its environment could not be saved, or was lost: that episode is truncated, so that no n-step return
+        reaches into the next. Raises ValueError for columns that the ring has no room for.
+        """
+        self._write(rollout, *self._begin(rollout))
+
+    def _begin(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """The environment of each column, and how many rows that has before it, int64 [N]. Counts the new rows."""
         steps = rollout.num_steps
-        rows = (self.written + torch.arange(steps + 1, device=self.ring.device)) % self.length
-        for name in self.columns:
-            # a bootstrap row is written too: the next rollout begins with the same
-            tree_map(
-                lambda ring, source: ring.index_copy_(0, rows[: len(source)], source),
-                getattr(self.ring, name),
-                getattr(rollout, name),
+        if rollout.env is None:
+            begin = self.written.clone()
+            self.written += steps
+            return self._envs, begin
+        self._alike, env = False, rollout.env.to(self.written.device)
+        ordered, order = env.sort(stable=True)
+        earlier = torch.empty_like(env)  # columns before it of its environment
+        earlier[order] = self._envs - torch.searchsorted(ordered, ordered)
+        self._check_room(env, steps * (int(earlier.max()) + 1))
+        begin = self.written[env] + earlier * steps
+        self.written.index_add_(0, env, torch.full_like(env, steps))
+        return env, begin
+
+    def _check_room(self, env: Tensor, rows: int) -> None:
+        if not 0 <= int(env.min()) <= int(env.max()) < self.num_envs:
+            raise ValueError(f"rollout.env has values {int(env.min())} to {int(env.max())}, of {self.num_envs} envs")
+        if rows + self.least > self.length:
+            least = (rows + self.least) * self.num_envs
+            raise ValueError(
+                f"a rollout has {rows} rows of one environment, and the replay's ring {self.length} rows of each: give "
+                f"a buffer_size of {least} or more"
             )
-        self.written += steps
+
+    def _write(self, rollout: Rollout, env: Tensor, begin: Tensor) -> None:
+        """Write columns of environments `env` after `begin` rows, int64 [N] each."""
+        steps, ring = rollout.num_steps, self.ring
+        times = begin + torch.arange(-1, steps + 1, device=ring.device).unsqueeze(1)
+        rows = times % self.length * self.num_envs + env
+        before, body, after = rows[0], rows[1:-1].flatten(), rows[-1]
+
+        def write(target: Tensor, source: Tensor) -> Tensor:
+            target = target.flatten(0, 1)
+            if len(source) > steps:  # first, since another column of the environment may begin at its bootstrap row
+                target.index_copy_(0, after, source[steps])
+            return target.index_copy_(0, body, source[:steps].flatten(0, 1))
+
+        for name in self.columns:
+            tree_map(write, getattr(ring, name), getattr(rollout, name))
+        valid, terminated, truncated = (x.flatten() for x in (ring.valid, ring.terminated, ring.truncated))
+        cut_off = valid[before] & ~rollout.valid[0] & ~terminated[before]
+        truncated.index_copy_(0, before, truncated[before] | cut_off)
 
     def draw(self, random: Tensor) -> Tensor:
         """Rows drawn uniformly, int64 [...]. random: uniform numbers in [0, 1), [..., DRAWS].
@@ -98,21 +156,20 @@ class Replay:
         Drawn are rows whose n-step successor has been written; there must be one. Of TRIES candidates the first valid
         one is taken; where none is valid, a masked one, which has weight 0.
         """
-        end = self.written - self.num_steps + 1  # one after the last that may be drawn
-        oldest = (self.written - self.length + 1).clamp(min=0)
-        choices = ((end - oldest) * self.num_envs).clamp(min=1)
-        start, size = oldest % self.length * self.num_envs, self.length * self.num_envs
+        oldest = self.oldest()
+        counts = (self.written - self.num_steps + 1 - oldest).clamp(min=0)  # rows of each environment to draw from
         # float32 is too coarse for the rows of a large ring: the last number adds lower digits to the others
-        fine = random[..., TRIES].double() * 2.0**-24
-        valid = self.ring.valid.flatten()
-
-        def pick(which: int) -> Tensor:
-            row = ((random[..., which] + fine) * choices).long() + start
-            return torch.where(row < size, row, row - size)
-
-        drawn = pick(0)
+        fine = random[..., TRIES:].double() * 2.0**-24
+        number = ((random[..., :TRIES] + fine) * counts.sum()).long()
+        if self._alike:  # as below, without divisions
+            rows, size = number + oldest[0] % self.length * self.num_envs, self.length * self.num_envs
+            rows = torch.where(rows < size, rows, rows - size)
+        else:
+            step, env = spread(number, counts)
+            rows = (oldest[env] + step) % self.length * self.num_envs + env
+        valid, drawn = self.ring.valid.flatten(), rows[..., 0]
         for which in range(1, TRIES):
-            drawn = torch.where(valid[drawn], drawn, pick(which))
+            drawn = torch.where(valid[drawn], drawn, rows[..., which])
         return drawn
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
@@ -144,42 +201,86 @@ class Replay:
             at, running = torch.where(running, following, at), running & ~ended
         return reward, discount, steps
 
-    def state_dict(self) -> StateDict:
-        """The rows that have been written, and their number. Waits for the device.
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return bytes_needed(self.columns, 1)
 
-        Rows are views, since a copy might not fit into memory: they change at the next append().
+    @property
+    def steps_per_piece(self) -> int:
+        """Steps of all environments in a piece of a checkpoint."""
+        return max(1, min(pieces.ROWS, pieces.PIECE // self.row_bytes) // self.num_envs)
+
+    def oldest(self) -> Tensor:
+        """The first row of each environment that has not been overwritten, int64 [N]."""
+        return (self.written - self.length + 1).clamp(min=0)
+
+    def read_rows(self, start: Tensor, stop: Tensor) -> Piece:
+        """A copy of rows `start` to `stop` of each environment, int64 [N], at most `length` of each: a piece.
+
+        Has "start", "stop", and each column [R, ...] under its path, such as "observation.position". Rows are in the
+        order of spread(). The row at `written` is the bootstrap row. Waits for the device.
         """
-        rows = min(int(self.written) + 1, self.length)
-        columns = {name: tree_map(lambda x: x[:rows], getattr(self.ring, name)) for name in self.columns}
-        return {"written": self.written.clone(), **columns}
+        times, env = self._rows(start, stop)
+        rows = times % self.length * self.num_envs + env
+        columns = {name: column.flatten(0, 1).index_select(0, rows) for name, column in self._stored()}
+        return {"start": start, "stop": stop, **columns}
+
+    def write_rows(self, piece: Mapping[str, Tensor]) -> None:
+        """Write what read_rows() gave back to where it was."""
+        device = self.ring.device
+        times, env = self._rows(piece["start"].to(device), piece["stop"].to(device))
+        rows = times % self.length * self.num_envs + env
+        for name, column in self._stored():
+            column.flatten(0, 1).index_copy_(0, rows, piece[name].to(device))
+
+    def _rows(self, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+        """The time and the environment of each row of a piece, int64 [R]."""
+        counts = stop - start
+        step, env = spread(torch.arange(int(counts.sum()), device=self.ring.device), counts)
+        return start[env] + step, env
+
+    def _stored(self) -> Iterator[tuple[str, Tensor]]:
+        """The path and the ring [length, N, ...] of each column."""
+        return named_tensors({name: getattr(self.ring, name) for name in self.columns})
+
+    def state_dict(self) -> StateDict:
+        """The rows that are there, a piece at a time, and how many have been written of each environment.
+
+        Rows are read from the ring when they are used, since a copy of all might not fit into memory.
+        """
+        rows = Rows(self, self.oldest(), self.written + 1)
+        return {"length": self.length, "written": self.written.clone(), "rows": rows}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""
-        written, saved = int(state["written"]), state["valid"].shape
-        if saved != (min(written + 1, self.length), self.num_envs):
+        written, num_envs = int(state["written"].max()), len(state["written"])
+        saved = min(written + 1, state["length"])
+        if (saved, num_envs) != (min(written + 1, self.length), self.num_envs):
             raise ValueError(
-                f"the saved replay has {saved[0]} rows of {saved[1]} envs after {written} steps of each, and a ring of "
+                f"the saved replay has {saved} rows of {num_envs} envs after {written} steps of each, and a ring of "
                 f"{self.length} rows of {self.num_envs} envs cannot continue from it: keep buffer_size and num_envs"
             )
-        self.written.fill_(written)
-        for name in self.columns:
-            tree_map(lambda ring, source: ring[: len(source)].copy_(source), getattr(self.ring, name), state[name])
+        for piece in state["rows"]:
+            self.write_rows(piece)
+        self.written.copy_(state["written"])
+        self._alike = bool((self.written == self.written[0]).all())
 
 
-def cut_off_replays(state: StateDict) -> None:
-    """Truncate the running episodes in each replay's state in a tree: for environments that could not be saved.
+def spread(number: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Row `number` of all, int64 [...], where environments have `counts` rows, int64 [N]: its step and environment.
 
-    Otherwise n-step returns would reach into the episodes that follow.
+    Rows are in the order of their steps, and of their environments within a step: with the same count everywhere, row r
+    is step r // N of environment r % N.
     """
-    for member in state.values():
-        if not isinstance(member, dict):
-            continue
-        cut_off_replays(member)
-        if {"written", "valid", "truncated"} <= member.keys() and int(member["written"]):
-            written, valid, truncated = int(member["written"]), member["valid"], member["truncated"].clone()
-            last, after = (written - 1) % len(valid), written % len(valid)  # rows: the last step, what follows it
-            truncated[last] |= valid[last] & valid[after]
-            member["truncated"] = truncated
+    counts, order = counts.sort(stable=True)
+    fewer = torch.cat((counts.new_zeros(1), counts[:-1]))  # steps that the environment before in this order has
+    more = torch.arange(len(counts), 0, -1, device=counts.device)  # environments that have further steps
+    rows = (counts - fewer) * more  # from step `fewer` on, until the next environment has no more
+    end = rows.cumsum(0)
+    part = torch.searchsorted(end, number.contiguous(), right=True).clamp(max=len(counts) - 1)
+    left = number - (end - rows)[part]
+    return fewer[part] + left // more[part], order[part + left % more[part]]
 
 
 def take(column: SomeTree, rows: Tensor) -> SomeTree:

@@ -181,6 +181,7 @@ class Rollout:
         part.num_envs = len(range(*envs.indices(self.num_envs)))
         for name, column in self.columns.items():
             setattr(part, name, _slice(getattr(self, name), column, start, stop, envs))
+        part.env, part.lag = (x if x is None else x[envs] for x in (self.env, self.lag))
         return part
 
     def continue_from(self, previous: Rollout) -> None:
@@ -199,6 +200,7 @@ class Rollout:
         other = Rollout(self.num_steps, self.num_envs, self.columns, device)
         for name in self.columns:
             tree_map(lambda target, source: target.copy_(source), getattr(other, name), getattr(self, name))
+        other.env, other.lag = (x if x is None else x.to(device) for x in (self.env, self.lag))
         return other
 
     def valid_steps(self) -> Tensor:

@@ -6,20 +6,23 @@ with the present weights; the rows after them are learned from.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from math import prod
+
 import torch
 from torch import Tensor
 
-from headrace.core.types import StateDict
-from headrace.data.replay import Batch, Replay, take
-from headrace.data.rollout import Group, Rollout, tree_map
+from headrace.data.pieces import Piece
+from headrace.data.replay import Batch, Replay, spread, take
+from headrace.data.rollout import Group, Rollout, named_tensors, tree_map
 
 
 class SequenceReplay(Replay):
     """A Replay that gives `sequence_length` rows of one environment after another, and what led there.
 
     like, capacity, num_steps: as the Replay's; like has a column `memory`, [N, W] before each step. Sequences
-    begin at multiples of sequence_length, where memory is kept, so that each row is learned from equally often.
-    In place of observations its batches hold histories, Groups of
+    begin at multiples of sequence_length of the steps of their environment, where memory is kept, so that each row is
+    learned from equally often. In place of observations its batches hold histories, Groups of
         observation [S, M, ...], valid [S, M]: M rows of S sequences, those of the burn-in first;
         memory [S, W]: before the first of them;
         at int64 [S, L]: which of the M are meant.
@@ -46,12 +49,17 @@ class SequenceReplay(Replay):
     def least(self) -> int:
         return self.n_step_span + self.sequence_length
 
-    def append(self, rollout: Rollout) -> None:
-        times = self.written + torch.arange(rollout.num_steps, device=self.ring.device)
+    def _write(self, rollout: Rollout, env: Tensor, begin: Tensor) -> None:
+        times = begin + torch.arange(rollout.num_steps, device=begin.device).unsqueeze(1)
         begins = times % self.sequence_length == 0
-        places = torch.where(begins, times // self.sequence_length % self.chunks, self.chunks)
-        tree_map(lambda kept, column: kept.index_copy_(0, places, column), self.rnn_state, rollout.rnn_state)
-        super().append(rollout)
+        chunks = torch.where(begins, times // self.sequence_length % self.chunks, self.chunks)
+        places = (chunks * self.num_envs + env).flatten()
+        tree_map(
+            lambda kept, column: kept.flatten(0, 1).index_copy_(0, places, column.flatten(0, 1)),
+            self.rnn_state,
+            rollout.rnn_state,
+        )
+        super()._write(rollout, env, begin)
 
     def draw(self, random: Tensor) -> Tensor:
         """Rows of minibatches, int64 [..., B], by uniform draws [..., B, DRAWS], of which a few are used.
@@ -59,18 +67,18 @@ class SequenceReplay(Replay):
         Drawn are whole sequences, those alike whose last row's n-step successor has been written; masked rows within
         them come along, and weigh 0. Raises ValueError where sequence_length does not divide B.
         """
-        length, envs = self.sequence_length, self.num_envs
+        length = self.sequence_length
         if random.shape[-2] % length:
             raise ValueError(f"{random.shape[-2]} rows are not whole sequences of {length}")
         random = random[..., : random.shape[-2] // length, :]
         end = (self.written - self.n_step_span) // length + 1  # one after the last that may be drawn
         oldest = ((self.written - self.length).clamp(min=-1) + length) // length
-        choices = ((end - oldest) * envs).clamp(min=1)
+        counts = (end - oldest).clamp(min=0)
         fine = random[..., 0].double() + random[..., 1].double() * 2.0**-24  # see Replay.draw
-        pick = (fine * choices).long() + oldest * envs
-        first = pick // envs * length + self.burn_in
+        step, env = spread((fine * counts.sum()).long(), counts)
+        first = (oldest[env] + step) * length + self.burn_in
         times = first.unsqueeze(-1) + torch.arange(length, device=random.device)
-        return (times % self.length * envs + (pick % envs).unsqueeze(-1)).flatten(-2)
+        return (times % self.length * self.num_envs + env.unsqueeze(-1)).flatten(-2)
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
         """The transitions that begin at `rows` [..., B], as draw() gives them, with histories for observations."""
@@ -94,11 +102,28 @@ class SequenceReplay(Replay):
         weight = take(self.ring.valid, rows).float()
         return Batch(now, take(self.ring.action, rows), reward, discount, later, weight, rows)
 
-    def state_dict(self) -> StateDict:
-        """The Replay's, and the recurrent states."""
-        return {**super().state_dict(), "rnn_state": self.rnn_state}
+    @property
+    def row_bytes(self) -> int:
+        states = (x.element_size() * prod(x.shape[2:]) for _, x in self._states())
+        return super().row_bytes + sum(states) // self.sequence_length
 
-    def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(), bit for bit. Raises ValueError for a ring of another size."""
-        super().load_state_dict(state)
-        tree_map(lambda kept, saved: kept.copy_(saved), self.rnn_state, state["rnn_state"])
+    def read_rows(self, start: Tensor, stop: Tensor) -> Piece:
+        """The Replay's, and the recurrent states of rows at which sequences begin."""
+        chunks = self._chunks(start, stop)
+        return super().read_rows(start, stop) | {name: kept[chunks] for name, kept in self._states()}
+
+    def write_rows(self, piece: Mapping[str, Tensor]) -> None:
+        super().write_rows(piece)
+        device = self.ring.device
+        chunks = self._chunks(piece["start"].to(device), piece["stop"].to(device))
+        for name, kept in self._states():
+            kept[chunks] = piece[name].to(device)
+
+    def _chunks(self, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the states of the sequences are kept that begin in a piece: an index of [chunks, N]."""
+        times, env = self._rows(start, stop)
+        begins = times % self.sequence_length == 0
+        return times[begins] // self.sequence_length % self.chunks, env[begins]
+
+    def _states(self) -> Iterator[tuple[str, Tensor]]:
+        return named_tensors({"rnn_state": self.rnn_state})

@@ -42,30 +42,45 @@ class Memory:
         """A view of part of the memory."""
         return torch.frombuffer(self.bytes, dtype=dtype, count=prod(shape), offset=offset).view(shape)
 
+    def write(self, offset: int, room: int, content: bytes) -> None:
+        """Write bytes and, before them, how many. Raises ValueError where both do not fit into `room` bytes."""
+        size = len(content)
+        if 8 + size > room:
+            raise ValueError(f"{size} bytes do not fit into {room - 8}")
+        self.bytes[offset : offset + 8 + size] = size.to_bytes(8, "little") + content
+
+    def read(self, offset: int) -> bytes:
+        """What write() was given."""
+        size = int.from_bytes(self.bytes[offset : offset + 8], "little")
+        return self.bytes[offset + 8 : offset + 8 + size]
+
 
 def shared_size(num_steps: int, num_envs: int, columns: Columns) -> int:
     """Bytes of such a rollout."""
     return sum(
-        _padded((num_steps + column.bootstrap) * (column.envs or num_envs) * prod(column.shape) * column.dtype.itemsize)
+        padded((num_steps + column.bootstrap) * (column.envs or num_envs) * prod(column.shape) * column.dtype.itemsize)
         for (column,) in each_column(columns)
     )
 
 
 class SharedRollout(Rollout):
-    """A rollout whose columns are in shared memory: in a new one, or in that of another process."""
+    """A rollout whose columns are in shared memory: in a new one, or in one given, from `offset` bytes on."""
 
-    def __init__(self, num_steps: int, num_envs: int, columns: Columns, memory: Memory | None = None) -> None:
+    def __init__(
+        self, num_steps: int, num_envs: int, columns: Columns, memory: Memory | None = None, offset: int = 0
+    ) -> None:
+        # columns follow each other in the order in which they are declared
         self.store = memory = memory or Memory(shared_size(num_steps, num_envs, columns))
-        offset = 0  # columns follow each other in the order in which they are declared
 
         def new(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             nonlocal offset
             tensor = memory.tensor(offset, shape, dtype)
-            offset += _padded(tensor.nbytes)
+            offset += padded(tensor.nbytes)
             return tensor
 
         super().__init__(num_steps, num_envs, columns, "cpu", new)
 
 
-def _padded(size: int) -> int:
+def padded(size: int) -> int:
+    """Bytes from the beginning of something of this size to that of what follows it."""
     return -(-size // LINE) * LINE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -13,6 +14,7 @@ from gymnasium.spaces import Space
 from headrace.core.device import resolve
 from headrace.core.text import did_you_mean, shown
 from headrace.core.types import EnvArgument, Settings
+from headrace.core.user_names import is_from_file
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.builtin import settings  # noqa: F401  registers environments
@@ -46,6 +48,7 @@ def make(
     frame_stack: int = 1,
     time_limit: int | None = None,
     reward_scale: float = 1.0,
+    first_env: int = 0,
     **kwargs: Any,
 ) -> Env:
     """N environments behind one Env.
@@ -66,6 +69,8 @@ def make(
     workers (the number of processes, or the Workers to use, or "auto" to choose by measuring one environment, possibly
     none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv. on_error holds for "inline" as well.
     device: of the rollouts. Environments that run on the CPU are copied to another device by a DeviceEnv.
+    first_env: number of the first environment, where these are a part of a larger set: they begin the episodes, and
+    draw the random numbers, that the same environments of the whole set would. Not for workers and vectors.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
     wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
     "vector" to what makes the vector.
@@ -88,17 +93,22 @@ def make(
             workers = tried(_factory(known.name, entry, wrappers, kwargs, wrapping), num_envs) or None
     if workers is not None and backend not in ("auto", "workers"):
         raise ValueError(f"workers={workers} is for the workers backend; the backend is {backend!r}: leave one out")
+    vector = backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry))
+    if first_env and (workers is not None or backend == "workers" or vector):
+        raise ValueError(
+            f"first_env={first_env} is for environments of this process that are made one by one: leave it out"
+        )
     if workers is not None or backend == "workers":
         _refuse_compiled_options(known.name, "workers", threads, params)
         where = resolve(device)
         from headrace.envs.workers.env import WorkerEnv
 
-        build = _factory_elsewhere(known, wrappers, kwargs, wrapping)
+        build = factory_elsewhere(known, wrappers, kwargs, wrapping)
         env = WorkerEnv(
             build, num_envs, known.name, workers, on_error=on_error, step_timeout=step_timeout, group_by=group_by
         )
         return _seen_from(where, env)
-    if backend == "vector" or (backend == "auto" and sources.comes_as_vector(known.name, entry)):
+    if vector:
         if wrapping.asked():
             raise ValueError(
                 f"{known.name} comes as a vector of environments, which takes no {wrapping.asked()}: use the library's "
@@ -118,7 +128,7 @@ def make(
         backend, where = _compiled_backend(backend, device)
         from headrace.envs.compiled.env import CompiledEnv
 
-        compiled = CompiledEnv(entry, num_envs, backend, threads, params, where, known.name)
+        compiled = CompiledEnv(entry, num_envs, backend, threads, params, where, known.name, first_env)
         compiled.made_with = {} if time_limit is None else {"time_limit": time_limit}
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
     _refuse_compiled_options(known.name, backend, threads, params)
@@ -126,7 +136,8 @@ def make(
     from headrace.envs.gym.pettingzoo import inline, restarts
 
     build = _factory(known.name, entry, wrappers, kwargs, wrapping)
-    return _seen_from(where, inline(build, num_envs, known.name, restart=restarts(on_error), group_by=group_by))
+    options = {"first_env": first_env, "restart": restarts(on_error), "group_by": group_by}
+    return _seen_from(where, inline(build, num_envs, known.name, **options))
 
 
 def factory(
@@ -151,6 +162,11 @@ def adapted(given: EnvArgument) -> Env:
     from headrace.envs.vector import libraries
 
     return libraries.adapted(given)
+
+
+def entry_of(source: Source) -> Entry | str:
+    """The class, function or Gymnasium spec that a source names. Raises ValueError where there is none."""
+    return _entry(spec(source))
 
 
 def comes_as_vector(source: Source) -> bool:
@@ -304,17 +320,26 @@ def _factory(
     return build
 
 
-def _factory_elsewhere(
+def factory_elsewhere(
     known: Spec, wrappers: Wrappers, kwargs: Settings, wrapping: Wrapping
 ) -> Callable[[], gymnasium.Env]:
     """As _factory(), for another process, which loads a source file again."""
-    name, entry = known.name, known.entry
-    if not (isinstance(entry, str) and ".py" in entry):
-        return _factory(name, _entry(known), wrappers, kwargs, wrapping)
-    path, colon, member = entry.rpartition(":")
-    place = f"{Path(path).resolve()}:{member}" if colon else str(Path(entry).resolve())
+    place = elsewhere(known)
+    if not isinstance(place, str):
+        return _factory(known.name, _entry(known), wrappers, kwargs, wrapping)
 
     def build() -> gymnasium.Env:
-        return _factory(name, sources.find(place), wrappers, kwargs, wrapping)()
+        return _factory(known.name, sources.find(place), wrappers, kwargs, wrapping)()
 
     return build
+
+
+def elsewhere(known: Spec) -> Source | Entry:
+    """What another process makes these environments of: a source file by its whole path; else what is known here."""
+    entry = known.entry
+    if isinstance(entry, type) and is_from_file(sys.modules.get(entry.__module__)):
+        entry = sources.reference(entry)
+    if not (isinstance(entry, str) and ".py" in entry):
+        return _entry(known)
+    path, colon, member = entry.rpartition(":")
+    return f"{Path(path).resolve()}:{member}" if colon else str(Path(entry).resolve())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -57,10 +57,17 @@ class Evaluation:
         return f"{text} ({groups})" if len(self.by_group) > 1 else text
 
 
+class Recipe(NamedTuple):
+    """What environments like given ones are made of."""
+
+    source: Source
+    options: Settings  # of make()
+
+
 @torch_threads(1)  # the batches are too small for several threads
 def evaluate(
     policy: Policy,
-    env: Env | Source,
+    env: Env | Source | Recipe,
     episodes: int = 100,
     seed: int = 0,
     deterministic: bool = True,
@@ -77,7 +84,8 @@ def evaluate(
 ) -> Evaluation:
     """Returns of `episodes` episodes, each in its own copy of the environment.
 
-    env: as for make(), or a ready Env, which is made again from its source with the options it was made with. Ports are
+    env: as for make(), or a ready Env, which is made again from its Recipe: its source, and the options it was made
+    with. Ports are
     evaluated in their Gymnasium reference, other KernelEnvs and those with params compiled. Episodes differ from those
     of a training run with the same seed.
     deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
@@ -94,7 +102,7 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
-    source, remade = source_of(env), made_with(env)
+    source, remade = recipe_of(env)
     started = perf_counter()
     options: Json = {
         "device": next(policy.parameters()).device,
@@ -269,11 +277,13 @@ def can_be_made(env: Env | Source) -> bool:
     return True
 
 
-def made_with(env: Env | Source) -> Settings:
-    """The options of make() with which environments like a ready Env are made of its source."""
+def recipe_of(env: Env | Source | Recipe) -> Recipe:
+    """What environments like a ready Env are made of. Raises TypeError as source_of() does."""
+    if isinstance(env, Recipe):
+        return env
     if isinstance(env, str) or callable(env):
-        return {}
-    return {**env.made_with, **({"params": env.params} if env.params else {})}
+        return Recipe(env, {})
+    return Recipe(source_of(env), {**env.made_with, **({"params": env.params} if env.params else {})})
 
 
 def kernel_class(source: Source) -> type[KernelEnv] | None:

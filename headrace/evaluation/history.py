@@ -77,7 +77,8 @@ def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
     rows = _rows(path, _whole_lines(path), 0, parse) if path.is_file() else []
     if not rows:
         return np.cumsum(length)
-    known = np.array([[0.0, 0.0], *rows])
+    # rows of evaluations are written when these are finished, after rows of later steps
+    known = np.array([[0.0, 0.0], *sorted(rows)])
     return np.interp(seconds, known[:, 0], known[:, 1])
 
 

@@ -7,6 +7,7 @@ double-buffered they are the same from run to run, asynchronous they may differ.
 
 from __future__ import annotations
 
+from functools import partial
 from math import floor
 from typing import Any
 
@@ -17,14 +18,20 @@ from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout, each_column, tree_map
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.wrappers.conditioning import InformedEnv
+from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actors import Actors
 from headrace.parallel.collector import Collector, InlineCollector
+from headrace.parallel.gradients import GradientActors
 
-COLLECTION_MODES = ("sync", "double_buffered", "async")
+COLLECTION_MODES = ("sync", "double_buffered", "overlapped", "async")
 
 
-def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any) -> Collector:
-    """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector.
+def make_collector(
+    mode: str, drop_slowest: float, env: Env, *arguments: Any, learner: Any = None, **of_actors: Any
+) -> Collector:
+    """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector. of_actors: see Actors.
 
+    learner: the algorithm, where actors send gradients.
     Each of EnvPool's environments counts as a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
     """
@@ -32,13 +39,18 @@ def make_collector(mode: str, drop_slowest: float, env: Env, *arguments: Any) ->
         raise ValueError(f"drop_slowest must be a fraction of the workers, 0 to below 1, got {drop_slowest}")
     if drop_slowest and mode != "async":
         raise ValueError(f"drop_slowest={drop_slowest} needs collection='async', and collection is {mode!r}")
+    if isinstance(env, ActorEnv):
+        kind = Actors if learner is None else partial(GradientActors, learner)
+        return kind(env, *arguments, collection=mode, **of_actors)
     if mode == "sync":
         return InlineCollector(env, *arguments)
     if isinstance(env, InformedEnv):
         raise ValueError(f"collection={mode!r} does not work with agent_info: leave one of them out")
     if not isinstance(env, AsyncEnv) or env.num_agents > 1:
         runs = f"{env.name} runs with the backend {env.backend!r} on {env.device}"
-        raise ValueError(f"collection={mode!r} needs environments with one agent, in workers or of EnvPool: {runs}")
+        raise ValueError(
+            f"collection={mode!r} needs environments with one agent, in workers or of EnvPool, or actors: {runs}"
+        )
     if len(env.parts) < 2:
         what = "workers" if env.backend == "workers" else "environments"
         raise ValueError(f"collection={mode!r} needs 2 {what} or more, and there is 1")

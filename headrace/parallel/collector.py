@@ -25,9 +25,14 @@ class Collector(Protocol):
     """
 
     rollout: Rollout  # like those of collect(): for Algorithm.prepare()
-    steps: int  # taken so far by each environment, masked ones included: the counter of the actions' random draws
     dropped_steps: int  # steps so far that are masked because their worker was too slow
+    made_of: bytes  # the fragments of the last rollout, as they are logged; empty where they follow from its number
     stop: Callable[[], bool] | None  # asked before each step in Python: where true, collect() raises Stopped
+    atomic: bool  # whether state_dict() after that is the one before the rollout
+
+    @property
+    def steps(self) -> int:
+        """Taken so far by each environment, masked ones included: the counter of the actions' random draws."""
 
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own; the next call overwrites it."""
@@ -65,7 +70,9 @@ class InlineCollector:
     """
 
     dropped_steps = 0
+    made_of = b""
     stop: Callable[[], bool] | None = None
+    atomic = False
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.algorithms.base import Algorithm
+from headrace.algorithms.base import Algorithm, past_warm_up
 from headrace.core.terminal import tell
 from headrace.data.rollout import tree_map
 from headrace.parallel.capturable import Capturable, NotCapturable
@@ -48,7 +48,7 @@ class GraphedIteration:
 
         None where the caller has to do that step by step: at first, and where there is no graph.
         """
-        if self.refused or not self.collector.steps or not getattr(self.algorithm, "past_warm_up", _always)():
+        if self.refused or not self.collector.steps or not past_warm_up(self.algorithm):
             return None
         if self._replay is None or examine(self.algorithm.policy) is not self._captured:
             self._make()
@@ -111,11 +111,6 @@ class GraphedIteration:
                 f"an iteration keeps {left:,} bytes of new tensors, which a graph would overwrite: copy them into "
                 "tensors made before"
             )
-
-
-def _always() -> bool:
-    """The default: every iteration is like the next."""
-    return True
 
 
 def cuda_graph(body: Callable[[], None]) -> Callable[[], None]:

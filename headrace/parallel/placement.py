@@ -30,11 +30,11 @@ class Placement:
     evaluate: torch.device
 
     @classmethod
-    def on(cls, name: str | torch.device, weights: int = 0) -> Placement:
-        """All on one device; "auto" chooses by the number of weights. Raises ValueError for a device that this machine
-        does not have."""
+    def on(cls, name: str | torch.device, weights: int = 0, evaluate: str | None = None) -> Placement:
+        """All on one device; "auto" chooses by the number of weights. evaluate: another device for evaluations. Raises
+        ValueError for a device that this machine does not have."""
         here = choose(weights) if name == "auto" else device.resolve(name)
-        return cls(here, here, here)
+        return cls(here, here, here if evaluate is None else device.resolve(evaluate))
 
 
 def choose(weights: int) -> torch.device:

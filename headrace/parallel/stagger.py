@@ -17,14 +17,15 @@ class Stagger:
     between two rollouts: for learning this is the end of a rollout, bootstrapped from its last value.
 
     max_steps: of an episode; None for no limit, with which nothing is ended. agents: in each copy of the environment;
-    they end together (column agent * copies + copy). Has no state: what is ended follows from the number of steps.
+    they end together (column agent * copies + copy). first_env: number of the first copy, where these are a part.
+    Has no state: what is ended follows from the number of steps.
     """
 
-    def __init__(self, rollout: Rollout, max_steps: int | None, agents: int = 1) -> None:
+    def __init__(self, rollout: Rollout, max_steps: int | None, agents: int = 1, first_env: int = 0) -> None:
         self.rollout = rollout
         self.phases = (max_steps or 0) // rollout.num_steps
         copies = torch.arange(rollout.num_envs // agents, device=rollout.device).repeat(agents)
-        self._phase = copies % max(self.phases, 1)
+        self._phase = (first_env + copies) % max(self.phases, 1)
         self._ended: Tensor | None = None  # bool [N]: environments whose episode was ended before this rollout
 
     def before(self, steps: int) -> None:

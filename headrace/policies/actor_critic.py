@@ -1,4 +1,4 @@
-"""Actor and critic as multi-layer perceptrons: the policy of PPO, A2C, REINFORCE and TRPO."""
+"""Actor and critic as multi-layer perceptrons: the policy of PPO, A2C and the other on-policy algorithms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Space
-from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput, inference_block
+from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
@@ -98,13 +98,6 @@ class ActorCritic(Policy):
 
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
-
-    def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
-        shape = (rollout.num_steps, rollout.num_envs)
-        evaluation = self.log_prob_entropy_value(
-            flatten(rollout.observation[: rollout.num_steps]), flatten(rollout.action)
-        )
-        return LogProbEntropyValue(*(x.view(shape) for x in evaluation))
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         valid = rollout.valid[: rollout.num_steps].flatten()

@@ -98,8 +98,17 @@ class Policy(nn.Module):
         return 1.0
 
     def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
-        """log_prob_entropy_value() of a whole rollout, [T, N] each: log_prob equals the collected one."""
-        raise NotImplementedError
+        """log_prob_entropy_value() of a whole rollout, [T, N] each: of the policy that collected it, log_prob and value
+        are the collected ones."""
+        evaluation = self.log_prob_entropy_value(self.inputs(rollout), self.rows(rollout.action))
+        parts = (-1, rollout.num_envs, self.sequence_length)
+        return LogProbEntropyValue(*(x.view(parts).transpose(1, 2).flatten(0, 1) for x in evaluation))
+
+    def bootstrap_value(self, rollout: Rollout) -> Tensor:
+        """Value of the observation after a rollout's last step, [N]; a recurrent policy has to define it."""
+        if self.state_width:
+            raise NotImplementedError(f"{type(self).__name__} is recurrent: it needs an bootstrap_value()")
+        return self.value(rollout.observation[-1])
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         """Update the normalisers' statistics with the valid rows of a rollout and the critic's targets, returns [T, N].

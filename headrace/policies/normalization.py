@@ -39,9 +39,9 @@ class Moments:
 
 
 class RunningStatistics(nn.Module):
-    """Mean and variance of all rows given to update(), in float64.
+    """Mean and variance of all rows whose moments were given to merge(), in float64.
 
-    keep: factor on the weight of earlier rows at each update; 1 weighs all rows alike.
+    keep: factor on the weight of earlier rows at each merge; 1 weighs all rows alike.
     """
 
     count: Tensor
@@ -59,12 +59,8 @@ class RunningStatistics(nn.Module):
         """The statistics as they are now: views of the buffers."""
         return Moments(self.count, self.mean, self.squares)
 
-    def update(self, rows: Tensor, valid: Tensor) -> None:
-        """Add the valid rows of [R, F]; valid: bool [R]."""
-        self.merge(Moments.of(rows, valid))
-
     def merge(self, new: Moments) -> None:
-        """Add rows by their moments, so that parts of a batch can be counted in different places and merged."""
+        """Add rows by their moments, so that parts of a batch can be counted in different processes."""
         merged = Moments(self.count * self.keep, self.mean, self.squares * self.keep).merge(new)
         self.count.copy_(merged.count)
         self.mean.copy_(merged.mean)
@@ -95,7 +91,12 @@ class ObservationNormalizer(nn.Module):
     @torch.no_grad()
     def update(self, observation: Tensor, valid: Tensor) -> None:
         """Update the statistics with the valid rows of observations [R, F]."""
-        self.statistics.update(observation, valid)
+        self.merge(Moments.of(observation, valid))
+
+    @torch.no_grad()
+    def merge(self, new: Moments) -> None:
+        """Update the statistics with observations by their moments."""
+        self.statistics.merge(new)
         self.center.copy_(self.statistics.mean)
         self.scale.copy_((self.statistics.variance() + 1e-8).rsqrt())
 
@@ -125,9 +126,19 @@ class ReturnNormalizer(nn.Module):
 
         weight [1, H] and bias [1] of the last layer are changed in place. van Hasselt et al. 2016, eq. 8 and 9.
         """
+        self.merge(Moments.of(returns.unsqueeze(1), valid), weight, bias)
+
+    @torch.no_grad()
+    def merge(self, new: Moments, weight: Tensor, bias: Tensor) -> None:
+        """update() with returns by their moments."""
         center, scale = self.center.clone(), self.scale.clone()
-        self.statistics.update(returns.unsqueeze(1), valid)
+        self.statistics.merge(new)
         self.center.copy_(self.statistics.mean[0])
         self.scale.copy_(self.statistics.variance()[0].sqrt().clamp(1e-4, 1e6))
         weight.mul_(scale / self.scale)
         bias.copy_((bias * scale + center - self.center) / self.scale)
+
+
+def normalizers(policy: nn.Module) -> list[ObservationNormalizer | ReturnNormalizer]:
+    """Those of a policy, in the order of its modules."""
+    return [module for module in policy.modules() if isinstance(module, ObservationNormalizer | ReturnNormalizer)]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.data.rollout import Group, Rollout, flatten, sequences
 from headrace.data.spaces import Space
-from headrace.policies.base import LogProbEntropyValue, Policy, PolicyOutput, inference_block
+from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
@@ -126,10 +126,13 @@ class RecurrentActorCritic(Policy):
         seen, valid = (column[: rollout.num_steps] for column in (rollout.observation, rollout.valid))
         return self.rows(Group({"observation": seen, "rnn_state": rollout.rnn_state, "valid": valid}))
 
-    def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
-        evaluation = self.log_prob_entropy_value(self.inputs(rollout), self.rows(rollout.action))
-        parts = (-1, rollout.num_envs, self.sequence_length)
-        return LogProbEntropyValue(*(x.view(parts).transpose(1, 2).flatten(0, 1) for x in evaluation))
+    def bootstrap_value(self, rollout: Rollout) -> Tensor:
+        """Value of the observation after a rollout's last step, [N], from the state at the start of its last sequence,
+        as evaluate_rollout() has those of the rows before."""
+        start = rollout.num_steps - self.sequence_length
+        features = self._features(flatten(rollout.observation[start:])).unflatten(1, (-1, rollout.num_envs))
+        outputs = self.rnn.sequence(features, rollout.rnn_state[start], rollout.valid[start:])
+        return self._outputs(outputs[:, -1])[1]
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         valid = rollout.valid[: rollout.num_steps].flatten()

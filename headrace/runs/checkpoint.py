@@ -2,7 +2,8 @@
 
 A checkpoint is written whole or not at all: to a temporary folder, synced to the disk and renamed; the one it replaces
 stays as NAME.previous, which is taken where NAME is damaged. The tensors of a nested state are in NAME.safetensors (see
-headrace.runs.tensor_file); its numbers, strings and structure in the manifest.
+headrace.runs.tensor_file); its numbers, strings and structure in the manifest. Rows of replay buffers are in files of
+their own, replay_0.*.safetensors, which checkpoints of a run share (see headrace.runs.replay_files).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import shutil
 import struct
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -27,11 +29,13 @@ from torch import Tensor
 
 from headrace.core.packages import installed
 from headrace.core.types import Json, StateDict
+from headrace.data.pieces import Rows
 from headrace.data.rollout import Group
 from headrace.runs import tensor_file
 from headrace.runs.logs import writing
 
-State: TypeAlias = Any  # a tree of mappings, lists and tuples of tensors, numbers, strings and None
+State: TypeAlias = Any  # a tree of mappings, lists, tuples of tensors, arrays, Rows of a replay, numbers, strings, None
+Files: TypeAlias = dict[str, Callable[[Path], str]]  # by name, what writes a file, synced, and gives its SHA-256
 FORMAT = 1
 MANIFEST = "manifest.json"
 # what reading raises where the contents are not what this code expects
@@ -51,21 +55,60 @@ def reading(path: Path, wrong: str, *others: type[Exception]) -> Iterator[None]:
         raise DamagedCheckpoint(_damage(path, f"{wrong} ({type(error).__name__}: {error})")) from error
 
 
-def save(folder: str | Path, states: StateDict, **facts: State) -> None:
+class Contents(NamedTuple):
+    """What a checkpoint holds of some states."""
+
+    structure: StateDict  # the states in JSON's types
+    files: Files
+
+
+def contents(states: StateDict, keep: Callable[[int, Rows], Files] | None = None) -> Contents:
+    """What save() writes of states: name -> nested dicts, lists and tuples of tensors, arrays, numbers, strings, None.
+
+    keep: gives the files of the rows of replay buffer 0, 1 .. in the order in which they occur. With it the contents
+    are a copy, which may be written while the states change.
+    Raises TypeError for anything else in a state.
+    """
+    files: Files = {}
+    structure, rows = {}, list[Rows]()
+    for name, state in states.items():
+        tensors: dict[str, Tensor] = {}
+        structure[name] = _encode(state, name, tensors, rows)
+        if keep:
+            tensors = {path: x.detach().to("cpu", copy=True) for path, x in tensors.items()}
+        files[f"{name}.safetensors"] = partial(tensor_file.write, tensors=tensors)
+    for number, each in enumerate(rows):
+        files |= (keep or _pieces)(number, each)
+    return Contents(structure, files)
+
+
+def _pieces(number: int, rows: Rows) -> Files:
+    def write(path: Path, index: int) -> str:
+        return tensor_file.write(path, rows[index])
+
+    return {piece_file(number, index): partial(write, index=index) for index in range(len(rows))}
+
+
+def piece_file(replay: int, piece: int) -> str:
+    """The name of the file of a piece of a replay buffer; names are in the order of the pieces."""
+    return f"{ring_name(replay)}{piece:09d}.safetensors"
+
+
+def ring_name(replay: int) -> str:
+    """How the names of all files of a replay buffer begin."""
+    return f"replay_{replay}."
+
+
+def save(folder: str | Path, states: StateDict | Contents, **facts: State) -> None:
     """Write a checkpoint to `folder`, replacing one that is there, which stays as `folder`.previous.
 
-    states: name -> nested dicts, lists and tuples of tensors, numbers, strings and None; NAME.safetensors each.
-    facts: other entries of the manifest, in JSON's types.
-    Raises TypeError for anything else in a state; OSError, naming the folder, where it cannot be written.
+    states: see contents(). facts: other entries of the manifest, in JSON's types.
+    Raises TypeError for what cannot be saved; OSError, naming the folder, where it cannot be written.
     """
     folder = Path(folder)
-    tensors: dict[str, dict[str, Tensor]] = {name: {} for name in states}
-    structure = {name: _encode(state, name, tensors[name]) for name, state in states.items()}
+    structure, writers = states if isinstance(states, Contents) else contents(states)
     with writing(folder, "the checkpoint"), _replacing(folder) as fresh:
-        files = {}
-        for name in states:
-            file = f"{name}.safetensors"
-            files[file] = tensor_file.write(fresh / file, tensors[name])
+        files = {file: write(fresh / file) for file, write in writers.items()}
         body = {"format": FORMAT, "versions": versions(), **facts, "files": files, "states": structure}
         write_file(fresh / MANIFEST, json.dumps({"sha256": _digest(body), **body}, indent=1).encode())
 
@@ -98,13 +141,24 @@ def load(folder: str | Path, name: str) -> State:
 def _state(folder: Path, manifest: Json, name: str) -> State:
     if name not in manifest["states"]:
         raise FileNotFoundError(f"the checkpoint {folder} holds {', '.join(manifest['states'])}, but no {name!r}")
-    path = folder / f"{name}.safetensors"
+    path = _whole(folder, manifest, f"{name}.safetensors")
+
+    def rows(ring: str) -> list[dict[str, Tensor]]:
+        files = sorted(file for file in manifest["files"] if file.startswith(ring))
+        return [tensor_file.read(_whole(folder, manifest, file), mapped=0) for file in files]
+
+    with reading(path, "it is not what the manifest describes", ValueError):
+        return _decode(manifest["states"][name], tensor_file.read(path), rows)
+
+
+def _whole(folder: Path, manifest: Json, file: str) -> Path:
+    """The path of a file of a checkpoint. Raises DamagedCheckpoint, naming it, where it was changed."""
+    path = folder / file
     if not path.exists():
         raise DamagedCheckpoint(_damage(path, "it is missing"))
-    if tensor_file.digest(path) != manifest["files"].get(path.name):
+    if tensor_file.digest(path) != manifest["files"].get(file):
         raise DamagedCheckpoint(_damage(path, "its checksum does not match"))
-    with reading(path, "it is not what the manifest describes", ValueError):
-        return _decode(manifest["states"][name], tensor_file.read(path))
+    return path
 
 
 def find(path: str | Path, *names: str) -> Path:
@@ -147,7 +201,7 @@ def _is_checkpoint(folder: Path) -> bool:
 def clean_up(folder: Path) -> None:
     """Remove what killed processes have left in a run's folder, which no other process may be writing to."""
     for path in folder.glob(".*.*"):
-        if re.fullmatch(r"\.(last|best|step_\d+)\.\d+", path.name):
+        if re.fullmatch(r"\.(last|best|replay|step_\d+)\.\d+", path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -212,10 +266,17 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _encode(value: State, path: str, tensors: dict[str, Tensor]) -> State:
-    """`value` in JSON's types; its tensors go to `tensors`. What JSON cannot say is an object with one key "$kind"."""
+def _encode(value: State, path: str, tensors: dict[str, Tensor], rows: list[Rows]) -> State:
+    """`value` in JSON's types; its tensors go to `tensors`, and the rows of replay buffers to `rows`.
+
+    What JSON cannot say is an object with one key "$kind".
+    """
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        array = torch.from_numpy(np.array(value, value.dtype.newbyteorder("="), order="C"))
+        kind = "$array" if isinstance(value, np.ndarray) else "$scalar"
+        return {kind: _encode(array, path, tensors, rows)["$tensor"]}
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -224,22 +285,25 @@ def _encode(value: State, path: str, tensors: dict[str, Tensor]) -> State:
         name = path if path not in tensors else f"{path}#{len(tensors)}"
         tensors[name] = value
         return {"$tensor": name}
+    if isinstance(value, Rows):
+        rows.append(value)
+        return {"$rows": ring_name(len(rows) - 1)}
     if isinstance(value, Group):
-        return {"$group": _encode(dict(value), path, tensors)}
+        return {"$group": _encode(dict(value), path, tensors, rows)}
     if isinstance(value, Mapping):
-        items = [(key, _encode(member, f"{path}.{key}", tensors)) for key, member in value.items()]
+        items = [(key, _encode(member, f"{path}.{key}", tensors, rows)) for key, member in value.items()]
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
             return dict(items)
-        return {"$items": [[_encode(key, f"{path}.key", tensors), member] for key, member in items]}
+        return {"$items": [[_encode(key, f"{path}.key", tensors, rows), member] for key, member in items]}
     if isinstance(value, list | tuple):
-        items = [_encode(member, f"{path}.{i}", tensors) for i, member in enumerate(value)]
+        items = [_encode(member, f"{path}.{i}", tensors, rows) for i, member in enumerate(value)]
         return items if isinstance(value, list) else {"$tuple": items}
-    raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds tensors, numbers, strings and None")
+    raise TypeError(f"{path} is a {type(value).__name__}: a checkpoint holds tensors, arrays, numbers, strings, None")
 
 
-def _decode(value: State, tensors: Mapping[str, Tensor]) -> State:
+def _decode(value: State, tensors: Mapping[str, Tensor], rows: Callable[[str], list[dict[str, Tensor]]]) -> State:
     if isinstance(value, list):
-        return [_decode(member, tensors) for member in value]
+        return [_decode(member, tensors, rows) for member in value]
     if not isinstance(value, dict):
         return value
     kind: str = next(iter(value), "")
@@ -249,13 +313,18 @@ def _decode(value: State, tensors: Mapping[str, Tensor]) -> State:
             return struct.unpack(">d", bytes.fromhex(inner))[0]
         case "$tensor":
             return tensors[inner]
+        case "$array" | "$scalar":
+            array = tensors[inner].clone().numpy()
+            return array if kind == "$array" else array[()]
+        case "$rows":
+            return rows(inner)
         case "$group":
-            return Group(_decode(inner, tensors))
+            return Group(_decode(inner, tensors, rows))
         case "$items":
-            return {_decode(key, tensors): _decode(member, tensors) for key, member in inner}
+            return {_decode(key, tensors, rows): _decode(member, tensors, rows) for key, member in inner}
         case "$tuple":
-            return tuple(_decode(member, tensors) for member in inner)
-    return {key: _decode(member, tensors) for key, member in value.items()}
+            return tuple(_decode(member, tensors, rows) for member in inner)
+    return {key: _decode(member, tensors, rows) for key, member in value.items()}
 
 
 def _digest(body: Json) -> str:

@@ -1,4 +1,5 @@
-"""The growing files of a run: monitor.csv, metrics.jsonl and TensorBoard's events."""
+"""The growing files of a run: monitor.csv, metrics.jsonl, TensorBoard's events, and with collection="async"
+fragments.bin: 16 bytes for each fragment in the order in which they were learned, as many in each update as actors."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.core.types import Json
+from headrace.parallel.schedule import LOG as FRAGMENTS
 from headrace.runs.events import EventFile
 
 # Names of Stable-Baselines3, so that existing dashboards work.
@@ -43,28 +45,34 @@ class Logs:
 
     def __init__(self, folder: Path, env: str) -> None:
         self.folder = folder
-        self._waiting: dict[str, list[str]] = {MONITOR: [], METRICS: []}
+        self._waiting: dict[str, list[bytes]] = {MONITOR: [], METRICS: [], FRAGMENTS: []}
         self._scalars: list[tuple[float, int, dict[str, float]]] = []
         self._events = EventFile(folder)
         self._started, self._next_row = time.monotonic(), 0.0
         if not (folder / MONITOR).exists():
-            self._waiting[MONITOR].append(f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n")
+            head = f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n"
+            self._waiting[MONITOR].append(head.encode())
 
     def episodes(self, returns: Sequence[float], lengths: Sequence[int], seconds: float) -> None:
         """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training."""
         t = round(seconds, 6)
         self._waiting[MONITOR] += [
-            f"{round(total, 6)},{length},{t}\n" for total, length in zip(returns, lengths, strict=True)
+            f"{round(total, 6)},{length},{t}\n".encode() for total, length in zip(returns, lengths, strict=True)
         ]
+
+    def fragments(self, records: bytes) -> None:
+        """Log what a rollout was made of; see parallel.schedule."""
+        if records:
+            self._waiting[FRAGMENTS].append(records)
 
     def due(self, seconds: float) -> bool:
         """Whether it is time for another row of metrics."""
         return seconds >= self._next_row
 
     def row(self, row: Json) -> None:
-        """Log one row of metrics, and write what is buffered."""
-        self._next_row = row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"])
-        self._waiting[METRICS].append(json.dumps(row) + "\n")
+        """Log one row of metrics, which may be of an earlier step than the last, and write what is buffered."""
+        self._next_row = max(self._next_row, row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"]))
+        self._waiting[METRICS].append(json.dumps(row).encode() + b"\n")
         self._scalars.append((time.time(), row["steps"], tensorboard_tags(row)))
         self.flush()
 
@@ -72,8 +80,8 @@ class Logs:
         """Write what is buffered. Raises OSError, naming the file."""
         for name, lines in self._waiting.items():
             if lines:
-                with writing(self.folder / name), open(self.folder / name, "a") as file:
-                    file.write("".join(lines))
+                with writing(self.folder / name), open(self.folder / name, "ab") as file:
+                    file.write(b"".join(lines))
                 lines.clear()
         if self._events.begun or time.monotonic() - self._started > EVENTS_AFTER:
             self._write_events()
@@ -91,20 +99,26 @@ class Logs:
         self._events.close()
 
     def positions(self) -> dict[str, int]:
-        """The length of each file, once everything is on the disk: saved in checkpoints."""
+        """The length of each file, with all rows in it: saved in checkpoints, after sync()."""
         self.flush()
         self._write_events()
-        sizes = {}
-        for name in self._waiting:
-            path = self.folder / name
-            if path.exists():
-                with writing(path), open(path, "a") as file:
-                    os.fsync(file.fileno())
-                    sizes[name] = file.tell()
-        return sizes
+        return {path.name: path.stat().st_size for path in self._files()}
+
+    def sync(self) -> None:
+        """Sync the files to the disk. Raises OSError, naming the file."""
+        for path in self._files():
+            with writing(path), open(path, "a") as file:
+                os.fsync(file.fileno())
+
+    def _files(self) -> list[Path]:
+        return [path for path in (self.folder / name for name in self._waiting) if path.exists()]
 
     def rewind(self, positions: Mapping[str, int], steps: int) -> Json:
-        """Remove what was written after a checkpoint: the resumed run writes it again. Return the last row left."""
+        """Remove what was written after a checkpoint: the resumed run writes it again. Return the metrics of the last
+        step that is left.
+
+        TensorBoard forgets what comes at `steps` or later, and may then have an evaluation of an earlier step twice.
+        """
         for name, size in positions.items():
             path = self.folder / name
             held = path.stat().st_size if path.exists() else 0
@@ -114,11 +128,11 @@ class Logs:
             elif held > size:
                 with writing(path):
                     os.truncate(path, size)
-            if held and not _ends_a_line(path):  # an incomplete row
+            if held and name != FRAGMENTS and not _ends_a_line(path):  # an incomplete row
                 with writing(path):
                     os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         self._events = EventFile(self.folder, purge=steps)
-        return last_row(self.folder / METRICS)
+        return last_metrics(self.folder / METRICS)
 
 
 def _ends_a_line(path: Path) -> bool:
@@ -127,15 +141,15 @@ def _ends_a_line(path: Path) -> bool:
         return file.read() == b"\n"
 
 
-def last_row(path: Path) -> Json:
-    """The last row of metrics in a file that can be read; empty where there is none."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for line in reversed(lines):
-        with suppress(ValueError):
+def last_metrics(path: Path) -> Json:
+    """The metrics of the last step in a file, of all its rows that can be read; empty where there is none."""
+    last: Json = {}
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(ValueError, TypeError, KeyError):
             row = json.loads(line)
-            if isinstance(row, dict):
-                return row
-    return {}
+            later = row["steps"] - last.get("steps", -1)
+            last = last | row if later == 0 else row if later > 0 else last
+    return last
 
 
 def tensorboard_tags(row: Json) -> dict[str, float]:

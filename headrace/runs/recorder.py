@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
+from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
-from headrace.evaluation.evaluator import Evaluation, can_be_made, evaluate, source_of
-from headrace.policies.base import Policy
+from headrace.evaluation.evaluator import Evaluation, can_be_made, source_of
 from headrace.runs import checkpoint
-from headrace.runs.logs import Logs
+from headrace.runs.evaluations import MOST_QUEUED, Evaluations, Queued, cancelling, copied
+from headrace.runs.logs import COUNTERS, Logs
 from headrace.runs.progress import Progress, summary
+from headrace.runs.replay_files import ReplayFiles
 from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
+from headrace.runs.saver import Saver
 from headrace.runs.signals import Interrupts
 from headrace.training.config import to_toml
 from headrace.training.iteration import IterationResult
@@ -25,12 +29,13 @@ from headrace.training.trainer import Trainer
 
 SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
 CHOICE_EPISODES = 10  # by which the last policy is compared with the one after the best window
-SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a large replay takes longer
+SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a slow disk takes longer
 
 
 class Recorder:
     """Writes a trainer's run to `folder`. Use it as a context manager around the training.
 
+    Checkpoints are written by a thread, from copies; the next call of record() or finish() raises what it raised.
     best/ is the policy with the best evaluation. With eval_freq = 0 it is the one after the best window of training
     episodes, unless the last one is as good at the end, by 10 episodes of each. Where the returns of agents cancel,
     their mean says nothing, and it is the last one.
@@ -48,29 +53,24 @@ class Recorder:
         self._best_score: float | None = None
         self._cancelling = False  # whether the returns of agents did, in the last evaluation
         self._best: tuple[StateDict, Json] | None = None  # weights and facts not yet written
-        self._evaluation: dict[str, float | None] = {}
         self._row: dict[str, float | None] = {}
         self._result = trainer.result()
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
-        info = trainer.plan.agent_info
-        config = trainer.config
-        self._eval_kwargs = {
-            **config.eval_env_kwargs(),
-            "on_error": config.on_error,
-            "step_timeout": config.step_timeout,
-        }
-        if info is not None:
-            self._eval_kwargs["agent_info"] = info
-        settings = trainer.settings()
-        describe(folder, to_toml(**settings))
+        self._saver = Saver()
+        self._replays = ReplayFiles(folder, self._saver, trainer.algorithm.state_dict())
+        describe(folder, to_toml(**trainer.settings()))
         if trainer.resources:
             self.progress.say(trainer.resources)
+        self._evaluations = Evaluations(trainer, self.progress, self.interrupts)
 
     def __enter__(self) -> Recorder:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> None:
         self.progress.close()
+        self._evaluations.close()
+        self._saver.close()
+        self._replays.close()
         self.trainer.close()
         if error is not None:
             with suppress(OSError):  # the disk may be what has failed
@@ -81,10 +81,12 @@ class Recorder:
         if isinstance(error, NotFinite):
             raise NotFinite(f"{error}. {self._last_good()}") from error
 
-    def resume(self, saved: Path, positions: Mapping[str, int]) -> None:
-        """Continue the files of the run from where the checkpoint `saved` was made."""
+    def resume(self, saved: Path, positions: Mapping[str, int], evaluations: Sequence[Json] = ()) -> None:
+        """Continue the files of the run from where the checkpoint `saved` was made, with the evaluations it holds."""
+        self._evaluations.load_state_dict(evaluations)
         self._row = self.logs.rewind(positions, self._result.steps)
         checkpoint.set_aside(saved, self.folder / LAST)
+        self._replays.adopt(saved)
         try:
             best, manifest, _ = checkpoint.read(self.folder / BEST, state="policy")
             self._best_score = manifest.get("score")
@@ -96,11 +98,14 @@ class Recorder:
 
     def record(self, result: IterationResult) -> None:
         """Log one iteration: its episodes always; the rest as it comes due."""
+        self._saver.check()
         before, self._result, config = self._result.steps, result, self.trainer.config
         self.logs.episodes(result.returns, result.lengths, result.seconds)
+        self.logs.fragments(result.fragments)
         if _passed(config.eval_freq, before, result.steps):
             self._evaluate()
-        elif config.eval_freq == 0 and result.window_full:
+        self._take_results()
+        if config.eval_freq == 0 and result.window_full:
             self._offer(result.mean_return)
         if self.logs.due(result.seconds):
             self._write_row()
@@ -109,19 +114,29 @@ class Recorder:
             self._save(self.folder / f"step_{result.steps}")
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
+        self._replays.follow()
+        for note in result.notes:
+            self.progress.say(note)
         self.progress.show(result)
 
     def finish(self, reason: str) -> Run:
         """Write the last row, last/ and best/, and give the Run."""
+        self._take_results(left=0)
+        if self._evaluations.queue:
+            reason = self.interrupts.caught
         trainer, result = self.trainer, replace(self._result, seconds=self.trainer.seconds)
         self.progress.close()
+        self._saver.wait()
         if result.metrics and self._row.get("steps") != result.steps:
             self._write_row()
         if self._cancelling or (self._best is None and not (self.folder / BEST).exists()):
-            self._keep(result.mean_return)
+            # the score of an evaluation does not compare with a mean of training episodes
+            self._keep(None if trainer.config.eval_freq else result.mean_return)
         self._save_last(ended_by=reason)
+        self._saver.wait()
         if not self.interrupts.caught:
             self._choose()
+            self._saver.wait()
             reason = self.interrupts.caught or reason  # a signal that comes now is for the caller to see
         self.logs.close()
         run = Run(
@@ -134,7 +149,7 @@ class Recorder:
             self._row,
             reason,
             trainer.config.seed,
-            self._eval_kwargs,
+            self._evaluations.env_kwargs,
             trainer.needed_to_resume(),
         )
         if trainer.gave_up:
@@ -144,26 +159,36 @@ class Recorder:
         return run
 
     def _evaluate(self) -> None:
-        result = self._evaluated(self.trainer.config.eval_episodes)
-        self._cancelling = cancelling(result)
-        if self._cancelling:
-            self._keep(result.mean)
-        else:
-            self._offer(result.mean)
+        """Ask for an evaluation of the policy as it is now."""
+        if self.trainer.config.parallel_evaluation:
+            self._write_row()  # that of the evaluation follows
+            self._take_results(MOST_QUEUED - 1)
+        row = self._result.row()
+        self._evaluations.add({name: row[name] for name in COUNTERS})
+
+    def _take_results(self, left: int = MOST_QUEUED) -> None:
+        """Log the evaluations that are finished, and keep the best policy; left: see Evaluations.results()."""
+        for queued, result in self._evaluations.results(left):
+            self._cancelling = cancelling(result)
+            steps, weights = queued.counters["steps"], queued.weights
+            if self._cancelling:
+                self._keep(result.mean, weights, steps)
+            else:
+                self._offer(result.mean, weights, steps)
+            self._write_evaluation(queued, result)
+            self.progress.say(f"{steps:,} steps: {result}")
+
+    def _write_evaluation(self, queued: Queued, result: Evaluation) -> None:
+        """Write the row of an evaluation: that of its step, or one of its own where that is written already."""
         length = sum(result.lengths) / len(result.lengths)
-        self._evaluation = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}
-        self._write_row()
-        self.progress.say(f"{self._result.steps:,} steps: {result}")
-
-    def _evaluated(self, episodes: int, reference: bool = True) -> Evaluation:
-        """An evaluation of the policy as it is now. Raises Stopped on a signal."""
-
-        def watch(ended: int, steps: int) -> bool:
-            self.progress.evaluating(ended, episodes, steps)
-            return bool(self.interrupts.caught)
-
-        policy, env, seed = self.trainer.policy, self.trainer.plan.env, self.trainer.config.seed
-        return evaluate(policy, env, episodes, seed, reference=reference, watch=watch, **self._eval_kwargs)
+        found = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}
+        steps, written = queued.counters["steps"], self._row.get("steps")
+        if steps == self._result.steps != written:
+            self._write_row(found)
+            return
+        self.logs.row(queued.counters | found)
+        if steps == written:
+            self._row |= found
 
     def _choose(self) -> None:
         """Make the last policy the best one, unless that after the best window of training episodes is better."""
@@ -174,58 +199,75 @@ class Recorder:
             or not can_be_made(self.trainer.plan.env)
         ):
             return
-        policy, last = self.trainer.policy, _copy(self.trainer.policy)
         try:
-            mine = self._evaluated(CHOICE_EPISODES, reference=False)
-            policy.load_state_dict(checkpoint.load(self.folder / BEST, "policy"))
-            other = self._evaluated(CHOICE_EPISODES, reference=False)
+            mine, other = (
+                self._evaluations.now(weights, CHOICE_EPISODES, reference=False)
+                for weights in (copied(self.trainer.policy), checkpoint.load(self.folder / BEST, "policy"))
+            )
         except Stopped:
             return
         except Exception as error:
             self.progress.say(f"{self.folder / BEST} is chosen by training episodes alone: {error}")
             return
-        finally:
-            policy.load_state_dict(last)
         if other.mean > mine.mean and not cancelling(other):
             return
         self._keep(self._best_score)
         self._save_best()
 
-    def _offer(self, score: float | None) -> None:
-        """Keep the policy as it is now, if none before was better. The next save writes it."""
+    def _offer(self, score: float | None, weights: StateDict | None = None, steps: int | None = None) -> None:
+        """Keep a policy, if none before was better; see _keep()."""
         if score is not None and (self._best_score is None or score > self._best_score):
-            self._keep(score)
+            self._keep(score, weights, steps)
 
-    def _keep(self, score: float | None) -> None:
+    def _keep(self, score: float | None, weights: StateDict | None = None, steps: int | None = None) -> None:
+        """Keep these weights of a step as the best ones; None: those of now. The next save writes them."""
         self._best_score = score
-        self._best = _copy(self.trainer.policy), {"score": score, "steps": self._result.steps}
+        facts = {"score": score, "steps": self._result.steps if steps is None else steps}
+        self._best = copied(self.trainer.policy) if weights is None else weights, facts
 
-    def _write_row(self) -> None:
-        self._row = self._result.row() | self._evaluation
-        self._evaluation = {}
+    def _write_row(self, evaluation: Json | None = None) -> None:
+        self._row = self._result.row() | (evaluation or {})
         self.logs.row(self._row)
 
     def _save_last(self, **facts: str) -> None:
         started = perf_counter()
+        self._saved_at, self._save_seconds = self._result.seconds, math.inf  # not known before it is written
         self._save_best()  # before last/: what resumes from there does not write it again
         self._save(self.folder / LAST, **facts)
-        self._saved_at, self._save_seconds = self._result.seconds, perf_counter() - started
+        self._replays.replaced()
+
+        def measure() -> None:
+            self._save_seconds = perf_counter() - started
+
+        self._saver.submit(measure)
 
     def _save_best(self) -> None:
         if self._best is not None:
             weights, facts = self._best
-            checkpoint.save(self.folder / BEST, {"policy": weights}, policy=identity(self.trainer.policy), **facts)
+            contents = checkpoint.contents({"policy": weights}, self._replays.keep)
+            self._saver.submit(
+                checkpoint.save, self.folder / BEST, contents, policy=identity(self.trainer.policy), **facts
+            )
             self._best = None
 
     def _save(self, folder: Path, **facts: str) -> None:
         trainer, result = self.trainer, self._result
-        checkpoint.save(
+        with torch_threads(1):  # see ReplayFiles.follow()
+            states = {
+                "policy": trainer.policy.state_dict(),
+                "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
+            }
+            contents = checkpoint.contents(states, self._replays.keep)
+        positions = self.logs.positions()
+        self._saver.submit(self.logs.sync)
+        self._saver.submit(
+            checkpoint.save,
             folder,
-            {"policy": trainer.policy.state_dict(), "training": trainer.state_dict()},
+            contents,
             policy=identity(trainer.policy),
             settings=trainer.settings(),
             counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
-            positions=self.logs.positions(),
+            positions=positions,
             **facts,
         )
 
@@ -233,16 +275,6 @@ class Recorder:
         if (self.folder / LAST).exists():
             return f"The last good checkpoint is {self.folder / LAST}"
         return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"
-
-
-def cancelling(result: Evaluation) -> bool:
-    """Whether the returns of several agents cancel, as in a game that one of them wins."""
-    means = [sum(returns) / len(returns) for returns in result.by_agent.values()]
-    return len(means) > 1 and abs(sum(means)) <= 0.1 * sum(map(abs, means))
-
-
-def _copy(policy: Policy) -> StateDict:
-    return {name: tensor.clone() for name, tensor in policy.state_dict().items()}
 
 
 def _passed(every: int, before: int, steps: int) -> bool:

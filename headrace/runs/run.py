@@ -32,7 +32,7 @@ class Run:
     env: EnvArgument  # as it was given to train()
     steps: int  # valid environment steps
     seconds: float  # of training: set-up, evaluation and saving excluded
-    metrics: Json = field(default_factory=dict)  # the last row of metrics.jsonl
+    metrics: Json = field(default_factory=dict)  # those of the last step in metrics.jsonl
     reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"
     seed: int = 0
     eval_env_kwargs: Settings = field(default_factory=dict)  # settings of environments that hold for evaluation, too

@@ -24,6 +24,9 @@ DTYPES = {
     torch.int32: "I32",
     torch.int16: "I16",
     torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
@@ -69,8 +72,22 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, on the CPU: large ones are read when they are used. Raises ValueError for a wrong file."""
+def copy(source: Path, target: Path) -> str:
+    """Copy a file, sync the copy to the disk, and give its SHA-256."""
+    sha256 = hashlib.sha256()
+    with open(source, "rb") as old, open(target, "wb") as new:
+        while part := old.read(PIECE):
+            new.write(part)
+            sha256.update(part)
+        new.flush()
+        os.fsync(new.fileno())
+    return sha256.hexdigest()
+
+
+def read(path: Path, mapped: int = MAPPED) -> dict[str, Tensor]:
+    """The tensors of a file, on the CPU. Those of `mapped` bytes or more are read when they are used.
+
+    Raises ValueError for a wrong file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -78,4 +95,4 @@ def read(path: Path) -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(str(error)) from error
-    return {name: x if x.nbytes >= MAPPED else x.clone() for name, x in tensors.items()}
+    return {name: x if x.nbytes >= mapped else x.clone() for name, x in tensors.items()}

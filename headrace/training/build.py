@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from headrace import envs
 from headrace.algorithms.base import Algorithm
@@ -14,15 +15,22 @@ from headrace.core.precision import resolve
 from headrace.core.timer import Timer
 from headrace.core.types import Json
 from headrace.envs.base import AsyncEnv, Env
+from headrace.envs.parts import part_maker
 from headrace.envs.wrappers.conditioning import informed
+from headrace.parallel.actor import Acting
+from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.gradient_actor import GradientActing
+from headrace.parallel.gradients import GradientActors
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
+from headrace.training.combinations import check_lag
 from headrace.training.config import MAKE_SETTINGS, TrainConfig
-from headrace.training.plan import TrainPlan
+from headrace.training.plan import TrainPlan, saved_settings
+from headrace.training.replay_order import replay_order
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,11 @@ class Parts:
     timer: Timer
     graph: GraphedIteration | None  # replays iterations from a CUDA graph
 
+    @property
+    def learner(self) -> Algorithm | GradientActors:
+        """What has update(): the algorithm, or the sum of the gradients of actors."""
+        return self.collector if isinstance(self.collector, GradientActors) else self.algorithm
+
 
 def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     """The parts of a training. Whatever has to be closed is pushed on the stack, also where this fails.
@@ -45,7 +58,7 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     Raises TypeError, ValueError for settings that do not fit the environment or the algorithm.
     """
     asked = plan.config.device if plan.ready_env is None else plan.ready_env.device
-    placement = Placement.on(asked, _num_weights(plan))
+    placement = Placement.on(asked, _num_weights(plan), plan.config.eval_device)
     if placement.learn.type == "cuda":
         from headrace.checks import parity
 
@@ -56,10 +69,21 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     env = informed(made, plan.agent_info)
     algorithm = _algorithm(plan, env)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, env.device))
+    check_lag(config, algorithm)
     timer = Timer()
+    again = None
+    if config.replay_order is not None:
+        run = str(Path(config.replay_order).expanduser().resolve())
+        config = replace(config, replay_order=run)
+        again = replay_order(run, saved_settings(plan, config, algorithm.config, None))
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
         *(algorithm.columns(), config.seed, timer),
+        max_policy_lag=config.max_policy_lag,
+        stagger=config.stagger,
+        replay=again,
+        precision=config.precision,
+        learner=algorithm if config.exchange == "gradients" else None,
     )
     stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector)
@@ -79,6 +103,9 @@ def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfi
     """The environments, and the config with their number and that of their workers."""
     config = plan.config
     env = plan.ready_env
+    if env is None and config.actors is not None:
+        env = actor_env(plan, placement)
+        return env, replace(config, actors=len(env.parts))
     if env is None:
         env = _made(plan, config.backend, placement)
         workers = len(env.parts) if isinstance(env, AsyncEnv) and env.backend == "workers" else 0
@@ -89,10 +116,28 @@ def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfi
     return env, replace(config, num_envs=copies)
 
 
+def actor_env(plan: TrainPlan, placement: Placement) -> ActorEnv:
+    """The environments of actors."""
+    config = plan.config
+    assert plan.source is not None and isinstance(config.actors, int)  # decided() has replaced "auto"
+    wrapping = {name: getattr(config, name) for name in ("frame_stack", "time_limit", "reward_scale")}
+    make_part = part_maker(
+        plan.source, backend=config.backend, on_error=config.on_error, group_by=config.group_by, **wrapping
+    )
+    return ActorEnv(
+        make_part,
+        *(config.num_envs, plan.borrowed or config.actors),
+        on_error=config.on_error,
+        step_timeout=config.step_timeout,
+        device=placement.learn,
+        role=GradientActing if config.exchange == "gradients" else Acting,
+    )
+
+
 def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:
     """The environments by a backend; as plain torch where this machine's CUDA kernel cannot be trusted."""
     options: Json = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
-    options["workers"] = plan.workers or plan.config.workers
+    options["workers"] = plan.borrowed or plan.config.workers
     assert plan.source is not None
     env = envs.make(plan.source, plan.config.num_envs, backend=backend, device=placement.collect, **options)
     if env.backend != "cuda":
@@ -113,12 +158,13 @@ def _algorithm(plan: TrainPlan, env: Env) -> Algorithm:
 
 
 def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> Stagger:
-    rollouts_whole = "value" in collector.rollout.columns
+    rollouts_whole = "value" in algorithm.columns()
     if config.drop_slowest and (config.stagger or not rollouts_whole):
         raise ValueError("drop_slowest is for algorithms that learn from whole rollouts, and goes without stagger")
     if config.stagger and not rollouts_whole:
         raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {algorithm.name}")
-    return Stagger(collector.rollout, env.max_steps if config.stagger else None, env.num_agents)
+    here = config.stagger and not isinstance(env, ActorEnv)  # actors do it themselves
+    return Stagger(collector.rollout, env.max_steps if here else None, env.num_agents)
 
 
 def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> GraphedIteration | None:

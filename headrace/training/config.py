@@ -17,7 +17,7 @@ from headrace.core.types import Json, Settings
 
 EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
-COUNTS = ("num_envs", "window", "eval_episodes", "total_steps", "max_episodes", "threads")
+COUNTS = ("num_envs", "actors", "max_policy_lag", "window", "eval_episodes", "total_steps", "max_episodes", "threads")
 LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
@@ -31,11 +31,19 @@ class TrainConfig:
     stagger: bool = False  # cut off first episodes at different steps, so that the environments are out of phase
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    eval_device: str | None = None  # device of evaluations during training; None: where it learns
     precision: Literal["float32", "tf32", "bfloat16", "auto"] = "float32"  # of hidden layers, see docs/gpu.md
     graphs: bool = True  # on CUDA: run whole iterations as one CUDA graph, if they can be captured
     backend: str = "auto"  # of the environments: auto, or one listed by `headrace envs`
     workers: int | Literal["auto"] | None = None  # processes for uncompiled environments; auto: measure; None: none
-    collection: Literal["sync", "double_buffered", "async"] = "sync"  # see docs/environments.md
+    # processes that collect with a copy of the policy each; auto: try; None: none. See docs/parallel.md
+    actors: int | Literal["auto"] | None = None
+    collection: Literal["sync", "double_buffered", "overlapped", "async"] = "sync"  # see docs/parallel.md
+    max_policy_lag: int = 2  # with actors and async: largest number of updates between collecting and learning
+    replay_order: str | None = (
+        None  # with actors and async: a run whose order of fragments is repeated, for the same bits
+    )
+    exchange: Literal["experience", "gradients"] = "experience"  # what actors send, see docs/parallel.md
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s
@@ -50,6 +58,7 @@ class TrainConfig:
     window: int = 100  # number of episodes for the mean return and length that are reported
     eval_freq: int = 0  # environment steps between evaluations in the reference environment; 0: none
     eval_episodes: int = 20  # episodes per evaluation
+    parallel_evaluation: bool = False  # evaluate in a process of its own while training goes on
     save_freq: int = 0  # environment steps between the checkpoints step_N/; 0: only last/ and best/
     log_folder: str = "runs"  # the run's folder is LOG_FOLDER/<algorithm>/<env>_<n>/
     progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich in a terminal, otherwise plain lines
@@ -60,7 +69,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
+            if isinstance(value, int) and value < least:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         if self.seed >= SEEDS:
             raise ValueError(f"seed must be below 2^32 = {SEEDS}, got {self.seed}")
@@ -70,6 +79,8 @@ class TrainConfig:
             raise ValueError(
                 "nothing would stop this run: give total_steps, max_seconds, max_episodes or target_return"
             )
+        if self.parallel_evaluation and not self.eval_freq:
+            raise ValueError("parallel_evaluation is for evaluations during training: give eval_freq, their interval")
 
     def eval_env_kwargs(self) -> Settings:
         """The settings of make() that evaluation and videos use too."""

@@ -20,11 +20,13 @@ class IterationResult:
     window_full: bool
     mean_return: float | None  # None before an episode has ended
     mean_length: float | None
-    details: Mapping[str, float | None]  # other columns of metrics.jsonl: returns by group, restarts ...
+    details: Mapping[str, float | None]  # other columns of metrics.jsonl: returns by group, lag ...
     seconds: float = field(compare=False)  # of training so far: set-up, evaluation and saving excluded
     steps_per_second: float = field(compare=False)  # since this process began
     seconds_left: float | None = field(compare=False)  # until the first limit that can be foreseen
     fractions: Mapping[str, float] = field(compare=False)  # of the time in env, inference, learning, other
+    notes: tuple[str, ...] = field(default=(), compare=False)  # lines for the user
+    fragments: bytes = b""  # async: what the rollout was made of, see runs.logs
 
     def row(self) -> dict[str, float | None]:
         """One row of metrics.jsonl."""

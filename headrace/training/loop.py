@@ -20,7 +20,7 @@ from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
 
-FIXED = ("num_envs", "num_steps", "seed")  # settings that a resumed run cannot change: its state depends on them
+FIXED = ("num_envs", "num_steps", "seed", "actors")  # what the state of a run depends on: resuming cannot change these
 
 
 def train(
@@ -92,7 +92,7 @@ def _resumed(
         with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
             trainer.load_state_dict(state)
         recorder = Recorder(trainer, folder.parent)
-        recorder.resume(folder, positions)
+        recorder.resume(folder, positions, state.get("evaluations", ()))
     if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder

@@ -10,6 +10,7 @@ from headrace import envs
 from headrace.algorithms.registry import absolute_reference, algorithm_classes
 from headrace.core.device import resolve
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.training.combinations import check, with_actors
 from headrace.training.config import MAKE_SETTINGS, TrainConfig, merge_settings, read_toml
 from headrace.training.scaling import derived
 
@@ -30,7 +31,7 @@ class TrainPlan:
     algorithm_config: Any  # of the algorithm's own dataclass; None where the algorithm is made by the user
     derived: Settings  # settings that follow from num_envs
     agent_info: Any = None
-    workers: Workers | None = None  # borrowed worker processes
+    borrowed: Workers | None = None  # processes of the user, for workers or actors
     num_envs: int | None = None  # where it was given by name
 
     @property
@@ -60,19 +61,19 @@ def settle(
     if not isinstance(algorithm, str) and not hasattr(algorithm, "update"):
         raise TypeError(f"algorithm is {algorithm!r}: give a name, such as 'ppo', or one you made, PPO(policy)")
     ready_env, source = (envs.adapted(env), None) if is_ready(env) else (None, env)
-    workers = options.get("workers")
-    borrowed = None if workers is None or isinstance(workers, int | str) else workers
-    if borrowed is not None:
-        options = {**options, "workers": borrowed.number}
+    given = {name: options[name] for name in ("workers", "actors") if hasattr(options.get(name), "acquire")}
+    options = {**options, **{name: processes.number for name, processes in given.items()}}
     kind, config_class = algorithm_classes(algorithm) if isinstance(algorithm, str) else (algorithm, None)
     defaults = {} if source is None else envs.spec(source).defaults.get(kind.name, {})
     follows = derived(config_class, defaults, {**file, **options})
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
     if ready_env is not None:
         _refuse_for_ready(train_config, ready_env)
+    train_config = with_actors(train_config)
+    check(train_config, kind, ready_env is not None, agent_info)
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
-        *(agent_info, borrowed, options.get("num_envs")),
+        *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
     )
 
 

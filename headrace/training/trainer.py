@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 
-from headrace.algorithms.base import Algorithm
+from headrace.algorithms.base import Algorithm, past_warm_up
 from headrace.core.device import torch_threads, without_denormals
 from headrace.core.precision import computing
+from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
-from headrace.data.replay import cut_off_replays
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
+from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
+from headrace.training.auto_actors import decided
 from headrace.training.build import build
 from headrace.training.episodes import Episodes
 from headrace.training.iteration import IterationResult
@@ -48,12 +50,12 @@ class Trainer:
         agent_info: Any = None,
         **options: Any,
     ) -> None:
-        self.plan = settle(algorithm, env, config, agent_info, options)
+        self.plan = decided(settle(algorithm, env, config, agent_info, options))
         with ExitStack() as stack:
             parts = build(self.plan, stack)
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
             self.env, self.algorithm, self.collector = parts.env, parts.algorithm, parts.collector
-            self._stagger, self._graph = parts.stagger, parts.graph
+            self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
             self.limits = Limits(self.config)
             self.episodes = Episodes(self.config.window)
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
@@ -61,13 +63,17 @@ class Trainer:
             self.seconds = 0.0  # spent in iterate() so far
             # of the run that this one resumes
             self._steps_before, self._seconds_before = 0, 0.0
-            self._iteration_began = 0.0
+            self._iteration_began = self._collected = 0.0
+            self._learned = 0  # updates that have learned
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             with self._torch_settings():
                 warm_up(parts)
-                resources = [self.env.plan(), self.algorithm.prepare(self.collector.rollout)]
+                replay = self.algorithm.prepare(self.collector.rollout)
+                self.collector.warm_up()
+                resources = [self.env.plan(), replay]
                 self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
+            self.timer.seconds.clear()
             self._stack = stack.pop_all()
 
     @property
@@ -84,27 +90,40 @@ class Trainer:
         """
         self._iteration_began = perf_counter()
         if stop is not None and self.env.backend not in ("cpu", "cuda"):
-            self._before, self.collector.stop = deepcopy(self.collector.state_dict()), stop
+            self._before = None if self.collector.atomic else deepcopy(self.collector.state_dict())
+            self.collector.stop = stop
         try:
             with self._torch_settings():
                 metrics, ended = self._iterate()
+        except Stopped:
+            self._before = self._before or self.collector.state_dict()
+            raise
         finally:
             self.seconds += perf_counter() - self._iteration_began
             self.collector.stop = None
         self._before = None
-        return self.result(metrics, *ended)
+        return self.result(metrics, *ended, notes=self._forecast())
+
+    def _forecast(self) -> tuple[str, ...]:
+        """How fast actors should be, once: after an update during which they have collected the next rollout."""
+        if self._learned != 2 or not isinstance(self.collector, Actors):
+            return ()
+        return (str(self.collector.forecast(perf_counter() - self._collected)),)
 
     def _iterate(self) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
         taken, progress = self.collector.steps, self.progress()
         self._stagger.before(taken)
         learned = self._graph.iterate(progress) if self._graph else None
         rollout = self.collector.collect() if learned is None else self.collector.rollout
+        self._collected = perf_counter()
+        self._learned += past_warm_up(self.algorithm)
         self._stagger.after()
         finite.check_rollout(rollout, taken, self.steps)
         ended = self._count(rollout)
         with self.timer("learning"):
-            update = self.algorithm.update(rollout, progress) if learned is None else learned
-            self.collector.publish()
+            update = self._learner.update(rollout, progress) if learned is None else learned
+        self.collector.publish()
+        with self.timer("learning"):
             # one transfer for all of them
             metrics = dict(zip(update, torch.stack([x.float() for x in update.values()]).tolist(), strict=True))
         finite.check_metrics(metrics, self.steps)
@@ -145,9 +164,13 @@ class Trainer:
         return self._before is not None
 
     def result(
-        self, metrics: Mapping[str, float] | None = None, returns: Sequence[float] = (), lengths: Sequence[int] = ()
+        self,
+        metrics: Mapping[str, float] | None = None,
+        returns: Sequence[float] = (),
+        lengths: Sequence[int] = (),
+        notes: tuple[str, ...] = (),
     ) -> IterationResult:
-        """The state of the training now. metrics, returns, lengths: of the last iteration."""
+        """The state of the training now. metrics, returns, lengths, notes: of the last iteration."""
         seconds = max(self.seconds - self._seconds_before, 1e-9)
         fractions = {part: spent / seconds for part, spent in self.timer.seconds.items()}
         progress = self.progress()
@@ -167,13 +190,16 @@ class Trainer:
             steps_per_second=(self.steps - self._steps_before) / seconds,
             seconds_left=self.seconds * (1 - progress) / progress if progress else None,
             fractions=fractions | {"other": max(0.0, 1.0 - sum(fractions.values()))},
+            notes=notes,
+            fragments=self.collector.made_of,
         )
 
-    def _details(self) -> dict[str, int]:
-        """Of the counts below those that this training can have."""
-        counts = self._workers()
+    def _details(self) -> dict[str, float]:
+        """Of the counts below those that this training can have, and the lag of the last rollout."""
+        counts, lag = self._workers(), self.collector.rollout.lag
         shown = {"restarts": counts["restarts"] > 0, "dropped_steps": self.config.drop_slowest > 0}
-        return {name: number for name, number in counts.items() if shown[name]}
+        lags = {} if lag is None else {"lag": lag.mean().item(), "lag_max": lag.max().item()}
+        return {name: number for name, number in counts.items() if shown[name]} | lags
 
     def _workers(self) -> dict[str, int]:
         """Environments that were made again after a failure, and steps that were dropped, since the run began."""
@@ -195,8 +221,6 @@ class Trainer:
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict()."""
         learner, (collector,) = state["learner"], state["collectors"]
-        if not collector["env"]:
-            cut_off_replays(learner["algorithm"])
         self.algorithm.load_state_dict(learner["algorithm"])
         self.collector.load_state_dict(collector)
         self.episodes.load_state_dict(learner["episodes"])

@@ -14,11 +14,11 @@ WARM_UP_STEPS = 2
 
 @torch.no_grad()
 def warm_up(parts: Parts) -> None:
-    """Collect, act and learn once on made-up observations, then forget it."""
-    collector, policy = parts.collector, parts.algorithm.policy
+    """Act and learn once on made-up observations, then forget it."""
+    policy, columns = parts.algorithm.policy, parts.env.columns() | parts.algorithm.columns()
     steps = max(WARM_UP_STEPS, policy.sequence_length)
     num_envs, device = parts.env.num_envs, parts.env.device
-    rollout = Rollout(steps, num_envs, collector.rollout.columns, device)
+    rollout = Rollout(steps, num_envs, columns, device)
     rollout.valid.fill_(True)
     random = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, policy.num_draws, device)
     rnn_state = policy.initial_state(num_envs)
@@ -31,5 +31,3 @@ def warm_up(parts: Parts) -> None:
         rollout.value[steps] = policy.value(rollout.observation[steps], rnn_state)
     with torch.enable_grad():
         parts.algorithm.warm_up(rollout)
-    collector.warm_up()
-    parts.timer.seconds.clear()

@@ -33,7 +33,7 @@ def test_sac_in_a_loop_of_ones_own_is_fused():
     assert kernel_of(module.learn, sac.networks, sac.temperature, made_up(), random, sac.config)
 
 
-@pytest.mark.parametrize("kind", [hr.A2C, hr.Reinforce])
+@pytest.mark.parametrize("kind", [hr.A2C, hr.IMPALA, hr.Reinforce])
 def test_two_learners_of_half_a_rollout_add_up_to_one_of_all(kind):
     config = type(kind.config)(num_steps=8, hidden=(8,), normalize_advantage=False, normalize_return=False)
     algorithm, rollout = rehearsed(kind, config, envs=12)
@@ -48,7 +48,7 @@ def test_two_learners_of_half_a_rollout_add_up_to_one_of_all(kind):
         for name in rollout.columns:
             getattr(part, name).copy_(getattr(rollout, name)[:, envs])
         algorithm.reduce = lambda count: count.fill_(rows)  # the valid rows of both learners
-        parts.append(algorithm.gradient(part, type(targets)(*(x[:, envs] for x in targets))))
+        parts.append(algorithm.gradient(part, type(targets)(*(x if x is None else x[:, envs] for x in targets))))
     torch.testing.assert_close(algorithm.optimizer.gradient, gradient, rtol=1e-5, atol=1e-6)
     for name, value in whole.items():
         torch.testing.assert_close(sum(part[name] for part in parts), value, rtol=1e-5, atol=1e-6)

@@ -188,35 +188,66 @@ def test_lambda_returns_are_the_weighted_n_step_returns(seed, steps, envs, endin
             assert got[t, n] == pytest.approx(float(expected), rel=2e-5, abs=2e-5)
 
 
-@given(**RANDOM, clip_rho=st.sampled_from([0.5, 1.0, 2.0]), clip_c=st.sampled_from([0.5, 1.0]))
-@settings(max_examples=40, deadline=None)
-def test_vtrace_equals_its_definition(seed, steps, envs, ending, gamma, clip_rho, clip_c):
+def vtrace_of_one_episode(ratio, reward, value, future, gamma, gae_lambda, clip_rho, clip_c):
+    """Targets and advantages of the rows of one episode, in float64: eq. 1 of the paper and section 4.2. future: the
+    value after the last row."""
+    rho = np.minimum(clip_rho, ratio)
+    c = gae_lambda * np.minimum(clip_c, ratio)  # remark 2
+    values, rows = np.append(value, future), range(len(reward))
+    delta = [rho[t] * (reward[t] + gamma * values[t + 1] - values[t]) for t in rows]
+    target = [values[s] + sum(gamma ** (t - s) * np.prod(c[s:t]) * delta[t] for t in rows[s:]) for s in rows]
+    following = [(1 - gae_lambda) * values[t + 1] + gae_lambda * ([*target, future])[t + 1] for t in rows]
+    return target, [rho[t] * (reward[t] + gamma * following[t] - values[t]) for t in rows]
+
+
+@given(
+    **RANDOM,
+    gae_lambda=st.sampled_from([0.0, 0.7, 1.0]),
+    clips=st.sampled_from([(0.5, 0.5), (1.0, 1.0), (2.0, 1.0), (np.inf, 1.0)]),
+)
+@settings(max_examples=60, deadline=None)
+def test_vtrace_equals_its_definition(seed, steps, envs, ending, gamma, gae_lambda, clips):
     data = random_rollout(seed, steps, envs, ending)
     log_ratio = torch.from_numpy(np.random.default_rng(seed).normal(size=(steps, envs)).astype(np.float32))
-    targets, advantages = vtrace(log_ratio, *data, gamma, clip_rho, clip_c)
+    ended = (data[3] | data[4])[:-1]
+    log_ratio[1:][ended] = 200.0  # a ratio of infinity in masked rows changes nothing
+    found = vtrace(log_ratio, *data, gamma, gae_lambda, clip_rho=clips[0], clip_c=clips[1])
     reward, value, next_value, terminated, truncated = (x.numpy().astype(np.float64) for x in data)
     ratio = np.exp(log_ratio.numpy().astype(np.float64))
-    rho, c = np.minimum(ratio, clip_rho), np.minimum(ratio, clip_c)
     for n, start, stop, terminates in episodes(terminated, truncated):
-        future = next_value[start:stop, n].copy()
-        future[-1] *= not terminates
-        rows = range(start, stop)
-        delta = [rho[t, n] * (reward[t, n] + gamma * future[t - start] - value[t, n]) for t in rows]
-        target = [  # eq. 1
-            value[s, n] + sum(gamma ** (t - s) * np.prod(c[s:t, n]) * delta[t - start] for t in range(s, stop))
-            for s in rows
-        ]
-        for t in rows:
-            following = future[-1] if t == stop - 1 else target[t + 1 - start]
-            advantage = rho[t, n] * (reward[t, n] + gamma * following - value[t, n])
-            assert targets[t, n] == pytest.approx(target[t - start], rel=1e-4, abs=1e-4)
-            assert advantages[t, n] == pytest.approx(advantage, rel=1e-4, abs=1e-4)
+        rows = slice(start, stop), n
+        future = 0.0 if terminates else next_value[stop - 1, n]
+        expected = vtrace_of_one_episode(ratio[rows], reward[rows], value[rows], future, gamma, gae_lambda, *clips)
+        for ours, theirs in zip(found, expected, strict=True):
+            scale = max(1.0, np.abs(theirs).max())
+            np.testing.assert_allclose(ours[rows].numpy() / scale, np.array(theirs) / scale, atol=1e-5)
 
 
-def test_vtrace_of_the_policy_itself_is_gae_with_lambda_one():
-    data = random_rollout(5, 12, 6)
-    target, _ = vtrace(torch.zeros(12, 6), *data, 0.9)
-    torch.testing.assert_close(target - data[1], gae(*data, 0.9, 1.0))
+@given(**RANDOM, gae_lambda=st.sampled_from([0.0, 0.7, 1.0]))
+@settings(max_examples=40, deadline=None)
+def test_vtrace_of_the_policy_itself_is_gae(seed, steps, envs, ending, gamma, gae_lambda):
+    data = random_rollout(seed, steps, envs, ending)
+    targets, advantages = vtrace(torch.zeros(steps, envs), *data, gamma, gae_lambda)
+    expected = gae(*data, gamma, gae_lambda)
+    torch.testing.assert_close(advantages, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(targets, data[1] + expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 12])
+def test_vtrace_of_the_policy_itself_with_lambda_one_gives_discounted_and_n_step_returns(steps):
+    reward, value, next_value, *ends = random_rollout(5, steps, 6)
+    targets, advantages = vtrace(torch.zeros(steps, 6), reward, value, next_value, *ends, 0.9, 1.0)
+    seen = torch.cat((torch.ones(1, 6, dtype=torch.bool), ~(ends[0] | ends[1])[:-1]))  # not masked
+    n_step = n_step_returns(reward, next_value, *ends, 0.9, steps)
+    torch.testing.assert_close(targets[seen], n_step[seen], rtol=1e-5, atol=1e-5)
+    whole = discounted_returns(reward, next_value, *ends, 0.9)
+    torch.testing.assert_close(targets[seen], whole[seen], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(advantages, targets - value, rtol=1e-5, atol=1e-5)
+
+
+def test_vtrace_names_a_shape_that_differs():
+    with pytest.raises(ValueError, match=r"log_ratio has shape \(3, 1\), reward \(4, 1\)"):
+        vtrace(torch.zeros(3, 1), *[NO.float()] * 3, NO, NO, 0.9, 1.0)
 
 
 def test_returns_ahead_of_no_step_are_refused():

@@ -6,18 +6,26 @@ import os
 import signal
 import time
 
-DOUBLE, FAIL, DIE, HANG = range(4)
+DOUBLE, FAIL, DIE, HANG, TELL, FAIL_OWN = range(6)
 
 
 class Doubling:
-    """Doubles numbers, or goes wrong."""
+    """Doubles numbers, tells what it was told, or goes wrong."""
 
     def __init__(self, begin, orders):
-        self.facts, self.done = (begin, os.getpid()), 0
+        self.facts, self.done, self.orders = (begin, os.getpid()), 0, orders
 
     def carry_out(self, what, where):
         if what == FAIL:
             raise ZeroDivisionError("a role of its own went wrong")
+        if what == FAIL_OWN:
+
+            class NotSendable(Exception):
+                """Known to this process alone."""
+
+            raise NotSendable("nobody else knows this kind")
+        if what == TELL:
+            return {"told": self.orders.recv()}
         if what == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
         if what == HANG:

@@ -44,6 +44,25 @@ def returns_by_loop(rollout, gamma, gae_lambda):
     return advantage, advantage + value[:-1]
 
 
+def vtrace_by_loop(rollout, ratio, value, config):
+    """V-trace's advantages and targets in float64, [T, N] each, one step and one env at a time: eq. 1 of the paper in
+    the recursive form of its remark 1. ratio [T, N], value [T + 1, N]: of the policy as it is now."""
+    reward, target = rollout.reward.double(), value.clone()
+    advantage = torch.zeros_like(reward)
+    for n in range(rollout.num_envs):
+        for t in reversed(range(rollout.num_steps)):
+            rho = min(config.clip_rho, ratio[t, n])
+            c = config.gae_lambda * min(config.clip_c, ratio[t, n])
+            future = 0.0 if rollout.terminated[t, n] else value[t + 1, n]
+            delta = rho * (reward[t, n] + config.gamma * future - value[t, n])
+            beyond = target[t + 1, n] - value[t + 1, n]
+            if rollout.terminated[t, n] or rollout.truncated[t, n]:
+                beyond = 0.0
+            target[t, n] = value[t, n] + delta + config.gamma * c * beyond
+            advantage[t, n] = delta + rho * config.gamma * config.gae_lambda * beyond
+    return advantage, target[:-1]
+
+
 def rows_of(rollout):
     """Observations, actions and which count, one row for each step and env."""
     observation = rollout.observation[:-1].reshape(-1, 3).double()

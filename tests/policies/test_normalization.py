@@ -15,7 +15,7 @@ def test_statistics_in_parts_equal_those_of_all_valid_rows():
     data, statistics = rows(), RunningStatistics(3)
     valid = torch.arange(1000) % 7 != 0
     for part in range(0, 1000, 130):
-        statistics.update(data[part : part + 130], valid[part : part + 130])
+        statistics.merge(Moments.of(data[part : part + 130], valid[part : part + 130]))
     kept = data[valid].double()
     assert statistics.count == valid.sum()
     torch.testing.assert_close(statistics.mean, kept.mean(0), rtol=1e-12, atol=0)
@@ -41,7 +41,7 @@ def test_statistics_updated_by_merged_moments_equal_those_updated_by_rows(keep):
     )
     for seed in range(3):
         data = rows(seed)
-        by_rows.update(data, valid.repeat(2))
+        by_rows.merge(Moments.of(data, valid.repeat(2)))
         by_moments.merge(Moments.of(data[:500], valid).merge(Moments.of(data[500:], valid)))
     for expected, given in zip(vars(by_rows.moments()).values(), vars(by_moments.moments()).values(), strict=True):
         torch.testing.assert_close(given, expected, rtol=1e-9, atol=0)
@@ -49,15 +49,15 @@ def test_statistics_updated_by_merged_moments_equal_those_updated_by_rows(keep):
 
 def test_masked_rows_alone_change_nothing():
     statistics = RunningStatistics(3)
-    statistics.update(rows(), torch.zeros(1000, dtype=torch.bool))
+    statistics.merge(Moments.of(rows(), torch.zeros(1000, dtype=torch.bool)))
     assert statistics.count == 0 and torch.equal(statistics.variance(), torch.ones(3, dtype=torch.float64))
 
 
 def test_forgetting_follows_a_change():
     statistics = RunningStatistics(1, keep=0.5)
     everything = torch.ones(100, dtype=torch.bool)
-    statistics.update(torch.zeros(100, 1), everything)
-    statistics.update(torch.full((100, 1), 3.0), everything)
+    statistics.merge(Moments.of(torch.zeros(100, 1), everything))
+    statistics.merge(Moments.of(torch.full((100, 1), 3.0), everything))
     # weights 50 and 100: mean 2, variance (50 * 4 + 100 * 1) / 150 = 2
     torch.testing.assert_close(statistics.mean, torch.tensor([2.0], dtype=torch.float64))
     torch.testing.assert_close(statistics.variance(), torch.tensor([2.0], dtype=torch.float64))

@@ -11,11 +11,13 @@ from helpers.recall import Recall
 
 from headrace import envs
 from headrace.algorithms.a2c import A2C, A2CConfig
+from headrace.algorithms.appo import APPO, APPOConfig
+from headrace.algorithms.impala import IMPALA, IMPALAConfig
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.trpo import TRPO, TRPOConfig
 from headrace.data.rollout import sequences
 from headrace.evaluation.evaluator import evaluate
-from headrace.parallel.collector import InlineCollector
+from headrace.parallel.collector import InlineCollector, mask_state
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.policies.rnn import RNNCell
 from headrace.training.trainer import Trainer
@@ -107,6 +109,32 @@ def test_replay_gives_the_log_probs_and_values_collected(recurrent, shared, leng
     assert ended > 5
 
 
+@pytest.mark.parametrize("recurrent", ["gru", "lstm"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("length", [8, 4, 1])
+def test_bootstrap_value_continues_the_last_sequence(recurrent, shared, length):
+    """Of the collecting policy it is the collected value; of a changed one, that of the steps taken one by one."""
+    config = A2CConfig(
+        num_steps=8, recurrent=recurrent, rnn_size=12, shared=shared, sequence_length=length, hidden=(16,)
+    )
+    trainer, before = Trainer("a2c", "CartPole-v1", num_envs=6, seed=3, **overrides(config)), 0
+    policy = trainer.policy
+    with torch.no_grad():
+        policy.actor_out.weight.mul_(100)
+        for _ in range(6):
+            rollout = trainer.collector.collect()
+            torch.testing.assert_close(policy.bootstrap_value(rollout), rollout.value[-1], rtol=1e-4, atol=1e-5)
+            before += int((~rollout.valid[8 - length :]).sum())
+        for parameter in policy.parameters():
+            parameter.mul_(1.1)
+        state = rollout.rnn_state[8 - length]
+        for t in range(8 - length, 8):
+            state = mask_state(policy.act(rollout.observation[t], state, None).rnn_state, rollout.valid[t])
+        expected = policy.value(rollout.observation[8], state)
+    assert before > 0 and (expected - rollout.value[-1]).abs().max() > 0.01
+    torch.testing.assert_close(policy.bootstrap_value(rollout), expected, rtol=1e-4, atol=1e-5)
+
+
 def overrides(config):
     """Every field of a config, so that what is registered for an environment does not count."""
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
@@ -139,7 +167,9 @@ def test_config_makes_the_same_policy_and_the_shell_needs_memory():
     ("kind", "config"),
     [
         (PPO, PPOConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=2e-3)),
+        (APPO, APPOConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=2e-3)),
         (A2C, A2CConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=5e-3)),
+        (IMPALA, IMPALAConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=5e-3)),
         (TRPO, TRPOConfig(num_steps=12, recurrent="lstm", rnn_size=16, hidden=(16,), max_kl=0.03, critic_epochs=2)),
     ],
 )
@@ -147,7 +177,7 @@ def test_a_cue_is_remembered(kind, config):
     env = envs.make(Recall, 64)
     algorithm = kind.build(config, env.observation_space, env.action_space, 1, "cpu")
     collector = InlineCollector(env, algorithm.policy, config.num_steps, algorithm.columns(), seed=1)
-    for _ in range(60 if kind is PPO else 150):
+    for _ in range(60 if kind in (PPO, APPO) else 150):
         rollout = collector.collect()
         algorithm.update(rollout, 0.0)
     dead = ~rollout.valid[:-1]

@@ -135,6 +135,28 @@ def test_a_gymnasium_world_resumes_with_fresh_episodes_and_says_so(capsys):
     assert longer.steps >= 600 and min(lengths) > 0 and len(lengths) == longer.metrics["episodes"]
 
 
+def test_a_resumed_replay_truncates_the_episodes_that_could_not_be_saved():
+    options = {"num_envs": 2, "num_steps": 4, "backend": "inline", "learning_starts": 10**6, "n_steps": 3}
+    options |= {"hidden": (8,), "progress": "none", "threads": 1, "seed": 1}
+    first = hr.Trainer("dqn", "CartPole-v1", **options)
+    for _ in range(6):
+        first.iterate()
+    state, length = first.state_dict(), 24
+    running = first.collector.rollout.valid[-1].clone()
+    second = hr.Trainer("dqn", "CartPole-v1", **options)
+    second.load_state_dict(state)
+    for trainer in (first, second):
+        trainer.iterate()
+    ends = [x.algorithm.replay.ring.truncated[: length + 4] for x in (first, second)]
+    assert running.any() and not ends[0].any()
+    assert torch.equal(ends[1][length - 1], running) and int(ends[1].sum()) == int(running.sum())
+    env = int(running.nonzero()[0])
+    reward, discount, steps = second.algorithm.replay._ahead(torch.tensor([(length - 2) * 2 + env]), 0.9)
+    assert (reward.item(), discount.item(), steps.item()) == (pytest.approx(1.9), pytest.approx(0.81), 2)
+    for trainer in (first, second):
+        trainer.close()
+
+
 class Marked(gymnasium.Env):
     """Its observations are the episode's first random number and the step; ends after five steps, each earns 1."""
 

@@ -18,8 +18,7 @@ import headrace as hr
 from headrace.data.spaces import Box, Discrete
 from headrace.evaluation.evaluator import Evaluation
 from headrace.policies.actor_critic import ActorCritic
-from headrace.runs import checkpoint, progress
-from headrace.runs import recorder as recorder_module
+from headrace.runs import checkpoint, evaluations, progress
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import new_folder
 
@@ -176,11 +175,11 @@ def test_where_the_returns_of_agents_cancel_the_last_policy_is_best(monkeypatch)
         return Evaluation(means[-1], 1.0, (0.0,), (5,), 0.1, {"one": (4.0,), "other": (2 * means[-1] - 4.0,)})
 
     means = [1.0]
-    monkeypatch.setattr(recorder_module, "evaluate", duel)
+    monkeypatch.setattr(evaluations, "evaluate", duel)
     run = hr.train("ppo", Chain, num_envs=2, total_steps=300, eval_freq=100, **TINY)
     assert len(means) > 2 and checkpoint.read_manifest(run.path / "best")["steps"] == run.steps
     team = Evaluation(3.0, 1.0, (3.0,), (5,), 0.1, {"one": (4.0,), "other": (2.0,)})
-    assert not recorder_module.cancelling(team)
+    assert not evaluations.cancelling(team)
 
 
 def test_evaluations_choose_the_best_and_are_logged():

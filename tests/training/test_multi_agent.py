@@ -138,6 +138,8 @@ def test_returns_are_told_by_group():
     ("algorithm", "options"),
     [
         ("ppo", {"recurrent": "gru", "rnn_size": 4, "sequence_length": 4}),
+        ("impala", {}),
+        ("appo", {"recurrent": "lstm", "rnn_size": 4}),
         ("reinforce", {}),
         ("trpo", {}),
     ],

@@ -15,14 +15,15 @@ import torch
 
 from headrace.core.text import shown
 from headrace.core.types import StateDict
-from headrace.data.rollout import Rollout, Value
-from headrace.data.spaces import Box, Key, Sample, Space, action_column, leaves, observation_column
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
+from headrace.envs.gym.columns import action_caster, as_number, put, views
+from headrace.envs.gym.saving import restore, savable, state_of
 
-Views = list[tuple[tuple[Key, ...], np.ndarray]]
 TRIES = 3  # failures in a row after which an environment's exception is raised
-NUMBERS = "biuf"  # kinds of NumPy dtypes: bool, integers, floats
+EPISODES = ("returns", "lengths", "episodes", "times_remade")  # numbers of each environment that are saved
 SILENT = 3.0  # s of making environments until a line says how many there are
 
 
@@ -35,9 +36,11 @@ class InlineEnv(Env):
     spaces.
 
     An exception of an environment is raised again with a note of the environment, the episode and the step.
-    Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode.
+    Most Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode. Those that can are
+    described in envs.gym.saving.
 
-    first_env, of: where these are part of a larger set, the index of the first, and the size of the set.
+    first_env: where these are part of a larger set, the number of the first. of: the size of that set, where they write
+    into rollouts of the whole set; None where rollouts are of these alone.
     restart: instead of raising, make the environment again and truncate its episode; `restarts` counts these. An
     environment that fails TRIES times in a row, at the same step of an episode or without one between, raises its
     exception.
@@ -63,6 +66,7 @@ class InlineEnv(Env):
     ) -> None:
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.first_env, self.of, self.restart = first_env, of or num_envs, restart
+        self.first_column = 0 if of is None else first_env  # in rollouts
         self.group_by = group_by
         self._restarts = 0
         self._failures = [0] * num_envs  # in a row, of each environment ...
@@ -110,7 +114,7 @@ class InlineEnv(Env):
 
     def part(self, rollout: Rollout) -> Rollout:
         """The columns of these environments in the rollout of the whole set."""
-        return rollout[:, self.first_env : self.first_env + self.num_envs]
+        return rollout[:, self.first_column : self.first_column + self.num_envs]
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Seed every environment and begin its first episode."""
@@ -268,18 +272,35 @@ class InlineEnv(Env):
         self._action = rollout.action.numpy()
 
     def _annotate(self, error: Exception, index: int) -> None:
+        number = self.first_env + index
+        total = f" of {self.of}" if number < self.of else ""  # of a larger set, whose size is not known here
         error.add_note(
-            f"in env {self.first_env + index} of {self.of} of {self.name}, episode {self._episodes[index]}, "
+            f"in env {number}{total} of {self.name}, episode {self._episodes[index]}, "
             f"step {self._lengths[index]}; its seed was {self._seed_of(index)}, the run's {self._seed}"
         )
 
     def state_dict(self) -> StateDict:
-        """Empty: Gymnasium has no way to save an environment."""
-        return {}
+        """The states of the environments and of their episodes; empty where one of them cannot be saved.
+
+        Raises TypeError for what a checkpoint cannot hold.
+        """
+        if not all(map(savable, self.envs)):
+            return {}
+        numbers = {name: list(getattr(self, f"_{name}")) for name in EPISODES}
+        own = {"seed": self._seed, "unseeded": sorted(self._unseeded), **numbers}
+        return {"envs": [state_of(env) for env in self.envs], **own}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Begin a new episode everywhere: the next row is masked, of length 0 where none had begun."""
-        self._reset_all = True
+        """Continue from state_dict(). From an empty one begin a new episode everywhere: the next row is masked, of
+        length 0 where none had begun. Raises ValueError where these environments cannot be restored."""
+        if not state:
+            self._reset_all = True
+            return
+        self._seed, self._reset_all, self._unseeded = state["seed"], False, set(state["unseeded"])
+        for name in EPISODES:
+            setattr(self, f"_{name}", list(state[name]))
+        for env, saved in zip(self.envs, state["envs"], strict=True):
+            restore(env, saved)
 
     def take_over(self, seed: int, times_remade: int) -> None:
         """Replace environments of a lost process: each begins at its next reset, with the seed of one made again
@@ -329,49 +350,3 @@ def observation_of(outcome: Sample) -> Sample:
     if not (isinstance(outcome, tuple) and len(outcome) == 2):
         raise TypeError(f"reset() gave {shown(outcome)}: it must give (observation, info)")
     return outcome[0]
-
-
-def views(space: Space, column: Value) -> Views:
-    """The NumPy arrays of an observation column, each with the keys of its part of an observation."""
-    found = []
-    for keys, _ in leaves(space):
-        member: Any = column
-        for key in keys:
-            member = getattr(member, str(key))
-        found.append((keys, member.numpy()))
-    return found
-
-
-def put(columns: Views, row: int, index: int, observation: Sample) -> None:
-    """Write one observation. Raises ValueError, TypeError, KeyError, IndexError where it does not fit."""
-    for keys, column in columns:
-        part = observation
-        for key in keys:
-            part = part[key]
-        values = np.asarray(part)
-        if values.shape != column.shape[2:]:  # which an assignment would stretch to fit
-            raise ValueError(f"its shape is {values.shape}, not {column.shape[2:]}")
-        if values.dtype.kind not in NUMBERS:  # an assignment would take text for the number that it spells
-            raise TypeError(f"its entries are of dtype {values.dtype}, not numbers")
-        column[row, index] = values
-
-
-def as_number(value: Sample, what: str) -> float:
-    """A reward or a flag that an environment gave. Raises TypeError for what is not one number or bool: assignments and
-    float() would take text for the number that it spells, and "False" for true."""
-    if not isinstance(value, float | int | np.floating | np.integer | np.bool_):
-        array = np.asarray(value)
-        if array.size != 1 or array.dtype.kind not in NUMBERS:
-            raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}")
-        value = array.item()
-    return float(value)
-
-
-def action_caster(space: Space) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from a row of the action column, [N, ...], to N actions in the dtype of the space."""
-    if isinstance(space, Box):
-        low, high, dtype = space.low, space.high, space.dtype
-        if dtype.kind != "f":
-            return lambda row: np.rint(np.minimum(np.maximum(row, low), high)).astype(dtype)
-        return lambda row: np.minimum(np.maximum(row, low), high).astype(dtype, copy=False)
-    return lambda row: row.astype(space.dtype)

@@ -18,7 +18,8 @@ from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
 from headrace.envs.base import MultiAgentEnv
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
-from headrace.envs.gym.inline import InlineEnv, Views, action_caster, as_number, made, put, views
+from headrace.envs.gym.columns import Views, action_caster, as_number, put, views
+from headrace.envs.gym.inline import InlineEnv, made
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -68,7 +69,7 @@ class PettingZooEnv(InlineEnv):
         self._casters = [action_caster(action) for _, action in self.spaces.values()]
         self._sums = np.zeros((self.num_agents, self.num_copies))  # returns of episodes so far ...
         self._counts = np.zeros((self.num_agents, self.num_copies), np.int64)  # ... and their lengths
-        copies = np.arange(self.first_env, self.first_env + self.num_copies)[:, None]
+        copies = np.arange(self.first_column, self.first_column + self.num_copies)[:, None]
         self._columns = copies + np.arange(self.num_agents) * self.of  # [copy, agent]
         self._died: list[set[str]] = [set() for _ in copies]  # agents that ended in the present episode
 
@@ -191,6 +192,6 @@ class PettingZooEnv(InlineEnv):
             self._action.append(action.numpy())
             found = views(self.spaces[group][0], observation)
             for place, agent in enumerate(agents):
-                first = len(self._places) * self.of + self.first_env
-                offset = place * self.of + self.first_env if self.nested else first
+                first = len(self._places) * self.of + self.first_column
+                offset = place * self.of + self.first_column if self.nested else first
                 self._places.append(_Place(agent, found, number, offset, first))

@@ -44,6 +44,10 @@ class ScaledReward(TransformReward):
         self.headrace_reward_scale = scale
 
 
+class FramesAsChannels(TransformObservation):
+    """Stacked images as one image: without a state."""
+
+
 def _frames_as_channels(env: gymnasium.Env) -> gymnasium.Env:
     """Stacked images with channels, [S, H, W, C] or [S, C, H, W], as images of more channels, [S * C, H, W]."""
     space = env.observation_space
@@ -56,7 +60,7 @@ def _frames_as_channels(env: gymnasium.Env) -> gymnasium.Env:
         pixels = np.asarray(images)
         return (pixels if in_front else pixels.transpose(0, 3, 1, 2)).reshape(shape)
 
-    return TransformObservation(env, stacked, Box(0, 255, shape, np.uint8))
+    return FramesAsChannels(env, stacked, Box(0, 255, shape, np.uint8))
 
 
 def limited(cls: type[KernelEnv], time_limit: int) -> type[KernelEnv]:

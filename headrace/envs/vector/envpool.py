@@ -12,7 +12,8 @@ from torch import Tensor
 
 from headrace.core.text import did_you_mean
 from headrace.data.spaces import Sample
-from headrace.envs.gym.inline import action_caster, env_seed
+from headrace.envs.gym.columns import action_caster
+from headrace.envs.gym.inline import env_seed
 from headrace.envs.sources import ENVPOOL
 from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome, threads
 

@@ -24,7 +24,7 @@ from headrace.envs.gym.agent_groups import Grouping, take_agents
 from headrace.envs.gym.pettingzoo import restarts
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Message, Task
-from headrace.envs.workers.resources import check_processes, check_rollout, in_words
+from headrace.envs.workers.resources import MEGABYTE, check_processes, check_rollout, in_words
 from headrace.envs.workers.stepping import BIND, CUT_OFF, RESET, RESET_ALL, ROWS, STEP, TAKE_OVER, UNBIND, Stepping
 from headrace.envs.workers.transport import Order, Transport
 from headrace.envs.workers.tuning import tried
@@ -73,11 +73,11 @@ class WorkerEnv(AsyncEnv):
             raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
         self.name, self.num_envs, self.factory = name, num_envs, factory
         self.restart = restarts(on_error)
-        sent, begin, end = _sendable(factory), set_up and _sendable(set_up), clean_up and _sendable(clean_up)
+        sent, begin, end = sendable(factory), set_up and sendable(set_up), clean_up and sendable(clean_up)
         owner = workers if isinstance(workers, Workers) else Workers(workers or tried(factory, num_envs, fewest=1))
         check_processes(min(owner.number, num_envs))
         self._transport = Transport(owner.acquire(num_envs), step_timeout)
-        self._close = weakref.finalize(self, _release, self._transport, owner, owner is workers)
+        self._close = weakref.finalize(self, release, self._transport, owner, owner is workers)
         count = len(self._transport.workers)
         self._lost = [0] * count  # environments of each worker made again because their process was gone
         self._seed = 0
@@ -127,7 +127,8 @@ class WorkerEnv(AsyncEnv):
     def plan(self) -> str:
         """The memory of processes and rollouts, in a line."""
         pids = [worker.process.pid for worker in self._transport.workers]
-        return in_words(self.name, self.num_envs, pids, [rollout.store.size for rollout in self._numbers])
+        shared = sum(rollout.store.size for rollout in self._numbers) / MEGABYTE
+        return in_words(f"{self.num_envs} environments of {self.name}", pids, f"rollout {shared:.3g} MB, shared")
 
     @property
     def restarts(self) -> int:
@@ -224,7 +225,7 @@ class WorkerEnv(AsyncEnv):
             worker.tell(RESET_ALL)
 
 
-def _release(transport: Transport, owner: Workers, keep: bool) -> None:
+def release(transport: Transport, owner: Workers, keep: bool) -> None:
     """Give processes back to their owner, or end them."""
     if keep:
         transport.dismiss()
@@ -239,15 +240,15 @@ def _copy(names: tuple[str, ...], source: Rollout, row: int, target: Rollout, to
         getattr(target, name)[to].copy_(getattr(source, name)[row])
 
 
-def _sendable(function: Callable) -> bytes:
-    """A function as bytes. Raises TypeError, naming what cannot be sent."""
+def sendable(thing: object) -> bytes:
+    """A function of users, or data, as bytes. Raises TypeError, naming what cannot be sent."""
     import cloudpickle
 
     try:
-        data: bytes = cloudpickle.dumps(function)
+        data: bytes = cloudpickle.dumps(thing)
     except Exception as error:
         raise TypeError(
-            f"{function!r} cannot be sent to a worker process: {error}. Make what it needs (files, locks, sockets, "
+            f"{thing!r} cannot be sent to a worker process: {error}. Make what it needs (files, locks, sockets, "
             "models on a GPU) inside the function, rather than before"
         ) from error
     return data

@@ -6,6 +6,8 @@ import atexit
 import os
 import pickle
 import signal
+import socket
+import struct
 import sys
 import types
 import weakref
@@ -20,7 +22,20 @@ from typing import Any
 
 from headrace.core.cores import cores
 from headrace.envs.workers import lifetime
-from headrace.envs.workers.protocol import ANSWER, ASSIGN, CLOSE, FAILED, GONE, ORDER, Failure, Message, Task, read, run
+from headrace.envs.workers.protocol import (
+    ANSWER,
+    ASSIGN,
+    CLOSE,
+    FAILED,
+    GONE,
+    ORDER,
+    RESULT,
+    Failure,
+    Message,
+    Task,
+    read,
+    run,
+)
 from headrace.envs.workers.spin_wait import spin_of
 
 START_TIMEOUT = 120.0  # s for a process to make its role
@@ -35,7 +50,11 @@ PRELOADED = [
 
 
 class WorkerError(RuntimeError):
-    """A worker process died, hung, or raised what cannot be raised again here."""
+    """A worker process died or hung."""
+
+
+class ProcessLost(WorkerError):
+    """A worker process is gone, or cannot be talked to any more."""
 
 
 class WorkerProcess:
@@ -69,6 +88,7 @@ class WorkerProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         self.orders, theirs = context.Pipe()
+        _limit_waits(self.orders)
         self.process = context.Process(target=run, args=(theirs, self.spin), daemon=True, name="headrace worker")
         with _without_main():
             self.process.start()
@@ -77,18 +97,18 @@ class WorkerProcess:
         RUNNING.add(self)
 
     def facts(self) -> Any:
-        """The facts of its role, once it is made. Raises the exception of making it, or WorkerError."""
+        """The facts of its role, once it is made. Raises the exception of making it, WorkerError, ProcessLost."""
         if not self.orders.poll(START_TIMEOUT):
             raise WorkerError(f"{self} had not made its environments after {START_TIMEOUT:g} s")
         return self._received()
 
-    def answer(self) -> int:
-        """Read its answer to an order. Raises its exception, or WorkerError where the process is gone."""
+    def answer(self) -> Any:
+        """Read its answer to an order, see Role. Raises its exception, or ProcessLost."""
         try:
             (answer,) = ANSWER.unpack(read(self.orders.fileno(), ANSWER.size))
         except GONE:
             raise self.death() from None
-        return self._received() if answer == FAILED else answer
+        return self._received() if answer in (FAILED, RESULT) else answer
 
     def _received(self) -> Any:
         try:
@@ -99,21 +119,25 @@ class WorkerProcess:
             raise _again(answer)
         return answer
 
-    def tell(self, what: int, where: int = 0, message: Message = None, descriptor: int | None = None) -> None:
+    def tell(self, what: int, where: int = 0, message: Message = None, *descriptors: int) -> None:
         """Send an order, with what belongs to it. A process that is gone is noticed when its answer is read."""
         with suppress(*GONE):
             os.write(self.orders.fileno(), ORDER.pack(what, where))
             if message is not None:
                 self.orders.send(message)
-            if descriptor is not None:
+            for descriptor in descriptors:
                 send_handle(self.orders, descriptor, self.process.pid)  # type: ignore[arg-type]
 
-    def death(self) -> WorkerError:
+    def death(self) -> ProcessLost:
         """How the process ended."""
         self.process.join(GRACE)
         code = self.process.exitcode
-        how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-        return WorkerError(f"{self} {how}")
+        if code is None:
+            return ProcessLost(f"{self} stopped in the middle of a message")
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if code == -signal.SIGKILL:
+            how += ", as the system does where memory runs out"
+        return ProcessLost(f"{self} {how}")
 
     def end(self, grace: float) -> None:
         """End it, by force after `grace` seconds."""
@@ -123,7 +147,7 @@ class WorkerProcess:
         self.process.join(grace)
         if self.process.is_alive():
             self.process.kill()
-        self.process.join()
+        self.process.join(GRACE)
         if self.process.exitcode and self.process.pid is not None:
             lifetime.end_group(self.process.pid)
         self.orders.close()
@@ -131,7 +155,7 @@ class WorkerProcess:
         RUNNING.discard(self)
 
     def __str__(self) -> str:
-        return f"worker {self.task.place} ({self.task.name})"
+        return f"{self.task.kind} {self.task.place} ({self.task.name})"
 
 
 class Workers:
@@ -192,10 +216,17 @@ atexit.register(_end, RUNNING)
 def _again(failure: Failure) -> BaseException:
     """A worker's exception, to be raised here, with its traceback in the worker."""
     error: BaseException = (
-        pickle.loads(failure.error) if failure.error else WorkerError("an environment raised what cannot be sent")
+        pickle.loads(failure.error) if failure.error else RuntimeError("its exception cannot be sent to this process")
     )
     error.add_note(f"in a worker process:\n{failure.text}")
     return error
+
+
+def _limit_waits(connection: Connection) -> None:
+    """Let reads and writes that a process leaves half done fail after START_TIMEOUT, instead of waiting for ever."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(START_TIMEOUT), 0))
 
 
 @contextmanager

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, Protocol
 from headrace.envs.workers import lifetime
 
 ORDER = struct.Struct("<iq")  # operation, and a number that it needs
-ANSWER = struct.Struct("<i")  # 0 or more, or FAILED, followed by a Failure
-FAILED = -1
+ANSWER = struct.Struct("<i")  # 0 or more; or RESULT, followed by an object, or FAILED, followed by a Failure
+FAILED, RESULT = -1, -2
 ASSIGN, DISMISS, CLOSE = -1, -2, -3  # operations of every process; those of roles are 0 or more
-Message = int | tuple | None  # what follows an order
-GONE = (EOFError, BrokenPipeError, ConnectionResetError)  # raised where the other process is gone
+Message = int | tuple | bytes | None  # what follows an order
+# raised where the other process is gone; the last one where it stopped in the middle of a message
+GONE = (EOFError, BrokenPipeError, ConnectionResetError, BlockingIOError)
 
 
 class Role(Protocol):
@@ -30,8 +31,9 @@ class Role(Protocol):
 
     facts: Any  # sent to the parent once the role is ready for orders
 
-    def carry_out(self, what: int, where: int) -> int | None:
-        """Carry out an order. Returns the answer, 0 or more, where the parent waits for one."""
+    def carry_out(self, what: int, where: int) -> Any:
+        """Carry out an order. Returns the answer where the parent waits for one: a number, 0 or more, or an object that
+        can be pickled; otherwise None."""
 
     def close(self) -> None:
         """Free what the role holds."""
@@ -46,6 +48,7 @@ class Task(NamedTuple):
     workers: int  # of so many
     set_up: bytes | None = None  # called with the worker's place before anything else
     clean_up: bytes | None = None  # likewise at the end
+    kind: str = "worker"  # what such a process is called
 
     def cores(self, allowed: list[int]) -> list[int]:
         """Its part of the cores; all of them where there are more workers than cores.
@@ -92,8 +95,11 @@ def _serve(orders: Connection, receive: Callable[[], tuple[int, int]], task: Tas
             if what in (DISMISS, CLOSE):
                 return what == DISMISS
             answer = role.carry_out(what, where)
-            if answer is not None:
+            if isinstance(answer, int):
                 os.write(orders.fileno(), ANSWER.pack(answer))
+            elif answer is not None:
+                os.write(orders.fileno(), ANSWER.pack(RESULT))
+                orders.send(answer)
     except GONE:
         raise
     except BaseException as error:

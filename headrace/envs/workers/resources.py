@@ -78,10 +78,9 @@ def check_rollout(size: int, num_steps: int, num_envs: int, folder: str) -> None
     )
 
 
-def in_words(name: str, num_envs: int, processes: list[int | None], rollouts: list[int]) -> str:
-    """The processes and their memory, in a line. processes: their pids; rollouts: bytes of each."""
-    count = f"{num_envs} environments of {name} in {len(processes)} processes of one thread ({cores()} cores)"
-    shared = f"rollout {sum(rollouts) / MEGABYTE:.3g} MB, shared"
+def in_words(what: str, processes: list[int | None], shared: str) -> str:
+    """Processes and their memory, in a line. what: what is in them; processes: their pids; shared: what they share."""
+    count = f"{what} in {len(processes)} processes of one thread ({cores()} cores)"
     each, free = own_memory(processes[0]), free_memory()
     if each is None or free is None:
         return f"{count}; {shared}"

@@ -4,16 +4,18 @@ replaced."""
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
 from headrace.core.cores import cores
-from headrace.envs.workers.process import GRACE, WorkerError, WorkerProcess
-from headrace.envs.workers.protocol import DISMISS, Message, Task
+from headrace.envs.workers.process import GRACE, START_TIMEOUT, ProcessLost, WorkerError, WorkerProcess
+from headrace.envs.workers.protocol import ASSIGN, DISMISS, Message, Task
 from headrace.envs.workers.resources import check_memory, own_memory
 from headrace.envs.workers.spin_wait import Waiting
 
 TRIES = 3  # losses in a row, or failures to make a role again, after which a process is given up
+LOOKS = 8  # at heartbeats, in the time after which a process counts as hanging
 
 
 class Order(NamedTuple):
@@ -21,23 +23,29 @@ class Order(NamedTuple):
 
     what: int
     where: int
-    until: float  # time by monotonic() after which the process counts as hanging
+    seconds: float  # after which the process counts as hanging ...
+    until: float  # ... and when that is, by monotonic()
 
 
 class Transport:
     """Worker processes, each with its task, and the orders that they have not answered yet.
 
     facts: what the roles have reported, by place; answers: the last answer of each process; answered: how often it has
-    answered. timeout: seconds after which one that has not answered counts as hanging.
+    answered. timeout: seconds after which one that has not answered counts as hanging. heartbeat: a counter of each
+    process, by place, which grows while it works: seconds count from when it last grew.
     """
+
+    heartbeat: Callable[[int], int] | None = None
 
     def __init__(self, workers: list[WorkerProcess], timeout: float) -> None:
         self.workers, self.timeout = workers, timeout
+        self._beats: dict[int, int] = {}  # by place
         self.orders: dict[int, Order] = {}  # by place
         self.facts: dict[int, Any] = {}
-        self.answers = [0] * len(workers)
+        self.answers: list[Any] = [0] * len(workers)
         self.answered = [0] * len(workers)
         self._lost: list[list[int]] = [[] for _ in workers]  # after how many answers, while that was the same
+        self._causes: dict[int, Exception] = {}  # why processes are lost that have not ended, by place
         self._waiting = Waiting(workers[0].spin)
         self._poll = select.poll()
         self._places: dict[int, int] = {}  # by descriptor
@@ -55,49 +63,93 @@ class Transport:
             for place in some:
                 self.workers[place].assign(tasks[place])
             for place in some:
-                self.facts[place] = self.workers[place].facts()
+                self.facts[place] = self._made(place, ProcessLost)
                 self._broken.discard(place)
 
-    def start(self, place: int, what: int, where: int, message: Message = None) -> None:
-        """Give one process an order that it will answer."""
+    def _made(self, place: int, failure: type[Exception]) -> Any:
+        """The facts of a role that is being made: by another process after such a failure, TRIES times in all."""
         worker = self.workers[place]
-        worker.tell(what, where, message)
-        descriptor = worker.orders.fileno()
+        for _ in range(TRIES - 1):
+            try:
+                return worker.facts()
+            except failure:
+                worker.end(0.0)
+                worker.assign(worker.task)
+        return worker.facts()
+
+    def start(self, place: int, what: int, where: int, message: Message = None, timeout: float | None = None) -> None:
+        """Give one process an order that it will answer. timeout: seconds, where these are others than usually."""
+        self.workers[place].tell(what, where, message)
+        self._expect(place, what, where, timeout or self.timeout)
+
+    def _expect(self, place: int, what: int, where: int, seconds: float) -> None:
+        descriptor = self.workers[place].orders.fileno()
         self._places[descriptor] = place
         self._poll.register(descriptor, select.POLLIN)
-        self.orders[place] = Order(what, where, monotonic() + self.timeout)
+        self.orders[place] = Order(what, where, seconds, monotonic() + seconds)
+        if self.heartbeat is not None:
+            self._beats[place] = self.heartbeat(place)
 
     def get(self, timeout: float | None = None) -> tuple[list[int], dict[int, Order]]:
         """Wait until a process has answered, has died or hangs: the places of those that have answered, and the orders
-        of lost ones. Both are empty where no order is open, or after `timeout` seconds.
+        of lost ones. Both may be empty: where no order is open, after `timeout` seconds, or to look at heartbeats.
 
         Raises the exception of a role.
         """
         if not self.orders:
             return [], {}
-        hanging = min(order.until for order in self.orders.values())
-        until = hanging if timeout is None else min(hanging, monotonic() + timeout)
+        until = min(order.until for order in self.orders.values())
+        if self.heartbeat is not None:
+            until = min(until, monotonic() + self.timeout / LOOKS)
+        if timeout is not None:
+            until = min(until, monotonic() + timeout)
         events = self._waiting.poll(self._poll, until - monotonic())
         ready, lost = [], {}
         for descriptor, _ in events:
             place = self._places[descriptor]
             order = self._done(place)
-            try:
-                self.answers[place] = self.workers[place].answer()
-            except WorkerError:
-                lost[place] = order
-            except BaseException:
-                self._broken.add(place)
-                raise
-            else:
-                self.answered[place] += 1
+            if self._read(place, order):
                 ready.append(place)
+            else:
+                lost[place] = order
         if not events:
-            now = monotonic()
-            late = [place for place, order in self.orders.items() if order.until <= now]
-            lost = {place: self._done(place) for place in late}
+            lost = self._late()
         self._broken.update(lost)
         return sorted(ready), lost
+
+    def _read(self, place: int, order: Order) -> bool:
+        """Read an answer: whether there is one. Raises the exception of a role, but for one that is made again."""
+        worker = self.workers[place]
+        try:
+            if order.what == ASSIGN:
+                self.facts[place] = worker.facts()
+                self._broken.discard(place)
+                return True
+            self.answers[place] = worker.answer()
+        except ProcessLost:
+            return False
+        except BaseException as error:
+            if order.what == ASSIGN and isinstance(error, Exception):
+                self._causes[place] = error
+                return False
+            self._broken.add(place)
+            raise
+        self.answered[place] += 1
+        return True
+
+    def _late(self) -> dict[int, Order]:
+        """The orders of processes that hang. One that has worked since it was last looked at has as much time again."""
+        now, late = monotonic(), {}
+        for place, order in list(self.orders.items()):
+            if self.heartbeat is not None and (beat := self.heartbeat(place)) != self._beats[place]:
+                self._beats[place] = beat
+                self.orders[place] = order._replace(until=now + self.timeout, seconds=self.timeout)
+            elif order.until <= now:
+                late[place] = self._done(place)
+                what = "has not answered" if self.heartbeat is None else "has neither answered nor taken a step"
+                hanging = f"{what} for {order.seconds:g} s: it hangs, or step_timeout is too short"
+                self._causes[place] = WorkerError(f"{self.workers[place]} {hanging}")
+        return late
 
     def _done(self, place: int) -> Order:
         descriptor = self.workers[place].orders.fileno()
@@ -105,42 +157,44 @@ class Transport:
         del self._places[descriptor]
         return self.orders.pop(place)
 
-    def failure(self, place: int) -> WorkerError:
-        """Why a process has not answered."""
-        worker = self.workers[place]
-        if not worker.process.is_alive():
-            return worker.death()
-        return WorkerError(f"{worker} has not answered for {self.timeout:g} s: it hangs, or step_timeout is too short")
+    def failure(self, place: int) -> Exception:
+        """Why a process is lost."""
+        return self._causes.get(place) or self.workers[place].death()
 
-    def replace(self, place: int) -> None:
+    def replace(self, place: int, progress: int | None = None) -> None:
         """Start another process with the task of a lost one, and wait until its role is made, which is tried several
         times.
 
-        Raises why it was lost where that has happened TRIES times in a row after the same number of answers.
+        Raises why it was lost where that has happened TRIES times in a row at the same progress: None for the number
+        of its answers.
         """
-        worker, count = self.workers[place], self.answered[place]
+        self._start_again(place, progress)
+        self.facts[place] = self._made(place, Exception)
+        self._broken.discard(place)
+
+    def begin_replacing(self, place: int, progress: int) -> None:
+        """As replace(), without waiting: get() tells that the role is made, or that this process is lost too."""
+        self._start_again(place, progress)
+        self._expect(place, ASSIGN, 0, START_TIMEOUT)
+
+    def _start_again(self, place: int, progress: int | None) -> None:
+        worker, count = self.workers[place], self.answered[place] if progress is None else progress
         self._lost[place] = [*self._lost[place], count] if count in self._lost[place][-1:] else [count]
         if len(self._lost[place]) == TRIES:
             error = self.failure(place)
             error.add_note(
-                f"It is not started again: this has happened {TRIES} times in a row, each time after as many steps."
+                f"It is not started again: this has happened {TRIES} times in a row, each time after as many answers, "
+                f"{count}."
             )
             raise error
-        for left in reversed(range(TRIES)):
-            worker.end(0.0)
-            worker.assign(worker.task)
-            try:
-                self.facts[place] = worker.facts()
-                break
-            except Exception:
-                if not left:
-                    raise
+        self._causes.pop(place, None)
+        worker.end(0.0)
+        worker.assign(worker.task)
         self.answers[place] = self.answered[place] = 0
-        self._broken.discard(place)
 
-    def dismiss(self) -> None:
-        """Let all processes close their roles; end those that are still at an order."""
-        until = monotonic() + GRACE
+    def finish_orders(self, seconds: float) -> None:
+        """Wait so long for what is under way; end the processes that are still at it, or cannot be used again."""
+        until = monotonic() + seconds
         while self.orders and monotonic() < until:
             try:
                 self.get(until - monotonic())
@@ -149,5 +203,10 @@ class Transport:
         for place, worker in enumerate(self.workers):
             if place in self._broken or place in self.orders:
                 worker.end(0.0)
-            elif worker.running and place in self.facts:
+
+    def dismiss(self) -> None:
+        """Let all processes close their roles; end those that are still at an order."""
+        self.finish_orders(GRACE)
+        for place, worker in enumerate(self.workers):
+            if worker.running and place in self.facts:
                 worker.tell(DISMISS)

@@ -27,6 +27,11 @@ class StepTime(NamedTuple):
     seconds: float  # mean, resets included
     busy: float  # fraction of it during which a core was busy
 
+    @property
+    def waits(self) -> bool:
+        """Whether the environment mostly waits, rather than compute."""
+        return self.busy < WAITS
+
 
 def step_time(factory: Callable[[], gymnasium.Env], seed: int = 0) -> StepTime:
     """Measure an environment with random actions, in this process. Several agents act by a dict, as in PettingZoo."""
@@ -84,13 +89,13 @@ def choose(step: StepTime, num_envs: int, fewest: int = 0) -> tuple[int, str]:
 
     The time of the policy is the same for all, since it and the workers alternate. fewest: 0 where none is allowed.
     """
-    most = num_envs if step.busy < WAITS else min(num_envs, cores())
+    most = num_envs if step.waits else min(num_envs, cores())
     times = {workers: row_seconds(workers, num_envs, step) for workers in range(fewest, max(most, fewest) + 1)}
     best = min(times.values())
     chosen = next(workers for workers, seconds in times.items() if seconds <= WORTH * best)
     others = {0, 1, most} & times.keys() - {chosen}
     compared = ", ".join(f"{times[other] * 1e3:.3g} ms with {_named(other)}" for other in sorted(others))
-    kind = "waiting" if step.busy < WAITS else "computing"
+    kind = "waiting" if step.waits else "computing"
     text = f"{_named(chosen)}: a step of one environment takes {step.seconds * 1e3:.3g} ms, {kind}; "
     text += f"one of all {num_envs} is expected to take {times[chosen] * 1e3:.3g} ms" + (
         f", and {compared}" if compared else ""

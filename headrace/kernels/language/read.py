@@ -39,6 +39,18 @@ def read(cls: type, prints: bool = False) -> EnvIR:
     )
 
 
+def resolve_annotations(cls: type) -> None:
+    """Replace the annotations of State and Params, where they are strings, by what they name in the class's module, so
+    that read() needs no such module: a class of the main script is sent to another process without it.
+
+    Raises EnvError where they name nothing.
+    """
+    for name in ("State", "Params"):
+        owner = getattr(cls, name, object)
+        if hasattr(owner, "_fields"):
+            owner.__annotations__ = _hints(_located(cls), owner, name)
+
+
 _EXAMPLES = {
     "State": "class State(NamedTuple): x: f32",
     "reset": "def reset(s, p, key): return State(...)",

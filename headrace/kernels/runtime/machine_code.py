@@ -1,15 +1,28 @@
-"""From a function that Numba can compile to a file of machine code that can be called without Numba."""
+"""From a function that Numba can compile to a file of machine code that can be called without Numba.
+
+Numba optimises each function together with all that it calls, and makes machine code of it, before it does the same
+for the function's callers: what is ten calls deep is optimised ten times. Here functions are only linked, and all that
+an entry point calls is optimised once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
+from numba import typeof  # noqa: TID253
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen  # noqa: TID253
+from numba.core.compiler_lock import global_compiler_lock  # noqa: TID253
+from numba.core.registry import cpu_target  # noqa: TID253
 
 from headrace.kernels.runtime.native import ENTRY, Argument, target_machine
 
 if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
+    from numba.core.environment import Environment
 
 # Numba frees arrays without references by this function. Arguments are not counted, so it is never called.
 _NEVER_CALLED = "NRT_MemInfo_call_dtor"
@@ -18,20 +31,60 @@ _NEVER_CALLED = "NRT_MemInfo_call_dtor"
 def object_code(function: Dispatcher, arguments: tuple[Argument, ...]) -> bytes:
     """Machine code of a Numba dispatcher for arguments of these types, with one entry point: see Native.
 
+    With such arguments the dispatcher can then be called by compiled functions only: a call from Python would crash.
+
     Raises Numba's errors, and RuntimeError where the code needs Numba to run, such as for memory of its own.
     """
-    from numba import typeof
-
     types = tuple(typeof(argument) for argument in arguments)
-    function.compile(types)
+    with _linking():
+        function.compile(types)
     name = function.overloads[types].fndesc.llvm_func_name
     module = llvm.parse_assembly(function.inspect_llvm(types))
     module.link_in(llvm.parse_assembly(_entry(name, module.get_function(name))))
-    _only_the_entry(module)
+    _optimize(module)
     missing = [f.name for f in module.functions if f.is_declaration and f.name.startswith(("NRT_", "numba_", "Py"))]
     if missing:
         raise RuntimeError(f"{function.py_func.__name__} cannot run without Numba: it calls {', '.join(missing)}")
     return target_machine().emit_object(module)
+
+
+class _Linked(JITCodeLibrary):
+    """A function and all that it calls: neither optimised nor made into machine code."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_specific(self) -> None:
+        pass
+
+
+class _Linker(JITCPUCodegen):
+    """Makes no function callable from Python: it loads none of them."""
+
+    _library_class = _Linked
+
+    def _add_module(self, module: llvm.ModuleRef) -> None:
+        pass
+
+    def set_env(self, env_name: str, env: Environment) -> None:
+        pass
+
+
+@cache
+def _linker() -> _Linker:
+    return _Linker("headrace")
+
+
+@contextmanager
+def _linking() -> Iterator[None]:
+    """Within this, Numba only links what it compiles. Other threads cannot compile meanwhile."""
+    context = cpu_target.target_context
+    with global_compiler_lock:
+        usual, context._internal_codegen = context._internal_codegen, _linker()
+        try:
+            yield
+        finally:
+            context._internal_codegen = usual
 
 
 def _entry(name: str, function: llvm.ValueRef) -> str:
@@ -51,11 +104,11 @@ def _entry(name: str, function: llvm.ValueRef) -> str:
     return "\n".join(lines)
 
 
-def _only_the_entry(module: llvm.ModuleRef) -> None:
-    """Remove everything that the entry point does not call."""
+def _optimize(module: llvm.ModuleRef) -> None:
+    """Optimise what the entry point calls, as Numba's settings say, and remove the rest."""
     for function in module.functions:
         if not function.is_declaration and function.name != ENTRY:
             function.linkage = "internal"
-    passes = llvm.create_new_module_pass_manager()
+    passes, builder = _linker()._module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
-    passes.run(module, llvm.create_pass_builder(target_machine(), llvm.create_pipeline_tuning_options()))
+    passes.run(module, builder)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from functools import partial
 
 import pytest
-from helpers.doubling import DIE, DOUBLE, FAIL, HANG, Doubling
+from helpers.doubling import DIE, DOUBLE, FAIL, FAIL_OWN, HANG, TELL, Doubling
 
-from headrace.envs.workers.process import Workers
+from headrace.envs.workers import process
+from headrace.envs.workers.process import WorkerError, Workers
 from headrace.envs.workers.protocol import Task
 from headrace.envs.workers.transport import Transport
 
@@ -48,3 +51,57 @@ def test_a_role_answers_fails_is_lost_and_replaced(transport):
     with pytest.raises(ZeroDivisionError, match="of its own") as caught:
         transport.get()
     assert "in a worker process:" in caught.value.__notes__[0] and "doubling.py" in caught.value.__notes__[0]
+
+
+def test_an_answer_may_be_an_object_and_a_message_bytes(transport):
+    told = bytes(range(256)) * 4000  # more than a pipe holds
+    transport.start(0, TELL, 0, told)
+    assert transport.get(10) == ([0], {}) and transport.answers[0] == {"told": told}
+
+
+def test_an_exception_that_cannot_be_sent_is_no_lost_process(transport):
+    transport.start(0, FAIL_OWN, 0)
+    with pytest.raises(RuntimeError, match="cannot be sent") as caught:
+        transport.get(10)
+    assert "nobody else knows this kind" in caught.value.__notes__[0]
+
+
+def test_a_process_is_replaced_while_others_answer(transport):
+    first = transport.facts[1][1]
+    for lost in range(2):
+        transport.start(1, DIE, 0)
+        assert list(transport.get()[1]) == [1]
+        transport.begin_replacing(1, 7)
+        transport.start(0, DOUBLE, lost)
+        answered = []
+        while transport.orders:
+            ready, _ = transport.get()
+            answered += ready
+        assert sorted(answered) == [0, 1] and transport.facts[1][1] != first
+    transport.start(1, DIE, 0)
+    transport.get()
+    with pytest.raises(WorkerError, match="was ended by SIGKILL") as caught:
+        transport.begin_replacing(1, 7)
+    assert "3 times in a row, each time after as many answers, 7" in caught.value.__notes__[0]
+
+
+def test_a_process_that_works_has_as_much_time_again_and_one_that_stops_hangs(transport):
+    began = time.monotonic()
+    transport.heartbeat = lambda place: int((time.monotonic() - began) / 0.1) if time.monotonic() < began + 3 else 99
+    transport.start(0, HANG, 0)
+    lost = {}
+    while not lost:
+        ready, lost = transport.get()
+        assert not ready
+    assert time.monotonic() - began >= 3.9
+    assert "has neither answered nor taken a step for 1 s" in str(transport.failure(0))
+
+
+def test_a_process_that_stops_reading_is_lost(transport, monkeypatch):
+    monkeypatch.setattr(process, "START_TIMEOUT", 1)
+    worker = transport.workers[0]
+    process._limit_waits(worker.orders)
+    os.kill(worker.process.pid, signal.SIGSTOP)
+    transport.start(0, DOUBLE, 1, bytes(10**7))  # more than a socket holds
+    ready, lost = transport.get()
+    assert not ready and list(lost) == [0]

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from numba import njit  # noqa: TID253
+from numba.core.errors import TypingError  # noqa: TID253
 
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.machine_code import object_code
@@ -100,3 +101,25 @@ def test_code_that_needs_numba_is_refused():
 
     with pytest.raises(RuntimeError, match="cannot run without Numba: it calls NRT_"):
         object_code(allocate, (np.ones(1),))
+
+
+def test_numba_then_compiles_as_usual():
+    @njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    def double(x):
+        x[0] *= 2
+
+    @njit
+    def fail(x):
+        return x.no_such_attribute
+
+    @njit
+    def quadruple(x):
+        double(x)
+        double(x)
+
+    x = np.ones(1)
+    Native(object_code(double, (x,)))(x)
+    with pytest.raises(TypingError):
+        object_code(fail, (x,))
+    quadruple(x)
+    assert x[0] == 8

@@ -1,0 +1,61 @@
+"""An environment whose steps take a fixed count of operations, or sleep.
+
+A loop until a wall-clock time would hide that two processes share a core: it ends on time all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+EPISODE = 200  # steps
+RARE, TIMES = 0.01, 100.0  # of heavy-tailed environments: the share of slow steps, and how much longer they take
+
+
+def compute(count: int) -> float:
+    """`count` operations."""
+    x = 1.0
+    for _ in range(count):
+        x = x * 0.999 + 0.001
+    return x
+
+
+def calibrated(seconds: float) -> int:
+    """The count that takes so long on a core of its own: of the fastest of some trials, which nothing disturbed."""
+    count, best = 10_000, float("inf")
+    for _ in range(30):
+        began = time.perf_counter()
+        compute(count)
+        best = min(best, time.perf_counter() - began)
+    return max(1, round(count * seconds / best))
+
+
+class CountedEnv(gymnasium.Env):
+    """count: operations of a step. sleep: seconds. heavy: one step in a hundred sleeps a hundred times as long."""
+
+    observation_space = Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, count: int = 0, sleep: float = 0.0, heavy: bool = False) -> None:
+        self.count, self.sleep, self.heavy = count, sleep, heavy
+        self.draws = np.random.default_rng(0)
+        self.steps = 0
+        self.observation = np.zeros(4, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.draws = np.random.default_rng(seed)
+        self.steps = 0
+        return self.observation, {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        compute(self.count)
+        if self.sleep:
+            time.sleep(self.sleep * (TIMES if self.heavy and self.draws.random() < RARE else 1.0))
+        self.steps += 1
+        return self.observation, 1.0, False, self.steps == EPISODE, {}

@@ -1,0 +1,67 @@
+"""APPO: PPO for rollouts of an earlier policy, corrected by V-trace. Espeholt et al. 2018, arXiv:1802.01561.
+
+The ratio that PPO clips is to the policy that collected and corrects for it, so V-trace's advantages are taken without
+their importance weight rho. Where the policy that learns collected, APPO is PPO.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from headrace.algorithms import ppo
+from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig, VTraceConfig, narrowed
+from headrace.algorithms.on_policy import OnPolicy, Targets, importance_weights, mean_rho, vtrace_targets
+from headrace.data.rollout import Rollout
+
+MIN_RHO = 1e-30  # so that an advantage of 0 divided by it is 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class APPOConfig(VTraceConfig, ActorCriticConfig, OnPolicyConfig):
+    """APPO's settings: PPO's and V-trace's. Raises ValueError for one out of range."""
+
+    epochs: int = 4  # passes over each rollout
+    minibatch_size: int = 256  # rows of a minibatch; minibatches have one size, the nearest to this that fits
+    gae_lambda: float = 0.95  # of advantages: 0 one-step, 1 returns to the rollout's end
+    clip: float = 0.2  # range around 1 in which the probability ratio is not clipped
+    value_clip: float = 0.0  # largest change of a value that counts, in standard deviations of returns; 0: off
+    entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
+    value_coef: float = 0.5  # weight of the value loss in the loss
+    target_kl: float = 0.0  # stop learning from a rollout at a KL divergence of 1.5 times this, in nats; 0: off
+    layer_norm: bool = False  # layer normalisation before each activation
+    shared: bool = False  # actor and critic share their hidden layers
+    initial_std: float = 1.0  # standard deviation of Box actions at the start, in half their range
+
+    def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> APPOConfig:
+        """These settings, tuned for base_envs environments, adapted to num_envs, as PPO's are: see docs/scaling.md."""
+        limits = {setting.name for setting in fields(VTraceConfig)}
+        of_ppo = {name: value for name, value in fixed.items() if name not in limits}
+        scaled = narrowed(self, ppo.PPOConfig).scaled(base_envs, num_envs, **of_ppo)
+        return replace(self, **asdict(scaled) | fixed)
+
+
+class APPO(OnPolicy[APPOConfig]):
+    """PPO's epochs of minibatch steps on V-trace's advantages.
+
+    Metrics: PPO's, and mean_rho, the mean of the importance weights min(clip_rho, ratio).
+    """
+
+    name = "appo"
+    max_lag = None
+    config = APPOConfig()
+
+    def process(self, rollout: Rollout) -> Targets:
+        """V-trace's value targets, and its advantages without rho."""
+        config = self.config
+        targets = vtrace_targets(self.policy, rollout, config.gamma, config.gae_lambda, config)
+        rho = importance_weights(rollout, targets, config.clip_rho).clamp(min=MIN_RHO)
+        return targets._replace(advantage=targets.advantage / rho)
+
+    def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
+        order = self.permutation(rollout, self.config.epochs)
+        settings = narrowed(self.config, ppo.PPOConfig)
+        metrics = ppo.learn(self.policy, self.optimizer, rollout, targets, order, settings)
+        return metrics | {"mean_rho": mean_rho(rollout, targets, self.config.clip_rho)}

@@ -1,0 +1,51 @@
+"""The rows of a replay buffer in pieces, as checkpoints hold them: rows never change, so that most are written once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+PIECE, ROWS = 2**23, 2**16  # bytes and rows of a piece, at most: it is copied in a few milliseconds
+Piece = dict[str, Tensor]
+
+
+class Ring(Protocol):
+    """What stores rows of N environments in a ring buffer: headrace.data.replay.Replay."""
+
+    written: Tensor  # int64 [N]: rows of each environment since the beginning
+
+    @property
+    def steps_per_piece(self) -> int:
+        """Steps of all environments in a piece."""
+
+    def oldest(self) -> Tensor:
+        """The first row of each environment that has not been overwritten, int64 [N]."""
+
+    def read_rows(self, start: Tensor, stop: Tensor) -> Piece:
+        """A copy of rows `start` to `stop` of each environment, int64 [N]."""
+
+
+class Rows:
+    """Rows `start` to `stop` of each environment of a ring buffer, int64 [N], as a sequence of pieces.
+
+    Each is a copy of what the ring holds when it is asked for.
+    """
+
+    def __init__(self, ring: Ring, start: Tensor, stop: Tensor) -> None:
+        self.ring, self.start, self.stop = ring, start, stop
+
+    def __len__(self) -> int:
+        return -(-int((self.stop - self.start).max()) // self.ring.steps_per_piece)
+
+    def __getitem__(self, index: int) -> Piece:
+        if not 0 <= index < len(self):
+            raise IndexError(f"there are {len(self)} pieces, and no piece {index}")
+        steps = self.ring.steps_per_piece
+        start = torch.minimum(self.start + index * steps, self.stop)
+        return self.ring.read_rows(start, torch.minimum(start + steps, self.stop))
+
+    def __iter__(self) -> Iterator[Piece]:
+        return (self[index] for index in range(len(self)))

@@ -1,0 +1,61 @@
+"""Between Gymnasium's values and the columns of a rollout: observations, rewards and flags, actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headrace.core.text import shown
+from headrace.data.rollout import Value
+from headrace.data.spaces import Box, Key, Sample, Space, leaves
+
+Views = list[tuple[tuple[Key, ...], np.ndarray]]
+NUMBERS = "biuf"  # kinds of NumPy dtypes: bool, integers, floats
+
+
+def views(space: Space, column: Value) -> Views:
+    """The NumPy arrays of an observation column, each with the keys of its part of an observation."""
+    found = []
+    for keys, _ in leaves(space):
+        member: Any = column
+        for key in keys:
+            member = getattr(member, str(key))
+        found.append((keys, member.numpy()))
+    return found
+
+
+def put(columns: Views, row: int, index: int, observation: Sample) -> None:
+    """Write one observation. Raises ValueError, TypeError, KeyError, IndexError where it does not fit."""
+    for keys, column in columns:
+        part = observation
+        for key in keys:
+            part = part[key]
+        values = np.asarray(part)
+        if values.shape != column.shape[2:]:  # which an assignment would stretch to fit
+            raise ValueError(f"its shape is {values.shape}, not {column.shape[2:]}")
+        if values.dtype.kind not in NUMBERS:  # an assignment would take text for the number that it spells
+            raise TypeError(f"its entries are of dtype {values.dtype}, not numbers")
+        column[row, index] = values
+
+
+def as_number(value: Sample, what: str) -> float:
+    """A reward or a flag that an environment gave. Raises TypeError for what is not one number or bool: assignments and
+    float() would take text for the number that it spells, and "False" for true."""
+    if not isinstance(value, float | int | np.floating | np.integer | np.bool_):
+        array = np.asarray(value)
+        if array.size != 1 or array.dtype.kind not in NUMBERS:
+            raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}")
+        value = array.item()
+    return float(value)
+
+
+def action_caster(space: Space) -> Callable[[np.ndarray], np.ndarray]:
+    """A function from a row of the action column, [N, ...], to N actions in the dtype of the space."""
+    if isinstance(space, Box):
+        low, high, dtype = space.low, space.high, space.dtype
+        if dtype.kind != "f":
+            return lambda row: np.rint(np.minimum(np.maximum(row, low), high)).astype(dtype)
+        return lambda row: np.minimum(np.maximum(row, low), high).astype(dtype, copy=False)
+    return lambda row: row.astype(space.dtype)

@@ -1,0 +1,145 @@
+"""Evaluations in a process of their own, while training goes on."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from collections.abc import Mapping
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import gymnasium
+import torch
+from gymnasium.envs.registration import EnvSpec
+
+from headrace import envs
+from headrace.core.stopping import Stopped
+from headrace.core.types import StateDict
+from headrace.envs import sources
+from headrace.envs.base import Env
+from headrace.envs.registry import Source, Spec, names
+from headrace.envs.workers.env import sendable
+from headrace.envs.workers.process import Workers
+from headrace.envs.workers.protocol import Task
+from headrace.envs.workers.transport import Transport
+from headrace.evaluation.evaluator import Evaluation, Recipe, evaluate, kernel_class, recipe_of
+from headrace.kernels.language.read import resolve_annotations
+from headrace.policies.base import Policy
+
+EVALUATE = 0  # the only order; a number and weights follow
+GRACE = 1.0  # s for the process to leave an evaluation that nobody waits for
+
+
+class Evaluated(NamedTuple):
+    """What is evaluated, for a process to which the names registered in this one are unknown."""
+
+    recipe: Recipe
+    registered: Spec | None  # where the source is a registered name
+    gymnasium_spec: EnvSpec | None  # where it is an id of Gymnasium
+    device: torch.device
+    arguments: Mapping[str, Any]  # others of evaluate()
+
+
+class Evaluating:
+    """A Role (envs.workers.protocol): evaluates a policy with the weights that come with an order, and answers by the
+    Evaluation.
+
+    policy: a Policy, saved by torch; evaluated: an Evaluated, pickled by cloudpickle.
+    """
+
+    facts = None
+
+    def __init__(self, policy: bytes, evaluated: bytes, orders: Connection) -> None:
+        what: Evaluated = pickle.loads(evaluated)
+        if what.registered is not None:
+            known = what.registered
+            envs.register(known.name, known.entry, known.defaults, known.listed)
+        if what.gymnasium_spec is not None:
+            gymnasium.registry[what.gymnasium_spec.id] = what.gymnasium_spec
+        self.policy: Policy = torch.load(io.BytesIO(policy), map_location="cpu", weights_only=False)
+        self.policy.to(what.device)
+        self.recipe, self.arguments, self.orders = what.recipe, what.arguments, orders
+
+    def carry_out(self, what: int, where: int) -> Evaluation | None:
+        """Evaluate the weights that follow the order. None where it is to end before that is done."""
+        self.policy.load_state_dict(torch.load(io.BytesIO(self.orders.recv())))
+        try:
+            return evaluate(self.policy, self.recipe, watch=lambda ended, steps: self.orders.poll(), **self.arguments)
+        except Stopped:  # the next order is there, or nobody gives any
+            return None
+
+    def close(self) -> None:
+        """Nothing is left open between two evaluations."""
+
+
+class EvaluationProcess:
+    """A process that evaluates a policy on a device, with one set of weights after another.
+
+    env: as for evaluate(); arguments: others of evaluate(), the same for all evaluations.
+    It is started again where it has died, and the evaluation is repeated; where it has died three times in a row, that
+    is raised, with how it ended. Raises TypeError for a policy or an env that cannot be sent or made again, and what
+    evaluate() raises.
+    """
+
+    def __init__(self, policy: Policy, env: Env | Source, device: torch.device, arguments: Mapping[str, Any]) -> None:
+        recipe = recipe_of(env)
+        known = envs.spec(recipe.source)
+        if (kernel := kernel_class(recipe.source)) is not None:
+            resolve_annotations(kernel)
+        registered = known if known.name in names() else None
+        gymnasium_spec = sources.registered(known.entry) if isinstance(known.entry, str) else None
+        evaluated = sendable(Evaluated(recipe, registered, gymnasium_spec, device, arguments))
+        task = Task(partial(Evaluating, _saved(policy), evaluated), known.name, 0, 1, kind="evaluator")
+        self._workers = Workers(1)
+        # an evaluation takes as long as its episodes do
+        self._transport = Transport(self._workers.acquire(1), math.inf)
+        self._number, self._weights = 0, b""  # of the evaluation under way
+        try:
+            self._transport.assign([task])
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is at no evaluation."""
+        return not self._transport.orders
+
+    def start(self, weights: StateDict) -> None:
+        """Start the evaluation of a state_dict of the policy."""
+        buffer = io.BytesIO()
+        torch.save(dict(weights), buffer)
+        self._number, self._weights = self._number + 1, buffer.getvalue()
+        self._order()
+
+    def get(self, timeout: float) -> Evaluation | None:
+        """The result of the evaluation that was started; None where it is not there after `timeout` seconds."""
+        ready, lost = self._transport.get(timeout)
+        if lost:
+            self._transport.replace(0, progress=self._number)
+            self._order()
+        return self._transport.answers[0] if ready else None
+
+    def _order(self) -> None:
+        self._transport.start(0, EVALUATE, self._number, self._weights)
+
+    def close(self) -> None:
+        """End the process, also in the middle of an evaluation."""
+        for worker in self._transport.workers:
+            worker.end(GRACE)
+        self._workers.close()
+
+
+def _saved(policy: Policy) -> bytes:
+    """A policy as torch saves it, which keeps what its tensors share. Raises TypeError where it cannot be sent."""
+    import cloudpickle
+
+    buffer = io.BytesIO()
+    try:
+        torch.save(policy, buffer, pickle_module=cloudpickle)
+    except Exception as error:
+        name = type(policy).__name__
+        raise TypeError(f"{name} cannot be sent to a process: {error}. Leave parallel_evaluation out") from error
+    return buffer.getvalue()

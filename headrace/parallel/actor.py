@@ -1,0 +1,209 @@
+"""What an actor's process does: it holds environments and a copy of the policy, and collects a fragment an order."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from time import perf_counter, process_time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headrace.core import rng
+from headrace.core.device import without_denormals
+from headrace.core.fused import silence
+from headrace.core.precision import computing
+from headrace.core.stopping import Stopped
+from headrace.data.rollout import Column, Columns
+from headrace.data.shared_memory import Memory
+from headrace.data.spaces import Space
+from headrace.envs.base import Env
+from headrace.parallel.collector import InlineCollector
+from headrace.parallel.fragments import Fragments, columns_of, packed, unpacked
+from headrace.parallel.stagger import Stagger
+from headrace.parallel.weights import Layout, WeightsReader, take_part
+from headrace.policies.base import Policy
+
+POLICY, MEMORY, RESTORE, COLLECT = range(4)
+SLOTS = 2**8  # of weights, at most: an order's number is stored in the bits above its slot
+
+
+class ActorFacts(NamedTuple):
+    """What an actor reports once its environments are made."""
+
+    name: str
+    observation_space: Space
+    action_space: Space
+    max_steps: int | None
+    agents: tuple[str, ...]
+    groups: Mapping[str, tuple[str, ...]]
+    nested: bool
+    compiled: bool  # machine code: its steps cannot be counted, or given up, one by one
+
+    @classmethod
+    def of(cls, env: Env) -> ActorFacts:
+        """Those of an actor's environments."""
+        spaces = (env.observation_space, env.action_space)
+        return cls(env.name, *spaces, env.max_steps, env.agents, dict(env.groups), env.nested, env.backend == "cpu")
+
+
+class Part(NamedTuple):
+    """Which environments an actor has."""
+
+    first: int
+    size: int
+    total: int  # of all actors together
+
+    @property
+    def slice(self) -> slice:
+        """Of the copies of the environment."""
+        return slice(self.first, self.first + self.size)
+
+
+class CollectorSpec(NamedTuple):
+    """What an actor needs besides its environments, as its learner sends it."""
+
+    policy: bytes
+    num_steps: int
+    columns: dict[str, Column | Columns]  # those that the algorithm declares
+    seed: int
+    layout: Layout  # of the weights
+    stagger: bool
+    threads: int  # of kernels
+    precision: str  # see core.precision
+
+
+class PartCollector(InlineCollector):
+    """Collects with a part of the environments what a collector of all of them would collect there."""
+
+    total: int  # copies of the environment in all
+
+    def _random(self, first_step: int | Tensor) -> Tensor:
+        """As of all environments: agent a of copy i is column a * total + i there."""
+        env, steps = self.env, self.rollout.num_steps
+        first = [agent * self.total + env.first_env for agent in range(env.num_agents)]
+        shape = (steps, env.num_copies, self.policy.num_draws)
+        parts = [rng.uniform(self.seed, rng.Purpose.ACTION, first_step, *shape, env.device, x) for x in first]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+class Acting:
+    """A Role (envs.workers.protocol). Its answer to an order to collect is how many environments were made again.
+
+    make: gives the environments, pickled by cloudpickle.
+    """
+
+    def __init__(self, make: bytes, part: Part, orders: Connection) -> None:
+        torch.set_num_threads(1)
+        silence()
+        self.orders, self.part = orders, part
+        build: Callable[[], Env] = pickle.loads(make)
+        self.env = build()
+        self.facts = ActorFacts.of(self.env)
+        self.spec: CollectorSpec
+        self.collector: PartCollector
+        self.fragments: Fragments
+        self.weights: WeightsReader
+
+    def carry_out(self, what: int, where: int) -> int | None:
+        """Carry out one of the orders above. Answers POLICY by the bytes of a state, COLLECT by restarts."""
+        if what == COLLECT:
+            with self.computing():
+                return self._collect(*divmod(where, SLOTS))
+        if what == POLICY:
+            return self._begin(self.orders.recv())
+        if what == MEMORY:
+            self._attach(*self.orders.recv())
+        elif what == RESTORE:
+            self._restore(where)
+        return None
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside, networks compute as they do in the learner's process."""
+        with without_denormals(), computing(self.spec.precision, self.env.device):
+            yield
+
+    def _begin(self, spec: CollectorSpec) -> int:
+        """Make the copy of the policy and the collector. Returns the bytes that its state takes."""
+        os.environ["HEADRACE_THREADS"] = str(spec.threads)
+        self.spec, env = spec, self.env
+        self.policy: Policy = torch.load(io.BytesIO(spec.policy), "cpu", weights_only=False)
+        take_part(self.policy, self.part.total, self.part.slice)
+        self.collector = PartCollector(env, self.policy, spec.num_steps, spec.columns, spec.seed)
+        self.collector.total = self.part.total
+        self.collector.warm_up()
+        self._act_once()
+        self.stagger = Stagger(
+            self.collector.rollout, env.max_steps if spec.stagger else None, env.num_agents, self.part.first
+        )
+        return len(packed(self.collector.state_dict()))
+
+    @torch.no_grad()
+    def _act_once(self) -> None:
+        """Compile what acting needs: later that would count as part of a step, which has a time limit."""
+        collector = self.collector
+        self.policy.act(collector.rollout.observation[0], collector.rnn_state, collector._random(0)[0])
+        if "value" in collector.rollout.columns:
+            self.policy.value(collector.rollout.observation[0], collector.rnn_state)
+
+    def _attach(self, columns: Columns, state_size: int, size: int, weights_size: int) -> None:
+        """Take the shared memory, whose descriptors follow the message."""
+        memory = Memory(size, recv_handle(self.orders))
+        rollout, spec = self.collector.rollout, self.spec
+        assert columns == {name: rollout.columns[name] for name in columns}, (columns, rollout.columns)
+        self.fragments = Fragments(spec.num_steps, rollout.num_envs, columns, state_size, memory)
+        weights = Memory(weights_size, recv_handle(self.orders))
+        self.weights = WeightsReader(self.policy, spec.layout, weights, self.part.total, self.part.slice)
+        for received in (memory, weights):
+            received.close()
+        self._columns = columns_of(rollout, columns)
+        self._targets = [columns_of(fragment) for fragment in self.fragments.rollouts]
+        self.collector.stop = self._beat
+
+    def _beat(self) -> bool:
+        """Called before each step of the environments in Python: whether to give up the fragment."""
+        self.fragments.heartbeat[0] += 1
+        return bool(self.fragments.give_up[0])
+
+    def _collect(self, number: int, slot: int) -> int:
+        """Collect a fragment with the weights in a slot, and write it and the state after it."""
+        collector, began = self.collector, (perf_counter(), process_time())
+        self.weights.read(slot)
+        self.stagger.before(collector.steps)
+        with suppress(Stopped):  # it will not be read
+            collector.collect()
+        self.stagger.after()
+        torch._foreach_copy_(self._targets[number % len(self._targets)], self._columns)
+        state = collector.state_dict()
+        if len(packed(state)) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
+            state = {**state, "env": {}}
+        self.fragments.write_state(number, packed(state))
+        self.fragments.spent[:] = perf_counter() - began[0], process_time() - began[1]
+        return self.env.restarts
+
+    def _restore(self, number: int) -> None:
+        """Go on from the state before a fragment, which is in the shared memory."""
+        self.collector.load_state_dict(unpacked(self.fragments.state(number - 1)))
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.env.close()
+
+
+def sent(policy: Policy) -> bytes:
+    """A policy as bytes, modules of users included. Raises TypeError where it cannot be sent."""
+    import cloudpickle
+
+    buffer = io.BytesIO()
+    try:
+        torch.save(policy, buffer, pickle_module=cloudpickle)  # keeps what shares memory, as kernels need it
+    except Exception as error:
+        raise TypeError(f"the policy cannot be sent to an actor's process: {error}") from error
+    return buffer.getvalue()

@@ -1,0 +1,136 @@
+"""The environments of actors, as the learner's process sees them: what they are, and the processes that hold them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import torch
+
+from headrace.core.types import StateDict
+from headrace.data.rollout import Column, Columns, Rollout
+from headrace.data.spaces import action_column, env_columns, observation_column, of_envs
+from headrace.envs.base import Env
+from headrace.envs.workers.env import release, sendable
+from headrace.envs.workers.process import Workers
+from headrace.envs.workers.protocol import Task
+from headrace.envs.workers.resources import check_processes, in_words
+from headrace.envs.workers.transport import Transport
+from headrace.parallel.actor import Acting, ActorFacts, Part
+
+UNDER_WAY = 1.0  # s in which an actor may end the step that it is taking when all is closed
+MakePart = Callable[[int, int], Env]  # of n and the number of the first: these environments
+
+
+class ActorEnv(Env):
+    """N environments in the processes of actors. Only actors step them: see parallel.actors.
+
+    make_part(n, first): makes n of them in an actor's process, the first of which is number `first` of all; it is sent
+    there by cloudpickle. actors: the number of processes; or Workers, which are kept when this is closed.
+    on_error: what happens when environments that cannot be saved are lost with their process: "raise", or "restart"
+    them with new episodes and count it in `restarts`.
+    step_timeout: seconds without a step after which an actor counts as hanging.
+    set_up, clean_up: called in each process with its number, first and last of all.
+    role: what its processes do.
+    device: on which rollouts are learned from.
+    Raises TypeError for a function that cannot be sent; ValueError for a number of actors that does not fit.
+    """
+
+    backend = "actors"
+
+    def __init__(
+        self,
+        make_part: MakePart,
+        num_copies: int,
+        actors: int | Workers,
+        *,
+        on_error: str = "raise",
+        step_timeout: float = 60.0,
+        set_up: Callable[[int], None] | None = None,
+        clean_up: Callable[[int], None] | None = None,
+        device: torch.device | str = "cpu",
+        role: type[Acting] = Acting,
+    ) -> None:
+        if isinstance(actors, int) and not 1 <= actors <= num_copies:
+            raise ValueError(f"actors must be between 1 and num_envs = {num_copies}, got {actors}")
+        self.device, self.on_error = torch.device(device), on_error
+        begin, end = set_up and sendable(set_up), clean_up and sendable(clean_up)
+        owner = actors if isinstance(actors, Workers) else Workers(actors)
+        check_processes(min(owner.number, num_copies))
+        self.transport = Transport(owner.acquire(num_copies), step_timeout)
+        self._close = weakref.finalize(self, _release, self.transport, owner, owner is actors)
+        count = len(self.transport.workers)
+        bounds = [num_copies * place // count for place in range(count + 1)]
+        self.parts = [Part(first, after - first, num_copies) for first, after in pairwise(bounds)]
+        self.shared = ""  # what memory is shared with the actors, in words
+        self.lost = 0  # environments made again because their process was gone
+        try:
+            self.transport.assign(
+                [
+                    Task(
+                        partial(role, sendable(partial(make_part, part.size, part.first)), part),
+                        f"envs {part.first} to {part.first + part.size - 1}",
+                        *(place, count, begin, end, "actor"),
+                    )
+                    for place, part in enumerate(self.parts)
+                ]
+            )
+            self._describe(self.transport.facts[0], num_copies)
+        except BaseException:
+            self.close()
+            raise
+
+    def _describe(self, facts: ActorFacts, num_copies: int) -> None:
+        self.name, self.max_steps, self.compiled = facts.name, facts.max_steps, facts.compiled
+        self.observation_space, self.action_space = facts.observation_space, facts.action_space
+        self.agents, self.groups, self.nested = facts.agents, facts.groups, facts.nested
+        self.num_envs = num_copies * len(facts.agents)
+
+    def columns(self) -> dict[str, Column | Columns]:
+        """The columns that the environments write, and the action; by group where spaces differ."""
+        if not self.nested:
+            return super().columns()
+        (observation, action), *_ = self.spaces.values()
+        declared: dict[str, Column | Columns] = {**env_columns(observation), "action": action_column(action)}
+        for name, which, column in (("observation", 0, observation_column), ("action", 1, action_column)):
+            declared[name] = {
+                group: of_envs(column(pair[which]), len(self.groups[group]) * self.num_copies)
+                for group, pair in self.spaces.items()
+            }
+        return declared
+
+    def plan(self) -> str:
+        """The memory of processes, weights and fragments, in a line."""
+        pids = [worker.process.pid for worker in self.transport.workers]
+        what = f"actors with {self.num_copies} environments of {self.name}"
+        return in_words(what, pids, self.shared)
+
+    @property
+    def restarts(self) -> int:
+        return self.lost + sum(self.transport.answers)
+
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        """Refused: actors reset and step their own environments."""
+        raise NotImplementedError("the environments of actors are not stepped from here")
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Refused: actors reset and step their own environments."""
+        raise NotImplementedError("the environments of actors are not stepped from here")
+
+    def state_dict(self) -> StateDict:
+        """Empty: their states are in those of the actors' collectors."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Nothing: see state_dict()."""
+
+    def close(self) -> None:
+        self._close()
+
+
+def _release(transport: Transport, owner: Workers, keep: bool) -> None:
+    """Give processes back to their owner, or end them; what they are collecting is soon given up."""
+    transport.finish_orders(UNDER_WAY)
+    release(transport, owner, keep)

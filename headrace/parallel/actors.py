@@ -1,0 +1,322 @@
+"""Actors: processes that collect with copies of the policy while the learner learns, or takes turns with it.
+
+An actor is a function: (its state, the weights of a version) -> (a fragment: T steps of its environments, its state
+after them). It is given an order for each fragment. Which fragments make up the next rollout, and which version an
+order names, is all that differs between the modes of collection: parallel.schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from headrace.core.cores import cores
+from headrace.core.stopping import Stopped
+from headrace.core.terminal import tell
+from headrace.core.timer import Timer
+from headrace.core.types import StateDict
+from headrace.data.rollout import Column, Columns, Rollout, column_map
+from headrace.data.shared_memory import FOLDER, shared_size
+from headrace.envs.workers.process import START_TIMEOUT
+from headrace.envs.workers.protocol import ASSIGN
+from headrace.envs.workers.resources import check_rollout
+from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, Part, sent
+from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.forecast import Forecast
+from headrace.parallel.fragments import SLOTS as FRAGMENTS
+from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
+from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_equal, records
+from headrace.parallel.weights import Weights
+from headrace.policies.base import Policy
+
+SPARE = 4096  # bytes by which a state may be longer than twice its first length
+ASKED = 0.1  # s between two questions whether to stop
+
+
+class Actors:
+    """A Collector (parallel.collector) of fragments by all actors of an ActorEnv.
+
+    collection: "sync": all collect with the newest policy, and learning waits for them: lag 0, the same bits as with
+    InlineCollector. "overlapped": a rollout is collected while the one before is learned from: lag 1. "async": a
+    rollout is made of the oldest fragments that there are, as many as actors, so that a slow actor is not waited for
+    until its fragment would be more than max_policy_lag updates old.
+    Where the environments can be saved, neither the number of actors nor the loss of a process changes the result of
+    sync and overlapped.
+    """
+
+    slots = FRAGMENTS  # see Schedule
+    learning_cores = 1  # that the learner needs while actors collect
+    dropped_steps = 0
+    made_of = b""
+    stop: Callable[[], bool] | None = None
+    atomic = True
+
+    def __init__(
+        self,
+        env: ActorEnv,
+        policy: Policy,
+        num_steps: int,
+        columns: dict[str, Column | Columns],
+        seed: int,
+        timer: Timer | None = None,
+        *,
+        collection: str = "sync",
+        max_policy_lag: int = 2,
+        stagger: bool = False,
+        replay: ReplayOrder | None = None,
+        precision: str = "float32",
+    ) -> None:
+        self.env, self.policy, self.seed = env, policy, seed
+        self.collection, self.precision = collection, precision
+        max_lag, parts = {"sync": 0, "overlapped": 1}.get(collection, max_policy_lag), self._parts()
+        self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay, len(parts), self.slots)
+        self.stagger, self.timer, self._own_columns = stagger, timer or Timer(), columns
+        of_rollout, copies = parts[0].total, env.num_copies
+        self.rollout = Rollout(num_steps, of_rollout * env.num_agents, self._exchanged())
+        if max_lag:
+            self.rollout.lag = torch.zeros(self.rollout.num_envs)
+        if not self.schedule.in_step:
+            check_equal(copies, len(env.parts))
+            self.rollout.env = torch.arange(self.rollout.num_envs)
+        self.fragments: dict[int, Fragments] = {}  # by place
+        self._targets = [of_copies(self.rollout, of_rollout, part.slice) for part in parts]
+        self._sources: dict[int, list[list[Tensor]]] = {}  # columns by place and slot
+        self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
+        self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
+        self._beginning: set[int] = set()  # places of processes that load or restore something before their first step
+        self._columns_at = [_columns(env.num_agents, of_rollout, part.slice) for part in parts]  # of the rollout
+        self._columns_of = [_columns(env.num_agents, copies, part.slice) for part in env.parts]  # of all environments
+
+    def _parts(self) -> list[Part]:
+        """Of a rollout: which copies of the environment each of its fragments is of."""
+        return self.env.parts
+
+    def _exchanged(self) -> dict[str, Column | Columns]:
+        """The columns of what actors send."""
+        return self.env.columns() | self._own_columns
+
+    @property
+    def steps(self) -> int:
+        """Steps so far of each environment, as many as rollouts had."""
+        return self.schedule.rounds * self.rollout.num_steps
+
+    def warm_up(self) -> None:
+        """Give every actor its copy of the policy and its shared memory; they compile what has to be compiled."""
+        parts, transport = self.env.parts, self.env.transport
+        max_lag = self.schedule.max_lag
+        self.weights = Weights(self.policy, max_lag + 2)
+        self.weights.write(self.schedule.version)
+        busy = min(max_lag, self.learning_cores)
+        self._spec = CollectorSpec(
+            sent(self.policy),
+            *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
+            threads=max(1, (cores() - busy) // len(parts)),
+            precision="float32" if self.precision == "tf32" else self.precision,  # which CPUs do not have
+        )
+        steps, envs = self.rollout.num_steps, self.rollout.num_envs
+        check_rollout(FRAGMENTS * shared_size(steps, envs, self.rollout.columns), steps, envs, FOLDER)
+        transport.heartbeat = partial(_steps_begun, self.fragments)
+        for place in range(len(parts)):
+            self._send_policy(place)
+        while self._new:
+            self.wait()
+        size, each = self.weights.layout.size, self.fragments[0].memory.size
+        self.env.shared = f"weights {size / 1e3:,.3g} kB, fragments {len(parts)} x {each / 1e3:,.3g} kB, shared"
+
+    def _send_policy(self, place: int) -> None:
+        """Let a process make its copy of the policy, and compile what has to be compiled."""
+        self._new[place] = POLICY
+        self.env.transport.start(place, POLICY, 0, self._spec, timeout=START_TIMEOUT)
+
+    def _new_fragments(self, place: int, state_size: int) -> None:
+        """Make the shared memory of an actor. state_size: bytes of its state now."""
+        size = self.env.parts[place].size
+        columns = column_map(partial(_of_part, of=self.env.num_copies, size=size), self.rollout.columns)
+        num_envs = size * self.env.num_agents
+        fragments = Fragments(self.rollout.num_steps, num_envs, columns, 2 * state_size + SPARE)
+        self._sources[place] = [of_copies(x, size, slice(None)) for x in fragments.rollouts]
+        self.fragments[place] = fragments
+
+    def _attach(self, place: int) -> None:
+        """Let an actor use its shared memory and the weights."""
+        fragments, weights = self.fragments[place], self.weights.memory
+        what = (fragments.rollouts[0].columns, fragments.room - 8, fragments.memory.size, weights.size)
+        worker = self.env.transport.workers[place]
+        worker.tell(MEMORY, 0, what, fragments.memory.descriptor, weights.descriptor)
+
+    def collect(self) -> Rollout:
+        """The next T steps. The rollout is the collector's own; the next call overwrites it.
+
+        Raises Stopped; the exceptions of environments; WorkerError where an actor is lost and cannot be replaced."""
+        if self.schedule.ended():
+            tell(f"the order that was to be repeated ends after {self.schedule.rounds:,} updates: going on without it")
+        with self.timer("waiting for fragments"):
+            self.wait(0.0)  # for those that were done meanwhile
+            self.order()
+            while not (taken := self._complete()):
+                self.wait()
+                self.order()
+        with self.timer("gathering"):
+            self._gather(taken)
+        self.schedule.take(taken)
+        self.order(learning=True)
+        return self.rollout
+
+    def publish(self) -> None:
+        """The policy as it is now is the one of the next version."""
+        with self.timer("publishing"):
+            self.schedule.version += 1
+            self.weights.write(self.schedule.version)
+
+    def order(self, learning: bool = False) -> None:
+        """Let the actors that may collect do so."""
+        for order in self.schedule.orders(learning):
+            self._send(order)
+
+    def _complete(self) -> list[Fragment]:
+        """The fragments of the next rollout; none where it has to wait for more."""
+        return self.schedule.complete()
+
+    def _send(self, order: Fragment) -> None:
+        where = order.number * SLOTS + self.weights.slot(order.version)
+        timeout = START_TIMEOUT if order.place in self._beginning else None  # until its first step
+        self._beginning.discard(order.place)
+        self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Until an actor has answered or was replaced, or for `timeout` seconds. Raises Stopped."""
+        if self.stop is not None and self.stop():
+            raise Stopped
+        if timeout is None and self.stop is not None:
+            timeout = ASKED
+        ready, lost = self.env.transport.get(timeout)
+        for place in ready:
+            if place in self._new:
+                self._prepare(place)
+            else:
+                self.schedule.answer(place)
+        for place in lost:
+            self._replace(place)
+
+    def _gather(self, taken: list[Fragment]) -> None:
+        """Copy fragments into the rollout."""
+        lag, env = self.rollout.lag, self.rollout.env
+        for at, fragment in enumerate(taken):
+            place = fragment.place
+            sources = self._sources[place]
+            torch._foreach_copy_(self._targets[at], sources[fragment.number % len(sources)])
+            if lag is not None:
+                lag[self._columns_at[at]] = float(self.schedule.lag(fragment))
+            if env is not None:
+                env[self._columns_at[at]] = self._columns_of[place]
+        if env is not None:
+            self.made_of = records(taken)
+
+    def _replace(self, place: int) -> None:
+        """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and
+        may not begin again, or where it has been lost several times at the same fragment."""
+        env, order = self.env, self.schedule.open.get(place)
+        number = order.number if order else 0
+        if not self._known(place, number):
+            if env.on_error != "restart":
+                error = env.transport.failure(place)
+                error.add_note("Its environments cannot be saved: on_error='restart' begins new episodes instead.")
+                raise error
+            env.lost += env.parts[place].size
+        env.lost += env.transport.answers[place]
+        env.transport.begin_replacing(place, number)
+        self._new[place] = ASSIGN
+
+    def _known(self, place: int, number: int) -> bool:
+        """Whether another process can collect an actor's fragment `number` as it would have done."""
+        return number == self._begun[place] or bool(unpacked(self.fragments[place].state(number - 1))["env"])
+
+    def _prepare(self, place: int) -> None:
+        """Give a new process what it needs next; at last the order of the one that it replaces."""
+        if self._new[place] == ASSIGN:
+            self._send_policy(place)
+            return
+        del self._new[place]
+        self._beginning.add(place)
+        if place not in self.fragments:
+            self._new_fragments(place, self.env.transport.answers[place])
+        self.env.transport.answers[place] = 0
+        self._attach(place)
+        if order := self.schedule.open.get(place):
+            self._restore(place, order.number)
+            self._send(order)
+
+    def _restore(self, place: int, number: int) -> None:
+        """Bring an actor's environments to their state before a fragment."""
+        if not number:
+            return
+        if not unpacked(self.fragments[place].state(number - 1))["env"]:
+            self._begun[place] = number
+        self._beginning.add(place)
+        self.env.transport.workers[place].tell(RESTORE, number)
+
+    def state_dict(self) -> StateDict:
+        """The actors' states after what was learned from, and the versions of what they are to collect next."""
+        schedule = self.schedule
+        states = [
+            unpacked(self.fragments[place].state(number - 1)) if number else None
+            for place, number in enumerate(schedule.taken)
+        ]
+        actors = [{"taken": number, "state": state} for number, state in zip(schedule.taken, states, strict=True)]
+        waiting = schedule.waiting()
+        return {
+            "env": all(state is None or bool(state["env"]) for state in states),
+            "version": schedule.version,
+            "rounds": schedule.rounds,
+            "actors": actors,
+            "waiting": {f"{x.place}.{x.number}": x.version for x in waiting},
+            "weights": {str(x): self.weights.state(x) for x in {y.version for y in waiting} if x != schedule.version},
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from state_dict(). Raises ValueError for that of other actors, or of a greater lag."""
+        if len(state["actors"]) != len(self.env.parts):
+            raise ValueError(f"saved were {len(state['actors'])} actors, and these are {len(self.env.parts)}")
+        numbers = ((version, *map(int, name.split("."))) for name, version in state["waiting"].items())
+        waiting = [Fragment(version, number, place) for version, place, number in numbers]
+        taken = [saved["taken"] for saved in state["actors"]]
+        self.schedule.resume(state["version"], state["rounds"], taken, waiting)
+        self.weights.write(state["version"])
+        for version, weights in state["weights"].items():
+            self.weights.set_state(int(version), weights)
+        for place, saved in enumerate(state["actors"]):
+            if saved["state"] is not None:
+                self.fragments[place].write_state(saved["taken"] - 1, packed(saved["state"]))
+            self._restore(place, saved["taken"])
+
+    def forecast(self, learn: float) -> Forecast:
+        """What an update should take, by the last fragment of each actor. learn: s of learning from a rollout."""
+        spent = [fragments.spent for fragments in self.fragments.values()]
+        collect = tuple(max(seconds, 1e-9) for seconds, _ in spent)
+        busy = sum(core for _, core in spent) / sum(collect)
+        rows = self.rollout.num_steps * self.rollout.num_envs
+        return Forecast(self.collection, rows, collect, busy, learn)
+
+    def close(self) -> None:
+        """Let actors give up what they are collecting."""
+        for fragments in self.fragments.values():
+            fragments.give_up[0] = 1
+
+
+def _columns(agents: int, copies: int, part: slice) -> Tensor:
+    """Numbers [agents, n] of the columns of some copies of the environment, of `copies` in all."""
+    return torch.arange(agents * copies).unflatten(0, (-1, copies))[:, part]
+
+
+def _of_part(column: Column, of: int, size: int) -> Column:
+    """A column of the rollouts of `size` of `of` copies of the environment."""
+    return column if column.envs is None else replace(column, envs=column.envs // of * size)
+
+
+def _steps_begun(fragments: dict[int, Fragments], place: int) -> int:
+    """How many steps an actor's environments have begun, where these are in Python."""
+    return int(fragments[place].heartbeat[0]) if place in fragments else 0

@@ -1,0 +1,76 @@
+"""How fast actors and learner should be together, from how long each of them took: which waits for which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.core.cores import cores
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What an update of a training with actors should take. Seconds were measured with all of them at work."""
+
+    collection: str  # sync, overlapped, async
+    rows: int  # of a rollout
+    collect: tuple[float, ...]  # s of a fragment, by actor
+    busy: float  # fraction of these during which an actor kept a core busy
+    learn: float  # s from a rollout to the next version of the policy
+
+    @property
+    def seconds(self) -> float:
+        """Of an update."""
+        slowest = max(self.collect)
+        if self.collection == "sync":
+            return slowest + self.learn
+        if self.collection == "overlapped":
+            return max(slowest, self.learn)
+        fragments_per_second = sum(1 / seconds for seconds in self.collect)
+        return max(len(self.collect) / fragments_per_second, self.learn)
+
+    @property
+    def ratio(self) -> float:
+        """R: seconds of all environments' steps for a second of learning, as one process would take them."""
+        return sum(self.collect) / max(self.learn, 1e-9)
+
+    def __str__(self) -> str:
+        actors, learn = len(self.collect), f"learns {_duration(self.learn)}"
+        collect = f"{actors} collect" if actors > 1 else "1 collects"
+        together = {
+            "sync": f"{collect} {_duration(max(self.collect))}, then it {learn}",
+            "overlapped": f"{learn} while {collect} {_duration(max(self.collect))}",
+            "async": f"{learn} while {collect} {_duration(min(self.collect))} to {_duration(max(self.collect))} each",
+        }[self.collection]
+        inline = self.rows / (sum(self.collect) + self.learn)
+        text = f"{self.collection}: {together}: about {self.rows / self.seconds:,.0f} steps/s"
+        return f"{text} ({inline:,.0f} in one process; R = {self.ratio:.2g}){self._advice()}"
+
+    def _advice(self) -> str:
+        """What would be faster, where that is plain."""
+        if self.collection == "sync":
+            return ""
+        if self.busy * len(self.collect) + 1 > cores():
+            return f". The environments compute, and no core is left to the learner: try {max(1, cores() - 1)} actors"
+        waits = max(self.collect) < self.learn
+        return ". Actors wait for the learner" if waits else ". The learner waits for actors"
+
+
+@dataclass(frozen=True)
+class GradientForecast(Forecast):
+    """The same where actors compute the gradients: a fragment's seconds are those of its gradient, too."""
+
+    @property
+    def seconds(self) -> float:
+        if self.collection == "sync":
+            return super().seconds
+        # an update has one actor's fragment
+        return max(1 / sum(1 / seconds for seconds in self.collect), self.learn)
+
+    def __str__(self) -> str:
+        each = f"{_duration(min(self.collect))} to {_duration(max(self.collect))}"
+        text = f"{self.collection}: {len(self.collect)} actors take {each} for a gradient, and the learner"
+        return f"{text} {_duration(self.learn)} for a step: about {self.rows / self.seconds:,.0f} steps/s"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

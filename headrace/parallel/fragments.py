@@ -1,0 +1,90 @@
+"""What an actor collects, in shared memory: fragments of rollouts, and the state of its collector after each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.core.types import StateDict
+from headrace.data.rollout import Columns, Group, Rollout, each_column
+from headrace.data.shared_memory import LINE, Memory, SharedRollout, padded, shared_size
+
+SLOTS = 2  # fragments: one is read while the next one is written
+STATES = 3  # states: of the last fragment that was taken, of one that waits, and of one under way
+
+
+class Fragments:
+    """The shared memory of one actor. Fragment `number` is in `rollouts[number % SLOTS]`.
+
+    state_size: bytes of the largest state that is expected. memory: that of the other process; None for a new one.
+    """
+
+    def __init__(
+        self, num_steps: int, num_envs: int, columns: Columns, state_size: int, memory: Memory | None = None
+    ) -> None:
+        each = shared_size(num_steps, num_envs, columns)
+        self.room = padded(8 + state_size)
+        self.memory = memory = memory or Memory(LINE + SLOTS * each + STATES * self.room)
+        flags = memory.tensor(0, (2,), torch.int64).numpy()
+        self.heartbeat, self.give_up = flags[:1], flags[1:]  # grows with every step; asks to end the fragment
+        self.spent = memory.tensor(flags.nbytes, (2,), torch.float64).numpy()  # s of the last fragment, s of a core
+        self.rollouts = [
+            SharedRollout(num_steps, num_envs, columns, memory, LINE + slot * each) for slot in range(SLOTS)
+        ]
+        self._states = LINE + SLOTS * each
+
+    def rollout(self, number: int) -> Rollout:
+        """The rollout of a fragment."""
+        return self.rollouts[number % SLOTS]
+
+    def write_state(self, number: int, state: bytes) -> None:
+        """Keep the state after a fragment. Raises ValueError where it does not fit."""
+        self.memory.write(self._states + number % STATES * self.room, self.room, state)
+
+    def state(self, number: int) -> bytes:
+        """The state after a fragment."""
+        return self.memory.read(self._states + number % STATES * self.room)
+
+
+class _Packed(NamedTuple):
+    """A tensor, as its array."""
+
+    array: np.ndarray
+
+
+def packed(state: StateDict) -> bytes:
+    """A collector's state as bytes, for another process of this run."""
+    return pickle.dumps(_converted(state, Tensor, lambda tensor: _Packed(tensor.numpy())), protocol=5)
+
+
+def unpacked(state: bytes) -> StateDict:
+    """What packed() was given."""
+    found: StateDict = _converted(pickle.loads(state), _Packed, lambda packed: torch.from_numpy(packed.array))
+    return found
+
+
+def _converted(value: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return convert(value)
+    if isinstance(value, Group):
+        return Group({name: _converted(member, kind, convert) for name, member in value})
+    if isinstance(value, dict):
+        return {name: _converted(member, kind, convert) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_converted(member, kind, convert) for member in value)
+    return value
+
+
+def columns_of(rollout: Rollout, columns: Columns | None = None) -> list[Tensor]:
+    """The tensors of a rollout's columns, or of some of them, in their order."""
+    return [column for _, column in each_column(rollout.columns if columns is None else columns, rollout)]
+
+
+def of_copies(rollout: Rollout, copies: int, part: slice) -> list[Tensor]:
+    """Views of a rollout's columns, [T, agents, n, ...]: of some of its `copies` of the environment."""
+    return [column.unflatten(1, (-1, copies))[:, :, part] for column in columns_of(rollout)]

@@ -1,0 +1,153 @@
+"""Gradient exchange: actors compute gradients from their own fragments, and the learner sums them and takes the step.
+
+Synchronous: one update by the gradients of all actors, whose sum is the gradient of one process. Asynchronous, A3C:
+each gradient is an update of its own, as it comes. Mnih et al. 2016, arXiv:1602.01783.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.algorithms.group_algorithm import Grouped
+from headrace.data.rollout import Column, Columns, Rollout
+from headrace.envs.workers.env import sendable
+from headrace.parallel.actor import Part
+from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actors import Actors
+from headrace.parallel.forecast import GradientForecast
+from headrace.parallel.gradient_actor import LEARNER, SUMS, GradientSlots, LearnerSpec
+from headrace.parallel.schedule import Fragment
+from headrace.policies.base import Policy
+from headrace.policies.normalization import Moments, ReturnNormalizer, normalizers
+
+COUNTED = ("valid", "episode_return", "episode_length")  # columns that are sent: steps and episodes are counted by them
+SPARE = 8192  # bytes of a tally besides its moments
+
+
+class GradientActors(Actors):
+    """A Collector whose rollouts have no experience, only the columns COUNTED, and the learner of their gradients.
+
+    algorithm: one that defines gradient(). collection: "sync" or "async"; then a rollout is the fragment of one actor,
+    and a fragment's lag counts such updates. At most max_policy_lag + 1 actors are at work then: with more, one of them
+    would give a gradient that is too old.
+    The same number of actors gives the same bits when synchronous; another number, sums that are rounded differently.
+    Raises ValueError for groups of agents; TypeError where statistics cannot be merged.
+    """
+
+    slots = 1
+    learning_cores = 0
+
+    def __init__(self, algorithm: Any, env: ActorEnv, *arguments: Any, collection: str, **options: Any) -> None:
+        if isinstance(algorithm, Grouped):
+            raise ValueError("exchange='gradients' is for agents of one group: leave it out, or give them one policy")
+        _check_statistics(algorithm.policy)
+        super().__init__(env, *arguments, collection=collection, **options)
+        self.algorithm = algorithm
+        gradient = algorithm.optimizer.gradient
+        moments = sum(normalizer.statistics.mean.nbytes for normalizer in normalizers(self.policy))
+        kind: Any = type(algorithm)
+        make = sendable(partial(kind, config=algorithm.config, seed=algorithm.seed))
+        self._learner = LearnerSpec(make, len(gradient), gradient.dtype, SPARE + 2 * moments, collection == "async")
+        self._slots: dict[int, GradientSlots] = {}  # by place
+        self._learned: list[Fragment] = []  # of the last rollout
+
+    def _parts(self) -> list[Part]:
+        size = self.env.parts[0].size
+        return [Part(0, size, size)] if self.collection == "async" else super()._parts()
+
+    def _exchanged(self) -> dict[str, Column | Columns]:
+        columns = super()._exchanged()
+        return {name: columns[name] for name in COUNTED}
+
+    @property
+    def steps(self) -> int:
+        """Steps so far of each environment; when asynchronous, on average."""
+        return super().steps * len(self._targets) // len(self.env.parts)
+
+    def warm_up(self) -> None:
+        super().warm_up()
+        self.env.shared += f"; gradients {len(self._slots)} x {self._slots[0].memory.size / 1e3:,.3g} kB"
+
+    def _attach(self, place: int) -> None:
+        """Let an actor have its copy of the algorithm before it takes the weights, which that moves."""
+        if place not in self._slots:
+            self._slots[place] = self._learner.slots()
+        memory = self._slots[place].memory
+        self.env.transport.workers[place].tell(LEARNER, 0, (self._learner, memory.size), memory.descriptor)
+        super()._attach(place)
+
+    def order(self, learning: bool = False) -> None:
+        if not learning:  # an actor goes on once its gradient is applied
+            super().order()
+
+    def _complete(self) -> list[Fragment]:
+        taken = super()._complete()
+        asked = [int(self._slots[fragment.place].asked[0]) for fragment in taken]
+        # a process that replaces a lost one has asked for fewer; the others begin again from there
+        known = min(filter(None, asked), default=0)
+        if known:
+            self._share(taken, known)
+        return [] if known else taken
+
+    def _share(self, taken: list[Fragment], known: int) -> None:
+        """Sum what all actors have asked for, in the order of their places, and let them go on with it."""
+        parts = [self._slots[fragment.place].parts[:known] for fragment in taken]
+        total = reduce(torch.add, parts)
+        for fragment in taken:
+            self._slots[fragment.place].totals[:known] = total
+            self.schedule.ask(fragment)
+            self.env.transport.start(fragment.place, SUMS, known)
+
+    def _gather(self, taken: list[Fragment]) -> None:
+        super()._gather(taken)
+        self._learned = taken
+
+    def forecast(self, learn: float) -> GradientForecast:
+        return GradientForecast(**vars(super().forecast(learn)))
+
+    def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
+        """Algorithm.update() for what collect() returned last: the gradients are summed in the order of places, the
+        step is taken, and normalisers are updated once, by merged moments."""
+        algorithm = self.algorithm
+        algorithm.begin_update(progress)
+        gradient = algorithm.optimizer.gradient
+        for fragment in self._learned:
+            gradient.add_(self._slots[fragment.place].gradient(fragment.number).to(gradient.device))
+        tallies = [self._slots[fragment.place].tally(fragment.number) for fragment in self._learned]
+        sums = {name: sum(tally["metrics"][name] for tally in tallies) for name in tallies[0]["metrics"]}
+        metrics = algorithm.apply({name: torch.tensor(value, device=gradient.device) for name, value in sums.items()})
+        variance, unexplained = merged(tally["valued"] for tally in tallies).squares
+        metrics["explained_variance"] = torch.where(variance > 0, 1 - unexplained / variance, 0.0).to(gradient)
+        merge_statistics(self.policy, list(map(merged, zip(*(tally["statistics"] for tally in tallies), strict=True))))
+        return algorithm.end_update(metrics)  # type: ignore[no-any-return]
+
+
+def merged(parts: Iterable[Sequence[Tensor]]) -> Moments:
+    """The moments of all rows, from count, mean and squared deviations of parts of them."""
+    return reduce(Moments.merge, (Moments(*part) for part in parts))
+
+
+def merge_statistics(policy: Any, moments: list[Moments]) -> None:
+    """Policy.update_statistics() by the moments of what each of its normalisers is to be updated with."""
+    for normalizer, found in zip(normalizers(policy), moments, strict=True):
+        new = Moments(*(part.to(normalizer.center.device) for part in vars(found).values()))
+        if isinstance(normalizer, ReturnNormalizer):
+            normalizer.merge(new, policy.critic_out.weight, policy.critic_out.bias)
+        else:
+            normalizer.merge(new)
+
+
+def _check_statistics(policy: Policy) -> None:
+    """Raise TypeError for statistics that are not the package's own: it is not known how to merge them."""
+    for module in policy.modules():
+        update = getattr(type(module), "update_statistics", None)
+        if update is not None and not update.__module__.startswith("headrace."):
+            raise TypeError(
+                f"exchange='gradients' merges statistics by their moments, which {type(module).__name__}."
+                "update_statistics() does not give: leave out exchange"
+            )

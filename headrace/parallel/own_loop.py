@@ -1,0 +1,120 @@
+"""Actors for a training loop of your own: start them, take the fragments that are done first, publish new weights."""
+
+from __future__ import annotations
+
+from math import inf
+from time import monotonic
+from typing import Any, NamedTuple
+
+from headrace.data.rollout import Column, Columns, Rollout
+from headrace.envs.parts import part_maker
+from headrace.envs.registry import Source
+from headrace.envs.workers.process import Workers
+from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actors import Actors as ActorCollector
+from headrace.parallel.schedule import Fragment as Order
+from headrace.policies.base import Policy
+
+COLUMNS: dict[str, Column | Columns] = {"log_prob": Column(), "value": Column(bootstrap=True)}
+VERSIONS = 8  # of weights that are kept: publish() waits for an actor that still collects with an older one
+
+
+class Fragment(NamedTuple):
+    """What one actor has collected in one go."""
+
+    rollout: Rollout  # [T, n], in shared memory: until the next get()
+    envs: slice  # which of all environments
+    lag: int  # how often weights were published since those that it was collected with
+
+
+class Actors:
+    """Processes that collect with copies of a policy.
+
+        with hr.Actors("CartPole-v1", policy, num_envs=32, num_steps=64, actors=4) as actors:
+            while True:
+                actors.start()                   # whoever is idle collects with the newest weights
+                for fragment in actors.get(2):   # the first two that are done
+                    learn(fragment.rollout)
+                actors.publish()
+
+    env: what make() takes: a name, a class, a function. policy: a Policy, which you change in place. actors: how many
+    processes; or Workers, which are kept. columns: what the policy fills besides the action; {} for a QNetwork.
+    options: backend, on_error, group_by, frame_stack, time_limit, reward_scale as make() has them, and step_timeout.
+    Raises TypeError, ValueError for what does not fit. Exceptions of environments come out of get(), with their
+    traceback.
+    """
+
+    def __init__(
+        self,
+        env: Source,
+        policy: Policy,
+        *,
+        num_envs: int,
+        num_steps: int,
+        actors: int | Workers,
+        seed: int = 0,
+        columns: dict[str, Column | Columns] | None = None,
+        step_timeout: float = 60.0,
+        **options: Any,
+    ) -> None:
+        make_part = part_maker(env, **options)
+        again = {"on_error": options.get("on_error", "raise"), "step_timeout": step_timeout}
+        self.env = ActorEnv(make_part, num_envs, actors, **again)
+        declared = (COLUMNS if columns is None else columns) | policy.columns()
+        try:
+            self._collector = ActorCollector(
+                self.env, policy, num_steps, declared, seed, collection="async", max_policy_lag=VERSIONS - 2
+            )
+            self._collector.warm_up()
+        except BaseException:
+            self.env.close()
+            raise
+        self._given: list[Order] = []
+
+    @property
+    def version(self) -> int:
+        """How often weights were published."""
+        return self._collector.schedule.version
+
+    def start(self) -> None:
+        """Let every idle actor collect with the newest weights. Does not wait. An actor may be one fragment ahead."""
+        self._collector.order()
+
+    def ready(self) -> int:
+        """How many fragments get() would give at once. Does not wait."""
+        self._collector.wait(0.0)
+        return len(self._collector.schedule.held) - len(self._given)
+
+    def get(self, count: int = 1, timeout: float | None = None) -> list[Fragment]:
+        """The first `count` fragments that are done, the oldest first; fewer after `timeout` seconds, or where no more
+        are under way. Their memory is used again after the next get()."""
+        schedule = self._collector.schedule
+        schedule.take(self._given)
+        until = inf if timeout is None else monotonic() + timeout
+        while len(schedule.held) < count and schedule.open and (left := until - monotonic()) > 0:
+            self._collector.wait(None if left == inf else left)
+        self._given = sorted(schedule.held)[:count]
+        return [self._fragment(order) for order in self._given]
+
+    def _fragment(self, order: Order) -> Fragment:
+        rollout = self._collector.fragments[order.place].rollout(order.number)
+        return Fragment(rollout, self.env.parts[order.place].slice, self._collector.schedule.lag(order))
+
+    def publish(self) -> None:
+        """The policy as it is now is the one to collect with from the next start() on. Waits where an actor is still
+        collecting with weights whose memory is needed."""
+        open_orders = self._collector.schedule.open
+        while any(order.version <= self.version + 1 - VERSIONS for order in open_orders.values()):
+            self._collector.wait()
+        self._collector.publish()
+
+    def __enter__(self) -> Actors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes, or give them back."""
+        self._collector.close()
+        self.env.close()

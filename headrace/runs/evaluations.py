@@ -1,0 +1,148 @@
+"""The evaluations of a run: in the training's process, while training waits, or in one of their own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from headrace.core.stopping import Stopped
+from headrace.core.types import Json, Settings, StateDict
+from headrace.evaluation.evaluator import Evaluation, evaluate
+from headrace.policies.base import Policy
+from headrace.runs.progress import Progress
+from headrace.runs.signals import Interrupts
+from headrace.training.config import TrainConfig
+from headrace.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from headrace.evaluation.parallel import EvaluationProcess
+
+MOST_QUEUED = 4  # evaluations, each with a copy of the weights; for a place in the queue, training waits
+LOOK = 0.1  # s between two looks for a signal while waiting
+
+
+class Queued(NamedTuple):
+    """An evaluation that has no result yet."""
+
+    counters: Json  # of the row of metrics at that step
+    weights: StateDict  # as they were at that step, on the CPU
+
+
+class Evaluations:
+    """Evaluates a trainer's policy, each time with the weights as they were when that was asked for, in this order.
+
+    queue: evaluations without a result: with parallel_evaluation those that are asked for or under way, otherwise those
+    that a signal has ended. Checkpoints hold them, so that a resumed run evaluates them.
+    Raises TypeError where the environments or the policy cannot be made in another process.
+    """
+
+    def __init__(self, trainer: Trainer, progress: Progress, interrupts: Interrupts) -> None:
+        self.trainer, self._progress, self._interrupts = trainer, progress, interrupts
+        self.queue: deque[Queued] = deque()
+        self.env_kwargs = _env_kwargs(trainer.config, trainer.plan.agent_info)
+        self._waited = False
+        self._policy = trainer.policy  # that is evaluated in this process
+        device = trainer.placement.evaluate
+        if device != trainer.placement.learn and not trainer.config.parallel_evaluation:
+            self._policy = deepcopy(trainer.policy).to(device)
+        self._process: EvaluationProcess | None = None
+        if trainer.config.parallel_evaluation:
+            from headrace.evaluation.parallel import EvaluationProcess
+
+            arguments = {"episodes": trainer.config.eval_episodes, "seed": trainer.config.seed, **self.env_kwargs}
+            self._process = EvaluationProcess(trainer.policy, trainer.plan.env, device, arguments)
+
+    def add(self, counters: Json) -> None:
+        """Ask for an evaluation of the policy as it is now."""
+        self.queue.append(Queued(counters, copied(self.trainer.policy, "cpu")))
+
+    def results(self, left: int = MOST_QUEUED) -> Iterator[tuple[Queued, Evaluation]]:
+        """The evaluations that are finished. Waits until at most `left` are queued; without a process, for all of them.
+
+        After a signal it neither waits nor starts another one. Raises what evaluate() raises.
+        """
+        while self.queue:
+            result = self._here() if self._process is None else self._elsewhere(len(self.queue) > left)
+            if result is None:
+                return
+            yield self.queue.popleft(), result
+
+    def _here(self) -> Evaluation | None:
+        """The first one in the queue; None where a signal ends it."""
+        if self._interrupts.caught:
+            return None
+        try:
+            return self.now(self.queue[0].weights, self.trainer.config.eval_episodes)
+        except Stopped:
+            return None
+
+    def _elsewhere(self, wait: bool) -> Evaluation | None:
+        """The first one in the queue by the process, where it is finished or `wait` is true; None where a signal comes
+        first."""
+        assert self._process is not None
+        if self._process.idle:
+            if self._interrupts.caught:
+                return None
+            self._process.start(self.queue[0].weights)
+        result = self._process.get(0.0)
+        if result is None and wait and not self._waited:
+            self._waited = True
+            self._progress.say(f"waiting for evaluations: {len(self.queue)} are queued")
+        while result is None and wait and not self._interrupts.caught:
+            result = self._process.get(LOOK)
+        return result
+
+    def now(self, weights: StateDict, episodes: int, reference: bool = True) -> Evaluation:
+        """An evaluation of these weights in this process. Raises Stopped on a signal, and what evaluate() raises."""
+
+        def watch(ended: int, steps: int) -> bool:
+            self._progress.evaluating(ended, episodes, steps)
+            return bool(self._interrupts.caught)
+
+        policy, env, seed = self._policy, self.trainer.plan.env, self.trainer.config.seed
+        before = copied(policy)
+        policy.load_state_dict(weights)
+        try:
+            return evaluate(policy, env, episodes, seed, reference=reference, watch=watch, **self.env_kwargs)
+        finally:
+            policy.load_state_dict(before)
+
+    def state_dict(self) -> list[Json]:
+        """The queue."""
+        return [queued._asdict() for queued in self.queue]
+
+    def load_state_dict(self, state: Sequence[Json]) -> None:
+        """Continue with the queue of state_dict()."""
+        self.queue = deque(Queued(**queued) for queued in state)
+
+    def close(self) -> None:
+        """End the process, also in the middle of an evaluation."""
+        if self._process is not None:
+            self._process.close()
+
+
+def copied(policy: Policy, device: torch.device | str | None = None) -> StateDict:
+    """A copy of a policy's weights on a device; where it is None, on theirs."""
+    state = policy.state_dict().items()
+    return {name: tensor.detach().to(device or tensor.device, copy=True) for name, tensor in state}
+
+
+def cancelling(result: Evaluation) -> bool:
+    """Whether the returns of several agents cancel, as in a game that one of them wins."""
+    means = [sum(returns) / len(returns) for returns in result.by_agent.values()]
+    return len(means) > 1 and abs(sum(means)) <= 0.1 * sum(map(abs, means))
+
+
+def _env_kwargs(config: TrainConfig, agent_info: object) -> Settings:
+    """The settings of environments that hold for evaluations, too."""
+    informed = {} if agent_info is None else {"agent_info": agent_info}
+    return {
+        **config.eval_env_kwargs(),
+        "on_error": config.on_error,
+        "step_timeout": config.step_timeout,
+        **informed,
+    }

@@ -1,0 +1,127 @@
+"""Which settings of parallel collection go together. What does not is refused, with the nearest that does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headrace.algorithms.base import Algorithm
+from headrace.core.cores import cores
+from headrace.core.terminal import tell
+from headrace.parallel.schedule import check_equal
+from headrace.training.config import TrainConfig
+
+# which learns from experience of any age in a similar way
+NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
+
+
+def with_actors(config: TrainConfig) -> TrainConfig:
+    """The config with a number of actors, where its mode of collection needs them and none is given: one core is left
+    to the learner, but where actors send gradients."""
+    if config.exchange == "gradients" and config.actors in (None, "auto") and config.workers is None:
+        number = min(cores(), config.num_envs)
+        if config.collection == "async":  # each has as many environments
+            number = max(n for n in range(1, number + 1) if config.num_envs % n == 0)
+        tell(f"exchange='gradients' starts actors: {number} on {cores()} cores, all of which compute gradients")
+        return replace(config, actors=number)
+    if config.collection != "overlapped" or config.actors is not None or config.workers is not None:
+        return config
+    number = min(max(1, cores() - 1), config.num_envs)
+    left = "the others are" if cores() - number > 1 else "one core is"
+    tell(f"collection='overlapped' starts actors: {number} of {cores()} cores collect, and {left} left to the learner")
+    return replace(config, actors=number)
+
+
+def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any) -> None:
+    """Raise ValueError, with the nearest combination that works, for settings that do not go together.
+
+    algorithm: its class, or one made. ready_env: whether the environments are made already. agent_info: see Trainer.
+    """
+    if config.exchange == "gradients":
+        _check_gradients(config, algorithm)
+    if config.actors is None:
+        if config.collection == "overlapped":
+            raise ValueError(
+                f"collection='overlapped' needs a copy of the policy beside the environments, which workers have not: "
+                f"give actors={config.workers} in place of workers={config.workers}"
+            )
+        _only_async(config, "actors and collection='async'")
+        return
+    if config.workers is not None:
+        raise ValueError(
+            f"actors={config.actors} and workers={config.workers}: actors step their environments themselves, so leave "
+            "out workers"
+        )
+    if ready_env:
+        raise ValueError(
+            f"actors={config.actors} make their environments in their own processes: give a name, a class or a "
+            "function in place of environments that are made"
+        )
+    if agent_info is not None:
+        raise ValueError(f"agent_info does not reach actors: leave out actors={config.actors}, or use workers")
+    if config.collection == "double_buffered":
+        raise ValueError("collection='double_buffered' is for workers: with actors use 'overlapped', or give workers")
+    if config.drop_slowest:
+        raise ValueError(
+            f"drop_slowest={config.drop_slowest} is for workers: actors do not wait for each other with "
+            "collection='async', and lose no steps"
+        )
+    if config.collection != "async":
+        _only_async(config, "collection='async'")
+    elif config.actors != "auto":
+        check_equal(config.num_envs, config.actors)
+
+
+def _only_async(config: TrainConfig, needs: str) -> None:
+    """Raise ValueError for settings that would be without effect."""
+    for name in ("max_policy_lag", "replay_order"):
+        value = getattr(config, name)
+        if value != TrainConfig.__dataclass_fields__[name].default:
+            raise ValueError(f"{name}={value!r} needs {needs}: leave it out, or give those")
+
+
+def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:
+    """Raise ValueError where actors would collect with an older policy than an algorithm can learn from."""
+    lag = {"overlapped": 1, "async": config.max_policy_lag}.get(config.collection, 0)
+    if not config.actors or config.exchange == "gradients":  # whose modes are those of the algorithm
+        return
+    most: int | None = getattr(algorithm, "max_lag", 0)
+    if most is None or lag <= most:
+        return
+    name, mode = algorithm.name, f"collection={config.collection!r}"
+    learns = "of its present policy" if most == 0 else f"at most {most} update old, and does not correct for more"
+    given = "1 update" if lag == 1 else f"up to max_policy_lag={lag} updates"
+    other = NEAREST_ALGORITHM.get(name)
+    near = f"collection={'sync' if most == 0 else 'overlapped'!r}"
+    raise ValueError(
+        f"{name} learns from experience {learns}, and {mode} gives it {given} old: use {near}"
+        f"{f', or {other}' if other else ''}"
+    )
+
+
+def _check_gradients(config: TrainConfig, algorithm: Any) -> None:
+    """Raise ValueError where actors cannot compute the algorithm's gradient, or not in this mode."""
+    modes, collection = getattr(algorithm, "gradient_modes", ()), config.collection
+    if not modes:
+        raise ValueError(
+            f"exchange='gradients' is for algorithms that take one gradient step on each rollout, and {algorithm.name} "
+            "does not: use a2c or reinforce, or leave out exchange"
+        )
+    if config.actors is None:
+        raise ValueError(
+            f"exchange='gradients' needs a copy of the policy in the processes of the environments: give "
+            f"actors={config.workers} in place of workers={config.workers}"
+        )
+    if collection not in ("sync", "async"):
+        raise ValueError(
+            f"collection={collection!r} does not go with exchange='gradients', where learning is too short to collect "
+            f"during it: use {' or '.join(map(repr, modes))}"
+        )
+    if collection not in modes:
+        raise ValueError(
+            f"collection={collection!r} applies gradients to a later policy than the one that collected, and "
+            f"{algorithm.name}'s is that of the policy that collected: use collection='sync', or a2c"
+        )
+    most, actors = config.max_policy_lag + 1, config.actors
+    if collection == "async" and isinstance(actors, int) and actors > most:
+        tell(f"{most} of {actors} actors are at work at a time: give max_policy_lag={actors - 1} for all of them")

@@ -1,0 +1,48 @@
+"""Giving an asynchronous run again: the settings that have to be the same, and the log of what it learned from."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from headrace.core.types import Json
+from headrace.parallel.schedule import LOG, ReplayOrder
+from headrace.training.config import read_toml, to_toml
+
+PROGRESS = ("total_steps", "max_episodes", "max_seconds")  # the first that is given measures it, see limits
+FREE = (  # settings that change no weights
+    *("replay_order", "log_folder", "progress", "save_freq", "window", "step_timeout"),
+    *("eval_freq", "eval_episodes", "eval_device", "parallel_evaluation", "target_return"),
+)
+
+
+def replay_order(run: str, settings: Json) -> ReplayOrder:
+    """The order of fragments of another run. settings: those of this one, by name.
+
+    Raises FileNotFoundError where the run has no such log; ValueError for other settings, which would give other bits.
+    """
+    folder = Path(run)
+    log, config = folder / LOG, folder / "config.toml"
+    for path in (log, config):
+        if not path.exists():
+            raise FileNotFoundError(
+                f"replay_order={run!r}: there is no {path}. Give the folder of a run with collection='async'"
+            )
+    before, now = read_toml(config), tomllib.loads(to_toml(**settings))
+    for name in sorted({*before, *now} - {*FREE, *PROGRESS}) + _measure(now):
+        if before.get(name) != now.get(name):
+            raise ValueError(
+                f"{name} is {before.get(name)!r} in {folder} and {now.get(name)!r} here: replay_order gives the same "
+                f"bits with the same settings alone, so give {name}={before.get(name)!r}"
+            )
+    return ReplayOrder(log, settings["actors"], 1 if settings["exchange"] == "gradients" else None)
+
+
+def _measure(settings: Json) -> list[str]:
+    """The limit by which schedules follow the progress of the training; empty where nothing follows it."""
+    if settings.get("schedule") != "linear" and not {"exploration_fraction", "priority_beta"} & {*settings}:
+        return []
+    measure = next((name for name in PROGRESS if settings[name] != "none"), None)
+    if measure == "max_seconds":
+        raise ValueError("replay_order needs total_steps: the schedules of this training follow its time, max_seconds")
+    return [measure] if measure else []

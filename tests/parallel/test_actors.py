@@ -1,0 +1,75 @@
+"""Actors give what the learner's own process would: the same bits, for any number of them."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+
+from headrace.training.trainer import Trainer
+
+CASES = {
+    "ppo": ("ppo", "CartPole-v1", 6, {}),
+    "normalised": ("ppo", "Pendulum-v1", 4, {"normalize_observation": True, "normalize_return": True}),
+    "staggered": ("ppo", "Pendulum-v1", 4, {"stagger": True}),
+    "images": ("ppo", "PixelCatch", 2, {"num_envs": 6, "num_steps": 16}),
+    "recurrent": ("a2c", "CartPole-v1", 6, {"recurrent": "gru"}),
+    "dqn": ("dqn", "CartPole-v1", 20, {"num_envs": 6, "learning_starts": 200, "exploration_spread": 2.0}),
+    "sac": ("sac", "Pendulum-v1", 20, {"num_envs": 6, "learning_starts": 100, "hidden": (16, 16)}),
+    "recurrent sac": ("sac", "Pendulum-v1", 40, {"num_envs": 4, "learning_starts": 100, "recurrent": "gru"}),
+    "bfloat16": ("ppo", "CartPole-v1", 2, {"num_envs": 4, "num_steps": 16, "precision": "bfloat16"}),
+    "agents": ("ppo", "Pursuit", 3, {}),
+    "gymnasium": ("ppo", "CartPole-v1", 3, {"num_envs": 6, "backend": "inline"}),
+}
+
+
+def learned(algorithm: str, env: str, iterations: int, **options) -> str:
+    """The SHA-256 of the weights after so many updates."""
+    trainer = Trainer(algorithm, env, progress="none", **options)
+    try:
+        for _ in range(iterations):
+            trainer.iterate()
+        weights = torch.cat([p.detach().flatten() for p in trainer.policy.parameters()])
+        return hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+    finally:
+        trainer.close()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_synchronous_actors_give_the_bits_of_one_process(case):
+    algorithm, env, iterations, options = CASES[case]
+    inline = learned(algorithm, env, iterations, **options)
+    assert learned(algorithm, env, iterations, actors=2, **options) == inline
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_overlapped_actors_give_the_same_bits_for_any_number(case):
+    algorithm, env, iterations, options = CASES[case]
+    one = learned(algorithm, env, iterations, actors=1, collection="overlapped", **options)
+    assert learned(algorithm, env, iterations, actors=3, collection="overlapped", **options) == one
+    assert learned(algorithm, env, iterations, **options) != one
+
+
+def test_workers_and_actors_give_the_same_bits():
+    options = {"num_envs": 4, "backend": "auto", "seed": 3}
+    workers = learned("ppo", "CartPole-v1", 2, workers=2, **options)
+    assert learned("ppo", "CartPole-v1", 2, actors=2, **{**options, "backend": "inline"}) == workers
+
+
+def lags(iterations: int, **options) -> list[float]:
+    """The lag of each rollout's columns, which all have the same one."""
+    trainer = Trainer("ppo", "CartPole-v1", progress="none", num_envs=8, actors=2, **options)
+    found = []
+    for _ in range(iterations):
+        trainer.iterate()
+        lag = trainer.collector.rollout.lag
+        assert lag is None or len(lag.unique()) == 1
+        found.append(0 if lag is None else lag[0].item())
+    trainer.close()
+    return found
+
+
+def test_the_lag_is_0_when_synchronous_and_1_when_overlapped():
+    assert lags(4) == [0, 0, 0, 0]
+    assert lags(4, collection="overlapped") == [0, 1, 1, 1]
