@@ -152,14 +152,11 @@ def main() -> None:
     flags = common.parser(__doc__ or "")
     flags.add_argument("--damages", type=int, default=10_000, help="how many files are damaged")
     flags.add_argument("--seed", type=int, default=None, help="of the damages; by default each run draws others")
-    options, neighbours = flags.parse_args(), common.Neighbours()
+    options = flags.parse_args()
     damages = 50 if options.quick else options.damages
     chance = random.Random(options.seed)
     names = {True: "forged manifests read", False: "damaged checkpoints read"}
-    rows = {
-        forged: {"fault": name, "tried": 0, "survived": 0, "wrong": [], "outcomes": {}}
-        for forged, name in names.items()
-    }
+    rows = {forged: reliability.empty(name) for forged, name in names.items()}
     with tempfile.TemporaryDirectory() as name:
         victim = Victim(Path(name))
         files = sorted(victim.contents)
@@ -172,16 +169,13 @@ def main() -> None:
             damaged = kind and kind(victim.contents[path], chance)
             state = chance.choice(("policy", "training"))
             outcome = victim.outcome(path, damaged, state, earlier)
-            right = fits(outcome, forged, earlier)
-            row: common.Row = rows[forged]
-            row["tried"] += 1
-            row["survived"] += right
-            row["outcomes"][outcome] = row["outcomes"].get(outcome, 0) + 1
+            wrong = "" if fits(outcome, forged, earlier) else outcome
             what = kind.__name__ if kind else "removed"
-            row["wrong"] += [f"{path.name}, {what}, {state}, damage {number}: {outcome}"] * (not right)
+            attempt = f"{path.name}, {what}, {state}, damage {number}"
+            reliability.count(rows[forged], attempt, wrong, outcomes=outcome)
     for row in rows.values():
         print(row["fault"], row["outcomes"])
-    reliability.finish("damage_checkpoints", list(rows.values()), options, neighbours)
+    reliability.finish("damage_checkpoints", list(rows.values()), options.results)
 
 
 def fits(outcome: str, forged: bool, earlier: bool) -> bool:

@@ -88,36 +88,37 @@ class Disk:
         return counted
 
 
-def train(kind: str, folder: Path, full_from: int, told: Any) -> None:
+def train(kind: str, folder: Path, full_from: int, reported: Any) -> None:
     """One training, and what ended it: its writes, the kind of error and its text."""
     import headrace as hr
     from headrace.data import pieces
-    from headrace.runs import recorder
+    from headrace.runs import logs, recorder
 
     recorder.SAVE_EVERY, recorder.SAVE_SHARE, pieces.ROWS = 0.0, 1e9, 64
+    logs.LEAST_INTERVAL = logs.GROWTH = logs.EVENTS_AFTER = 0.0  # the same writes however fast the run is
     disk = Disk(folder, full_from)
     disk.install()
     try:
         hr.train(kind, log_folder=str(folder), **SETTINGS, **KINDS[kind])
-        told.send((disk.writes, "", ""))
+        reported.send((disk.writes, "", ""))
     except BaseException as error:
-        told.send((disk.writes, type(error).__name__, f"{error}\n{traceback.format_exc()[-600:]}"))
+        reported.send((disk.writes, type(error).__name__, f"{error}\n{traceback.format_exc()[-600:]}"))
 
 
-def resume(kind: str, run: Path, folder: Path, told: Any) -> None:
-    """Resume a run, or begin it anew where it was never saved."""
+def resume(kind: str, run: Path, folder: Path, reported: Any) -> None:
+    """Resume a run, or start it again where it was never saved."""
     import headrace as hr
 
     try:
         saved = any(run.glob("last*/manifest.json"))
         again = hr.train(resume=run) if saved else hr.train(kind, log_folder=str(folder), **SETTINGS, **KINDS[kind])
-        told.send((str(again.path), "", ""))
+        reported.send((str(again.path), "", ""))
     except BaseException as error:
-        told.send(("", type(error).__name__, traceback.format_exc()[-600:]))
+        reported.send(("", type(error).__name__, traceback.format_exc()[-600:]))
 
 
 def in_process(work: Callable[..., None], *arguments: Any) -> Any:
-    """What a fork of this process tells."""
+    """What a fork of this process reports."""
     mine, theirs = FORK.Pipe(duplex=False)
     process = FORK.Process(target=work, args=(*arguments, theirs))
     process.start()
@@ -135,7 +136,7 @@ def attempt(training: str, full_from: int, folder: Path, weights: bytes) -> str:
     if (kind != "OSError" or "No space left on device" not in text) and (kind or writes >= full_from):
         return f"it ended by {kind or 'nothing'}: {text}"
     run = next(iter(folder.glob("*/*_1")), folder)
-    path, kind, text = in_process(resume, training, run, folder / "anew")
+    path, kind, text = in_process(resume, training, run, folder / "again")
     if kind:
         return f"it could not be resumed: {kind}: {text}"
     return "" if digest(Path(path)) == weights else "its weights are others"
@@ -149,29 +150,30 @@ def digest(run: Path) -> bytes:
 def main() -> None:
     """Fill the disk at each write."""
     flags = common.parser(__doc__ or "")
-    flags.add_argument("--every", type=int, default=1, help="only each so-manieth write")
-    options, neighbours = flags.parse_args(), common.Neighbours()
+    flags.add_argument("--every", type=int, default=1, help="only every n-th write")
+    options = flags.parse_args()
+    import headrace.training.loop  # noqa: F401  the forks need not import it, and torch, again
 
     rows = [filled(kind, name, options) for kind, name in (("ppo", "PPO"), ("sac", "SAC"))]
-    reliability.finish("fill_disk", rows, options, neighbours)
+    reliability.finish("fill_disk", rows, options.results)
 
 
 def filled(training: str, shown: str, options: argparse.Namespace) -> common.Row:
     """Fill the disk at each write of a training."""
-    row: common.Row = {"fault": f"disk full at the n-th write, resumed: {shown}, equal bits", "tried": 0, "survived": 0}
-    row["wrong"] = []
+    row = reliability.empty(f"disk full at the n-th write, resumed: {shown}, equal bits")
     with tempfile.TemporaryDirectory() as name:
-        in_process(train, training, Path(name) / "warm", 0)
-        writes, kind, text = in_process(train, training, Path(name) / "whole", 0)
+        warm, whole = Path(name) / "warm", Path(name) / "whole"
+        warm.mkdir()
+        whole.mkdir()  # as the folders of the attempts: to make it is no write
+        in_process(train, training, warm, 0)
+        writes, kind, text = in_process(train, training, whole, 0)
         if kind:
             raise RuntimeError(text)
-        weights = digest(next(iter((Path(name) / "whole").glob("*/*_1"))))
+        weights = digest(next(iter(whole.glob("*/*_1"))))
         for full_from in range(1, writes + 1, writes // 3 if options.quick else options.every):
             with tempfile.TemporaryDirectory(dir=name) as folder:
                 wrong = attempt(training, full_from, Path(folder), weights)
-            row["tried"] += 1
-            row["survived"] += not wrong
-            row["wrong"] += [f"{shown}, write {full_from} of {writes}: {wrong}"] * bool(wrong)
+            reliability.count(row, f"{shown}, write {full_from} of {writes}", wrong)
     return row
 
 

@@ -164,7 +164,7 @@ def main() -> None:
     flags.add_argument("--kills", type=int, default=30, help="with compiled environments, and as many with Gymnasium's")
     flags.add_argument("--kinds", nargs="+", default=[*ACTORS, *GYMNASIUM], choices=[*ACTORS, *GYMNASIUM])
     flags.add_argument("--seed", type=int, default=0, help="of the moments")
-    options, neighbours = flags.parse_args(), common.Neighbours()
+    options = flags.parse_args()
     KINDS.update(GYMNASIUM)
     kills, kinds = (1, ["ppo_overlapped"]) if options.quick else (options.kills, options.kinds)
     chance = random.Random(options.seed)
@@ -182,17 +182,13 @@ def main() -> None:
             if (number + 1) % BATCH == 0 and number + 1 < kills:
                 reliability.append(options.results, "kill_actors", list(rows.values()))
                 rows = {}
-    reliability.finish("kill_actors", list(rows.values()), options, neighbours)
+    reliability.finish("kill_actors", list(rows.values()), options.results)
 
 
 def count(rows: dict[str, common.Row], kind: str, moment: Moment, wrong: str) -> None:
     """Count a kill in the row of its fault."""
-    nothing = {"tried": 0, "survived": 0, "wrong": [], "moments": {}}
-    row = rows.setdefault(fault(kind), {"fault": fault(kind), **nothing})
-    row["tried"] += 1
-    row["survived"] += not wrong
-    row["moments"][moment.phase] = row["moments"].get(moment.phase, 0) + 1
-    row["wrong"] += [f"{kind}, {moment}: {wrong}"] * bool(wrong)
+    row = rows.setdefault(fault(kind), reliability.empty(fault(kind)))
+    reliability.count(row, f"{kind}, {moment}", wrong, moments=moment.phase)
     print(f"{kind}, {moment}: {wrong or 'as it should be'}", flush=True)
 
 

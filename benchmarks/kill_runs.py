@@ -88,7 +88,7 @@ def kill_once(kind: str, reference: Reference, folder: Path, moment: float) -> t
     saved = run is not None and any(run.glob("last*/manifest.json"))
     if saved and when != "after its end":
         when = "with a checkpoint"
-    fresh = folder if saved else folder / "anew"  # what was never saved begins anew
+    fresh = folder if saved else folder / "again"  # what was never saved is started again
     wrong = finished(start(kind, fresh, run if saved else None))
     run = run_in(fresh)
     return when, wrong or (damage(kind, reference, run) if run else "there is no run")
@@ -114,12 +114,11 @@ def main() -> None:
     flags.add_argument("--kills", type=int, default=200, help="how many trainings are killed, of all kinds together")
     flags.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="which trainings")
     flags.add_argument("--seed", type=int, default=None, help="of the moments; by default each run draws others")
-    options, neighbours = flags.parse_args(), common.Neighbours()
+    options = flags.parse_args()
     kills, kinds = (1, ["ppo"]) if options.quick else (options.kills, options.kinds)
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         references = {kind: Reference(kind, Path(name) / kind) for kind in kinds}
-        done: list[common.Row] = []
         rows: dict[str, common.Row] = {}
         for number in range(kills):
             kind = kinds[number % len(kinds)]
@@ -127,16 +126,13 @@ def main() -> None:
             moment = chance.uniform(0, 1.05 * reference.seconds)
             with tempfile.TemporaryDirectory(dir=name) as folder:
                 when, wrong = kill_once(kind, reference, Path(folder), moment)
-            row = rows.setdefault(kind, {"fault": fault(kind), "tried": 0, "survived": 0, "wrong": [], "moments": {}})
-            row["tried"] += 1
-            row["survived"] += not wrong
-            row["moments"][when] = row["moments"].get(when, 0) + 1
-            row["wrong"] += [f"{kind}, killed after {moment:.2f} s ({when}): {wrong}"] * bool(wrong)
+            row = rows.setdefault(kind, reliability.empty(fault(kind)))
+            reliability.count(row, f"{kind}, killed after {moment:.2f} s ({when})", wrong, moments=when)
             print(f"{number + 1}: {kind}, {moment:.2f} s, {when}: {wrong or 'as it should be'}", flush=True)
             if (number + 1) % BATCH == 0 and number + 1 < kills:
                 reliability.append(options.results, "kill_runs", list(rows.values()))
-                done, rows = [*done, *rows.values()], {}
-    reliability.finish("kill_runs", list(rows.values()), options, neighbours)
+                rows = {}
+    reliability.finish("kill_runs", list(rows.values()), options.results)
 
 
 def fault(kind: str) -> str:

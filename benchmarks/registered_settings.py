@@ -3,7 +3,7 @@ of steps and at three times as many, on fresh seeds: the return at the *end*, no
 
     python benchmarks/registered_settings.py                             # hours; go on where it was stopped
     python benchmarks/registered_settings.py --only ppo --env Pendulum-v1
-    python benchmarks/registered_settings.py --table                     # of the rows so far, without training
+    python benchmarks/registered_settings.py --table                     # the rows so far, into docs/reliability.md
 
 A training is one row in results/registered_settings.jsonl; one that is there already for the same settings is not run
 again. target_return is None; the return is the mean of 100 deterministic episodes of the last policy. 20 seeds where a
@@ -24,25 +24,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import algorithms
+import any_env_tasks
+import judge
+import reliability
 from common import Row, cores, machine, parser, table
 
-THRESHOLDS = {  # mean return of 100 episodes
-    "CartPole-v1": 475.0,
-    "Acrobot-v1": -100.0,
-    "Pendulum-v1": -200.0,
-    "MountainCar-v0": -120.0,
-    "MountainCarContinuous-v0": 85.0,
-    "Catch": 0.95,
-    "GridWorld": 0.9,
-    "PixelCatch": 0.9,
-    "PixelPendulum": -300.0,
-    "CartPoleHidden": 400.0,
-    "PendulumHidden": -300.0,
-    "LunarLander-v3": 200.0,
-    "HalfCheetah-v5": 4000.0,
-    "simple_spread_v3": -25.0,
+OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
+    "GridWorld": 6.5,  # pills; an episode has about 8.75
+    "simple_spread_v3": -20.0,
 }
-OWN = {("dqn", "CartPoleHidden"): 200.0, ("ppo", "HalfCheetah-v5"): 1500.0}
 LEFT_OUT = ("ALE/", "envpool/", "Pursuit")  # days; aliases; returns that cancel, whoever plays better
 FOREIGN = ("LunarLander-v3", "HalfCheetah-v5", "simple_spread_v3")
 MANY, FEW, FOREIGN_SEEDS = 20, 5, 3
@@ -71,12 +62,16 @@ def main() -> None:
     flags.add_argument("--times", type=int, nargs="+", default=[1, 3], help="of the registered steps")
     flags.add_argument("--jobs", type=int, default=cores(), help="trainings at once")
     flags.add_argument("--longest", type=float, default=float("inf"), help="leave out trainings of more seconds")
-    flags.add_argument("--table", action="store_true", help="print the rows so far, and train nothing")
+    flags.add_argument(
+        "--table", action="store_true", help="write the rows so far into docs/reliability.md, and train nothing"
+    )
     options = flags.parse_args()
     file = options.results / FILE
-    if not options.table:
-        options.results.mkdir(parents=True, exist_ok=True)
-        _train(options, file)
+    if options.table:
+        reliability.replace_table("registered_settings", markdown(summary(read(file), options)))
+        return
+    options.results.mkdir(parents=True, exist_ok=True)
+    _train(options, file)
     print(table(summary(read(file), options), COLUMNS))
 
 
@@ -120,12 +115,12 @@ def pairs(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
     import headrace  # noqa: F401  registers the environments
     from headrace.envs import registry
 
-    algorithms, envs = (set(filter(None, text.split(","))) for text in (options.only, options.env))
+    only, envs = (set(filter(None, text.split(","))) for text in (options.only, options.env))
     for env in registry.names():
         if env.startswith(LEFT_OUT) or (envs and env not in envs):
             continue
         for algorithm in registry.spec(env).defaults:
-            if not algorithms or algorithm in algorithms:
+            if not only or algorithm in only:
                 yield algorithm, env
 
 
@@ -157,6 +152,14 @@ def _fits(training: Training, known: list[Row], options: argparse.Namespace) -> 
     return not any(row["seconds"] / row["times"] * training.times > options.longest for row in same)
 
 
+def threshold(algorithm: str, env: str) -> float:
+    """The mean return that the other benchmarks ask for: of this algorithm, or else of any."""
+    of_both = {(task.algorithm, task.env): task.threshold for task in algorithms.TASKS}
+    of_env = {task.env: task.threshold for task in algorithms.TASKS} | OTHERS
+    of_env |= {env: task.threshold for env, task in (any_env_tasks.TASKS | judge.TASKS).items()}
+    return of_both.get((algorithm, env), of_env[env])
+
+
 def digest(algorithm: str, env: str) -> str:
     """Of the registered settings: rows of others do not count."""
     return hashlib.sha256(json.dumps(registered(algorithm, env), sort_keys=True).encode()).hexdigest()[:12]
@@ -171,7 +174,7 @@ def summary(rows: list[Row], options: argparse.Namespace) -> list[Row]:
     """One row for each algorithm, environment and number of steps; those of today's settings."""
     found = []
     for algorithm, env in pairs(options):
-        threshold, today = OWN.get((algorithm, env), THRESHOLDS[env]), digest(algorithm, env)
+        least, today = threshold(algorithm, env), digest(algorithm, env)
         for times in options.times:
             mine = [
                 row
@@ -181,12 +184,34 @@ def summary(rows: list[Row], options: argparse.Namespace) -> list[Row]:
             if mine:
                 returns = [row["return"] for row in mine]
                 found.append(
-                    {"algorithm": algorithm, "env": env, "times": times, "threshold": threshold}
+                    {"algorithm": algorithm, "env": env, "times": times, "threshold": least}
                     | {"mean": statistics.mean(returns), "lowest": min(returns), "seeds": len(mine)}
-                    | {"reached": sum(value >= threshold for value in returns), "steps": mine[0]["steps"]}
+                    | {"reached": sum(value >= least for value in returns), "steps": mine[0]["steps"]}
                     | {"seconds": statistics.median(row["seconds"] for row in mine)}
                 )
     return found
+
+
+def markdown(rows: list[Row]) -> str:
+    """The rows as a table for docs/reliability.md."""
+    lines = [
+        "| algorithm | env | times | threshold | mean | lowest | reached | steps | CPU s |",
+        "|---|---|" + "--:|" * 7,
+    ]
+    for row in rows:
+        returns = " | ".join(f"{row[name]:.4g}" for name in ("threshold", "mean", "lowest"))
+        reached = f"{row['reached']} of {row['seeds']}"
+        cells = (
+            row["algorithm"],
+            row["env"],
+            row["times"],
+            returns,
+            reached,
+            f"{row['steps']:,}",
+            f"{row['seconds']:.1f}",
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

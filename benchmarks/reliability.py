@@ -1,5 +1,5 @@
-"""The table of docs/reliability.md, from what kill_runs.py, damage_checkpoints.py, fill_disk.py, send_signals.py,
-save_memory.py and faults.py have appended to results/reliability.jsonl and results/faults.jsonl.
+"""The first table of docs/reliability.md, from what kill_runs.py, damage_checkpoints.py, fill_disk.py, send_signals.py,
+save_memory.py, thread_stress.py and faults.py have appended to results/reliability.jsonl and results/faults.jsonl.
 
     python benchmarks/reliability.py
 """
@@ -14,25 +14,41 @@ from pathlib import Path
 import common
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
-BEGIN, END = "<!-- table: benchmarks/reliability.py -->", "<!-- end of the table -->"
+
+
+def empty(fault: str) -> common.Row:
+    """A row of results/reliability.jsonl before anything was tried: what is done (`fault`), how often (`tried`), how
+    often everything was as it should be afterwards (`survived`), and what was not (`wrong`)."""
+    return {"fault": fault, "tried": 0, "survived": 0, "wrong": []}
+
+
+def count(row: common.Row, attempt: str, wrong: str, **kinds: str) -> None:
+    """Add an attempt to a row. wrong: what was not as it should be, empty for nothing.
+
+    kinds: also counted, by name: with outcomes="refused", row["outcomes"]["refused"] is one more.
+    """
+    row["tried"] += 1
+    row["survived"] += not wrong
+    row["wrong"] += [f"{attempt}: {wrong}"] * bool(wrong)
+    for name, kind in kinds.items():
+        counts = row.setdefault(name, {})
+        counts[kind] = counts.get(kind, 0) + 1
 
 
 def append(results: Path, program: str, rows: list[common.Row]) -> None:
-    """Add rows to results/reliability.jsonl: what was done (`fault`), how often (`tried`), how often all was as it
-    should be (`survived`), and what was not (`wrong`)."""
+    """Add rows to results/reliability.jsonl, with the moment and the machine."""
     results.mkdir(parents=True, exist_ok=True)
-    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    about = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "machine": common.machine()}
     with open(results / "reliability.jsonl", "a") as file:
         for row in rows:
-            file.write(json.dumps({"program": program, "when": moment, **row}) + "\n")
+            file.write(json.dumps({"program": program, **about, **row}) + "\n")
 
 
-def finish(program: str, rows: list[common.Row], options: object, neighbours: common.Neighbours) -> None:
-    """Append rows, print them as a table and as JSON, and end with exit code 1 where something was lost."""
-    append(options.results, program, rows)  # type: ignore[attr-defined]
+def finish(program: str, rows: list[common.Row], results: Path) -> None:
+    """Append rows, print them as a table, and end with exit code 1 where something was lost."""
+    append(results, program, rows)
     print(common.table(rows, ("fault", "tried", "survived")))
-    print("\n".join(str(wrong) for row in rows for wrong in row["wrong"]) or "all as they should be")
-    common.finish(program, rows, options, neighbours)  # type: ignore[arg-type]
+    print("\n".join(wrong for row in rows for wrong in row["wrong"]) or "all as they should be")
     raise SystemExit(any(row["tried"] != row["survived"] for row in rows))
 
 
@@ -72,14 +88,18 @@ def markdown(rows: list[common.Row]) -> str:
     return "\n".join(lines)
 
 
+def replace_table(program: str, text: str, page: Path = PAGE) -> None:
+    """Write a program's table into the page, between the two comments that mark its place, and print it."""
+    begin, end = f"<!-- table: benchmarks/{program}.py -->", "<!-- end of the table -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")
+    print(text)
+
+
 def main() -> None:
     """Write the table into the page, and print it."""
     options = common.parser(__doc__ or "").parse_args()
-    text = markdown([*sums(options.results), injected(options.results)])
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
-    print(text)
+    replace_table("reliability", markdown([*sums(options.results), injected(options.results)]))
 
 
 if __name__ == "__main__":

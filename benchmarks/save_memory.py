@@ -62,13 +62,12 @@ def measured(buffer_size: int) -> common.Row:
 
 def main() -> None:
     """Measure, and compare with the limit."""
-    options, neighbours = common.parser(__doc__ or "").parse_args(), common.Neighbours()
-    row = measured(20_000 if options.quick else 500_000)
-    right = row["ratio"] <= MOST
+    options = common.parser(__doc__ or "").parse_args()
+    row = reliability.empty("memory while saving a replay buffer") | measured(20_000 if options.quick else 500_000)
     print(f"held {row['held_mb']:.0f} MB, peak while saving {row['saved_mb']:.0f} MB: {row['peak_mb']:.0f} MB")
-    row |= {"fault": "memory while saving a replay buffer", "tried": 1, "survived": int(right)}
-    row["wrong"] = [] if right else [f"the peak is {row['ratio']:.2f} times the run's memory"]
-    reliability.finish("save_memory", [row], options, neighbours)
+    wrong = "" if row["ratio"] <= MOST else f"the peak is {row['ratio']:.2f} times the run's memory"
+    reliability.count(row, "saving", wrong)
+    reliability.finish("save_memory", [row], options.results)
 
 
 if __name__ == "__main__":

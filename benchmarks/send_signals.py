@@ -133,19 +133,17 @@ def resumed(run: Path) -> str:
 
 def main() -> None:
     """Each action on each kind of training."""
-    options, neighbours = common.parser(__doc__ or "").parse_args(), common.Neighbours()
+    options = common.parser(__doc__ or "").parse_args()
     rows: list[common.Row] = []
     for kind, flags in list(ENVS.items())[: 1 if options.quick else None]:
-        row: common.Row = {"fault": f"signals and closed terminals, {kind}", "tried": 0, "survived": 0, "wrong": []}
+        row = reliability.empty(f"signals and closed terminals, {kind}")
         for name, act in list(ACTIONS.items())[: 1 if options.quick else None]:
             with tempfile.TemporaryDirectory() as folder:
                 wrong = attempt(Path(folder), flags, act)
-            row["tried"] += 1
-            row["survived"] += not wrong
-            row["wrong"] += [f"{kind}, {name}: {wrong}"] * bool(wrong)
+            reliability.count(row, f"{kind}, {name}", wrong)
             print(f"{kind}, {name}: {wrong or 'as it should be'}", flush=True)
         rows.append(row)
-    reliability.finish("send_signals", rows, options, neighbours)
+    reliability.finish("send_signals", rows, options.results)
 
 
 if __name__ == "__main__":

@@ -51,7 +51,10 @@ class DQNConfig(EpsilonGreedyConfig, OffPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prioritized and self.recurrent != "none":
-            raise ValueError("prioritized draws single rows, recurrent policies learn from sequences: choose one")
+            raise ValueError(
+                f"prioritized draws single rows, recurrent={self.recurrent!r} learns from sequences: "
+                "set prioritized=False (an environment's registered settings may have it), or recurrent='none'"
+            )
 
 
 class Networks(NamedTuple):

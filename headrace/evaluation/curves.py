@@ -2,60 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.core.free_name import free
 from headrace.core.packages import require
+from headrace.evaluation.history import Array, History, read
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Array = NDArray[np.float64]
 
 WINDOW = 100  # episodes of a running mean
 GRID = 200  # points of a curve of several runs
 MAX_POINTS = 3000  # single episodes that are plotted, at most
 # safe for colour blindness (Okabe & Ito 2008)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-
-
-@dataclass(frozen=True)
-class History:
-    """The training episodes of one run, in the order in which they ended: arrays of the same length [E]."""
-
-    algorithm: str
-    env: str
-    episode_return: Array
-    steps: Array  # of all environments together, when the episode ended
-    seconds: Array  # of wall time since training began
-
-    def axis(self, name: str) -> Array:
-        """The x of each episode: "steps" or "seconds"."""
-        return self.steps if name == "steps" else self.seconds
-
-
-def read(path: str | Path) -> History:
-    """The history in a run's folder. Raises FileNotFoundError if it is no run, ValueError without episodes."""
-    folder = Path(path)
-    if not (folder / "monitor.csv").is_file():
-        raise FileNotFoundError(f"{folder} is not a run: it has no monitor.csv (runs are in runs/ALGORITHM/ENV_N)")
-    episode_return, length, seconds = _read_monitor(folder / "monitor.csv")
-    if not len(episode_return):
-        raise ValueError(f"{folder} has nothing to plot yet: no episode has ended")
-    seconds = _spread(seconds)
-    steps = _steps_at(folder / "metrics.jsonl", seconds, length)
-    algorithm = tomllib.loads((folder / "config.toml").read_text())["algorithm"]
-    return History(algorithm, _env_name(folder / "monitor.csv"), episode_return, steps, seconds)
 
 
 def plot(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
@@ -67,6 +32,7 @@ def plot(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
     single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one
     algorithm are treated as seeds: the interquartile mean of their running means, with a 95 % bootstrap confidence band
     (Agarwal et al. 2021, arXiv:2108.13264). A run that ended before others keeps its last value.
+    Damaged rows of a run's logs are left out, with a warning for each.
     Raises FileNotFoundError, ValueError for a folder that is no run or has no episodes; ImportError without matplotlib.
     """
     if not runs:
@@ -114,40 +80,6 @@ def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, 
             (curves,), interquartile_mean, axis=0, n_resamples=1000, method="percentile", rng=0
         ).confidence_interval
     return x, interquartile_mean(curves), band.low, band.high
-
-
-def _read_monitor(path: Path) -> tuple[Array, Array, Array]:
-    """Columns r, l, t of a monitor.csv, whose first line may be a # comment, as Stable-Baselines3 writes it."""
-    rows = list(csv.DictReader(line for line in _whole_lines(path) if not line.startswith("#")))
-    return tuple(np.array([float(row[name]) for row in rows]) for name in "rlt")  # type: ignore[return-value]
-
-
-def _env_name(path: Path) -> str:
-    """The name in a monitor.csv's first line, `#{"t_start": 1.5e9, "env_id": "CartPole-v1"}`."""
-    return json.loads(_whole_lines(path)[0].removeprefix("#"))["env_id"]
-
-
-def _spread(seconds: Array) -> Array:
-    """End times of episodes, [E]: spread evenly over their iteration, at whose end they are logged."""
-    moments, first, count = np.unique(seconds, return_index=True, return_counts=True)
-    before = np.concatenate([[0.0], moments[:-1]])
-    rank = np.arange(len(seconds)) - np.repeat(first, count) + 1
-    return np.repeat(before, count) + np.repeat((moments - before) / count, count) * rank
-
-
-def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
-    """Environment steps at these seconds, from the metrics; without metrics, the sum of episode lengths."""
-    rows = [json.loads(line) for line in _whole_lines(path)] if path.is_file() else []
-    if not rows:
-        return np.cumsum(length)
-    # rows of evaluations are written when these are finished, after rows of later steps
-    known = np.array([(0.0, 0.0), *sorted((row["seconds"], row["steps"]) for row in rows)])
-    return np.interp(seconds, known[:, 0], known[:, 1])
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file that may still be written to, without an incomplete last line."""
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _plot_env(row: Sequence[Axes], env: str, histories: Sequence[History]) -> None:

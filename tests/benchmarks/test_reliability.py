@@ -37,6 +37,30 @@ def test_rows_of_several_runs_add_up_to_one_table(tmp_path):
     ]
 
 
+def test_attempts_are_counted_with_what_was_wrong_and_written_once_with_the_machine(tmp_path):
+    import reliability
+
+    row = reliability.empty("killed")
+    reliability.count(row, "first kill", "", moments="at the end")
+    reliability.count(row, "second kill", "its weights are others", moments="at the end")
+    with pytest.raises(SystemExit, match="True"):
+        reliability.finish("kill_runs", [row], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["reliability.jsonl"]
+    written = json.loads((tmp_path / "reliability.jsonl").read_text())
+    assert written["tried"] == 2 and written["survived"] == 1 and written["moments"] == {"at the end": 2}
+    assert written["wrong"] == ["second kill: its weights are others"] and written["machine"]["cores"] > 0
+
+
+def test_a_table_is_replaced_where_its_comments_are(tmp_path):
+    import reliability
+
+    page = tmp_path / "page.md"
+    parts = [f"{name}\n<!-- table: benchmarks/{name}.py -->\n| old |\n<!-- end of the table -->\n" for name in "ab"]
+    page.write_text("".join(parts))
+    reliability.replace_table("a", "| new |", page)
+    assert page.read_text() == parts[0].replace("old", "new") + parts[1]
+
+
 def test_every_damage_changes_a_file_and_a_forged_manifest_has_a_checksum_that_fits():
     import damage_checkpoints
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.evaluation.curves import interquartile_mean, join, plot, read, running_mean
+from headrace.evaluation.curves import interquartile_mean, join, plot, running_mean
+from headrace.evaluation.history import read
 
 
 def make_run(
@@ -49,9 +50,38 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
     assert read(folder).episode_return.tolist() == [1.0]
 
 
+@pytest.mark.parametrize("damage", ["\0" * 20, '{"steps": 2', "[]", '{"seconds": [2], "steps": 300}', '"\udcff'])
+def test_a_damaged_row_is_left_out_with_a_warning_that_names_the_line(tmp_path, damage):
+    folder = make_run(tmp_path / "a_1", [(1.0, 10, 0.5), (2.0, 10, 3.0)], [(100, 1.0), (300, 2.0), (500, 3.0)])
+    path = folder / "metrics.jsonl"
+    first, _, last = path.read_text().splitlines()
+    path.write_text(f"{first}\n{damage}\n{last}\n", errors="surrogateescape")
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl, line 2 is damaged, and left out: ") as said:
+        history = read(folder)
+    assert len(said) == 1
+    assert history.steps.tolist() == [50, 500]
+
+
+def test_a_damaged_episode_is_left_out_and_a_damaged_header_is_an_error(tmp_path):
+    folder = make_run(tmp_path / "a_1", [(1.0, 10, 0.5), (2.0, 10, 1.0), (3.0, 10, 1.5), (4.0, 10, 2.0)])
+    path = folder / "monitor.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], "2.0", "3.0,x,1.5", *lines[5:]]) + "\n")
+    with pytest.warns(UserWarning, match=r"monitor\.csv, line [45] is damaged") as said:
+        assert read(folder).episode_return.tolist() == [1, 4]
+    assert len(said) == 2
+    for header in (["#{", lines[1]], [lines[0], "r,l"], [lines[0]]):
+        path.write_text("\n".join([*header, *lines[2:]]) + "\n")
+        with pytest.raises(ValueError, match=r"monitor\.csv does not begin with the lines .*'r,l,t'"):
+            read(folder)
+
+
 def test_a_run_without_episodes_and_a_folder_that_is_no_run_are_errors(tmp_path):
     with pytest.raises(ValueError, match="no episode has ended"):
         read(make_run(tmp_path / "a_1", []))
+    (tmp_path / "a_1" / "monitor.csv").write_text("#{")  # incomplete
+    with pytest.raises(ValueError, match="no episode has ended"):
+        read(tmp_path / "a_1")
     with pytest.raises(FileNotFoundError, match=r"is not a run: it has no monitor\.csv"):
         read(tmp_path)
 

@@ -224,16 +224,23 @@ def test_a_loss_that_is_none_stops_the_run_and_keeps_the_checkpoint():
 # --- signals
 
 
+class Interrupted(Walk):
+    """Sends a signal to its own process at its 20th step."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__()
+        self.number = number
+
+    def step(self, rollout, t):
+        super().step(rollout, t)
+        if self.taken == 20:
+            os.kill(os.getpid(), self.number)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_finishes_the_iteration_saves_and_restores_handlers(number, capsys):
-    class Interrupted(Walk):
-        def step(self, rollout, t):
-            super().step(rollout, t)
-            if self.taken == 20:
-                os.kill(os.getpid(), number)
-
     before = signal.getsignal(number)
-    run = hr.train("ppo", Interrupted(), on_interrupt="return", **TINY | {"progress": "plain"})
+    run = hr.train("ppo", Interrupted(number), on_interrupt="return", **TINY | {"progress": "plain"})
     assert run.interrupted and run.reason == number.name
     assert run.metrics["iteration"] == 1  # the rollout under way is given up, between two steps
     assert signal.getsignal(number) is before
@@ -245,15 +252,9 @@ def test_a_signal_finishes_the_iteration_saves_and_restores_handlers(number, cap
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_a_loop_over_seeds_ends_with_the_training_that_a_signal_ends(number, error):
-    class Interrupted(Walk):
-        def step(self, rollout, t):
-            super().step(rollout, t)
-            if self.taken == 20:
-                os.kill(os.getpid(), number)
-
     with pytest.raises(error) as raised:
         for seed in range(3):
-            hr.train("ppo", Interrupted(), seed=seed, **TINY)
+            hr.train("ppo", Interrupted(number), seed=seed, **TINY)
     assert [path.name for path in Path("runs/ppo").iterdir()] == ["Walk_1"]
     assert checkpoint.read_manifest("runs/ppo/Walk_1/last")["ended_by"] == number.name
     if error is SystemExit:

@@ -1,0 +1,106 @@
+"""The episodes of a run, read from its monitor.csv and metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class History:
+    """The training episodes of one run, in the order in which they ended: arrays of the same length [E]."""
+
+    algorithm: str
+    env: str
+    episode_return: Array
+    steps: Array  # of all environments together, when the episode ended
+    seconds: Array  # of wall time since training began
+
+    def axis(self, name: str) -> Array:
+        """The x of each episode: "steps" or "seconds"."""
+        return self.steps if name == "steps" else self.seconds
+
+
+def read(path: str | Path) -> History:
+    """The history in a run's folder. Damaged rows are left out, with a warning that names the line.
+
+    Raises FileNotFoundError if it is no run, ValueError without episodes, or where monitor.csv has no header.
+    """
+    folder = Path(path)
+    if not (folder / "monitor.csv").is_file():
+        raise FileNotFoundError(f"{folder} is not a run: it has no monitor.csv (runs are in runs/ALGORITHM/ENV_N)")
+    env, episodes = _read_monitor(folder / "monitor.csv")
+    if not episodes:
+        raise ValueError(f"{folder} has nothing to plot yet: no episode has ended")
+    episode_return, length, seconds = np.array(episodes).T
+    seconds = _spread(seconds)
+    steps = _steps_at(folder / "metrics.jsonl", seconds, length)
+    algorithm = tomllib.loads((folder / "config.toml").read_text())["algorithm"]
+    return History(algorithm, env, episode_return, steps, seconds)
+
+
+def _read_monitor(path: Path) -> tuple[str, list[list[float]]]:
+    """The environment's name, and return, length and seconds of each episode, of a monitor.csv as Stable-Baselines3
+    writes it: a line `#{"t_start": 1.5e9, "env_id": "CartPole-v1"}`, the names of the columns, and a row an episode."""
+    lines = _whole_lines(path)
+    if not lines:  # a run that has just begun
+        return "", []
+    try:
+        env = json.loads(lines[0].removeprefix("#"))["env_id"]
+        columns = [lines[1].split(",").index(name) for name in "rlt"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path} does not begin with the lines '#{{...\"env_id\": ...}}' and 'r,l,t'") from error
+
+    def parse(line: str) -> list[float]:
+        values = line.split(",")
+        return [float(values[column]) for column in columns]
+
+    return env, _rows(path, lines, 2, parse)
+
+
+def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
+    """Environment steps at these seconds, from the metrics; without metrics, the sum of episode lengths."""
+
+    def parse(line: str) -> list[float]:
+        row = json.loads(line)
+        return [float(row[name]) for name in ("seconds", "steps")]
+
+    rows = _rows(path, _whole_lines(path), 0, parse) if path.is_file() else []
+    if not rows:
+        return np.cumsum(length)
+    # rows of evaluations are written when these are finished, after rows of later steps
+    known = np.array([[0.0, 0.0], *sorted(rows)])
+    return np.interp(seconds, known[:, 0], known[:, 1])
+
+
+def _rows(path: Path, lines: list[str], first: int, parse: Callable[[str], list[float]]) -> list[list[float]]:
+    """Numbers of each line from the first on. Lines without them are left out, with a warning."""
+    rows = []
+    for number, line in enumerate(lines[first:], first + 1):
+        try:
+            rows.append(parse(line))
+        except (ValueError, LookupError, TypeError):
+            warnings.warn(f"{path}, line {number} is damaged, and left out: {line[:60]!r}", stacklevel=4)
+    return rows
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """The lines of a file that may still be written to, without an incomplete last line."""
+    return path.read_text(errors="replace").split("\n")[:-1]
+
+
+def _spread(seconds: Array) -> Array:
+    """End times of episodes, [E]: spread evenly over their iteration, at whose end they are logged."""
+    moments, first, count = np.unique(seconds, return_index=True, return_counts=True)
+    before = np.concatenate([[0.0], moments[:-1]])
+    rank = np.arange(len(seconds)) - np.repeat(first, count) + 1
+    return np.repeat(before, count) + np.repeat((moments - before) / count, count) * rank
