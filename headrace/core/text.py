@@ -27,5 +27,7 @@ def shortened(text: str, most: int = 200) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """ "; did you mean 'x' or 'y'?" for the known names closest to an unknown one; empty where none is close."""
     by_lower = {other.lower(): other for other in known}
+    if name.lower() in by_lower:
+        return f"; did you mean {by_lower[name.lower()]!r}?"
     close = [by_lower[match] for match in get_close_matches(name.lower(), sorted(by_lower), n=3, cutoff=0.65)]
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -39,7 +39,6 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int | None = None) -
         bad = (~torch.isfinite(column)).nonzero()
         if len(bad):
             row, env, *entry = bad[0].tolist()
-            env = env if rollout.env is None else int(rollout.env[env])
             value = column[tuple(bad[0])].item()
             source = WRITTEN_BY.get(name.partition(".")[0], "what was collected")
             env = env if rollout.env is None else int(rollout.env[env])

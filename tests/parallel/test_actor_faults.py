@@ -170,13 +170,13 @@ def test_resuming_gives_the_bits_of_an_uninterrupted_training(case, collection, 
 
 
 def test_what_cannot_be_resumed_is_refused_by_name(plain, tmp_path):
-    run = hr.train("ppo", Drifting, **SMALL, total_steps=32, log_folder=str(tmp_path), actors=2, collection="async")
+    run = hr.train("appo", Drifting, **SMALL, total_steps=32, log_folder=str(tmp_path), actors=2, collection="async")
     with pytest.raises(ValueError, match=r"actors is 2 in .* and cannot become 4 on resuming"):
         hr.train(resume=run.path, env=Drifting, actors=4)
     trainer = Trainer("ppo", Drifting, **SMALL, actors=2)
     state = trainer.collector.state_dict()
     with pytest.raises(ValueError, match="policies 2 updates old, and here they may be 0: keep collection"):
-        trainer.collector.load_state_dict({**state, "version": 2, "ordered": {"0.1": 0}})
+        trainer.collector.load_state_dict({**state, "version": 2, "waiting": {"0.1": 0}})
     trainer.close()
 
 

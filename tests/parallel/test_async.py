@@ -80,7 +80,7 @@ def run(tmp_path, **options) -> hr.Run:
 
 
 def test_a_run_is_given_again_bit_for_bit_by_its_log_also_where_either_is_resumed(tmp_path):
-    first = run(tmp_path, max_seconds=0.2)
+    first = run(tmp_path, max_seconds=0.02)
     stopped = first.steps
     first = hr.train(resume=first.path, max_seconds=None)
     assert stopped < first.steps
@@ -90,7 +90,7 @@ def test_a_run_is_given_again_bit_for_bit_by_its_log_also_where_either_is_resume
     again = run(tmp_path, replay_order=str(first.path))
     assert weights(again.policy) == weights(first.policy)
     assert (again.path / LOG).read_bytes() == (first.path / LOG).read_bytes()
-    parts = run(tmp_path, replay_order=str(first.path), max_seconds=0.2)
+    parts = run(tmp_path, replay_order=str(first.path), max_seconds=0.02)
     parts = hr.train(resume=parts.path, max_seconds=None)
     assert weights(parts.policy) == weights(first.policy)
     assert (parts.path / LOG).read_bytes() == (first.path / LOG).read_bytes()

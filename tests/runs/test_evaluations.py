@@ -23,6 +23,7 @@ from helpers.tiny import TINY, Walk
 
 import headrace as hr
 from headrace.data.spaces import Box, Discrete
+from headrace.envs import registry
 from headrace.envs.workers.process import RUNNING, WorkerError
 from headrace.evaluation import curves
 from headrace.evaluation.evaluator import evaluate
@@ -179,7 +180,7 @@ def test_names_registered_by_the_user_are_known_to_the_process():
         own = {name: value for name, value in OPTIONS.items() if name != "num_envs"}
         ends.append(evaluated(hr.train("ppo", ready, parallel_evaluation=True, **own).path))
     finally:
-        del gymnasium.registry["Line-v5"]
+        del gymnasium.registry["Line-v5"], registry._specs["Named-v5"]
     assert ends[0] and all(end == ends[0] for end in ends)
 
 
@@ -283,6 +284,7 @@ from headrace.runs import recorder
 
 def save(self, **facts):
     before(self, **facts)
+    self._saver.wait()
     if self._result.steps > 600 and len(self._evaluations.queue) > 1:
         print(self._evaluations._process._transport.workers[0].process.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -23,6 +23,7 @@ from headrace.kernels.runtime.native import ENTRY, Argument, target_machine
 if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
     from numba.core.environment import Environment
+    from numba.core.types import Type
 
 # Numba frees arrays without references by this function. Arguments are not counted, so it is never called.
 _NEVER_CALLED = "NRT_MemInfo_call_dtor"
@@ -35,17 +36,22 @@ def object_code(function: Dispatcher, arguments: tuple[Argument, ...]) -> bytes:
 
     Raises Numba's errors, and RuntimeError where the code needs Numba to run, such as for memory of its own.
     """
-    types = tuple(typeof(argument) for argument in arguments)
+    module = optimized(function, tuple(typeof(argument) for argument in arguments))
+    missing = [f.name for f in module.functions if f.is_declaration and f.name.startswith(("NRT_", "numba_", "Py"))]
+    if missing:
+        raise RuntimeError(f"{function.py_func.__name__} cannot run without Numba: it calls {', '.join(missing)}")
+    return target_machine().emit_object(module)
+
+
+def optimized(function: Dispatcher, types: tuple[Type, ...]) -> llvm.ModuleRef:
+    """The code of a function for arguments of these types, with all that it calls, optimised."""
     with _linking():
         function.compile(types)
     name = function.overloads[types].fndesc.llvm_func_name
     module = llvm.parse_assembly(function.inspect_llvm(types))
     module.link_in(llvm.parse_assembly(_entry(name, module.get_function(name))))
     _optimize(module)
-    missing = [f.name for f in module.functions if f.is_declaration and f.name.startswith(("NRT_", "numba_", "Py"))]
-    if missing:
-        raise RuntimeError(f"{function.py_func.__name__} cannot run without Numba: it calls {', '.join(missing)}")
-    return target_machine().emit_object(module)
+    return module
 
 
 class _Linked(JITCodeLibrary):

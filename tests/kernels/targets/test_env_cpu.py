@@ -18,7 +18,7 @@ from headrace.envs.builtin.pendulum import Pendulum
 from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.read import read
-from headrace.kernels.runtime import cache
+from headrace.kernels.runtime import cache, machine_code
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.kernels.targets.torch.env import TorchEnvs
 
@@ -200,7 +200,8 @@ def test_machine_code_has_no_doubles(cls, tmp_path, monkeypatch):
     run(envs, 2)
     module = cache.load(envs.ir.name, envs._text)
     for kernel in (module.reset, module.step):
-        (text,) = kernel.inspect_llvm().values()
+        (types,) = kernel.overloads
+        text = str(machine_code.optimized(kernel, types))
         assert not re.findall(r"^.*\bdouble\b.*$", text, re.MULTILINE)
         assert "float" in text
     if cls is CartPole:
