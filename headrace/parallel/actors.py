@@ -7,9 +7,11 @@ order names, is all that differs between the modes of collection: parallel.sched
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -35,6 +37,7 @@ from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_eq
 from headrace.parallel.weights import Weights
 from headrace.policies.base import Policy
 
+RECENT = 8  # rollouts by which it is said how fast actors are
 SPARE = 4096  # bytes by which a state may be longer than twice its first length
 ASKED = 0.1  # s between two questions whether to stop
 
@@ -99,6 +102,7 @@ class Actors:
         self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
         self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
         self._beginning: set[int] = set()  # places of processes that load or restore something before their first step
+        self._slowest: deque[float] = deque(maxlen=RECENT)  # s of the slowest fragments of the last rollouts
         self._columns_at = [_columns(env.num_agents, of_rollout, part.slice) for part in parts]  # of the rollout
         self._columns_of = [_columns(env.num_agents, copies, part.slice) for part in env.parts]  # of all environments
 
@@ -225,6 +229,7 @@ class Actors:
                 self._lag[self._columns_at[at]] = float(self.schedule.lag(fragment))
             if env is not None:
                 self._env[self._columns_at[at]] = self._columns_of[place]
+        self._slowest.append(max(float(self.fragments[fragment.place].spent[0]) for fragment in taken))
         if lag is not None:
             lag.copy_(self._lag)
         if env is not None:
@@ -312,12 +317,12 @@ class Actors:
             self._restore(place, saved["taken"])
 
     def forecast(self, learn: float) -> Forecast:
-        """What an update should take, by the last fragment of each actor. learn: s of learning from a rollout."""
+        """What an update should take, by the last fragments of each actor. learn: s of learning from a rollout."""
         spent = [fragments.spent for fragments in self.fragments.values()]
-        collect = tuple(max(seconds, 1e-9) for seconds, _ in spent)
-        busy = sum(core for _, core in spent) / sum(collect)
+        collect = tuple(max(float(seconds), 1e-9) for seconds, _ in spent)
+        busy = sum(float(core) for _, core in spent) / sum(collect)
         rows = self.rollout.num_steps * self.rollout.num_envs
-        return Forecast(self.collection, rows, collect, busy, learn)
+        return Forecast(self.collection, rows, collect, fmean(self._slowest), busy, learn)
 
     def close(self) -> None:
         """Let actors give up what they are collecting."""

@@ -13,18 +13,18 @@ class Forecast:
 
     collection: str  # sync, overlapped, async
     rows: int  # of a rollout
-    collect: tuple[float, ...]  # s of a fragment, by actor
+    collect: tuple[float, ...]  # s of the last fragment, by actor
+    slowest: float  # s of the slowest fragment of a rollout, in the mean
     busy: float  # fraction of these during which an actor kept a core busy
     learn: float  # s from a rollout to the next version of the policy
 
     @property
     def seconds(self) -> float:
         """Of an update."""
-        slowest = max(self.collect)
         if self.collection == "sync":
-            return slowest + self.learn
+            return self.slowest + self.learn
         if self.collection == "overlapped":
-            return max(slowest, self.learn)
+            return max(self.slowest, self.learn)
         fragments_per_second = sum(1 / seconds for seconds in self.collect)
         return max(len(self.collect) / fragments_per_second, self.learn)
 
@@ -37,8 +37,8 @@ class Forecast:
         actors, learn = len(self.collect), f"learns {_duration(self.learn)}"
         collect = f"{actors} collect" if actors > 1 else "1 collects"
         together = {
-            "sync": f"{collect} {_duration(max(self.collect))}, then it {learn}",
-            "overlapped": f"{learn} while {collect} {_duration(max(self.collect))}",
+            "sync": f"{collect} {_duration(self.slowest)}, then it {learn}",
+            "overlapped": f"{learn} while {collect} {_duration(self.slowest)}",
             "async": f"{learn} while {collect} {_duration(min(self.collect))} to {_duration(max(self.collect))} each",
         }[self.collection]
         inline = self.rows / (sum(self.collect) + self.learn)
@@ -51,7 +51,7 @@ class Forecast:
             return ""
         if self.busy * len(self.collect) + 1 > cores():
             return f". The environments compute, and no core is left to the learner: try {max(1, cores() - 1)} actors"
-        waits = max(self.collect) < self.learn
+        waits = self.slowest < self.learn
         return ". Actors wait for the learner" if waits else ". The learner waits for actors"
 
 

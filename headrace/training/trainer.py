@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +20,7 @@ from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
-from headrace.parallel.actors import Actors
+from headrace.parallel.actors import RECENT, Actors
 from headrace.policies.base import Policy
 from headrace.training.auto_actors import decided
 from headrace.training.build import build
@@ -29,6 +30,8 @@ from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
 from headrace.training.plan import saved_settings, settle
 from headrace.training.warm_up import warm_up
+
+ENOUGH = 1.0  # s of training after which it is said how fast actors should be, or RECENT updates
 
 
 class Trainer:
@@ -65,6 +68,9 @@ class Trainer:
             self._steps_before, self._seconds_before = 0, 0.0
             self._iteration_began = self._collected = 0.0
             self._learned = 0  # updates that have learned
+            self._learn_seconds: (
+                list[float] | None
+            ) = []  # of the first of them, until it is said how fast actors should be
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             with self._torch_settings():
@@ -105,10 +111,14 @@ class Trainer:
         return self.result(metrics, *ended, notes=self._forecast())
 
     def _forecast(self) -> tuple[str, ...]:
-        """How fast actors should be, once: after an update during which they have collected the next rollout."""
-        if self._learned != 2 or not isinstance(self.collector, Actors):
+        """How fast actors should be, once: after some updates during which they have collected the next rollouts."""
+        if not isinstance(self.collector, Actors) or self._learned < 2 or self._learn_seconds is None:
             return ()
-        return (str(self.collector.forecast(perf_counter() - self._collected)),)
+        self._learn_seconds.append(perf_counter() - self._collected)
+        if len(self._learn_seconds) < RECENT and self.seconds < ENOUGH:
+            return ()
+        learn, self._learn_seconds = fmean(self._learn_seconds), None
+        return (str(self.collector.forecast(learn)),)
 
     def _iterate(self) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
         taken, progress = self.collector.steps, self.progress()
