@@ -109,9 +109,11 @@ def heavy(options: argparse.Namespace) -> list[Row]:
 
 def equal(options: argparse.Namespace) -> list[Row]:
     """Collecting takes as long as learning, both compute: one actor, and as many as cores."""
-    task = ["--count", options.count, "--num-envs", 4, "--num-steps", 64, "--epochs", EQUAL_EPOCHS]
+    task = ["--count", options.count, "--num-envs", 4, "--num-steps", 64, "--epochs"]
+    tried = ours(options, [*task, TRIED_EPOCHS], {})["fractions"]
+    epochs = round(TRIED_EPOCHS * (tried["env"] + tried["inference"]) / tried["learning"])
     settings: list[Row] = [{}, OVERLAPPED | {"actors": 1}, OVERLAPPED | {"actors": 2}]
-    return [ours(options, task, each) for each in settings]
+    return [{**ours(options, [*task, epochs], each), "epochs": epochs} for each in settings]
 
 
 def nothing(options: argparse.Namespace) -> list[Row]:
@@ -124,7 +126,7 @@ def nothing(options: argparse.Namespace) -> list[Row]:
 
 
 OVERLAPPED: Row = {"collection": "overlapped"}
-EQUAL_EPOCHS = 20
+TRIED_EPOCHS = 20  # by which it is found how many take as long as collecting
 CASES: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "asleep": asleep,
     "computing": computing,
