@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the virtual environments in which the benchmarks run other libraries, under $PEERS_HOME (by default .peers in the
-# repository's folder, where the benchmarks look). Usage: benchmarks/peers/setup.sh [torch] [jax] [rejax]
+# repository's folder, where the benchmarks look). Usage: benchmarks/peers/setup.sh [torch] [jax] [rejax] [rllib] [sample_factory]
 # Exact versions, Python 3.11 ($PYTHON for another). Torch is installed first, as the build that pip finds: set
 # TORCH_INDEX to the index of its CPU builds to be spared a GPU build's gigabytes.
 set -euo pipefail
@@ -31,7 +31,13 @@ for name in "${@:-torch jax rejax}"; do
       rejax) # gymnax's step() gives six values from 1.0 on, and rejax 0.1.3 unpacks five
         into rejax "jax[cpu]==0.10.2" gymnax==0.0.9 rejax==0.1.3 flax==0.12.8 distrax==0.1.9 gymnasium==1.4.0 \
           numpy==2.4.6 ;;
-      *) echo "setup.sh: there is no peer '$peer' (there are torch, jax, rejax)" >&2; exit 2 ;;
+      rllib)
+        torch_into rllib
+        into rllib $torch "ray[rllib]==2.60.0" gymnasium==1.2.2 ;;
+      sample_factory)
+        torch_into sample_factory
+        into sample_factory $torch sample-factory==2.1.1 ;;
+      *) echo "setup.sh: there is no peer '$peer' (there are torch, jax, rejax, rllib, sample_factory)" >&2; exit 2 ;;
     esac
     echo "$peer: ready in $home/$peer"
   done
