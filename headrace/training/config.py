@@ -40,9 +40,8 @@ class TrainConfig:
     actors: int | Literal["auto"] | None = None
     collection: Literal["sync", "double_buffered", "overlapped", "async"] = "sync"  # see docs/parallel.md
     max_policy_lag: int = 2  # with actors and async: largest number of updates between collecting and learning
-    replay_order: str | None = (
-        None  # with actors and async: a run whose order of fragments is repeated, for the same bits
-    )
+    # with actors and async: a run whose order of fragments is repeated, for the same bits
+    replay_order: str | None = None
     advantages: Literal["learner", "actor"] = "learner"  # who computes them, with actors; the result is the same
     exchange: Literal["experience", "gradients"] = "experience"  # what actors send, see docs/parallel.md
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
