@@ -50,7 +50,8 @@ class Forecast:
         if self.collection == "sync":
             return ""
         if self.busy * len(self.collect) + 1 > cores():
-            return f". The environments compute, and no core is left to the learner: try {max(1, cores() - 1)} actors"
+            fewer = "1 actor" if cores() < 3 else f"{cores() - 1} actors"
+            return f". The environments compute, and no core is left to the learner: try {fewer}"
         waits = self.slowest < self.learn
         return ". Actors wait for the learner" if waits else ". The learner waits for actors"
 
