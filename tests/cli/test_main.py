@@ -82,7 +82,7 @@ def test_help_of_train_shows_the_environments_own_defaults(capsys):
     ("words", "message"),
     [
         ("trian", "did you mean 'train'?"),
-        ("train pppo CartPole-v1", "did you mean 'ppo'?"),
+        ("train pppo CartPole-v1", "did you mean 'ppo' or 'appo'?"),
         ("train PPO CartPole-v1", "did you mean 'ppo'?"),
         ("train --num-envs 3 PPO CartPole-v1", "did you mean 'ppo'?"),
         ("train ppo", "name an environment too, as in `headrace train ppo CartPole-v1`"),

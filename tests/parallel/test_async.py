@@ -137,7 +137,7 @@ def pool():
 
 OFF_POLICY = {
     "dqn": ("dqn", "CartPole-v1", {"prioritized": True, "n_steps": 2}),
-    "recurrent dqn": ("dqn", "CartPole-v1", {"recurrent": "gru", "sequence_length": 4}),
+    "recurrent dqn": ("dqn", "CartPole-v1", {"recurrent": "gru", "sequence_length": 4, "prioritized": False}),
     "ddpg": ("ddpg", "Pendulum-v1", {}),
     "td3": ("td3", "Pendulum-v1", {"utd_ratio": 0.5}),
     "sac": ("sac", "Pendulum-v1", {}),

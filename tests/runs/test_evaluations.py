@@ -25,7 +25,7 @@ import headrace as hr
 from headrace.data.spaces import Box, Discrete
 from headrace.envs import registry
 from headrace.envs.workers.process import RUNNING, WorkerError
-from headrace.evaluation import curves
+from headrace.evaluation import history
 from headrace.evaluation.evaluator import evaluate
 from headrace.policies.actor_critic import ActorCritic
 from headrace.runs import checkpoint, evaluations
@@ -338,7 +338,7 @@ def test_readers_take_rows_that_come_late(tmp_path):
     for order in ([0, 1, 2, 3], [0, 2, 1, 3]):
         (tmp_path / "metrics.jsonl").write_text("".join(lines[i] for i in order) + '{"steps": 40, "se')
         assert last_metrics(tmp_path / "metrics.jsonl") == {"steps": 30, "seconds": 3.0, "a": 2, "eval_return": 6}
-        steps = curves._steps_at(tmp_path / "metrics.jsonl", np.array([0.5, 1.5, 2.5]), np.ones(3))
+        steps = history._steps_at(tmp_path / "metrics.jsonl", np.array([0.5, 1.5, 2.5]), np.ones(3))
         assert steps.tolist() == [5.0, 15.0, 25.0]
     logs = Logs(tmp_path, "test")
     for seconds in (100.0, 1.0):
