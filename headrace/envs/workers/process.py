@@ -41,6 +41,9 @@ from headrace.envs.workers.spin_wait import spin_of
 START_TIMEOUT = 120.0  # s for a process to make its role
 GRACE = 3.0  # s for a process to close it
 PRELOADED = [
+    "headrace.parallel.gradient_actor",
+    "headrace.bindings.collector_cpu",
+    "headrace.bindings.rng_cpu",
     "headrace.envs.workers.stepping",
     "headrace.envs.gym.pettingzoo",
     "headrace.envs.workers.spin_wait",
