@@ -1,4 +1,4 @@
-"""Actors beside workers, one process and other libraries: steps a second of whole trainings, lag, cores, memory.
+"""Actors beside workers, one process and other libraries: steps per second of whole trainings, lag, cores, memory.
 
     python benchmarks/actors.py --cases asleep computing heavy equal nothing
 

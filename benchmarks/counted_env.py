@@ -8,12 +8,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from timed_env import RARE, TIMES, TimedEnv
 
 EPISODE = 200  # steps
-RARE, TIMES = 0.01, 100.0  # of heavy-tailed environments: the share of slow steps, and how much longer they take
 
 
 def compute(count: int) -> float:
@@ -34,24 +32,12 @@ def calibrated(seconds: float) -> int:
     return max(1, round(count * seconds / best))
 
 
-class CountedEnv(gymnasium.Env):
+class CountedEnv(TimedEnv):
     """count: operations of a step. sleep: seconds. heavy: one step in a hundred sleeps a hundred times as long."""
 
-    observation_space = Box(-np.inf, np.inf, (4,), np.float32)
-    action_space = Discrete(2)
-
     def __init__(self, count: int = 0, sleep: float = 0.0, heavy: bool = False) -> None:
-        self.count, self.sleep, self.heavy = count, sleep, heavy
-        self.draws = np.random.default_rng(0)
-        self.steps = 0
-        self.observation = np.zeros(4, np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
-        super().reset(seed=seed)
-        if seed is not None:
-            self.draws = np.random.default_rng(seed)
-        self.steps = 0
-        return self.observation, {}
+        super().__init__(sleep, sleeping=True, heavy=heavy)
+        self.count, self.sleep = count, sleep
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         compute(self.count)

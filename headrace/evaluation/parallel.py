@@ -26,6 +26,7 @@ from headrace.envs.workers.protocol import Task
 from headrace.envs.workers.transport import Transport
 from headrace.evaluation.evaluator import Evaluation, Recipe, evaluate, kernel_class, recipe_of
 from headrace.kernels.language.read import resolve_annotations
+from headrace.parallel.weights import sent
 from headrace.policies.base import Policy
 
 EVALUATE = 0  # the only order; a number and weights follow
@@ -91,7 +92,9 @@ class EvaluationProcess:
         registered = known if known.name in names() else None
         gymnasium_spec = sources.registered(known.entry) if isinstance(known.entry, str) else None
         evaluated = sendable(Evaluated(recipe, registered, gymnasium_spec, device, arguments))
-        task = Task(partial(Evaluating, _saved(policy), evaluated), known.name, 0, 1, kind="evaluator")
+        task = Task(
+            partial(Evaluating, sent(policy, "parallel_evaluation"), evaluated), known.name, 0, 1, kind="evaluator"
+        )
         self._workers = Workers(1)
         # an evaluation takes as long as its episodes do
         self._transport = Transport(self._workers.acquire(1), math.inf)
@@ -130,16 +133,3 @@ class EvaluationProcess:
         for worker in self._transport.workers:
             worker.end(GRACE)
         self._workers.close()
-
-
-def _saved(policy: Policy) -> bytes:
-    """A policy as torch saves it, which keeps what its tensors share. Raises TypeError where it cannot be sent."""
-    import cloudpickle
-
-    buffer = io.BytesIO()
-    try:
-        torch.save(policy, buffer, pickle_module=cloudpickle)
-    except Exception as error:
-        name = type(policy).__name__
-        raise TypeError(f"{name} cannot be sent to a process: {error}. Leave parallel_evaluation out") from error
-    return buffer.getvalue()

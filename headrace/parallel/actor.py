@@ -47,13 +47,12 @@ class ActorFacts(NamedTuple):
     agents: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]]
     nested: bool
-    compiled: bool  # machine code: its steps cannot be counted, or given up, one by one
 
     @classmethod
     def of(cls, env: Env) -> ActorFacts:
         """Those of an actor's environments."""
         spaces = (env.observation_space, env.action_space)
-        return cls(env.name, *spaces, env.max_steps, env.agents, dict(env.groups), env.nested, env.backend == "cpu")
+        return cls(env.name, *spaces, env.max_steps, env.agents, dict(env.groups), env.nested)
 
 
 class Part(NamedTuple):
@@ -104,7 +103,6 @@ class Acting:
     """
 
     def __init__(self, make: bytes, part: Part, orders: Connection) -> None:
-        torch.set_num_threads(1)
         silence()
         self.orders, self.part = orders, part
         build: Callable[[], Env] = pickle.loads(make)
@@ -188,10 +186,10 @@ class Acting:
         if self.algorithm is not None:
             self._process(self.algorithm)
         torch._foreach_copy_(self._targets[number % len(self._targets)], self._columns)
-        state = collector.state_dict()
-        if len(packed(state)) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
-            state = {**state, "env": {}}
-        self.fragments.write_state(number, packed(state))
+        state = packed(collector.state_dict())
+        if len(state) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
+            state = packed({**collector.state_dict(), "env": {}})
+        self.fragments.write_state(number, state)
         self.fragments.spent[:] = perf_counter() - began[0], process_time() - began[1]
         return self.env.restarts
 
@@ -209,18 +207,6 @@ class Acting:
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
-
-
-def sent(policy: Policy) -> bytes:
-    """A policy as bytes, modules of users included. Raises TypeError where it cannot be sent."""
-    import cloudpickle
-
-    buffer = io.BytesIO()
-    try:
-        torch.save(policy, buffer, pickle_module=cloudpickle)  # keeps what shares memory, as kernels need it
-    except Exception as error:
-        raise TypeError(f"the policy cannot be sent to an actor's process: {error}") from error
-    return buffer.getvalue()
 
 
 def constructor(algorithm: Any) -> bytes:

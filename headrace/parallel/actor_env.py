@@ -11,8 +11,8 @@ import torch
 
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout
-from headrace.data.spaces import action_column, env_columns, observation_column, of_envs
 from headrace.envs.base import Env
+from headrace.envs.gym.agent_groups import AgentGroups
 from headrace.envs.workers.env import release, sendable
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Task
@@ -83,23 +83,14 @@ class ActorEnv(Env):
             raise
 
     def _describe(self, facts: ActorFacts, num_copies: int) -> None:
-        self.name, self.max_steps, self.compiled = facts.name, facts.max_steps, facts.compiled
+        self.name, self.max_steps = facts.name, facts.max_steps
         self.observation_space, self.action_space = facts.observation_space, facts.action_space
         self.agents, self.groups, self.nested = facts.agents, facts.groups, facts.nested
         self.num_envs = num_copies * len(facts.agents)
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the environments write, and the action; by group where spaces differ."""
-        if not self.nested:
-            return super().columns()
-        (observation, action), *_ = self.spaces.values()
-        declared: dict[str, Column | Columns] = {**env_columns(observation), "action": action_column(action)}
-        for name, which, column in (("observation", 0, observation_column), ("action", 1, action_column)):
-            declared[name] = {
-                group: of_envs(column(pair[which]), len(self.groups[group]) * self.num_copies)
-                for group, pair in self.spaces.items()
-            }
-        return declared
+        return AgentGroups(self.groups, self.spaces).columns(self.num_copies)
 
     def plan(self) -> str:
         """The memory of processes, weights and fragments, in a line."""

@@ -28,13 +28,13 @@ from headrace.data.shared_memory import FOLDER, shared_size
 from headrace.envs.workers.process import START_TIMEOUT
 from headrace.envs.workers.protocol import ASSIGN
 from headrace.envs.workers.resources import check_rollout
-from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, Part, constructor, sent
+from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, Part, constructor
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import Fragments, columns_of, of_copies, packed, unpacked
 from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_equal, records
-from headrace.parallel.weights import Weights
+from headrace.parallel.weights import Weights, sent
 from headrace.policies.base import Policy
 
 RECENT = 8  # rollouts by which it is said how fast actors are
@@ -127,7 +127,7 @@ class Actors:
         self.weights.write(self.schedule.version)
         busy = min(max_lag, self.learning_cores)
         self._spec = CollectorSpec(
-            sent(self.policy),
+            sent(self.policy, "actors"),
             *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
             threads=max(1, (cores() - busy) // len(parts)),
             algorithm=self._algorithm,

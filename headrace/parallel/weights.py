@@ -6,6 +6,7 @@ that an open order names: so nothing is read half-written, on any processor, and
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -124,3 +125,19 @@ def take_part(policy: Policy, copies: int, part: slice) -> None:
         exploration = getattr(module, "exploration", None)
         if isinstance(exploration, Tensor) and len(exploration) > 1:
             module.exploration = exploration.unflatten(0, (-1, copies))[:, part].flatten().clone()
+
+
+def sent(policy: Policy, setting: str) -> bytes:
+    """A policy as torch saves it, which keeps what its tensors share, as kernels need it; modules of users included.
+
+    Raises TypeError where it cannot be sent. setting: what to leave out then.
+    """
+    import cloudpickle
+
+    buffer = io.BytesIO()
+    try:
+        torch.save(policy, buffer, pickle_module=cloudpickle)
+    except Exception as error:
+        name = type(policy).__name__
+        raise TypeError(f"{name} cannot be sent to a process: {error}. Leave {setting} out") from error
+    return buffer.getvalue()

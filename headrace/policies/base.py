@@ -107,7 +107,7 @@ class Policy(nn.Module):
     def bootstrap_value(self, rollout: Rollout) -> Tensor:
         """Value of the observation after a rollout's last step, [N]; a recurrent policy has to define it."""
         if self.state_width:
-            raise NotImplementedError(f"{type(self).__name__} is recurrent: it needs an bootstrap_value()")
+            raise NotImplementedError(f"{type(self).__name__} is recurrent: it needs a bootstrap_value()")
         return self.value(rollout.observation[-1])
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:

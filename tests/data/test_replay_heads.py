@@ -196,7 +196,7 @@ def test_sequences_are_those_of_their_environment(num_steps, num_envs, n, room, 
 
 
 def interrupted(worlds: Worlds, env: int) -> None:
-    """Let an environment begin anew at its next step, as one that was lost: the row is masked."""
+    """Let an environment begin again at its next step, as one that was lost: the row is masked."""
     worlds.each[env].rollout.valid[-1] = False
 
 
