@@ -19,12 +19,13 @@ LATEST = $$(ls -td $(RUNS)/ppo/CartPole-v1_* | head -1)
 BRIEFLY := | awk '/Downloading .*MB\)/ { split($$2, name, "-"); print "  downloading", name[1], name[2], $$3, $$4 } \
   /^Installing collected/ { print "  unpacking" } { fflush() }'
 
-.PHONY: help demo test test-slow bench lint format clean
+.PHONY: help demo test test-slow docs bench lint format clean
 
 help:
 	@echo "make demo       train PPO on CartPole-v1, evaluate it on Gymnasium's own, write a GIF and a learning curve"
 	@echo "make test       lint, types and the fast tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make docs       the documentation site, in site/"
 	@echo "make bench      every benchmark, quickly (benchmarks/README.md tells how to run one in full)"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     let ruff put the layout right"
@@ -41,6 +42,10 @@ test: lint
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 1800
+
+docs: $(INSTALLED)
+	$(BIN)/mkdocs build --quiet
+	@echo "site/index.html"
 
 bench: $(INSTALLED)
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --quick; done

@@ -32,7 +32,7 @@ def train(
     on_interrupt: Literal["raise", "return"] = "raise",
     **options: Any,
 ) -> Run:
-    """Train until a limit is met, and write everything to a run's folder, runs/<algorithm>/<env>_<n>/.
+    """Train until a limit is met, and write everything to a run's folder, `runs/<algorithm>/<env>_<n>/`.
 
     algorithm, env, config, options: see Trainer. resume: a run's folder, or a checkpoint in one, to continue with the
     settings it had; options may change its limits.
