@@ -1,0 +1,610 @@
+"""Types of the public names, for editors and type checkers. Written by tests/test_typed_options.py."""
+
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+from headrace.algorithms.a2c import A2C as A2C
+from headrace.algorithms.a2c import A2CConfig as A2CConfig
+from headrace.algorithms.appo import APPO as APPO
+from headrace.algorithms.appo import APPOConfig as APPOConfig
+from headrace.algorithms.base import Algorithm
+from headrace.algorithms.ddpg import DDPG as DDPG
+from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
+from headrace.algorithms.dqn import DQN as DQN
+from headrace.algorithms.dqn import DQNConfig as DQNConfig
+from headrace.algorithms.impala import IMPALA as IMPALA
+from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
+from headrace.algorithms.ppo import PPO as PPO
+from headrace.algorithms.ppo import PPOConfig as PPOConfig
+from headrace.algorithms.pqn import PQN as PQN
+from headrace.algorithms.pqn import PQNConfig as PQNConfig
+from headrace.algorithms.reinforce import Reinforce as Reinforce
+from headrace.algorithms.reinforce import ReinforceConfig as ReinforceConfig
+from headrace.algorithms.sac import SAC as SAC
+from headrace.algorithms.sac import SACConfig as SACConfig
+from headrace.algorithms.td3 import TD3 as TD3
+from headrace.algorithms.td3 import TD3Config as TD3Config
+from headrace.algorithms.trpo import TRPO as TRPO
+from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
+from headrace.checks.tensor_devices import CheckDevice as CheckDevice
+from headrace.core.types import EnvArgument
+from headrace.data.rollout import Rollout as Rollout
+from headrace.data.spaces import Box as Box
+from headrace.data.spaces import Dict as Dict
+from headrace.data.spaces import Discrete as Discrete
+from headrace.data.spaces import MultiBinary as MultiBinary
+from headrace.data.spaces import MultiDiscrete as MultiDiscrete
+from headrace.data.spaces import Tuple as Tuple
+from headrace.envs import Env as Env
+from headrace.envs import KernelEnv as KernelEnv
+from headrace.envs import make as make
+from headrace.envs import register as register
+from headrace.envs.compiled.single_env import single as single
+from headrace.envs.workers.process import Workers as Workers
+from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
+from headrace.evaluation.curves import plot as plot
+from headrace.evaluation.evaluator import Evaluation as Evaluation
+from headrace.evaluation.evaluator import evaluate as evaluate
+from headrace.evaluation.video import play as play
+from headrace.kernels.language import ops as ops
+from headrace.kernels.language.errors import EnvError as EnvError
+from headrace.parallel.own_loop import Actors as Actors
+from headrace.policies.actor_critic import ActorCritic as ActorCritic
+from headrace.policies.base import Policy as Policy
+from headrace.policies.fused_mlp import FusedMLP as FusedMLP
+from headrace.runs.run import Run as Run
+from headrace.runs.run import load as load
+from headrace.training.config import TrainConfig as TrainConfig
+from headrace.training.trainer import Trainer as _Trainer
+
+class Options(TypedDict, total=False):
+    num_envs: int
+    scale: bool
+    stagger: bool
+    seed: int
+    device: str
+    eval_device: str | None
+    precision: Literal["float32", "tf32", "bfloat16", "auto"]
+    graphs: bool
+    backend: str
+    workers: Workers | int | Literal["auto"] | None
+    actors: Workers | int | Literal["auto"] | None
+    collection: Literal["sync", "double_buffered", "overlapped", "async"]
+    max_policy_lag: int
+    replay_order: str | None
+    advantages: Literal["learner", "actor"]
+    exchange: Literal["experience", "gradients"]
+    drop_slowest: float
+    on_error: Literal["raise", "restart"]
+    step_timeout: float
+    group_by: Literal["spaces", "names", "agents"]
+    frame_stack: int
+    time_limit: int | None
+    reward_scale: float
+    total_steps: int | None
+    max_seconds: float | None
+    max_episodes: int | None
+    target_return: float | None
+    window: int
+    eval_freq: int
+    eval_episodes: int
+    parallel_evaluation: bool
+    save_freq: int
+    log_folder: str
+    progress: Literal["auto", "rich", "plain", "none"]
+    threads: int | None
+
+class PPOOptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    max_grad_norm: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    normalize_advantage: bool
+    normalize_return: bool
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    epochs: int
+    minibatch_size: int
+    gae_lambda: float
+    clip: float
+    value_clip: float
+    entropy_coef: float
+    value_coef: float
+    target_kl: float
+    layer_norm: bool
+    shared: bool
+    initial_std: float
+
+class A2COptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    max_grad_norm: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    normalize_advantage: bool
+    normalize_return: bool
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    gae_lambda: float
+    entropy_coef: float
+    value_coef: float
+    shared: bool
+
+class APPOOptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    max_grad_norm: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    normalize_advantage: bool
+    normalize_return: bool
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    clip_rho: float
+    clip_c: float
+    epochs: int
+    minibatch_size: int
+    gae_lambda: float
+    clip: float
+    value_clip: float
+    entropy_coef: float
+    value_coef: float
+    target_kl: float
+    layer_norm: bool
+    shared: bool
+    initial_std: float
+
+class IMPALAOptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    max_grad_norm: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    normalize_advantage: bool
+    normalize_return: bool
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    clip_rho: float
+    clip_c: float
+    gae_lambda: float
+    entropy_coef: float
+    value_coef: float
+    shared: bool
+
+class ReinforceOptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    max_grad_norm: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    normalize_advantage: bool
+    normalize_return: bool
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    baseline: bool
+    entropy_coef: float
+    value_coef: float
+
+class TRPOOptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    max_grad_norm: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    normalize_advantage: bool
+    normalize_return: bool
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    max_kl: float
+    cg_steps: int
+    damping: float
+    backtracks: int
+    backtrack_coef: float
+    critic_epochs: int
+    minibatch_size: int
+    gae_lambda: float
+
+class DDPGOptions(Options, total=False):
+    num_steps: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    n_steps: int
+    tau: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    noise_autocorrelation: float
+    exploration: float
+
+class TD3Options(Options, total=False):
+    num_steps: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    n_steps: int
+    tau: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    noise_autocorrelation: float
+    exploration: float
+    target_noise: float
+    target_noise_clip: float
+    policy_delay: int
+
+class SACOptions(Options, total=False):
+    num_steps: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    n_steps: int
+    tau: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    noise_autocorrelation: float
+    temperature: float
+    learn_temperature: bool
+    target_entropy: float | None
+
+class DQNOptions(Options, total=False):
+    num_steps: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    n_steps: int
+    tau: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    exploration_initial: float
+    exploration_final: float
+    exploration_fraction: float
+    target_interval: int
+    double: bool
+    dueling: bool
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float
+    exploration_spread: float
+    max_grad_norm: float
+    layer_norm: bool
+
+class PQNOptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    max_grad_norm: float
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    exploration_initial: float
+    exploration_final: float
+    exploration_fraction: float
+    epochs: int
+    minibatch_size: int
+    q_lambda: float
+    layer_norm: bool
+
+class Trainer(_Trainer):
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["ppo"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[PPOOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["a2c"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[A2COptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["appo"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[APPOOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["impala"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[IMPALAOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["reinforce"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[ReinforceOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["trpo"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[TRPOOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["ddpg"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[DDPGOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["td3"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[TD3Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["sac"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[SACOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["dqn"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[DQNOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["pqn"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[PQNOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: str | Algorithm | None = None,
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Any,
+    ) -> None: ...
+
+@overload
+def train(
+    algorithm: Literal["ppo"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[PPOOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["a2c"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[A2COptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["appo"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[APPOOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["impala"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[IMPALAOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["reinforce"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[ReinforceOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["trpo"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[TRPOOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["ddpg"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[DDPGOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["td3"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[TD3Options],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["sac"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[SACOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["dqn"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[DQNOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["pqn"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[PQNOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: str | Algorithm | None = None,
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Any,
+) -> Run: ...
