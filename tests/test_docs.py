@@ -40,6 +40,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "drift.py": "a file of the reader's",
     "check --": "takes a minute",
     "--help": "prints and exits",
+    "--seeds": "several trainings: tests/cli/test_runs.py",
 }
 SMALL = {
     "train": "--total-steps 1 --final-episodes 1 --progress plain",
