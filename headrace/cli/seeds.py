@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -16,8 +16,11 @@ from statistics import fmean
 
 from headrace.core.cores import cores
 from headrace.core.text import plain_table
+from headrace.evaluation.evaluator import Evaluation
+from headrace.runs.run import Run
 from headrace.runs.signals import Interrupts
 
+Train = Callable[..., tuple[Run, Evaluation | None]]
 LOOK = 0.2  # s between two looks for a signal
 HEADINGS = ("seed", "return", "evaluated", "steps", "seconds", "ended by", "run")
 
@@ -36,15 +39,15 @@ class Done:
     interrupted: bool
 
 
-def main(arguments: list[str]) -> None:
-    """Train for all seeds, and print a table."""
+def main(arguments: list[str], train: Train) -> None:
+    """Train for all seeds, and print a table. train: headrace.cli.train.trained."""
     rest, given = _without(arguments, "--seeds")
     rest, jobs = _without(rest, "--jobs")
     seeds, number = parsed(given or ""), _jobs(jobs)
     for flag in ("--seed", "--resume"):
         if _without(rest, flag)[1] is not None:
             raise ValueError(f"--seeds trains anew for each seed: leave out {flag}")
-    done = _in_turn(rest, seeds) if number == 1 else _side_by_side(rest, seeds, min(number, len(seeds)))
+    done = _in_turn(train, rest, seeds) if number == 1 else _side_by_side(train, rest, seeds, min(number, len(seeds)))
     done.sort(key=lambda one: seeds.index(one.seed))
     print(plain_table([HEADINGS, *map(_cells, done)]))
     for name in ("mean_return", "evaluated"):
@@ -89,17 +92,17 @@ def _without(arguments: Sequence[str], flag: str) -> tuple[list[str], str | None
     return rest, value
 
 
-def _in_turn(arguments: Sequence[str], seeds: Sequence[int]) -> list[Done]:
+def _in_turn(train: Train, arguments: Sequence[str], seeds: Sequence[int]) -> list[Done]:
     done: list[Done] = []
     for seed in seeds:
         print(f"seed {seed}", flush=True)
-        done.append(_train(arguments, seed))
+        done.append(_train(train, arguments, seed))
         if done[-1].interrupted:
             break
     return done
 
 
-def _side_by_side(arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> list[Done]:
+def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> list[Done]:
     """Each in a process of its own. On a signal those that have begun save and end, and no more begin."""
     os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
     arguments = [*arguments, *([] if "--progress" in arguments else ["--progress", "none"])]
@@ -107,7 +110,7 @@ def _side_by_side(arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> 
     with Interrupts() as interrupts:
         while running or (waiting and not interrupts.caught):
             while waiting and len(running) < jobs and not interrupts.caught:
-                connection, process = _started(arguments, waiting.pop(0))
+                connection, process = _started(train, arguments, waiting.pop(0))
                 running[connection] = process
             told = interrupts.caught
             ready = wait(list(running), LOOK)
@@ -120,21 +123,21 @@ def _side_by_side(arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> 
     return done
 
 
-def _started(arguments: Sequence[str], seed: int) -> tuple[Connection, BaseProcess]:
+def _started(train: Train, arguments: Sequence[str], seed: int) -> tuple[Connection, BaseProcess]:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(there, arguments, seed), name=f"seed {seed}")
+    process = context.Process(target=_child, args=(there, train, arguments, seed), name=f"seed {seed}")
     process.start()
     there.close()
     return here, process
 
 
-def _child(answer: Connection, arguments: Sequence[str], seed: int) -> None:
+def _child(answer: Connection, train: Train, arguments: Sequence[str], seed: int) -> None:
     """Train, and send a Done, or what is wrong as a text."""
     from headrace.cli.main import is_message
 
     try:
-        answer.send(_train(arguments, seed))
+        answer.send(_train(train, arguments, seed))
     except Exception as error:
         lines = [str(error), *error.__notes__] if is_message(error) else [traceback.format_exc()]
         answer.send("\n".join(lines))
@@ -162,12 +165,10 @@ def _pass_on(name: str, processes: Iterable[BaseProcess]) -> None:
             os.kill(process.pid, signal.Signals[name])
 
 
-def _train(arguments: Sequence[str], seed: int) -> Done:
+def _train(train: Train, arguments: Sequence[str], seed: int) -> Done:
     """Train for one seed."""
-    from headrace.cli.train import trained
-
     try:
-        run, evaluation = trained([*arguments, "--seed", str(seed)], quiet=True)
+        run, evaluation = train([*arguments, "--seed", str(seed)], quiet=True)
     except Exception as error:
         error.add_note(f"(seed {seed})")
         raise

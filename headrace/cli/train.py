@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
     elif _path_after("--seeds", arguments):
         from headrace.cli import seeds
 
-        seeds.main(arguments)
+        seeds.main(arguments, trained)
     else:
         trained(arguments)
 
