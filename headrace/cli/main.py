@@ -19,6 +19,7 @@ VERBS = {  # each is a module of headrace.cli with main(arguments)
     "eval": ("evaluate a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
     "play": ("record a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
     "plot": ("plot learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
+    "runs": ("list runs with their settings and returns", "headrace runs"),
     "diagnose": ("find out where the time of a training script goes", "headrace diagnose train.py"),
     "check": ("check an environment, or the kernels of this machine", "headrace check LunarLander-v3"),
     "envs": ("list the built-in environments", "headrace envs"),
@@ -54,13 +55,13 @@ def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if show_traceback or not _is_message(error):
+        if show_traceback or not is_message(error):
             raise
         return _complain("\n".join([str(error), *getattr(error, "__notes__", [])]))
     return 0
 
 
-def _is_message(error: Exception) -> bool:
+def is_message(error: Exception) -> bool:
     """Whether an error is for the user: raised by Headrace or Gymnasium on purpose, or a missing file.
 
     Errors of other code (torch, the user's environment) keep their traceback.

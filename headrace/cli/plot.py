@@ -12,7 +12,7 @@ from headrace.evaluation.curves import plot
 
 DESCRIPTION = """Plot learning curves against environment steps and wall time: headrace plot runs/ppo/CartPole-v1_*
 
-Runs of the same algorithm and environment are treated as seeds, and aggregated by their interquartile mean."""
+Runs of the same algorithm, environment and settings are treated as seeds: their interquartile mean is plotted."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,11 @@ class Plot:
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
     # the file to write: a .png, .svg or .pdf; without it, curves.png, or the first free name of curves_2.png ...
     output: Path | None = None
+    # group runs by these settings, such as learning_rate; without it, by all that differ and concern learning
+    by: tuple[str, ...] | None = None
 
 
 def main(arguments: list[str]) -> None:
     """Plot, and print the path of the image."""
     options = tyro.cli(Plot, prog="headrace plot", description=DESCRIPTION, args=arguments)
-    print(f"wrote {plot(options.runs, options.output)}")
+    print(f"wrote {plot(options.runs, options.output, options.by)}")

@@ -17,7 +17,7 @@ from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli.run_policy import check_trust
 from headrace.core.terminal import saying
 from headrace.core.types import DataclassInstance, Json
-from headrace.evaluation.evaluator import evaluate
+from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs import checkpoint
 from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
@@ -40,6 +40,8 @@ FLAGS = {  # that are no settings: type, name of the value, default, help
     "trust": (FlagCreatePairsOff[bool], None, False, "with --resume: run code that lies in the run's own folder"),
     "final_episodes": (int, None, FINAL_EPISODES, "episodes in the reference environment after training; 0: none"),
     "diagnose": (FlagCreatePairsOff[bool], None, False, "measure where the wall time goes, as `headrace diagnose`"),
+    "seeds": (str | None, "0-4", None, "train once for each of these seeds, such as 0-4 or 1,5,7"),
+    "jobs": (int, None, 1, "with --seeds: trainings at the same time, in processes that share the cores"),
 }
 
 
@@ -49,7 +51,16 @@ def main(arguments: list[str]) -> None:
         from headrace.cli import diagnose
 
         diagnose.training([argument for argument in arguments if argument != "--diagnose"])
-        return
+    elif _path_after("--seeds", arguments):
+        from headrace.cli import seeds
+
+        seeds.main(arguments, trained)
+    else:
+        trained(arguments)
+
+
+def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation | None]:
+    """The run of these arguments, and its evaluation; quiet: without printing that and the commands for next steps."""
     resume, config = _path_after("--resume", arguments), _path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else {}
     file = read_toml(config) if config else {}
@@ -80,7 +91,11 @@ def main(arguments: list[str]) -> None:
     else:
         given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
         run = train(parsed.algorithm, parsed.env, on_interrupt="return", **given)
-    _finish(run, parsed.final_episodes)
+    evaluation = _evaluated(run, parsed.final_episodes, quiet)
+    if not (quiet or run.interrupted):
+        with saying():
+            print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")), flush=True)
+    return run, evaluation
 
 
 def _check_names(named: dict[str, str | None], resume: Path | None) -> None:
@@ -161,14 +176,13 @@ def _flat(*configs: DataclassInstance) -> Json:
     return {member.name: getattr(config, member.name) for config in configs for member in fields(config)}
 
 
-def _finish(run: Run, episodes: int) -> None:
-    """Evaluate and print the commands for the next steps; nothing after Ctrl-C."""
-    if run.interrupted:
-        return
-    if episodes:
-        watch = EvaluationLines(episodes)
-        result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
+def _evaluated(run: Run, episodes: int, quiet: bool) -> Evaluation | None:
+    """Evaluate and say so; nothing after Ctrl-C."""
+    if run.interrupted or not episodes:
+        return None
+    watch = None if quiet else EvaluationLines(episodes)
+    result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
+    if not quiet:
         with saying():
             print(f"evaluated last/: {result}", flush=True)
-    with saying():
-        print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")), flush=True)
+    return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,8 @@ import numpy as np
 
 from headrace.core.free_name import free
 from headrace.core.packages import require
-from headrace.evaluation.history import Array, History, read
+from headrace.core.text import did_you_mean
+from headrace.evaluation.history import Array, History, differing, read
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,17 +24,20 @@ MAX_POINTS = 3000  # single episodes that are plotted, at most
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def plot(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
+def plot(runs: Sequence[str | Path], output: str | Path | None = None, by: Sequence[str] | None = None) -> Path:
     """Plot the learning curves of run folders, and return the path of the image: a PNG, SVG or PDF, by its suffix.
 
     output: None stands for curves.png, or the first free name of curves_2.png ...
+    by: settings by which the runs of an algorithm are grouped, ("learning_rate",); None for all that differ between
+    them and concern learning, () for none.
 
     Each environment has a row: the return of training episodes against environment steps and against wall time. A
     single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one
-    algorithm are treated as seeds: the interquartile mean of their running means, with a 95 % bootstrap confidence band
+    group are treated as seeds: the interquartile mean of their running means, with a 95 % bootstrap confidence band
     (Agarwal et al. 2021, arXiv:2108.13264). A run that ended before others keeps its last value.
     Damaged rows of a run's logs are left out, with a warning for each.
-    Raises FileNotFoundError, ValueError for a folder that is no run or has no episodes; ImportError without matplotlib.
+    Raises FileNotFoundError, ValueError for a folder that is no run or has no episodes, or a name in `by` that is no
+    setting of theirs; ImportError without matplotlib.
     """
     if not runs:
         raise ValueError("name at least one run folder to plot")
@@ -42,15 +46,34 @@ def plot(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
     from matplotlib.figure import Figure  # needs no screen
 
     histories = [read(run) for run in dict.fromkeys(map(Path, runs))]
+    _check_settings(by or (), histories)
     envs = list(dict.fromkeys(history.env for history in histories))
     figure = Figure(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
     for row, env in zip(grid, envs, strict=True):
-        _plot_env(row, env, [history for history in histories if history.env == env])
+        _plot_env(row, env, grouped([history for history in histories if history.env == env], by))
     target = free("curves.png") if output is None else Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target)
     return target
+
+
+def _check_settings(names: Sequence[str], histories: Sequence[History]) -> None:
+    known = {name for history in histories for name in history.settings}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"no run has a setting {name!r}{did_you_mean(name, known)}")
+
+
+def grouped(histories: Sequence[History], by: Sequence[str] | None = None) -> dict[str, list[History]]:
+    """Runs of one environment by algorithm and the values of some settings: see plot()."""
+    groups: dict[str, list[History]] = {}
+    for history in histories:
+        alike = [other.settings for other in histories if other.algorithm == history.algorithm]
+        names = differing(alike) if by is None else by
+        values = [f"{name} {history.settings.get(name, 'none')}" for name in names if name in history.settings]
+        groups.setdefault(", ".join([history.algorithm.upper(), *values]), []).append(history)
+    return groups
 
 
 def running_mean(value: Array, window: int = WINDOW) -> Array:
@@ -82,14 +105,11 @@ def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, 
     return x, interquartile_mean(curves), band.low, band.high
 
 
-def _plot_env(row: Sequence[Axes], env: str, histories: Sequence[History]) -> None:
+def _plot_env(row: Sequence[Axes], env: str, groups: Mapping[str, Sequence[History]]) -> None:
     """The two panels of one environment: against steps, against time."""
-    groups: dict[str, list[History]] = {}
-    for history in histories:
-        groups.setdefault(history.algorithm, []).append(history)
     for panel, axis in zip(row, ("steps", "seconds"), strict=True):
-        for colour, (algorithm, members) in zip(cycle(COLOURS), groups.items(), strict=False):
-            _plot_group(panel, axis, colour, algorithm, members)
+        for colour, (name, members) in zip(cycle(COLOURS), groups.items(), strict=False):
+            _plot_group(panel, axis, colour, name, members)
         _style(panel, axis)
     first = row[0]
     first.set_title(env, loc="left", fontweight="bold")
@@ -97,12 +117,12 @@ def _plot_env(row: Sequence[Axes], env: str, histories: Sequence[History]) -> No
     first.legend(loc="best", frameon=False, fontsize=9)
 
 
-def _plot_group(panel: Axes, axis: str, colour: str, algorithm: str, members: Sequence[History]) -> None:
+def _plot_group(panel: Axes, axis: str, colour: str, name: str, members: Sequence[History]) -> None:
     if len(members) > 1:
         x, middle, low, high = join(members, axis)
         panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
         mean = "mean" if len(members) < 4 else "interquartile mean"
-        label = f"{algorithm.upper()}, {mean} of {len(members)} runs, 95 % band"
+        label = f"{name}, {mean} of {len(members)} runs, 95 % band"
         panel.plot(x, middle, color=colour, linewidth=2, label=label)
         return
     (only,) = members
@@ -110,7 +130,7 @@ def _plot_group(panel: Axes, axis: str, colour: str, algorithm: str, members: Se
     x, y = only.axis(axis), only.episode_return
     alpha = min(0.6, max(0.15, 100 / len(chosen)))  # fewer dots are darker
     panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=alpha, markersize=4, markeredgewidth=0)
-    panel.plot(x, running_mean(y), color=colour, linewidth=2, label=f"{algorithm.upper()}, mean of {WINDOW} episodes")
+    panel.plot(x, running_mean(y), color=colour, linewidth=2, label=f"{name}, mean of {WINDOW} episodes")
 
 
 def _style(panel: Axes, axis: str) -> None:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import tomllib
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.types import Json, Settings
+
 Array = NDArray[np.float64]
+# settings that say how long a run was, what it wrote, and where: runs that differ in no others are treated as seeds
+NOT_OF_LEARNING = (
+    *("seed", "total_steps", "max_seconds", "max_episodes", "target_return", "window", "replay_order"),
+    *("eval_freq", "eval_episodes", "eval_device", "parallel_evaluation", "save_freq", "log_folder", "progress"),
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class History:
     episode_return: Array
     steps: Array  # of all environments together, when the episode ended
     seconds: Array  # of wall time since training began
+    settings: Json = field(default_factory=dict)  # those of its config.toml
 
     def axis(self, name: str) -> Array:
         """The x of each episode: "steps" or "seconds"."""
@@ -44,8 +52,14 @@ def read(path: str | Path) -> History:
     episode_return, length, seconds = np.array(episodes).T
     seconds = _spread(seconds)
     steps = _steps_at(folder / "metrics.jsonl", seconds, length)
-    algorithm = tomllib.loads((folder / "config.toml").read_text())["algorithm"]
-    return History(algorithm, env, episode_return, steps, seconds)
+    settings = tomllib.loads((folder / "config.toml").read_text())
+    return History(settings["algorithm"], env, episode_return, steps, seconds, settings)
+
+
+def differing(runs: Sequence[Settings]) -> list[str]:
+    """The names of the settings of learning that are not the same in all of these runs, in alphabetical order."""
+    names = {name for settings in runs for name in settings} - {"algorithm", "env", *NOT_OF_LEARNING}
+    return sorted(name for name in names if len({repr(settings.get(name)) for settings in runs}) > 1)
 
 
 def _read_monitor(path: Path) -> tuple[str, list[list[float]]]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, TextIO
 
 from headrace.core.types import EnvArgument, Json, Settings
@@ -20,6 +21,7 @@ from headrace.runs.logs import writing
 
 fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
 LAST, BEST, COMMANDS = "last", "best", "command.txt"
+MOMENT = 0.05  # s
 
 
 @dataclass
@@ -95,13 +97,26 @@ def lock(folder: Path) -> TextIO:
         file = open(folder / COMMANDS, "a")  # noqa: SIM115
     if fcntl is not None:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except BlockingIOError as error:
             file.close()
             raise RuntimeError(f"another training is writing to {folder}: wait until it ends, or stop it") from error
         except OSError:  # a file system without locks
             pass
     return file
+
+
+def _lock(file: TextIO) -> None:
+    """Lock a file. Raises BlockingIOError where another process holds it for longer than a moment: who only looks
+    whether a run goes on (runs.listing) has it for microseconds."""
+    until = monotonic() + MOMENT
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[no-any-return]
+        except BlockingIOError:
+            if monotonic() > until:
+                raise
+            sleep(MOMENT / 10)
 
 
 def describe(folder: Path, config: str) -> None:

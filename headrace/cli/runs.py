@@ -1,0 +1,79 @@
+"""`headrace runs [FOLDER]`: lists runs with their settings, steps, returns and times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from headrace.core.text import plain_table
+from headrace.evaluation.history import differing
+from headrace.runs.listing import RunSummary, runs
+
+DESCRIPTION = """List runs: headrace runs runs/ppo
+
+Each with its steps, the mean return of its last training episodes, the score of best/, the time it trained, and why it
+ended; and with those settings of learning that differ between runs of the same algorithm and environment."""
+HEADINGS = ("run", "algorithm", "env", "seed", "steps", "return", "best", "seconds", "state")
+SORTED = ("time", "return", "best", "steps")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Which runs, and how to print them."""
+
+    # the folder that holds them, at any depth
+    folder: Annotated[Path, tyro.conf.Positional] = Path("runs")
+    # settings that are columns too, such as learning_rate; without it, those that differ
+    show: tuple[str, ...] | None = None
+    sort: str = "time"  # time, return, best or steps
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print a JSON object per run, with all settings
+
+
+def main(arguments: list[str]) -> None:
+    """Print a table or JSON."""
+    options = tyro.cli(Runs, prog="headrace runs", description=DESCRIPTION, args=arguments)
+    if options.sort not in SORTED:
+        raise ValueError(f"--sort must be one of {', '.join(SORTED)}, got {options.sort!r}")
+    found = _sorted(list(runs(options.folder)), options.sort)
+    if options.json:
+        for run in found:
+            print(json.dumps({**asdict(run), "path": str(run.path)}))
+    elif found:
+        print(plain_table(_table(found, options.show)))
+    else:
+        print(f"no runs in {options.folder}")
+
+
+def _sorted(found: list[RunSummary], by: str) -> list[RunSummary]:
+    """By time of beginning, or the highest first."""
+    if by == "time":
+        return found
+    value = {"return": "mean_return"}.get(by, by)
+
+    def height(run: RunSummary) -> float:
+        number = getattr(run, value)
+        return float("-inf") if number is None else number
+
+    return sorted(found, key=height, reverse=True)
+
+
+def _table(found: Sequence[RunSummary], show: Sequence[str] | None) -> list[Sequence[str]]:
+    tasks: dict[tuple[str, str], list[RunSummary]] = {}
+    for run in found:
+        tasks.setdefault((run.algorithm, run.env), []).append(run)
+    names = dict.fromkeys(
+        show or (name for same in tasks.values() for name in differing([run.settings for run in same]))
+    )
+    rows = [(*_cells(run), *(str(run.settings.get(name, "")) for name in names)) for run in found]
+    return [(*HEADINGS, *names), *rows]
+
+
+def _cells(run: RunSummary) -> tuple[str, ...]:
+    number = ["" if value is None else f"{value:.4g}" for value in (run.mean_return, run.best)]
+    seed = str(run.settings.get("seed", ""))
+    return str(run.path), run.algorithm, run.env, seed, f"{run.steps:,}", *number, f"{run.seconds:.1f}", run.state

@@ -1,0 +1,182 @@
+"""`headrace train ... --seeds 0-4`: the same training for several seeds, one after another or side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from statistics import fmean
+
+from headrace.core.cores import cores
+from headrace.core.text import plain_table
+from headrace.evaluation.evaluator import Evaluation
+from headrace.runs.run import Run
+from headrace.runs.signals import Interrupts
+
+Train = Callable[..., tuple[Run, Evaluation | None]]
+LOOK = 0.2  # s between two looks for a signal
+HEADINGS = ("seed", "return", "evaluated", "steps", "seconds", "ended by", "run")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a training of one seed came to."""
+
+    seed: int
+    path: Path
+    mean_return: float | None  # of its last training episodes
+    evaluated: float | None  # mean return of episodes after training
+    steps: int
+    seconds: float
+    reason: str
+    interrupted: bool
+
+
+def main(arguments: list[str], train: Train) -> None:
+    """Train for all seeds, and print a table. train: headrace.cli.train.trained."""
+    rest, given = _without(arguments, "--seeds")
+    rest, jobs = _without(rest, "--jobs")
+    seeds, number = parsed(given or ""), _jobs(jobs)
+    for flag in ("--seed", "--resume"):
+        if _without(rest, flag)[1] is not None:
+            raise ValueError(f"--seeds trains anew for each seed: leave out {flag}")
+    done = _in_turn(train, rest, seeds) if number == 1 else _side_by_side(train, rest, seeds, min(number, len(seeds)))
+    done.sort(key=lambda one: seeds.index(one.seed))
+    print(plain_table([HEADINGS, *map(_cells, done)]))
+    for name in ("mean_return", "evaluated"):
+        if values := [value for one in done if (value := getattr(one, name)) is not None]:
+            print(f"{name.replace('_', ' ')}: mean {fmean(values):.4g}, lowest {min(values):.4g}")
+    if missing := sorted({*seeds} - {one.seed for one in done}):
+        print(f"not begun: seeds {', '.join(map(str, missing))}")
+    print(f"  headrace plot {' '.join(str(one.path) for one in done)}")
+
+
+def parsed(text: str) -> list[int]:
+    """The seeds of "0-4", "1,5,7" or "0-2,9". Raises ValueError for another text."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        if not (found := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())):
+            raise ValueError(f"--seeds takes numbers and ranges, such as 0-4 or 1,5,7, got {text!r}")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            raise ValueError(f"--seeds has the range {part.strip()!r}, which ends before it begins")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds names a seed twice: {text!r}")
+    return seeds
+
+
+def _jobs(text: str | None) -> int:
+    if text is not None and not (text.isdecimal() and int(text)):
+        raise ValueError(f"--jobs must be a number of processes, at least 1, got {text!r}")
+    return int(text or 1)
+
+
+def _without(arguments: Sequence[str], flag: str) -> tuple[list[str], str | None]:
+    """The arguments without a flag and its value, and the value; None where it is not there."""
+    rest, value, words = list[str](), None, iter(arguments)
+    for word in words:
+        if word == flag:
+            value = next(words, "")
+        elif word.startswith(f"{flag}="):
+            value = word.removeprefix(f"{flag}=")
+        else:
+            rest.append(word)
+    return rest, value
+
+
+def _in_turn(train: Train, arguments: Sequence[str], seeds: Sequence[int]) -> list[Done]:
+    done: list[Done] = []
+    for seed in seeds:
+        print(f"seed {seed}", flush=True)
+        done.append(_train(train, arguments, seed))
+        if done[-1].interrupted:
+            break
+    return done
+
+
+def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> list[Done]:
+    """Each in a process of its own. On a signal those that have begun save and end, and no more begin."""
+    os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
+    arguments = [*arguments, *([] if "--progress" in arguments else ["--progress", "none"])]
+    waiting, running, done = [*seeds], dict[Connection, BaseProcess](), list[Done]()
+    with Interrupts() as interrupts:
+        while running or (waiting and not interrupts.caught):
+            while waiting and len(running) < jobs and not interrupts.caught:
+                connection, process = _started(train, arguments, waiting.pop(0))
+                running[connection] = process
+            told = interrupts.caught
+            ready = wait(list(running), LOOK)
+            for connection in [one for one in running if one in ready]:
+                process = running.pop(connection)
+                done.append(_answer(connection, process, running.values()))
+                print(f"seed {done[-1].seed} ended: {done[-1].path}", flush=True)
+            if interrupts.caught and not told:
+                _pass_on(interrupts.caught, running.values())
+    return done
+
+
+def _started(train: Train, arguments: Sequence[str], seed: int) -> tuple[Connection, BaseProcess]:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(there, train, arguments, seed), name=f"seed {seed}")
+    process.start()
+    there.close()
+    return here, process
+
+
+def _child(answer: Connection, train: Train, arguments: Sequence[str], seed: int) -> None:
+    """Train, and send a Done, or what is wrong as a text."""
+    from headrace.cli.main import is_message
+
+    try:
+        answer.send(_train(train, arguments, seed))
+    except Exception as error:
+        lines = [str(error), *error.__notes__] if is_message(error) else [traceback.format_exc()]
+        answer.send("\n".join(lines))
+
+
+def _answer(connection: Connection, process: BaseProcess, others: Iterable[BaseProcess]) -> Done:
+    """What a process has sent. Raises RuntimeError where it has failed, after the others have saved and ended."""
+    try:
+        found = connection.recv()
+    except EOFError:
+        found = f"the process of {process.name} was killed"
+    process.join()
+    if isinstance(found, Done):
+        return found
+    _pass_on("SIGTERM", others)
+    for other in others:
+        other.join()
+    raise RuntimeError(found)
+
+
+def _pass_on(name: str, processes: Iterable[BaseProcess]) -> None:
+    """Send a signal to processes. Those that have had it, as by Ctrl-C in a terminal, take it as the same wish."""
+    for process in processes:
+        if process.pid and process.is_alive():
+            os.kill(process.pid, signal.Signals[name])
+
+
+def _train(train: Train, arguments: Sequence[str], seed: int) -> Done:
+    """Train for one seed."""
+    try:
+        run, evaluation = train([*arguments, "--seed", str(seed)], quiet=True)
+    except Exception as error:
+        error.add_note(f"(seed {seed})")
+        raise
+    evaluated = None if evaluation is None else evaluation.mean
+    mean = run.metrics.get("return")
+    return Done(seed, run.path, mean, evaluated, run.steps, run.seconds, run.reason, run.interrupted)
+
+
+def _cells(one: Done) -> tuple[str, ...]:
+    means = ["" if mean is None else f"{mean:.4g}" for mean in (one.mean_return, one.evaluated)]
+    return str(one.seed), *means, f"{one.steps:,}", f"{one.seconds:.1f}", one.reason, str(one.path)

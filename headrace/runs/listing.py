@@ -1,0 +1,94 @@
+"""What runs there are in a folder: settings, steps, returns, and whether they have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.types import Json
+from headrace.runs import checkpoint
+from headrace.runs.run import BEST, COMMANDS, LAST, lock
+
+TAIL = 2**16  # bytes at the end of a log in which its last whole row is
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run's folder, read without its policy."""
+
+    path: Path
+    settings: Json  # those of its config.toml
+    steps: int
+    seconds: float  # of training
+    mean_return: float | None  # of the last `window` training episodes; None before one has ended
+    best: float | None  # the score of best/
+    state: str  # "running", why it ended ("target_return"), "interrupted"
+
+    @property
+    def algorithm(self) -> str:
+        """The name of its algorithm."""
+        return str(self.settings.get("algorithm", ""))
+
+    @property
+    def env(self) -> str:
+        """The name of its environment; that of its folder where it was made in Python."""
+        known = self.settings.get("env", "none")
+        return self.path.name.rpartition("_")[0] if known == "none" else str(known)
+
+
+def runs(folder: str | Path) -> Iterator[RunSummary]:
+    """The runs in a folder, at any depth, by time of their beginning. Folders that cannot be read are left out.
+
+    Raises FileNotFoundError where there is no such folder.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}: runs are written to runs/, or to --log-folder")
+    found = {path.parent for path in folder.rglob(COMMANDS)}
+    for path in sorted(found, key=lambda path: ((path / COMMANDS).stat().st_ctime, path.name)):
+        with suppress(OSError, tomllib.TOMLDecodeError):
+            yield summary(path)
+
+
+def summary(path: Path) -> RunSummary:
+    """What a run's folder says. Raises OSError, TOMLDecodeError where it cannot be read."""
+    settings = tomllib.loads((path / "config.toml").read_text())
+    row = _last_row(path / "metrics.jsonl")
+    ended_by = _manifest(path / LAST).get("ended_by") or "interrupted"
+    best = _manifest(path / BEST).get("score")
+    steps, seconds = int(row.get("steps", 0)), float(row.get("seconds", 0.0))
+    state = "running" if _is_written(path) else str(ended_by)
+    return RunSummary(path, settings, steps, seconds, row.get("return"), best, state)
+
+
+def _last_row(path: Path) -> Json:
+    """The last whole row of metrics.jsonl; empty where there is none."""
+    with suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        for line in reversed(file.read().split(b"\n")[:-1]):
+            with suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict) and "return" in row:
+                    return row
+    return {}
+
+
+def _manifest(folder: Path) -> Json:
+    try:
+        return checkpoint.read_manifest(folder)
+    except (OSError, ValueError, checkpoint.DamagedCheckpoint):  # there is none, or it cannot be read
+        return {}
+
+
+def _is_written(path: Path) -> bool:
+    """Whether a training is writing to a run's folder."""
+    try:
+        lock(path).close()
+    except (RuntimeError, OSError) as error:
+        return isinstance(error, RuntimeError)
+    return False
