@@ -1,0 +1,225 @@
+"""Whether an exported policy computes what the policy does: on a thousand observations, recurrent states included."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
+from headrace.deploy.graph import STATE, Array, Graph
+from headrace.deploy.readers import Outputs, Reader
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.base import Policy
+from headrace.policies.heads import GaussianHead
+from headrace.policies.networks import DictEncoder, VectorEncoder
+from headrace.policies.numpy_io import to_batch
+from headrace.policies.q_network import QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic
+from headrace.policies.rnn import RecurrentEncoder, step
+
+ROWS, STEPS = 50, 20  # environments that take steps: a thousand observations
+TOLERANCE = 1e-5  # times max(1, |y|)
+WIDE = 1e4  # bounds further out say nothing of the observations
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was compared: `observations` of them, and the largest difference of each output.
+
+    ties: actions that differ where rounding decides, because two choices are equally good within the tolerance.
+    """
+
+    observations: int
+    differences: dict[str, float]
+    ties: int
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {difference:.1e}" for name, difference in self.differences.items())
+        ties = f"; {self.ties} actions differ between choices that are equal within it" if self.ties else ""
+        return (
+            f"largest differences from the policy on {self.observations:,} observations: {parts} "
+            f"(allowed: {TOLERANCE:g} x max(1, |value|)){ties}"
+        )
+
+
+def compare(policy: Policy, graph: Graph, reader: Reader, seed: int = 0) -> Comparison:
+    """Compare an exported policy with the policy it was made from, on the CPU.
+
+    Raises ArithmeticError where an output differs by more than 1e-5 max(1, |y|).
+    """
+    policy = policy if _device(policy).type == "cpu" else copy.deepcopy(policy).cpu()
+    generator = np.random.default_rng(seed)
+    states, exported_state, differences, ties = None, graph_state(graph, ROWS), dict[str, float](), 0
+    for _ in range(STEPS):
+        observation = sample(policy.observation_space, policy.encoder, ROWS, generator)
+        expected, states = reference(policy, observation, states)
+        found = reader(observation, exported_state)
+        for name in graph.outputs:
+            if name != "action" or isinstance(graph.action_space, Box):
+                wanted = expected[name][:, : graph.state_size] if name == STATE else expected[name]
+                largest = _check(name, found[name], wanted, graph)
+                differences[name] = max(differences.get(name, 0.0), largest)
+        ties += 0 if isinstance(graph.action_space, Box) else _check_choices(graph, found["action"], expected)
+        exported_state = found.get(STATE)
+    _check_single(graph, reader, observation)
+    return Comparison(ROWS * STEPS, differences, ties)
+
+
+def _device(policy: Policy) -> torch.device:
+    return next(policy.parameters()).device
+
+
+def graph_state(graph: Graph, rows: int) -> Array | None:
+    """The recurrent state of `rows` environments at the start of an episode."""
+    return np.zeros((rows, graph.state_size), np.float32) if graph.state_size else None
+
+
+def _check(name: str, found: Array, expected: Array, graph: Graph) -> float:
+    """The largest difference of an output. Raises ArithmeticError for one above the tolerance."""
+    if found.shape != expected.shape:
+        raise ArithmeticError(f"the exported {name} has the shape {found.shape}, the policy's {expected.shape}")
+    apart = np.abs(found.astype(np.float64) - expected)
+    if name == "action" and graph.action_space.dtype.kind != "f":  # type: ignore[union-attr]
+        apart = np.maximum(apart - 1, 0)  # rounded: a mean between two whole numbers may become either
+    allowed = TOLERANCE * np.maximum(1, np.abs(expected))
+    if not (apart <= allowed).all():
+        worst = np.unravel_index(np.argmax(np.nan_to_num(apart - allowed, nan=np.inf)), apart.shape)
+        raise ArithmeticError(
+            f"the exported policy differs from the policy: {name} is {found[worst]:.9g} where the policy has "
+            f"{expected[worst]:.9g}, further apart than {TOLERANCE:g} x max(1, |value|). Nothing was written: "
+            "inputs that are normalised (normalize_observation) and smaller networks differ less"
+        )
+    return float(apart.max(initial=0))
+
+
+def _check_choices(graph: Graph, found: Array, expected: Outputs) -> int:
+    """How many choices differ, all of which are ties. Raises ArithmeticError for others."""
+    scores, rows = expected[graph.scores], len(found)
+    chosen, wanted = (x.reshape(rows, -1).astype(int) for x in (found, expected["action"]))
+    if isinstance(graph.action_space, MultiBinary):
+        gap = np.abs(scores)
+    else:
+        gap = np.stack([_gap(scores, *component) for component in _components(graph, chosen, wanted)], 1)
+    differs = chosen != wanted
+    allowed = 2 * TOLERANCE * np.maximum(1, np.abs(scores).max(1, keepdims=True))
+    if (differs & (gap > allowed)).any():
+        row = int(np.argmax((differs & (gap > allowed)).any(1)))
+        raise ArithmeticError(
+            f"the exported policy differs from the policy: it acts {chosen[row].tolist()} where the policy acts "
+            f"{wanted[row].tolist()}, for {graph.scores} {scores[row].tolist()}. Nothing was written"
+        )
+    return int(differs.sum())
+
+
+def _components(graph: Graph, chosen: Array, wanted: Array) -> list[tuple[int, Array, Array]]:
+    """Of each choice: where its scores begin, and both choices counted from 0."""
+    settings = next(node.settings for node in graph.nodes if node.operation == "argmax")
+    begins = np.cumsum([0, *settings["sizes"][:-1]])
+    return [
+        (int(begin), chosen[:, k] - start, wanted[:, k] - start)
+        for k, (begin, start) in enumerate(zip(begins, settings["starts"], strict=True))
+    ]
+
+
+def _gap(scores: Array, begin: int, chosen: Array, wanted: Array) -> Array:
+    rows = np.arange(len(scores))
+    return np.asarray(np.abs(scores[rows, begin + chosen] - scores[rows, begin + wanted]))
+
+
+def _check_single(graph: Graph, reader: Reader, observation: Any) -> None:
+    """Raise ArithmeticError where a batch of one gives something else than the same row in a larger batch."""
+    both = [reader(_rows(observation, n), graph_state(graph, n)) for n in (1, 2)]
+    for name, one in both[0].items():
+        if name != "action":
+            _check(name, one, both[1][name][:1], graph)
+
+
+def _rows(observation: Any, rows: int) -> Any:
+    if isinstance(observation, dict):
+        return {key: _rows(part, rows) for key, part in observation.items()}
+    return tuple(_rows(part, rows) for part in observation) if isinstance(observation, tuple) else observation[:rows]
+
+
+def sample(space: Space, encoder: Any, rows: int, generator: np.random.Generator) -> Any:
+    """Observations of a space: normal with the statistics of a normaliser, or uniform within bounds that are not wide,
+    or standard normal."""
+    if isinstance(encoder, RecurrentEncoder):
+        encoder = encoder.encoder
+    if isinstance(space, Dict | Tuple):
+        assert isinstance(encoder, DictEncoder)
+        found = [
+            sample(member, encoder.members[place], rows, generator)
+            for place, (_, _, member) in enumerate(members(space))
+        ]
+        return dict(zip(space, found, strict=True)) if isinstance(space, Dict) else tuple(found)
+    assert space.shape is not None
+    shape = (rows, *space.shape)
+    if isinstance(space, Discrete):
+        return generator.integers(space.start, space.start + space.n, shape)
+    if isinstance(space, MultiDiscrete):
+        return generator.integers(space.start, space.start + space.nvec, shape)
+    if isinstance(space, MultiBinary):
+        return generator.integers(0, 2, shape, np.int8)
+    if is_image(space):
+        return generator.integers(0, 256, shape, np.uint8)
+    assert isinstance(space, Box) and isinstance(encoder, VectorEncoder)
+    normal = generator.standard_normal(shape)
+    if encoder.normalizer is not None:
+        center, scale = (
+            x.cpu().numpy().reshape(space.shape) for x in (encoder.normalizer.center, encoder.normalizer.scale)
+        )
+        return (center + normal / scale).astype(np.float32)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    bounded = (np.abs(low) < WIDE) & (np.abs(high) < WIDE)
+    low, high = np.where(bounded, low, 0), np.where(bounded, high, 0)
+    return np.where(bounded, generator.uniform(low, high, shape), normal).astype(np.float32)
+
+
+@torch.no_grad()
+def reference(policy: Any, observation: Any, state: Tensor | None) -> tuple[Outputs, Tensor | None]:
+    """The outputs of the policy itself: actions of predict(), the others by its own modules. And the next state."""
+    action, _ = policy.predict(observation, state)
+    batch, _ = to_batch(policy.observation_space, observation, torch.device("cpu"))
+    before = policy.initial_state(len(action)) if state is None else state
+    scores, value, after = REFERENCES[type(policy)](policy, batch, before)
+    head = getattr(policy, "head", None)
+    kind = "q_values" if isinstance(policy, QNetwork) else "mean" if isinstance(policy.action_space, Box) else "logits"
+    if isinstance(head, GaussianHead) and not head.squash:
+        scores = head(scores).mean
+    outputs = {"action": action, kind: scores.t().numpy(), "value": value.unsqueeze(1).numpy()}
+    return outputs | ({} if after is None else {STATE: after.numpy()}), after
+
+
+def _actor_critic(policy: ActorCritic, observation: Any, state: Any) -> tuple[Tensor, Tensor, None]:
+    return policy.actor_out(policy.actor(policy.encoder(observation))), policy.value(observation), None
+
+
+def _recurrent(policy: RecurrentActorCritic, observation: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    encoded = policy.encoder(observation)
+    features, after = policy.rnn(torch.stack([trunk(encoded) for trunk in policy.trunks]), state)
+    return policy.actor_out(features[0]), policy.value(observation, state), after
+
+
+def _q_network(policy: QNetwork, observation: Any, state: Any) -> tuple[Tensor, Tensor, Any]:
+    features, after = step(policy.encoder, observation, state)
+    return policy.values(features), policy.value(observation, state), after
+
+
+def _actor_q(policy: ActorQ, observation: Any, state: Any) -> tuple[Tensor, Tensor, Any]:
+    encoded, after = step(policy.encoder, observation, state)
+    return policy.actor_output(encoded)[: policy.action_size], policy.value(observation, state), after
+
+
+REFERENCES: dict[type, Callable[[Any, Any, Any], tuple[Tensor, Tensor, Any]]] = {
+    ActorCritic: _actor_critic,
+    RecurrentActorCritic: _recurrent,
+    QNetwork: _q_network,
+    ActorQ: _actor_q,
+}
