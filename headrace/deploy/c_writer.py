@@ -12,13 +12,13 @@ from headrace.deploy.c_functions import NOT_CALLED, sources
 from headrace.deploy.graph import STATE, Array, Graph, Node, Value
 
 IMAGES = {"image", "convolution", "max_pool", "add"}
-PER_LINE = 8  # numbers of an array in a line
+PER_LINE = 6  # numbers of an array in a line
 
 FILE = Template("""/* A policy (${graph}), exported by Headrace ${version}. C99, and nothing but <math.h>.
  *
- * observation: ${observed}, ${observation_count} numbers.
- * action: ${acted}, ${action_count} numbers.
- * state: ${stated}
+ * observation, ${observation_count}: ${observed}
+ * action, ${action_count}: ${acted}, the most likely one
+ * state, ${state_count}: ${stated}
  *
  * ${prefix}_act() computes the action for one observation. Nothing is allocated, nothing is kept between calls.
  */
@@ -74,7 +74,7 @@ def write(graph: Graph, prefix: str) -> bytes:
         graph=graph.described,
         version=installed("headrace", "(not installed)"),
         observed=_observed(graph),
-        acted=f"{describe(graph.action_space)}, the most likely one, in the bounds of the space",
+        acted=describe(graph.action_space),
         stated=_stated(graph.state_size),
         observation_count=sum(size(part.value) for part in graph.inputs),
         action_count=size(graph.outputs["action"]),
@@ -103,8 +103,8 @@ def _observed(graph: Graph) -> str:
 
 def _stated(state_size: int) -> str:
     if not state_size:
-        return "none; give NULL"
-    return f"{state_size} numbers, which the caller keeps; zeros at the start of an episode"
+        return "none, give NULL"
+    return "kept by the caller, zeros at the start of an episode"
 
 
 def _array(name: str, weight: Array) -> str:
@@ -128,7 +128,7 @@ def _parts(graph: Graph) -> list[str]:
     lines, offset = [], 0
     for part in graph.inputs:
         if part.keys:
-            lines.append(f"const float *{part.value.name} = observation + {offset};")
+            lines.append(f"const float *{part.value.name} = {_from('observation', offset)};")
         offset += size(part.value)
     return lines
 
@@ -137,7 +137,7 @@ def _statements(node: Node, prefix: str) -> list[str]:
     """The lines that compute a node."""
     y, x, count = node.output.name, node.inputs[0].name, size(node.output)
     if node.operation in ("flatten", "slice"):
-        return [f"const float *{y} = {x} + {node.settings.get('start', 0)};"]
+        return [f"const float *{y} = {_from(x, node.settings.get('start', 0))};"]
     weights = [f"{prefix}_{y}_{name}" for name in node.weights]
     lines = [f"float {y}[{count}];"]
     match node.operation:
@@ -172,15 +172,22 @@ def _cell(node: Node, prefix: str) -> list[str]:
 def _copies(node: Node, prefix: str) -> list[str]:
     lines, offset = [], 0
     for value in node.inputs:
-        lines.append(f"{prefix}_copy({size(value)}, {value.name}, {node.output.name} + {offset});")
+        lines.append(f"{prefix}_copy({size(value)}, {value.name}, {_from(node.output.name, offset)});")
         offset += size(value)
     return lines
+
+
+def _from(name: str, offset: int) -> str:
+    """A pointer into an array."""
+    return f"{name} + {offset}" if offset else name
 
 
 def _choices(node: Node, prefix: str) -> list[str]:
     lines, offset = [], 0
     for k, (number, start) in enumerate(zip(node.settings["sizes"], node.settings["starts"], strict=True)):
-        lines.append(f"{node.output.name}[{k}] = {prefix}_argmax({number}, {start}, {node.inputs[0].name} + {offset});")
+        lines.append(
+            f"{node.output.name}[{k}] = {prefix}_argmax({number}, {start}, {_from(node.inputs[0].name, offset)});"
+        )
         offset += number
     return lines
 

@@ -26,6 +26,7 @@ from headrace.policies.rnn import RecurrentEncoder, step
 
 ROWS, STEPS = 50, 20  # environments that take steps: a thousand observations
 TOLERANCE = 1e-5  # times max(1, |y|)
+LAST_BITS = 16  # times the change of an output by the last bits of the weights, where that is more: sums round, too
 WIDE = 1e4  # bounds further out say nothing of the observations
 
 
@@ -33,43 +34,94 @@ WIDE = 1e4  # bounds further out say nothing of the observations
 class Comparison:
     """What was compared: `observations` of them, and the largest difference of each output.
 
+    rounding: of outputs with a difference above 1e-5 max(1, |y|), by how much the policy's own rounding changes them.
     ties: actions that differ where rounding decides, because two choices are equally good within the tolerance.
     """
 
     observations: int
     differences: dict[str, float]
+    rounding: dict[str, float]
     ties: int
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {difference:.1e}" for name, difference in self.differences.items())
-        ties = f"; {self.ties} actions differ between choices that are equal within it" if self.ties else ""
-        return (
+        lines = [
             f"largest differences from the policy on {self.observations:,} observations: {parts} "
-            f"(allowed: {TOLERANCE:g} x max(1, |value|)){ties}"
-        )
+            f"(allowed: {TOLERANCE:g} x max(1, |value|))"
+        ]
+        lines += [
+            f"more was allowed for {name}, which changes by {change:.1e} when the weights change by their last bit"
+            for name, change in self.rounding.items()
+        ]
+        lines += [f"{self.ties} actions differ, between choices that are equal within it"] if self.ties else []
+        return "\n".join(lines)
+
+
+class Differences:
+    """The largest difference of each output so far, and what is allowed."""
+
+    def __init__(self, policy: Policy, graph: Graph) -> None:
+        self.policy, self.graph = policy, graph
+        self.largest, self.rounding = dict[str, float](), dict[str, float]()
+
+    def add(self, name: str, found: Array, expected: Array, observation: Any, state: Tensor | None) -> None:
+        """Compare an output of a batch. Raises ArithmeticError where it differs by more than is allowed."""
+        if found.shape != expected.shape:
+            raise ArithmeticError(f"the exported {name} has the shape {found.shape}, the policy's {expected.shape}")
+        apart = np.abs(found.astype(np.float64) - expected)
+        if name == "action" and self.graph.action_space.dtype.kind != "f":  # type: ignore[union-attr]
+            apart = np.maximum(apart - 1, 0)  # rounded: a mean between two whole numbers may become either
+        allowed = TOLERANCE * np.maximum(1, np.abs(expected))
+        if not (apart <= allowed).all():
+            nudged = _part(self.graph, name, reference(_last_bits(self.policy), observation, state)[0])
+            change = np.abs(nudged - expected).max()
+            self.rounding[name] = max(self.rounding.get(name, 0.0), float(change))
+            allowed = np.maximum(allowed, LAST_BITS * change)
+        if not (apart <= allowed).all():
+            worst = np.unravel_index(np.argmax(np.nan_to_num(apart - allowed, nan=np.inf)), apart.shape)
+            raise ArithmeticError(
+                f"the exported policy differs from the policy: {name} is {found[worst]:.9g} where the policy has "
+                f"{expected[worst]:.9g}, and {allowed[worst]:.1e} is allowed; nothing was written. Please report it"
+            )
+        self.largest[name] = max(self.largest.get(name, 0.0), float(apart.max(initial=0)))
+
+
+def _last_bits(policy: Policy) -> Policy:
+    """A copy of a policy whose weights differ in their last bit: outputs that change are lost to rounding."""
+    nudged, generator = copy.deepcopy(policy), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in nudged.parameters():
+            signs = torch.randint(0, 2, weight.shape, generator=generator) * 2 - 1
+            weight.mul_(1 + signs * 2.0**-23)
+    return nudged
 
 
 def compare(policy: Policy, graph: Graph, reader: Reader, seed: int = 0) -> Comparison:
     """Compare an exported policy with the policy it was made from, on the CPU.
 
-    Raises ArithmeticError where an output differs by more than 1e-5 max(1, |y|).
+    Raises ArithmeticError where an output differs by more than 1e-5 max(1, |y|), and by more than rounding explains.
     """
     policy = policy if _device(policy).type == "cpu" else copy.deepcopy(policy).cpu()
-    generator = np.random.default_rng(seed)
-    states, exported_state, differences, ties = None, graph_state(graph, ROWS), dict[str, float](), 0
+    generator, differences = np.random.default_rng(seed), Differences(policy, graph)
+    state, exported_state, ties = None, graph_state(graph, ROWS), 0
     for _ in range(STEPS):
         observation = sample(policy.observation_space, policy.encoder, ROWS, generator)
-        expected, states = reference(policy, observation, states)
+        expected, after = reference(policy, observation, state)
         found = reader(observation, exported_state)
-        for name in graph.outputs:
+        for name in graph.outputs:  # before the choices, which are judged by the differences of their scores
             if name != "action" or isinstance(graph.action_space, Box):
-                wanted = expected[name][:, : graph.state_size] if name == STATE else expected[name]
-                largest = _check(name, found[name], wanted, graph)
-                differences[name] = max(differences.get(name, 0.0), largest)
-        ties += 0 if isinstance(graph.action_space, Box) else _check_choices(graph, found["action"], expected)
-        exported_state = found.get(STATE)
+                differences.add(name, found[name], _part(graph, name, expected), observation, state)
+        ties += (
+            0 if isinstance(graph.action_space, Box) else _check_choices(graph, found["action"], expected, differences)
+        )
+        state, exported_state = after, found.get(STATE)
     _check_single(graph, reader, observation)
-    return Comparison(ROWS * STEPS, differences, ties)
+    return Comparison(ROWS * STEPS, differences.largest, differences.rounding, ties)
+
+
+def _part(graph: Graph, name: str, outputs: Outputs) -> Array:
+    """An output as the graph has it: of the state, the part that the exported outputs need."""
+    return outputs[name][:, : graph.state_size] if name == STATE else outputs[name]
 
 
 def _device(policy: Policy) -> torch.device:
@@ -81,25 +133,7 @@ def graph_state(graph: Graph, rows: int) -> Array | None:
     return np.zeros((rows, graph.state_size), np.float32) if graph.state_size else None
 
 
-def _check(name: str, found: Array, expected: Array, graph: Graph) -> float:
-    """The largest difference of an output. Raises ArithmeticError for one above the tolerance."""
-    if found.shape != expected.shape:
-        raise ArithmeticError(f"the exported {name} has the shape {found.shape}, the policy's {expected.shape}")
-    apart = np.abs(found.astype(np.float64) - expected)
-    if name == "action" and graph.action_space.dtype.kind != "f":  # type: ignore[union-attr]
-        apart = np.maximum(apart - 1, 0)  # rounded: a mean between two whole numbers may become either
-    allowed = TOLERANCE * np.maximum(1, np.abs(expected))
-    if not (apart <= allowed).all():
-        worst = np.unravel_index(np.argmax(np.nan_to_num(apart - allowed, nan=np.inf)), apart.shape)
-        raise ArithmeticError(
-            f"the exported policy differs from the policy: {name} is {found[worst]:.9g} where the policy has "
-            f"{expected[worst]:.9g}, further apart than {TOLERANCE:g} x max(1, |value|). Nothing was written: "
-            "inputs that are normalised (normalize_observation) and smaller networks differ less"
-        )
-    return float(apart.max(initial=0))
-
-
-def _check_choices(graph: Graph, found: Array, expected: Outputs) -> int:
+def _check_choices(graph: Graph, found: Array, expected: Outputs, differences: Differences) -> int:
     """How many choices differ, all of which are ties. Raises ArithmeticError for others."""
     scores, rows = expected[graph.scores], len(found)
     chosen, wanted = (x.reshape(rows, -1).astype(int) for x in (found, expected["action"]))
@@ -108,7 +142,8 @@ def _check_choices(graph: Graph, found: Array, expected: Outputs) -> int:
     else:
         gap = np.stack([_gap(scores, *component) for component in _components(graph, chosen, wanted)], 1)
     differs = chosen != wanted
-    allowed = 2 * TOLERANCE * np.maximum(1, np.abs(scores).max(1, keepdims=True))
+    rounding = LAST_BITS * differences.rounding.get(graph.scores, 0.0)
+    allowed = 2 * np.maximum(TOLERANCE * np.maximum(1, np.abs(scores).max(1, keepdims=True)), rounding)
     if (differs & (gap > allowed)).any():
         row = int(np.argmax((differs & (gap > allowed)).any(1)))
         raise ArithmeticError(
@@ -134,11 +169,11 @@ def _gap(scores: Array, begin: int, chosen: Array, wanted: Array) -> Array:
 
 
 def _check_single(graph: Graph, reader: Reader, observation: Any) -> None:
-    """Raise ArithmeticError where a batch of one gives something else than the same row in a larger batch."""
-    both = [reader(_rows(observation, n), graph_state(graph, n)) for n in (1, 2)]
-    for name, one in both[0].items():
-        if name != "action":
-            _check(name, one, both[1][name][:1], graph)
+    """Raise ArithmeticError where a batch of one gives other shapes or numbers than the same row in a larger batch."""
+    one, two = (reader(_rows(observation, n), graph_state(graph, n)) for n in (1, 2))
+    for name, array in one.items():
+        if array.shape != (1, *two[name].shape[1:]) or not np.allclose(array, two[name][:1], 1e-4, 1e-4):
+            raise ArithmeticError(f"the exported {name} of one observation is not that of the same one in a batch")
 
 
 def _rows(observation: Any, rows: int) -> Any:

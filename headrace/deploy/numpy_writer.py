@@ -22,8 +22,9 @@ FILE = '''"""A policy ({described}), exported by Headrace {version}. It needs Nu
     policy = Policy()
 {example}
 
-observation: {observation}; one, or a batch [N, ...].
-action: {action}; the most likely one, in the bounds of the space.
+{observation}
+    or a batch of N of them, with N in front
+action: {action}, the most likely one
 {state}"""
 
 {imports}
@@ -89,9 +90,9 @@ def write(graph: Graph) -> bytes:
         described=graph.described,
         version=installed("headrace", "(not installed)"),
         example=_example(recurrent),
-        observation=str(graph.observation_space),
-        action=describe(graph.action_space) + f" {graph.action_space.dtype}",
-        state=f"state: float32 [N, {graph.state_size}], zeros at the start of an episode.\n" if recurrent else "",
+        observation="\n".join(map(_described, graph.inputs)),
+        action=f"{graph.action_space.dtype} {graph.outputs['action'].shape}, {describe(graph.action_space)}",
+        state=f"state: float32 (N, {graph.state_size}), zeros at the start of an episode\n" if recurrent else "",
         imports="import base64\n" + ("import math\n" if "math." in functions else ""),
         inputs=_inputs(graph),
         state_size=graph.state_size,
@@ -114,6 +115,11 @@ def _example(recurrent: bool) -> str:
             "action, state = policy.predict(observation, state)  # afterwards",
         ]
     return textwrap.indent("\n".join(calls), " " * 4)
+
+
+def _described(part: Input) -> str:
+    keys = "".join(f"[{key!r}]" for key in part.keys)
+    return f"observation{keys}: {part.dtype} {part.value.shape}"
 
 
 def _inputs(graph: Graph) -> str:
