@@ -58,13 +58,8 @@ POLICIES = {
     "impala": lambda: hr.ActorCritic(hr.Box(0, 255, (3, 9, 10), np.uint8), TWO, images="impala", **SMALL),
     **{name: lambda name=name: hr.ActorCritic(VECTOR, TWO, activation=name, **SMALL) for name in FUNCTIONS},
 }
-IMAGES, LARGE = {"image", "channels_last", "nature", "impala"}, {"nature", "impala"}
-CASES = [
-    pytest.param(name, to, id=f"{name}-{to}", marks=[pytest.mark.slow] if name in LARGE else [])
-    for name in POLICIES
-    for to in TARGETS
-    if to != "c" or name not in IMAGES
-]
+IMAGES = {"image", "channels_last", "nature", "impala"}
+CASES = [(name, to) for name in POLICIES for to in TARGETS if to != "c" or name not in IMAGES]
 
 
 def shaken(name: str):
