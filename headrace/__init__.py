@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headrace.data.spaces import MultiBinary as MultiBinary
     from headrace.data.spaces import MultiDiscrete as MultiDiscrete
     from headrace.data.spaces import Tuple as Tuple
+    from headrace.deploy.exporter import export as export
     from headrace.envs import Env as Env
     from headrace.envs import KernelEnv as KernelEnv
     from headrace.envs import make as make
@@ -64,6 +65,7 @@ _NAMES = {  # module -> its public names
     **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
     "training.config": ("TrainConfig",),
     "checks.tensor_devices": ("CheckDevice",),
+    "deploy.exporter": ("export",),
     "envs.wrappers.device_env": ("DeviceEnv",),
     "envs": ("Env", "KernelEnv", "make", "register"),
     "envs.compiled.single_env": ("single",),

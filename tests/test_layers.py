@@ -49,6 +49,7 @@ FLOORS = (
     "training",
     "runs",
     "training.loop",  # brings a Trainer and a Recorder together
+    "deploy",
     "diagnose.injected",
     "diagnose.profile",
     "diagnose.record",

@@ -20,6 +20,7 @@ VERBS = {  # each is a module of headrace.cli with main(arguments)
     "play": ("record a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
     "plot": ("plot learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
     "runs": ("list runs with their settings and returns", "headrace runs"),
+    "export": ("write a trained agent to onnx, numpy or c", "headrace export runs/ppo/CartPole-v1_1 --to onnx"),
     "diagnose": ("find out where the time of a training script goes", "headrace diagnose train.py"),
     "check": ("check an environment, or the kernels of this machine", "headrace check LunarLander-v3"),
     "envs": ("list the built-in environments", "headrace envs"),

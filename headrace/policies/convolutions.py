@@ -56,7 +56,7 @@ class ImageEncoder(nn.Module):
         """Nothing to do: pixels have known bounds."""
 
 
-class _ByteConv2d(nn.Conv2d):
+class ByteConv2d(nn.Conv2d):
     """A convolution that scales inputs from 0..255 to 0..1. Scaling its weights instead of every pixel saves a third of
     the time of learning from images."""
 
@@ -65,21 +65,22 @@ class _ByteConv2d(nn.Conv2d):
 
 
 def _nature(channels: int) -> tuple[nn.Module, int]:
-    convolutions = (_ByteConv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1))
+    convolutions = (ByteConv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1))
     # in place: the gradient of a convolution needs its input, not its output
     return nn.Sequential(*[part for layer in convolutions for part in (layer, nn.ReLU(inplace=True))]), 512
 
 
 def _small(channels: int) -> tuple[nn.Module, int]:
-    return nn.Sequential(_ByteConv2d(channels, 16, 3), nn.ReLU(inplace=True)), 128
+    return nn.Sequential(ByteConv2d(channels, 16, 3), nn.ReLU(inplace=True)), 128
 
 
 def _impala(channels: int) -> tuple[nn.Module, int]:
-    stacks = (_Stack(_ByteConv2d, channels, 16), _Stack(nn.Conv2d, 16, 32), _Stack(nn.Conv2d, 32, 32))
+    sizes = ((ByteConv2d, channels, 16), (nn.Conv2d, 16, 32), (nn.Conv2d, 32, 32))
+    stacks = [ResidualStack(*size) for size in sizes]
     return nn.Sequential(*stacks, nn.ReLU()), 256
 
 
-class _Stack(nn.Module):
+class ResidualStack(nn.Module):
     """A convolution, pooling to half the size, and two residual blocks."""
 
     def __init__(self, first: type[nn.Conv2d], inputs: int, outputs: int) -> None:

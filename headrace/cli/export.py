@@ -1,0 +1,49 @@
+"""`headrace export RUN`: writes a trained policy to a file that needs no Headrace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from headrace.cli.run_policy import Flag, describe
+from headrace.deploy.exporter import export
+from headrace.policies.group_policy import GroupedPolicy
+from headrace.runs.run import BEST, LAST, load_with_folder
+
+DESCRIPTION = "Write a trained policy to one file: headrace export runs/ppo/CartPole-v1_1 --to onnx"
+
+
+@dataclass(frozen=True)
+class ExportPolicy:
+    """What to export, and to what."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # folder of a run or of a checkpoint in it
+    to: Literal["onnx", "numpy", "c"]  # a model, a file of Python that needs NumPy alone, a C99 header
+    # the file to write; without it, policy.onnx, policy.py or policy.h, or the first free name of policy_2.onnx ...
+    output: Path | None = None
+    value: Flag = False  # write the critic's value, too
+    load_last: Flag = False  # the policy at the end of training, not the one with the best return
+    group: str | None = None  # of agents, where groups have a policy each
+
+
+def main(arguments: list[str]) -> None:
+    """Export, and print the interface of the file and how it compares with the policy."""
+    options = tyro.cli(ExportPolicy, prog="headrace export", description=DESCRIPTION, args=arguments)
+    policy, folder = load_with_folder(options.run, [LAST] if options.load_last else [BEST, LAST])
+    chosen = policy if options.group is None else _of_group(policy, options.group)
+    written = export(chosen, options.to, options.output, options.value)
+    print(describe(folder))
+    print(f"wrote {written.path}, {written.path.stat().st_size:,} bytes: {written.interface}")
+    print(written.comparison)
+
+
+def _of_group(policy: Any, group: str) -> Any:
+    """The policy of a group of agents. Raises ValueError where there is no such group."""
+    if not isinstance(policy, GroupedPolicy):
+        raise ValueError(f"all agents share one policy, and there is no group {group!r}: leave out --group")
+    if group not in policy.groups:
+        raise ValueError(f"there is no group {group!r}: the groups are {', '.join(policy.groups)}")
+    return policy[group]

@@ -1,0 +1,260 @@
+"""Whether an exported policy computes what the policy does: on a thousand observations, recurrent states included."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
+from headrace.deploy.graph import STATE, Array, Graph
+from headrace.deploy.readers import Outputs, Reader
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.base import Policy
+from headrace.policies.heads import GaussianHead
+from headrace.policies.networks import DictEncoder, VectorEncoder
+from headrace.policies.numpy_io import to_batch
+from headrace.policies.q_network import QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic
+from headrace.policies.rnn import RecurrentEncoder, step
+
+ROWS, STEPS = 50, 20  # environments that take steps: a thousand observations
+TOLERANCE = 1e-5  # times max(1, |y|)
+LAST_BITS = 16  # times the change of an output by the last bits of the weights, where that is more: sums round, too
+WIDE = 1e4  # bounds further out say nothing of the observations
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was compared: `observations` of them, and the largest difference of each output.
+
+    rounding: of outputs with a difference above 1e-5 max(1, |y|), by how much the policy's own rounding changes them.
+    ties: actions that differ where rounding decides, because two choices are equally good within the tolerance.
+    """
+
+    observations: int
+    differences: dict[str, float]
+    rounding: dict[str, float]
+    ties: int
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {difference:.1e}" for name, difference in self.differences.items())
+        lines = [
+            f"largest differences from the policy on {self.observations:,} observations: {parts} "
+            f"(allowed: {TOLERANCE:g} x max(1, |value|))"
+        ]
+        lines += [
+            f"more was allowed for {name}, which changes by {change:.1e} when the weights change by their last bit"
+            for name, change in self.rounding.items()
+        ]
+        lines += [f"{self.ties} actions differ, between choices that are equal within it"] if self.ties else []
+        return "\n".join(lines)
+
+
+class Differences:
+    """The largest difference of each output so far, and what is allowed."""
+
+    def __init__(self, policy: Policy, graph: Graph) -> None:
+        self.policy, self.graph = policy, graph
+        self.largest, self.rounding = dict[str, float](), dict[str, float]()
+
+    def add(self, name: str, found: Array, expected: Array, observation: Any, state: Tensor | None) -> None:
+        """Compare an output of a batch. Raises ArithmeticError where it differs by more than is allowed."""
+        if found.shape != expected.shape:
+            raise ArithmeticError(f"the exported {name} has the shape {found.shape}, the policy's {expected.shape}")
+        apart = np.abs(found.astype(np.float64) - expected)
+        if name == "action" and self.graph.action_space.dtype.kind != "f":  # type: ignore[union-attr]
+            apart = np.maximum(apart - 1, 0)  # rounded: a mean between two whole numbers may become either
+        allowed = TOLERANCE * np.maximum(1, np.abs(expected))
+        if not (apart <= allowed).all():
+            nudged = _part(self.graph, name, reference(_last_bits(self.policy), observation, state)[0])
+            change = np.abs(nudged - expected).max()
+            self.rounding[name] = max(self.rounding.get(name, 0.0), float(change))
+            allowed = np.maximum(allowed, LAST_BITS * change)
+        if not (apart <= allowed).all():
+            worst = np.unravel_index(np.argmax(np.nan_to_num(apart - allowed, nan=np.inf)), apart.shape)
+            raise ArithmeticError(
+                f"the exported policy differs from the policy: {name} is {found[worst]:.9g} where the policy has "
+                f"{expected[worst]:.9g}, and {allowed[worst]:.1e} is allowed; nothing was written. Please report it"
+            )
+        self.largest[name] = max(self.largest.get(name, 0.0), float(apart.max(initial=0)))
+
+
+def _last_bits(policy: Policy) -> Policy:
+    """A copy of a policy whose weights differ in their last bit: outputs that change are lost to rounding."""
+    nudged, generator = copy.deepcopy(policy), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in nudged.parameters():
+            signs = torch.randint(0, 2, weight.shape, generator=generator) * 2 - 1
+            weight.mul_(1 + signs * 2.0**-23)
+    return nudged
+
+
+def compare(policy: Policy, graph: Graph, reader: Reader, seed: int = 0) -> Comparison:
+    """Compare an exported policy with the policy it was made from, on the CPU.
+
+    Raises ArithmeticError where an output differs by more than 1e-5 max(1, |y|), and by more than rounding explains.
+    """
+    policy = policy if _device(policy).type == "cpu" else copy.deepcopy(policy).cpu()
+    generator, differences = np.random.default_rng(seed), Differences(policy, graph)
+    state, exported_state, ties = None, graph_state(graph, ROWS), 0
+    for _ in range(STEPS):
+        observation = sample(policy.observation_space, policy.encoder, ROWS, generator)
+        expected, after = reference(policy, observation, state)
+        found = reader(observation, exported_state)
+        for name in graph.outputs:  # before the choices, which are judged by the differences of their scores
+            if name != "action" or isinstance(graph.action_space, Box):
+                differences.add(name, found[name], _part(graph, name, expected), observation, state)
+        ties += (
+            0 if isinstance(graph.action_space, Box) else _check_choices(graph, found["action"], expected, differences)
+        )
+        state, exported_state = after, found.get(STATE)
+    _check_single(graph, reader, observation)
+    return Comparison(ROWS * STEPS, differences.largest, differences.rounding, ties)
+
+
+def _part(graph: Graph, name: str, outputs: Outputs) -> Array:
+    """An output as the graph has it: of the state, the part that the exported outputs need."""
+    return outputs[name][:, : graph.state_size] if name == STATE else outputs[name]
+
+
+def _device(policy: Policy) -> torch.device:
+    return next(policy.parameters()).device
+
+
+def graph_state(graph: Graph, rows: int) -> Array | None:
+    """The recurrent state of `rows` environments at the start of an episode."""
+    return np.zeros((rows, graph.state_size), np.float32) if graph.state_size else None
+
+
+def _check_choices(graph: Graph, found: Array, expected: Outputs, differences: Differences) -> int:
+    """How many choices differ, all of which are ties. Raises ArithmeticError for others."""
+    scores, rows = expected[graph.scores], len(found)
+    chosen, wanted = (x.reshape(rows, -1).astype(int) for x in (found, expected["action"]))
+    if isinstance(graph.action_space, MultiBinary):
+        gap = np.abs(scores)
+    else:
+        gap = np.stack([_gap(scores, *component) for component in _components(graph, chosen, wanted)], 1)
+    differs = chosen != wanted
+    rounding = LAST_BITS * differences.rounding.get(graph.scores, 0.0)
+    allowed = 2 * np.maximum(TOLERANCE * np.maximum(1, np.abs(scores).max(1, keepdims=True)), rounding)
+    if (differs & (gap > allowed)).any():
+        row = int(np.argmax((differs & (gap > allowed)).any(1)))
+        raise ArithmeticError(
+            f"the exported policy differs from the policy: it acts {chosen[row].tolist()} where the policy acts "
+            f"{wanted[row].tolist()}, for {graph.scores} {scores[row].tolist()}. Nothing was written"
+        )
+    return int(differs.sum())
+
+
+def _components(graph: Graph, chosen: Array, wanted: Array) -> list[tuple[int, Array, Array]]:
+    """Of each choice: where its scores begin, and both choices counted from 0."""
+    settings = next(node.settings for node in graph.nodes if node.operation == "argmax")
+    begins = np.cumsum([0, *settings["sizes"][:-1]])
+    return [
+        (int(begin), chosen[:, k] - start, wanted[:, k] - start)
+        for k, (begin, start) in enumerate(zip(begins, settings["starts"], strict=True))
+    ]
+
+
+def _gap(scores: Array, begin: int, chosen: Array, wanted: Array) -> Array:
+    rows = np.arange(len(scores))
+    return np.asarray(np.abs(scores[rows, begin + chosen] - scores[rows, begin + wanted]))
+
+
+def _check_single(graph: Graph, reader: Reader, observation: Any) -> None:
+    """Raise ArithmeticError where a batch of one gives other shapes or numbers than the same row in a larger batch."""
+    one, two = (reader(_rows(observation, n), graph_state(graph, n)) for n in (1, 2))
+    for name, array in one.items():
+        if array.shape != (1, *two[name].shape[1:]) or not np.allclose(array, two[name][:1], 1e-4, 1e-4):
+            raise ArithmeticError(f"the exported {name} of one observation is not that of the same one in a batch")
+
+
+def _rows(observation: Any, rows: int) -> Any:
+    if isinstance(observation, dict):
+        return {key: _rows(part, rows) for key, part in observation.items()}
+    return tuple(_rows(part, rows) for part in observation) if isinstance(observation, tuple) else observation[:rows]
+
+
+def sample(space: Space, encoder: Any, rows: int, generator: np.random.Generator) -> Any:
+    """Observations of a space: normal with the statistics of a normaliser, or uniform within bounds that are not wide,
+    or standard normal."""
+    if isinstance(encoder, RecurrentEncoder):
+        encoder = encoder.encoder
+    if isinstance(space, Dict | Tuple):
+        assert isinstance(encoder, DictEncoder)
+        found = [
+            sample(member, encoder.members[place], rows, generator)
+            for place, (_, _, member) in enumerate(members(space))
+        ]
+        return dict(zip(space, found, strict=True)) if isinstance(space, Dict) else tuple(found)
+    assert space.shape is not None
+    shape = (rows, *space.shape)
+    if isinstance(space, Discrete):
+        return generator.integers(space.start, space.start + space.n, shape)
+    if isinstance(space, MultiDiscrete):
+        return generator.integers(space.start, space.start + space.nvec, shape)
+    if isinstance(space, MultiBinary):
+        return generator.integers(0, 2, shape, np.int8)
+    if is_image(space):
+        return generator.integers(0, 256, shape, np.uint8)
+    assert isinstance(space, Box) and isinstance(encoder, VectorEncoder)
+    normal = generator.standard_normal(shape)
+    if encoder.normalizer is not None:
+        center, scale = (
+            x.cpu().numpy().reshape(space.shape) for x in (encoder.normalizer.center, encoder.normalizer.scale)
+        )
+        return (center + normal / scale).astype(np.float32)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    bounded = (np.abs(low) < WIDE) & (np.abs(high) < WIDE)
+    low, high = np.where(bounded, low, 0), np.where(bounded, high, 0)
+    return np.where(bounded, generator.uniform(low, high, shape), normal).astype(np.float32)
+
+
+@torch.no_grad()
+def reference(policy: Any, observation: Any, state: Tensor | None) -> tuple[Outputs, Tensor | None]:
+    """The outputs of the policy itself: actions of predict(), the others by its own modules. And the next state."""
+    action, _ = policy.predict(observation, state)
+    batch, _ = to_batch(policy.observation_space, observation, torch.device("cpu"))
+    before = policy.initial_state(len(action)) if state is None else state
+    scores, value, after = REFERENCES[type(policy)](policy, batch, before)
+    head = getattr(policy, "head", None)
+    kind = "q_values" if isinstance(policy, QNetwork) else "mean" if isinstance(policy.action_space, Box) else "logits"
+    if isinstance(head, GaussianHead) and not head.squash:
+        scores = head(scores).mean
+    outputs = {"action": action, kind: scores.t().numpy(), "value": value.unsqueeze(1).numpy()}
+    return outputs | ({} if after is None else {STATE: after.numpy()}), after
+
+
+def _actor_critic(policy: ActorCritic, observation: Any, state: Any) -> tuple[Tensor, Tensor, None]:
+    return policy.actor_out(policy.actor(policy.encoder(observation))), policy.value(observation), None
+
+
+def _recurrent(policy: RecurrentActorCritic, observation: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    encoded = policy.encoder(observation)
+    features, after = policy.rnn(torch.stack([trunk(encoded) for trunk in policy.trunks]), state)
+    return policy.actor_out(features[0]), policy.value(observation, state), after
+
+
+def _q_network(policy: QNetwork, observation: Any, state: Any) -> tuple[Tensor, Tensor, Any]:
+    features, after = step(policy.encoder, observation, state)
+    return policy.values(features), policy.value(observation, state), after
+
+
+def _actor_q(policy: ActorQ, observation: Any, state: Any) -> tuple[Tensor, Tensor, Any]:
+    encoded, after = step(policy.encoder, observation, state)
+    return policy.actor_output(encoded)[: policy.action_size], policy.value(observation, state), after
+
+
+REFERENCES: dict[type, Callable[[Any, Any, Any], tuple[Tensor, Tensor, Any]]] = {
+    ActorCritic: _actor_critic,
+    RecurrentActorCritic: _recurrent,
+    QNetwork: _q_network,
+    ActorQ: _actor_q,
+}

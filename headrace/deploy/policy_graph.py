@@ -1,0 +1,165 @@
+"""From a policy to its graph: Headrace's policies, without hooks and replaced modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headrace.data.spaces import Dict, Space, Tuple, is_image, members
+from headrace.deploy.graph import Graph, Input, Value
+from headrace.deploy.module_nodes import (
+    act,
+    activation,
+    affine,
+    cell,
+    choose,
+    encode,
+    layer,
+    part,
+    return_units,
+    step,
+    to_bounds,
+)
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.examination import examine
+from headrace.policies.group_policy import GroupedPolicy
+from headrace.policies.q_network import QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic
+from headrace.policies.rnn import width
+
+
+def describe(policy: Any, value: bool = False) -> Graph:
+    """The graph of a policy's most likely actions; with `value`, of its value too, in units of return.
+
+    Raises TypeError for a policy or a module that is not Headrace's own, ValueError for one that was altered.
+    """
+    if isinstance(policy, GroupedPolicy):
+        raise TypeError(
+            f"the groups {', '.join(policy.groups)} have a policy each: export one of them, by --group or policy[group]"
+        )
+    if type(policy) not in POLICIES:
+        known = ", ".join(kind.__name__ for kind in POLICIES)
+        raise TypeError(f"a {type(policy).__name__} cannot be exported: {known} can")
+    altered = examine(policy).altered
+    if altered:
+        raise ValueError(f"the policy does not compute what its classes say, which alone is exported: {altered}")
+    state_size, add = POLICIES[type(policy)]
+    graph = Graph(policy.observation_space, policy.action_space, state_size(policy, value), type(policy).__name__)
+    add(graph, policy, _observation(graph, policy.observation_space), value)
+    return graph
+
+
+def _observation(graph: Graph, space: Space, keys: tuple[Any, ...] = ()) -> Any:
+    """The inputs for a space: a Value, or a dict of them."""
+    if isinstance(space, Dict | Tuple):
+        return {name: _observation(graph, member, (*keys, key)) for name, key, member in members(space)}
+    assert space.dtype is not None and space.shape is not None
+    plain = space.dtype.kind in "iub" and (is_image(space) or not hasattr(space, "low"))
+    name = "_".join(["observation", *map(str, keys)])
+    value = Value(name, tuple(map(int, space.shape)))
+    graph.inputs.append(Input(value, keys, np.dtype(space.dtype) if plain else np.dtype(np.float32)))
+    return value
+
+
+def _actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
+    encoded = encode(graph, policy.encoder, observation)
+    features = layer(graph, policy.actor, encoded)
+    act(graph, policy.head, layer(graph, policy.actor_out, features))
+    if value:
+        features = features if policy.shared else layer(graph, policy.critic, encoded)
+        critic = layer(graph, policy.critic_out, features)
+        graph.outputs["value"] = return_units(graph, policy.return_normalizer, critic)
+
+
+def _recurrent_actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
+    """The state is the actor's; with `value` and a critic of its own, the critic's follows."""
+    encoded = encode(graph, policy.encoder, observation)
+    states = []
+    for copy in range(graph.state_size // policy.rnn.width):
+        before = part(graph, graph.state, copy * policy.rnn.width, (copy + 1) * policy.rnn.width)
+        features, after = cell(graph, policy.rnn, copy, layer(graph, policy.trunks[copy], encoded), before)
+        states.append(after)
+        if copy == 0:
+            act(graph, policy.head, layer(graph, policy.actor_out, features))
+    joined = graph.add("concat", *states, shape=(graph.state_size,)) if len(states) > 1 else states[0]
+    graph.outputs["state"] = joined
+    if value:
+        graph.outputs["value"] = return_units(
+            graph, policy.return_normalizer, layer(graph, policy.critic_out, features)
+        )
+
+
+def _q_network(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
+    """A dueling network's last operations are linear: they become one layer on the features of both branches."""
+    features = layer(graph, policy.trunk, step(graph, policy.encoder, observation))
+    if policy.branch is None:
+        q_values = layer(graph, policy.out, features)
+    else:
+        branches = [layer(graph, branch, features) for branch in (policy.value_branch, policy.branch)]
+        size = sum(branch.shape[0] for branch in branches)
+        q_values = graph.add(
+            "dense",
+            graph.add("concat", *branches, shape=(size,)),
+            shape=(len(policy.out.bias),),
+            weights=_dueling(policy),
+        )
+    graph.outputs |= {"action": choose(graph, q_values, policy.start), "q_values": q_values}
+    if value:
+        raise ValueError("a QNetwork has q_values, of which the largest is the value: leave out --value")
+
+
+def _dueling(policy: Any) -> dict[str, Any]:
+    """Weights of the last layer of a dueling network. Wang et al. 2016, arXiv:1511.06581, eq. 9."""
+    weight, bias = (getattr(policy.out, name).detach().double() for name in ("weight", "bias"))
+    of_value, bias_of_value = policy.value_out.weight.detach().double(), policy.value_out.bias.detach().double()
+    stacked = np.concatenate((of_value.expand(len(weight), -1).cpu(), (weight - weight.mean(0)).cpu()), 1)
+    return {"weight": stacked, "bias": bias_of_value + bias - bias.mean()}
+
+
+def _actor_q(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
+    encoded = step(graph, policy.encoder, observation)
+    output = layer(graph, policy.actor_out, layer(graph, policy.actor, encoded))
+    mean = part(graph, output, 0, policy.action_size)
+    normalized = activation(graph, "tanh", mean)
+    action = affine(graph, normalized, policy.half_range.cpu(), policy.center.cpu())
+    graph.outputs |= {"action": to_bounds(graph, action), "mean": mean}
+    if value:
+        graph.outputs["value"] = _smallest_critic(graph, policy.critics, encoded, normalized)
+
+
+def _smallest_critic(graph: Graph, critics: Any, encoded: Value, action: Value) -> Value:
+    both = graph.add("concat", encoded, action, shape=(encoded.shape[0] + action.shape[0],))
+    values = []
+    for critic in range(critics.number):
+        x = both
+        for number, (weight, bias) in enumerate(zip(critics.weights, critics.biases, strict=True), 1):
+            weights = {"weight": weight[critic].t(), "bias": bias[critic, 0]}
+            x = graph.add("dense", x, shape=(weight.shape[2],), weights=weights)
+            x = x if number == len(critics.weights) else activation(graph, critics.activation, x)
+        values.append(x)
+    return graph.add("minimum", *values, shape=(1,)) if len(values) > 1 else values[0]
+
+
+def _no_state(policy: Any, value: bool) -> int:
+    return 0
+
+
+def _actor_state(policy: Any, value: bool) -> int:
+    """Width of the state of the actor's cell, and with `value` of the critic's."""
+    return policy.state_width if value else policy.rnn.width  # type: ignore[no-any-return]
+
+
+def _encoder_state(policy: Any, value: bool) -> int:
+    return width(policy.encoder)
+
+
+# width of the state, and what adds the nodes
+POLICIES: dict[type, tuple[Callable[[Any, bool], int], Callable[[Graph, Any, Any, bool], None]]] = {
+    ActorCritic: (_no_state, _actor_critic),
+    RecurrentActorCritic: (_actor_state, _recurrent_actor_critic),
+    QNetwork: (_encoder_state, _q_network),
+    ActorQ: (_encoder_state, _actor_q),
+}

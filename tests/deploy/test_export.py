@@ -1,0 +1,238 @@
+"""Exported policies act as the policies: every kind to every format; what cannot be exported is refused."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import headrace as hr
+from headrace.cli.main import main
+from headrace.deploy import exporter
+from headrace.deploy.comparison import TOLERANCE, compare, sample
+from headrace.deploy.exporter import TARGETS
+from headrace.deploy.numpy_writer import load
+from headrace.deploy.policy_graph import describe
+from headrace.deploy.readers import READERS, compiled
+from headrace.kernels.nn.activation_table import FUNCTIONS
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.group_policy import GroupedPolicy
+from headrace.policies.q_network import QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic
+
+VECTOR, TWO = hr.Box(-3, 3, (5,)), hr.Discrete(2)
+UNEVEN = hr.Box(np.float32([-2, 0]), np.float32([2, 5]))
+NESTED = hr.Dict(
+    {
+        "a": hr.Box(-1, 1, (2, 2)),
+        "n": hr.Discrete(4, start=2),
+        "t": hr.Tuple([hr.MultiBinary(3), hr.MultiDiscrete([2, 3])]),
+    }
+)
+IMAGE = hr.Box(0, 255, (6, 5), np.uint8)
+SMALL = {"hidden": (8, 6)}
+POLICIES = {
+    "mlp": lambda: hr.ActorCritic(VECTOR, hr.Discrete(3, start=-1), **SMALL),
+    "no_hidden_layer": lambda: hr.ActorCritic(VECTOR, TWO, hidden=()),
+    "shared": lambda: hr.ActorCritic(VECTOR, TWO, shared=True, layer_norm=True, **SMALL),
+    "multi_discrete": lambda: hr.ActorCritic(VECTOR, hr.MultiDiscrete([2, 3, 4], start=[0, 5, -2]), **SMALL),
+    "multi_binary": lambda: hr.ActorCritic(VECTOR, hr.MultiBinary(3), **SMALL),
+    "normalized": lambda: hr.ActorCritic(VECTOR, UNEVEN, normalize_observation=True, normalize_return=True, **SMALL),
+    "unbounded": lambda: hr.ActorCritic(VECTOR, hr.Box(-np.inf, np.inf, (2,)), **SMALL),
+    "whole_numbers": lambda: hr.ActorCritic(VECTOR, hr.Box(0, 9, (2,), np.int64), **SMALL),
+    "squashed": lambda: hr.ActorCritic(VECTOR, UNEVEN, distribution="squashed", **SMALL),
+    "nested": lambda: hr.ActorCritic(NESTED, TWO, normalize_observation=True, **SMALL),
+    "gru": lambda: RecurrentActorCritic(VECTOR, TWO, rnn_size=6, **SMALL),
+    "lstm": lambda: RecurrentActorCritic(VECTOR, UNEVEN, "lstm", 6, shared=True, normalize_return=True, **SMALL),
+    "q_network": lambda: QNetwork(VECTOR, hr.Discrete(3, start=4), **SMALL),
+    "dueling": lambda: QNetwork(VECTOR, hr.Discrete(3), dueling=True, recurrent="lstm", rnn_size=6, **SMALL),
+    "sac": lambda: ActorQ(VECTOR, UNEVEN, **SMALL),
+    "td3": lambda: ActorQ(VECTOR, UNEVEN, deterministic=True, recurrent="gru", noise_autocorrelation=0.5, **SMALL),
+    "image": lambda: hr.ActorCritic(IMAGE, TWO, **SMALL),
+    "channels_last": lambda: hr.ActorCritic(hr.Box(0, 255, (6, 7, 2), np.uint8), TWO, **SMALL),
+    "nature": lambda: hr.ActorCritic(hr.Box(0, 255, (36, 36, 1), np.uint8), TWO, images="nature", **SMALL),
+    "impala": lambda: hr.ActorCritic(hr.Box(0, 255, (3, 9, 10), np.uint8), TWO, images="impala", **SMALL),
+    **{name: lambda name=name: hr.ActorCritic(VECTOR, TWO, activation=name, **SMALL) for name in FUNCTIONS},
+}
+IMAGES = {"image", "channels_last", "nature", "impala"}
+CASES = [(name, to) for name in POLICIES for to in TARGETS if to != "c" or name not in IMAGES]
+
+
+def shaken(name: str):
+    """A policy with biases, statistics and output layers that are not at their initial values."""
+    policy = POLICIES[name]()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight += 0.2 * torch.randn(weight.shape, generator=generator)
+        for key, buffer in policy.named_buffers():
+            if key.endswith((".center", ".scale")) and "normalizer" in key:
+                buffer += torch.rand(buffer.shape, generator=generator)
+    return policy
+
+
+@pytest.mark.parametrize(("name", "to"), CASES)
+def test_an_exported_policy_computes_what_the_policy_does(name, to, tmp_path):
+    policy = shaken(name)
+    graph = describe(policy, value=not isinstance(policy, QNetwork))
+    content = TARGETS[to].write(graph, "the_policy")
+    if to == "c":
+        comparison = compare(policy, graph, compiled(graph, content, "the_policy", tmp_path, "-Werror"))
+    else:
+        with READERS[to](graph, content, "the_policy") as reader:
+            comparison = compare(policy, graph, reader)
+    assert comparison.observations == 1000 and comparison.ties <= 1
+    assert {"action"} | comparison.differences.keys() == graph.outputs.keys() | {"action"}
+    assert name in IMAGES or not comparison.rounding
+
+
+@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("operation", ["dense", "normalize", "gru", "affine"])
+def test_a_file_that_computes_something_else_is_an_error_and_is_not_written(operation, to, tmp_path, monkeypatch):
+    policy = shaken({"gru": "gru"}.get(operation, "normalized"))
+    good = describe(policy)
+
+    def wrong(*_):
+        graph = describe(policy)
+        node = next(node for node in graph.nodes if node.operation == operation)
+        key = next(iter(node.weights))
+        node.weights[key] = node.weights[key] * np.float32(1 + 3e-4)
+        return graph
+
+    path = tmp_path / f"policy{TARGETS[to].suffix}"
+    path.write_text("an earlier export")
+    monkeypatch.setattr(exporter, "describe", wrong)
+    with pytest.raises(ArithmeticError, match=r"differs from the policy: \w+ is -?[\d.e-]+ where the policy has"):
+        hr.export(policy, to, path)
+    assert path.read_text() == "an earlier export" and good.nodes
+
+
+def test_another_action_is_an_error_unless_the_choices_are_equally_good(monkeypatch):
+    policy = shaken("multi_discrete")
+    graph = describe(policy)
+    with READERS["numpy"](graph, TARGETS["numpy"].write(graph, ""), "") as reader:
+
+        def off_by_one(observation, state):
+            outputs = reader(observation, state)
+            return outputs | {"action": np.where(outputs["action"] == 6, 5, outputs["action"])}
+
+        with pytest.raises(ArithmeticError, match=r"it acts \[\d, 5, -?\d\] where the policy acts \[\d, 6, -?\d\]"):
+            compare(policy, graph, off_by_one)
+        with torch.no_grad():  # the second component's logits 0 and 1 alike
+            policy.actor_out.weight[3] = policy.actor_out.weight[2]
+            policy.actor_out.bias[3] = policy.actor_out.bias[2] + 1e-6
+    graph = describe(policy)
+    with READERS["numpy"](graph, TARGETS["numpy"].write(graph, ""), "") as reader:
+        assert compare(policy, graph, off_by_one).ties > 100
+
+
+def test_the_python_file_needs_numpy_alone_and_takes_one_or_many(tmp_path):
+    policy = shaken("gru")
+    observation = sample(VECTOR, policy.encoder, 7, np.random.default_rng(0))
+    hr.export(policy, "numpy", tmp_path / "brain.py")
+    np.save(tmp_path / "observation.npy", observation)
+    program = (
+        "import sys, numpy as np; from brain import Policy; p = Policy(); o = np.load('observation.npy')\n"
+        "a, s = p.predict(o); b, s = p.predict(o, s); one, t = p.predict(o[0])\n"
+        "assert not {'torch', 'headrace', 'gymnasium'} & sys.modules.keys()\n"
+        "assert one == a[0] and one.shape == () and t.shape == (1, 6) and s.shape == (7, 6)\n"
+        "print(a.tolist(), b.tolist(), a.dtype)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, env={})
+    assert done.returncode == 0, done.stderr
+    first, state = policy.predict(observation)
+    second, _ = policy.predict(observation, state)
+    assert done.stdout.strip() == f"{first.tolist()} {second.tolist()} {first.dtype}"
+    with pytest.raises(ValueError, match=r"expected an observation of shape \(5,\) or a batch of them, got \(4,\)"):
+        load((tmp_path / "brain.py").read_bytes()).predict(np.zeros(4))
+
+
+def test_act_in_c_updates_the_state_in_place(tmp_path):
+    import ctypes
+
+    from headrace.deploy.readers import shared_library
+
+    policy = shaken("gru")
+    written = hr.export(policy, "c", tmp_path / "brain-2.h").path.read_bytes()
+    act = ctypes.CDLL(str(shared_library(written, "brain_2", tmp_path))).act
+    observation, state, action = np.ones(5, np.float32), np.zeros(6, np.float32), np.zeros(1, np.float32)
+    expected = None
+    for _ in range(4):
+        act(*(x.ctypes.data_as(ctypes.c_void_p) for x in (observation, state, action)))
+        chosen, expected = policy.predict(observation, expected)
+        np.testing.assert_allclose(state, expected[0, :6], atol=1e-6)
+        assert action == chosen
+
+
+def test_onnx_has_a_dynamic_batch_and_says_what_its_spaces_are(tmp_path):
+    import json
+
+    import onnx
+
+    written = hr.export(shaken("gru"), "onnx", tmp_path / "policy.onnx", value=True)
+    model = onnx.load(written.path)
+    sizes = {x.name: [d.dim_param or d.dim_value for d in x.type.tensor_type.shape.dim] for x in model.graph.input}
+    assert sizes == {"observation": ["N", 5], "state": ["N", 12]}
+    assert [x.name for x in model.graph.output] == ["action", "logits", "next_state", "value"]
+    assert json.loads(next(p.value for p in model.metadata_props if p.key == "action_space"))["n"] == 2
+    assert "logits float32 [N, 2]" in written.interface
+
+
+class Own(hr.ActorCritic):
+    """A policy of a user."""
+
+
+def altered():
+    policy = POLICIES["mlp"]()
+    policy.actor.register_forward_hook(lambda *_: None)
+    return policy
+
+
+def replaced():
+    policy = POLICIES["mlp"]()
+    policy.actor = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Bilinear(6, 6, 6))
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "message"),
+    [
+        (lambda: Own(VECTOR, TWO), {}, "a Own cannot be exported: ActorCritic, RecurrentActorCritic, QNetwork, ActorQ"),
+        (lambda: GroupedPolicy({"red": POLICIES["mlp"]()}, {"red": ["a"]}), {}, "the groups red have a policy each"),
+        (altered, {}, "which alone is exported: actor has a hook"),
+        (replaced, {}, "a policy with a Bilinear in it cannot be exported"),
+        (POLICIES["q_network"], {"value": True}, "a QNetwork has q_values, of which the largest is the value"),
+        (POLICIES["image"], {"to": "c"}, "convolutions, which a C header has not: export to onnx or numpy"),
+        (POLICIES["mlp"], {"to": "onxx"}, "unknown format 'onxx'; did you mean 'onnx'"),
+        (POLICIES["mlp"], {"output": "policy.bin"}, "a file for numpy ends in .py, got 'policy.bin'"),
+        (POLICIES["mlp"], {"output": "nowhere/policy.py"}, "there is no folder nowhere to write policy.py to"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(policy, options, message):
+    with pytest.raises((TypeError, ValueError, FileNotFoundError), match=message.replace("(", r"\(")):
+        hr.export(policy(), **{"to": "numpy", **options})
+
+
+def test_a_header_needs_a_compiler(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(FileNotFoundError, match="there is no C compiler: install gcc or clang"):
+        hr.export(POLICIES["mlp"](), "c", tmp_path / "policy.h")
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = "--num-envs 4 --num-steps 8 --minibatch-size 32 --hidden 8 --progress none --final-episodes 0"
+    assert main(f"train ppo CartPole-v1 --backend torch --total-steps 64 --log-folder . {small}".split()) == 0
+    for expected in ("policy.py", "policy_2.py"):
+        capsys.readouterr()
+        assert main(["export", "ppo/CartPole-v1_1", "--to", "numpy", "--value"]) == 0
+        printed = capsys.readouterr().out
+        assert f"wrote {expected}, " in printed and "action int64 [N], logits float32 [N, 2], value" in printed
+        assert f"(allowed: {TOLERANCE:g} x max(1, |value|))" in printed
+        assert (tmp_path / expected).is_file()
+    assert main(["export", "ppo/CartPole-v1_1", "--to", "numpy", "--group", "red"]) == 2
+    assert "all agents share one policy, and there is no group 'red'" in capsys.readouterr().err
