@@ -35,6 +35,7 @@ from headrace.data.spaces import Discrete as Discrete
 from headrace.data.spaces import MultiBinary as MultiBinary
 from headrace.data.spaces import MultiDiscrete as MultiDiscrete
 from headrace.data.spaces import Tuple as Tuple
+from headrace.deploy.exporter import export as export
 from headrace.envs import Env as Env
 from headrace.envs import KernelEnv as KernelEnv
 from headrace.envs import make as make

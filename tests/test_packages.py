@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NOT_PYTHON = {  # files of the package that are read while it runs
+NOT_PYTHON = {  # files of the package that are read while it runs, or by type checkers
+    "__init__.pyi",
+    "py.typed",
     "diagnose/profile/role_patterns.toml",
     "diagnose/report/report.css",
     "diagnose/verdict/snippets.toml",
@@ -45,7 +47,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
 
 @pytest.mark.slow
 def test_the_sdist_holds_what_its_tests_need(built):
-    names = {name.partition("/")[2] for name in tarfile.open(built[".tar.gz"]).getnames()}
+    with tarfile.open(built[".tar.gz"]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {"LICENSE", "CITATION.cff", "README.md", "Makefile", "constraints.txt", "tests/conftest.py"}
     assert needed <= names
     assert not {name for name in names if name.startswith((".venv", "dist/", "runs/")) or name.endswith(".pyc")}

@@ -1,6 +1,6 @@
 """A smoke test of an installed package, in a folder outside of the sources: train, load, evaluate, export.
 
-    python tests/helpers/smoke.py
+python tests/helpers/smoke.py
 """
 
 from __future__ import annotations
