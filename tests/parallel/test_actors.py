@@ -112,9 +112,17 @@ def test_rollouts_reach_the_device_that_learns():
             columns = {"log_prob": Column(), "value": Column(bootstrap=True)}
             actors = Actors(env, policy, 4, columns, 0, collection="overlapped")
             actors.warm_up()
-            rollout = actors.collect()
-            assert rollout.device == torch.device(where)
-            tensors = [x for _, x in named_tensors(rollout)] + [rollout.lag]
-            made.append([x.tolist() for x in tensors])
+            made.append([])
+            for number in range(4):
+                rollout = actors.collect()
+                assert rollout.device == torch.device(where)
+                tensors = [x for _, x in named_tensors(rollout)] + [rollout.lag]
+                made[-1].append([x.tolist() for x in tensors])
+                if number % 2:  # fragments are copied while the device learns
+                    while len(actors.schedule.held) < 2:
+                        actors.wait()
+                actors.publish()
+                assert rollout.observation.tolist() == made[-1][-1][0]
+                assert bool(actors._gathered) == bool(number % 2 and where != "cpu")
             env.close()
     assert made[0] == made[1] and any(made[0][0][0])
