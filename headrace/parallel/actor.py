@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core import rng
-from headrace.core.device import without_denormals
+from headrace.core.device import copy_all, without_denormals
 from headrace.core.fused import silence
 from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
@@ -27,11 +26,11 @@ from headrace.data.shared_memory import Memory
 from headrace.data.spaces import Space
 from headrace.envs.base import Env
 from headrace.envs.workers.env import sendable
+from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.fragments import Fragments, columns_of, packed, unpacked
 from headrace.parallel.stagger import Stagger
-from headrace.parallel.weights import Layout, WeightsReader, take_part
-from headrace.policies.base import Policy
+from headrace.parallel.weights import Layout, WeightsReader, received, take_part
 
 POLICY, MEMORY, RESTORE, COLLECT = range(4)
 SLOTS = 2**8  # of weights, at most: an order's number is stored in the bits above its slot
@@ -80,6 +79,7 @@ class CollectorSpec(NamedTuple):
     threads: int  # of kernels
     algorithm: bytes | None  # by cloudpickle: gives the algorithm of a policy, whose process() the actor calls
     precision: str  # see core.precision
+    device: torch.device  # that the policy acts on
 
 
 class PartCollector(InlineCollector):
@@ -135,8 +135,13 @@ class Acting:
     def _begin(self, spec: CollectorSpec) -> int:
         """Make the copy of the policy and the collector. Returns the bytes that its state takes."""
         os.environ["HEADRACE_THREADS"] = str(spec.threads)
-        self.spec, env = spec, self.env
-        self.policy: Policy = torch.load(io.BytesIO(spec.policy), "cpu", weights_only=False)
+        self.spec, device = spec, spec.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # so that nothing of this process is on another GPU
+        if device.type != "cpu":
+            self.env = DeviceEnv(self.env, device)
+        env = self.env
+        self.policy = received(spec.policy, device)
         take_part(self.policy, self.part.total, self.part.slice)
         self.algorithm = pickle.loads(spec.algorithm)(self.policy) if spec.algorithm else None
         self.collector = PartCollector(env, self.policy, spec.num_steps, spec.columns, spec.seed)
@@ -164,8 +169,8 @@ class Acting:
         self.fragments = Fragments(spec.num_steps, rollout.num_envs, columns, state_size, memory)
         weights = Memory(weights_size, recv_handle(self.orders))
         self.weights = WeightsReader(self.policy, spec.layout, weights, self.part.total, self.part.slice)
-        for received in (memory, weights):
-            received.close()
+        memory.close()
+        weights.close()
         self._columns = columns_of(rollout, columns)
         self._targets = [columns_of(fragment) for fragment in self.fragments.rollouts]
         self.collector.stop = self._beat
@@ -185,7 +190,7 @@ class Acting:
         self.stagger.after()
         if self.algorithm is not None:
             self._process(self.algorithm)
-        torch._foreach_copy_(self._targets[number % len(self._targets)], self._columns)
+        copy_all(self._targets[number % len(self._targets)], self._columns)
         state = packed(collector.state_dict())
         if len(state) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
             state = packed({**collector.state_dict(), "env": {}})

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core.cores import cores
+from headrace.core.precision import of_copy
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
@@ -135,7 +136,8 @@ class Actors:
             *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
             threads=max(1, (cores() - busy) // len(parts)),
             algorithm=self._algorithm,
-            precision="float32" if self.precision == "tf32" else self.precision,  # which CPUs do not have
+            precision=of_copy(self.precision, self.env.collect_device),
+            device=self.env.collect_device,
         )
         steps, envs = self.rollout.num_steps, self.rollout.num_envs
         check_rollout(FRAGMENTS * shared_size(steps, envs, self.rollout.columns), steps, envs, FOLDER)

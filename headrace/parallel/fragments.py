@@ -59,7 +59,7 @@ class _Packed(NamedTuple):
 
 def packed(state: StateDict) -> bytes:
     """A collector's state as bytes, for another process of this run."""
-    return pickle.dumps(_converted(state, Tensor, lambda tensor: _Packed(tensor.numpy())), protocol=5)
+    return pickle.dumps(_converted(state, Tensor, lambda tensor: _Packed(tensor.cpu().numpy())), protocol=5)
 
 
 def unpacked(state: bytes) -> StateDict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,8 @@ class RolloutTransfer:
         self.source = Rollout(*shape, source, _carved(self._here))
         self.target = Rollout(*shape, target, _carved(self._there))
         self._stream = torch.cuda.Stream(gpu) if gpu is not None else None
-        self._arrived, self._taken = (None if gpu is None else torch.cuda.Event() for _ in range(2))
+        self._arrived: Any = None if gpu is None else torch.cuda.Event()
+        self._taken: Any = None if gpu is None else torch.cuda.Event()
 
     def wait_to_write(self) -> None:
         """Until the source may be written again."""
@@ -46,7 +48,7 @@ class RolloutTransfer:
             self._stream.wait_stream(torch.cuda.current_stream(self._here.device))
         self._stream.wait_event(self._taken)
         transfer(self._here, self._arriving, self._stream)
-        self._arrived.record(self._stream)  # type: ignore[union-attr]
+        self._arrived.record(self._stream)
 
     def finish(self) -> None:
         """Let the target be what start() has copied. A GPU's queue waits for it, not the caller."""
@@ -60,7 +62,7 @@ class RolloutTransfer:
         queue = torch.cuda.current_stream(self._there.device)
         queue.wait_event(self._arrived)
         self._there.copy_(self._arriving)
-        self._taken.record(queue)  # type: ignore[union-attr]
+        self._taken.record(queue)
 
 
 def _carved(block: Tensor) -> Callable[[tuple[int, ...], torch.dtype], Tensor]:

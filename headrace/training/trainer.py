@@ -151,7 +151,7 @@ class Trainer:
         with (
             torch_threads(self.config.threads),
             without_denormals(),
-            computing(self.config.precision, self.env.device),
+            computing(self.config.precision, self.placement.learn),
         ):
             yield
 
