@@ -112,6 +112,7 @@ class Acting:
         self.collector: PartCollector
         self.fragments: Fragments
         self.weights: WeightsReader
+        self.ended = 0.0  # when the last fragment was done; 0 before the first
 
     def carry_out(self, what: int, where: int) -> int | None:
         """Carry out one of the orders above. Answers POLICY by the bytes of a state, COLLECT by restarts."""
@@ -195,7 +196,9 @@ class Acting:
         if len(state) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
             state = packed({**collector.state_dict(), "env": {}})
         self.fragments.write_state(number, state)
-        self.fragments.spent[:] = perf_counter() - began[0], process_time() - began[1]
+        waited = began[0] - self.ended if self.ended else 0.0
+        self.ended = perf_counter()
+        self.fragments.spent[:] = self.ended - began[0], process_time() - began[1], waited
         return self.env.restarts
 
     def _process(self, algorithm: Any) -> None:

@@ -262,7 +262,10 @@ class Actors:
                 self._lag[self._columns_at[at]] = float(self.schedule.lag(fragment))
             if env is not None:
                 self._env[self._columns_at[at]] = self._columns_of[fragment.place]
-        self._slowest.append(max(float(self.fragments[fragment.place].spent[0]) for fragment in taken))
+        spent = [self.fragments[fragment.place].spent for fragment in taken]
+        self._slowest.append(max(float(seconds) for seconds, _, _ in spent))
+        waited = sum(float(seconds) for _, _, seconds in spent) / len(self.env.parts)
+        self.timer.add_elsewhere("waiting for slots", waited)
         if lag is not None:
             lag.copy_(self._lag)
         if env is not None:
@@ -352,8 +355,8 @@ class Actors:
     def forecast(self, learn: float) -> Forecast:
         """What an update should take, by the last fragments of each actor. learn: s of learning from a rollout."""
         spent = [fragments.spent for fragments in self.fragments.values()]
-        collect = tuple(max(float(seconds), 1e-9) for seconds, _ in spent)
-        busy = sum(float(core) for _, core in spent) / sum(collect)
+        collect = tuple(max(float(seconds), 1e-9) for seconds, _, _ in spent)
+        busy = sum(float(core) for _, core, _ in spent) / sum(collect)
         rows = self.rollout.num_steps * self.rollout.num_envs
         return Forecast(self.collection, rows, collect, fmean(self._slowest), busy, learn)
 

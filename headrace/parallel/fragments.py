@@ -32,7 +32,8 @@ class Fragments:
         self.memory = memory = memory or Memory(LINE + SLOTS * each + STATES * self.room)
         flags = memory.tensor(0, (2,), torch.int64).numpy()
         self.heartbeat, self.give_up = flags[:1], flags[1:]  # grows with every step; asks to end the fragment
-        self.spent = memory.tensor(flags.nbytes, (2,), torch.float64).numpy()  # s of the last fragment, s of a core
+        # of the last fragment: s, s of a core, and s of waiting for its order
+        self.spent = memory.tensor(flags.nbytes, (3,), torch.float64).numpy()
         self.rollouts = [
             SharedRollout(num_steps, num_envs, columns, memory, LINE + slot * each) for slot in range(SLOTS)
         ]

@@ -157,7 +157,8 @@ class GradientActing(Acting):
             metrics = learner.gradient(rollout, self._targets_of_rollout)
             slots.gradient(self._number).copy_(learner.optimizer.gradient)
             slots.write_tally(self._number, tally(self.policy, rollout, self._targets_of_rollout, metrics))
-        self.fragments.spent += (perf_counter() - began[0], process_time() - began[1])
+        self.ended = perf_counter()
+        self.fragments.spent[:2] += (self.ended - began[0], process_time() - began[1])
         return self.env.restarts
 
 

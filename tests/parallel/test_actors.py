@@ -13,6 +13,7 @@ from headrace.envs.parts import part_maker
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.policies.actor_critic import ActorCritic
+from headrace.runs.progress import line
 from headrace.training.trainer import Trainer
 
 CASES = {
@@ -93,6 +94,10 @@ def lags(iterations: int, **options) -> list[float]:
         lag = trainer.collector.rollout.lag
         assert lag is None or len(lag.unique()) == 1
         found.append(0 if lag is None else lag[0].item())
+    shares = trainer.result().fractions
+    assert {"waiting for fragments", "waiting for slots", "gathering", "publishing", "learning"} <= set(shares)
+    assert shares["waiting for fragments"] + shares["learning"] > 0.5 and 0 < shares["waiting for slots"] < 1
+    assert f"; actors: waiting for slots {shares['waiting for slots']:.0%}" in line(trainer.result())
     trainer.close()
     return found
 

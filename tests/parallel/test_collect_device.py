@@ -126,7 +126,9 @@ def test_an_actor_acts_on_the_device_and_gives_the_same_fragments():
 
 
 def test_what_does_not_go_together_is_refused():
-    with pytest.raises(ValueError, match="collect_device is 'cuda', and the environments you made are on cpu: leave it"):
+    with pytest.raises(
+        ValueError, match="collect_device is 'cuda', and the environments you made are on cpu: leave it"
+    ):
         Trainer("ppo", hr.make("CartPole-v1", 2), collect_device="cuda", progress="none")
     with pytest.raises(ValueError, match="unknown device 'gpu': use cpu, cuda"):
         Trainer("ppo", "CartPole-v1", collect_device="gpu", actors=2, progress="none")
