@@ -18,7 +18,7 @@ from torch import Tensor
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core import rng
 from headrace.core.device import copy_all, without_denormals
-from headrace.core.fused import silence
+from headrace.core.fused import plain_only, silence
 from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Column, Columns
@@ -120,7 +120,8 @@ class Acting:
             with self.computing():
                 return self._collect(*divmod(where, SLOTS))
         if what == POLICY:
-            return self._begin(self.orders.recv())
+            with plain_only(bool(where)):
+                return self._begin(self.orders.recv())
         if what == MEMORY:
             self._attach(*self.orders.recv())
         elif what == RESTORE:
@@ -130,7 +131,8 @@ class Acting:
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Inside, networks compute as they do in the learner's process."""
-        with without_denormals(), computing(self.spec.precision, self.env.device):
+        plain = plain_only(bool(self.fragments.plain[0]))
+        with without_denormals(), computing(self.spec.precision, self.env.device), plain:
             yield
 
     def _begin(self, spec: CollectorSpec) -> int:

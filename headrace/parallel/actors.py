@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core.cores import cores
+from headrace.core.fused import kernels_serve
 from headrace.core.precision import of_copy
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
@@ -152,7 +153,7 @@ class Actors:
     def _send_policy(self, place: int) -> None:
         """Let a process make its copy of the policy, and compile what has to be compiled."""
         self._new[place] = POLICY
-        self.env.transport.start(place, POLICY, 0, self._spec, timeout=START_TIMEOUT)
+        self.env.transport.start(place, POLICY, not kernels_serve(), self._spec, timeout=START_TIMEOUT)
 
     def _new_fragments(self, place: int, state_size: int) -> None:
         """Make the shared memory of an actor. state_size: bytes of its state now."""
@@ -225,6 +226,7 @@ class Actors:
         where = order.number * SLOTS + self.weights.slot(order.version)
         timeout = START_TIMEOUT if order.place in self._beginning else None  # until its first step
         self._beginning.discard(order.place)
+        self.fragments[order.place].plain[0] = not kernels_serve()
         self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> None:

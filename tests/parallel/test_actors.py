@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.strict_device import strict_device
 
+from headrace.core.fused import plain_only
 from headrace.data.rollout import Column, named_tensors
 from headrace.envs.parts import part_maker
 from headrace.parallel.actor_env import ActorEnv
@@ -48,6 +49,13 @@ def test_synchronous_actors_give_the_bits_of_one_process(case):
     algorithm, env, iterations, options = CASES[case]
     inline = learned(algorithm, env, iterations, **options)
     assert learned(algorithm, env, iterations, actors=2, **options) == inline
+
+
+def test_within_plain_only_actors_run_plain_functions_too():
+    kernels = learned("ppo", "CartPole-v1", 2, num_envs=8)
+    with plain_only():
+        inline = learned("ppo", "CartPole-v1", 2, num_envs=8)
+        assert learned("ppo", "CartPole-v1", 2, num_envs=8, actors=2) == inline != kernels
 
 
 @pytest.mark.parametrize("case", CASES)
