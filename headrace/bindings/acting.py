@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.actor_critic_layout import CLASSES, compiled, encoded
+from headrace.bindings.actor_critic_layout import CLASSES, compiled, encoded_rows, normalizer_of
 from headrace.bindings.arguments import fits
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict
@@ -17,7 +17,7 @@ from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.kernels.nn.layout import DISCRETE, WORKERS, Normalizer, PolicyArguments, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import Call, Native
+from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import PolicyOutput
@@ -33,38 +33,29 @@ WORTH_HELP = 5e7  # floating-point operations below which waking another thread 
 
 
 class Acting:
-    """Acts for one policy, while nothing in it is replaced. Several threads may call it at once."""
+    """Acts for one policy, while nothing in it is replaced or moved. Several threads may call it at once."""
 
     def __init__(self, policy: ActorCritic, flat: Tensor) -> None:
         self.tables = compiled(policy, flat)
         self.parameters = flat.numpy()
-        self._spare: list[np.ndarray] = []  # scratch that no call is using
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.discrete = int(self.tables.head.kind) == DISCRETE
         self.work_queue = WorkQueue()
-        self.kernel: Native | None = None
+        self._calls: list[_ActCall] = []  # that no thread is using
 
     def act(self, policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        rows = batch_size(observation)
-        column, stride, normalizer = encoded(policy, observation)
+        seen = encoded_rows(policy, observation)
+        rows = seen.shape[1]
         action = torch.empty((len(self.start), rows), dtype=torch.int32 if self.discrete else torch.float32)
         log_prob, value = torch.empty(rows), torch.empty(rows)
         try:
-            scratch = self._spare.pop()
+            call = self._calls.pop()
         except IndexError:  # a first call, or as many at once as never before
-            scratch = self.scratch()
-        arguments = (
-            self.policy_arguments(policy, normalizer),
-            (column, np.uint64(stride)),
-            _NO_DRAWS if random is None else draws(random.t().contiguous().numpy()),
-            np.uint64(rows),
-            (*self.column(action.numpy().reshape(-1)), np.uint64(rows), log_prob.numpy(), value.numpy()),
-            scratch,
-        )
-        if self.kernel is None:
-            self.kernel = entry("learning.act", "act", (0, queue_state(), *arguments), ANNOUNCEMENT)
-        self.work_queue.run(Call(self.kernel, (0, queue_state(), *arguments)), self.threads(rows))
-        self._spare.append(scratch)
+            call = _ActCall(self, policy)
+        drawn = None if random is None else random.t().contiguous()
+        call.point(seen, drawn, action, log_prob, value)
+        self.work_queue.run(call.call, self.threads(rows))
+        self._calls.append(call)
         return PolicyOutput(action.t() if policy.action_space.shape else action[0], log_prob, value, rnn_state)
 
     def scratch(self) -> np.ndarray:
@@ -86,13 +77,49 @@ class Acting:
         return min(kernel_threads(), WORKERS) if worth else 1
 
 
+class _ActCall:
+    """A call of the kernel for one thread at a time. Its arguments are converted to slots once, which takes longer than
+    acting for a few rows. point() puts what differs from call to call: addresses, strides and numbers of rows; the
+    kernel does not read the sizes of these arrays."""
+
+    def __init__(self, acting: Acting, policy: ActorCritic) -> None:
+        shared = acting.policy_arguments(policy, normalizer_of(policy))
+        normalizer, self._value_scale = policy.return_normalizer, shared.value_scale
+        self._units = None if normalizer is None else (normalizer.center.numpy(), normalizer.scale.numpy())
+        column, nothing = np.empty(0, np.float32), np.uint64(0)
+        outputs = (*acting.column(_NO_CHOICE if acting.discrete else column), nothing, column, column)
+        arguments = (0, queue_state(), shared, (column, nothing), _NO_DRAWS, nothing, outputs, acting.scratch())
+        self.call = Call(entry("learning.act", "act", arguments, ANNOUNCEMENT), arguments)
+        slot = self.call.slot
+        self._seen, self._seen_stride, self._rows = slot(3, 0), slot(3, 1), slot(5)
+        self._num_draws, self._draws, self._draws_stride = (slot(4, part) for part in range(3))
+        self._action, self._action_stride = slot(6, 0 if acting.discrete else 1), slot(6, 2)
+        self._log_prob, self._value = slot(6, 3), slot(6, 4)
+
+    def point(self, seen: Tensor, random: Tensor | None, action: Tensor, log_prob: Tensor, value: Tensor) -> None:
+        """Let it read seen [F, R], random [draws, R], and write action [K, R], log_prob [R], value [R]."""
+        call, slots, rows = self.call, self.call.slots, seen.shape[1]
+        slots[self._rows] = slots[self._draws_stride] = slots[self._action_stride] = rows
+        slots[self._seen_stride], slots[self._num_draws] = seen.stride(0), 0
+        if random is not None:
+            slots[self._num_draws] = len(random)
+            call.point(self._draws, random.data_ptr())
+        call.point(self._seen, seen.data_ptr())
+        call.point(self._action, action.data_ptr())
+        call.point(self._log_prob, log_prob.data_ptr())
+        call.point(self._value, value.data_ptr())
+        if self._units is not None:
+            self._value_scale[:] = self._units
+
+
 def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
     """Random draws [..., draws, N] as kernel arguments: the number of draws, the array, the stride of a draw."""
     return np.uint64(random.shape[-2]), random.reshape(-1), np.uint64(random.shape[-1])
 
 
 def _reads(policy: ActorCritic, observation: Any, random: Tensor | None) -> bool:
-    """Whether these are float32 observations and draws of one number of rows; encoded() looks at other observations."""
+    """Whether these are float32 observations and draws of one number of rows. encoded_rows() looks at observations that
+    are not vectors."""
     if type(policy.encoder) is VectorEncoder:
         shape = tuple(getattr(observation, "shape", ()))
         if not fits(observation, torch.float32, *shape) or math.prod(shape[1:]) != policy.encoder.size:

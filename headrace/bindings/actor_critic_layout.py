@@ -75,23 +75,32 @@ def _subnetworks(net: Network, split: int) -> np.ndarray:
 def encoded(policy: ActorCritic, observation: Any) -> Encoded:
     """What the policy's layers read of R observations: flat, feature-major, the stride of its rows, and what the kernel
     is to do to it first."""
-    encoder, normalizer = policy.encoder, _NOTHING
+    rows = encoded_rows(policy, observation)
+    features, count = rows.shape
+    # the memory from the first to the last entry: a column's rows may have others between them
+    memory = torch.as_strided(rows, ((features - 1) * rows.stride(0) + count,), (1,))
+    return memory.numpy(), rows.stride(0), normalizer_of(policy)
+
+
+def encoded_rows(policy: ActorCritic, observation: Any) -> Tensor:
+    """What the policy's layers read of R observations before normalisation, [F, R], each row contiguous."""
+    encoder = policy.encoder
     if type(encoder) is not VectorEncoder:
         rows = encoder(observation).t()
     else:
         rows = (observation if observation.dim() == 2 else observation.reshape(len(observation), encoder.size)).t()
-        first = encoder.normalizer
-        if first is not None:
-            normalizer = Normalizer(first.center.numpy(), first.scale.numpy(), np.float32(first.limit))
     if rows.dtype != torch.float32 or len(rows) != encoder.size:
         found = f"{len(rows)} numbers of {rows.dtype}"
         raise ValueError(f"an observation has {found}, and the policy reads {encoder.size} of torch.float32")
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
-    features, count = rows.shape
-    # the memory from the first to the last entry: a column's rows may have others between them
-    memory = torch.as_strided(rows, ((features - 1) * rows.stride(0) + count,), (1,))
-    return memory.numpy(), rows.stride(0), normalizer
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def normalizer_of(policy: ActorCritic) -> Normalizer:
+    """What a kernel is to do to encoded_rows() first."""
+    normalizer = policy.encoder.normalizer if type(policy.encoder) is VectorEncoder else None
+    if normalizer is None:
+        return _NOTHING
+    return Normalizer(normalizer.center.numpy(), normalizer.scale.numpy(), np.float32(normalizer.limit))
 
 
 def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -74,6 +74,15 @@ def resolve(name: str | torch.device) -> torch.device:
 def known(flag: torch.Tensor) -> bool:
     """Whether a flag is set, if it is on the CPU; False on other devices, where waiting costs more than continuing."""
     return flag.device.type == "cpu" and bool(flag)
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy each of `sources`, all on one device, to one of `targets`, all on one device too."""
+    if targets and targets[0].device == sources[0].device:
+        torch._foreach_copy_(list(targets), list(sources))
+        return
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
 
 
 def transfer(source: torch.Tensor, target: torch.Tensor, stream: torch.cuda.Stream | None = None) -> torch.Tensor:

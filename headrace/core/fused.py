@@ -100,11 +100,17 @@ def silence() -> None:
     _silent = True
 
 
+def kernels_serve() -> bool:
+    """Whether kernels may replace plain functions here: false within plain_only()."""
+    return _enabled
+
+
 @contextmanager
-def plain_only() -> Iterator[None]:
-    """Within this block plain functions run instead of kernels."""
+def plain_only(plain: bool = True) -> Iterator[None]:
+    """Within this block plain functions run instead of kernels, in actors too: in what they are ordered to collect.
+    plain: False for no change."""
     global _enabled
-    before, _enabled = _enabled, False
+    before, _enabled = _enabled, _enabled and not plain
     try:
         yield
     finally:

@@ -34,6 +34,11 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and has_amx is not None and has_amx()
 
 
+def of_copy(precision: str, device: torch.device) -> str:
+    """The precision of a network's copy on another device: a tf32 network's is float32 where there is no tf32."""
+    return "float32" if precision == "tf32" and device.type != "cuda" else precision
+
+
 @contextmanager
 def computing(precision: str, device: torch.device) -> Iterator[None]:
     """Within this block layers compute in float32, tf32 (CUDA only) or bfloat16.

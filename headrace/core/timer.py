@@ -13,6 +13,7 @@ class Timer:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.elsewhere: dict[str, float] = {}  # of other processes, in the mean; not part of this one's time
         self._part = ""
         self._since = 0.0
 
@@ -29,3 +30,7 @@ class Timer:
     def add(self, part: str, seconds: float) -> None:
         """Add seconds that were measured elsewhere."""
         self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+    def add_elsewhere(self, part: str, seconds: float) -> None:
+        """Add seconds of other processes, in the mean of them."""
+        self.elsewhere[part] = self.elsewhere.get(part, 0.0) + seconds

@@ -26,7 +26,7 @@ from headrace.envs.workers.protocol import Task
 from headrace.envs.workers.transport import Transport
 from headrace.evaluation.evaluator import Evaluation, Recipe, evaluate, kernel_class, recipe_of
 from headrace.kernels.language.read import resolve_annotations
-from headrace.parallel.weights import sent
+from headrace.parallel.weights import received, sent
 from headrace.policies.base import Policy
 
 EVALUATE = 0  # the only order; a number and weights follow
@@ -59,8 +59,7 @@ class Evaluating:
             envs.register(known.name, known.entry, known.defaults, known.listed)
         if what.gymnasium_spec is not None:
             gymnasium.registry[what.gymnasium_spec.id] = what.gymnasium_spec
-        self.policy: Policy = torch.load(io.BytesIO(policy), map_location="cpu", weights_only=False)
-        self.policy.to(what.device)
+        self.policy = received(policy, what.device)
         self.recipe, self.arguments, self.orders = what.recipe, what.arguments, orders
 
     def carry_out(self, what: int, where: int) -> Evaluation | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core import rng
-from headrace.core.device import without_denormals
-from headrace.core.fused import silence
+from headrace.core.device import copy_all, without_denormals
+from headrace.core.fused import plain_only, silence
 from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Column, Columns
@@ -27,11 +26,11 @@ from headrace.data.shared_memory import Memory
 from headrace.data.spaces import Space
 from headrace.envs.base import Env
 from headrace.envs.workers.env import sendable
+from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.fragments import Fragments, columns_of, packed, unpacked
 from headrace.parallel.stagger import Stagger
-from headrace.parallel.weights import Layout, WeightsReader, take_part
-from headrace.policies.base import Policy
+from headrace.parallel.weights import Layout, WeightsReader, received, take_part
 
 POLICY, MEMORY, RESTORE, COLLECT = range(4)
 SLOTS = 2**8  # of weights, at most: an order's number is stored in the bits above its slot
@@ -80,6 +79,7 @@ class CollectorSpec(NamedTuple):
     threads: int  # of kernels
     algorithm: bytes | None  # by cloudpickle: gives the algorithm of a policy, whose process() the actor calls
     precision: str  # see core.precision
+    device: torch.device  # that the policy acts on
 
 
 class PartCollector(InlineCollector):
@@ -112,6 +112,7 @@ class Acting:
         self.collector: PartCollector
         self.fragments: Fragments
         self.weights: WeightsReader
+        self.ended = 0.0  # when the last fragment was done; 0 before the first
 
     def carry_out(self, what: int, where: int) -> int | None:
         """Carry out one of the orders above. Answers POLICY by the bytes of a state, COLLECT by restarts."""
@@ -119,7 +120,8 @@ class Acting:
             with self.computing():
                 return self._collect(*divmod(where, SLOTS))
         if what == POLICY:
-            return self._begin(self.orders.recv())
+            with plain_only(bool(where)):
+                return self._begin(self.orders.recv())
         if what == MEMORY:
             self._attach(*self.orders.recv())
         elif what == RESTORE:
@@ -129,14 +131,20 @@ class Acting:
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Inside, networks compute as they do in the learner's process."""
-        with without_denormals(), computing(self.spec.precision, self.env.device):
+        plain = plain_only(bool(self.fragments.plain[0]))
+        with without_denormals(), computing(self.spec.precision, self.env.device), plain:
             yield
 
     def _begin(self, spec: CollectorSpec) -> int:
         """Make the copy of the policy and the collector. Returns the bytes that its state takes."""
         os.environ["HEADRACE_THREADS"] = str(spec.threads)
-        self.spec, env = spec, self.env
-        self.policy: Policy = torch.load(io.BytesIO(spec.policy), "cpu", weights_only=False)
+        self.spec, device = spec, spec.device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # so that nothing of this process is on another GPU
+        if device.type != "cpu":
+            self.env = DeviceEnv(self.env, device)
+        env = self.env
+        self.policy = received(spec.policy, device)
         take_part(self.policy, self.part.total, self.part.slice)
         self.algorithm = pickle.loads(spec.algorithm)(self.policy) if spec.algorithm else None
         self.collector = PartCollector(env, self.policy, spec.num_steps, spec.columns, spec.seed)
@@ -164,8 +172,8 @@ class Acting:
         self.fragments = Fragments(spec.num_steps, rollout.num_envs, columns, state_size, memory)
         weights = Memory(weights_size, recv_handle(self.orders))
         self.weights = WeightsReader(self.policy, spec.layout, weights, self.part.total, self.part.slice)
-        for received in (memory, weights):
-            received.close()
+        memory.close()
+        weights.close()
         self._columns = columns_of(rollout, columns)
         self._targets = [columns_of(fragment) for fragment in self.fragments.rollouts]
         self.collector.stop = self._beat
@@ -185,12 +193,14 @@ class Acting:
         self.stagger.after()
         if self.algorithm is not None:
             self._process(self.algorithm)
-        torch._foreach_copy_(self._targets[number % len(self._targets)], self._columns)
+        copy_all(self._targets[number % len(self._targets)], self._columns)
         state = packed(collector.state_dict())
         if len(state) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
             state = packed({**collector.state_dict(), "env": {}})
         self.fragments.write_state(number, state)
-        self.fragments.spent[:] = perf_counter() - began[0], process_time() - began[1]
+        waited = began[0] - self.ended if self.ended else 0.0
+        self.ended = perf_counter()
+        self.fragments.spent[:] = self.ended - began[0], process_time() - began[1], waited
         return self.env.restarts
 
     def _process(self, algorithm: Any) -> None:

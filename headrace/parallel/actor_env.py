@@ -34,7 +34,7 @@ class ActorEnv(Env):
     step_timeout: seconds without a step after which an actor counts as hanging.
     set_up, clean_up: called in each process with its number, first and last of all.
     role: what its processes do.
-    device: on which rollouts are learned from.
+    device: on which rollouts are learned from. collect_device: on which the actors' copies of the policy act.
     Raises TypeError for a function that cannot be sent; ValueError for a number of actors that does not fit.
     """
 
@@ -51,11 +51,13 @@ class ActorEnv(Env):
         set_up: Callable[[int], None] | None = None,
         clean_up: Callable[[int], None] | None = None,
         device: torch.device | str = "cpu",
+        collect_device: torch.device | str = "cpu",
         role: type[Acting] = Acting,
     ) -> None:
         if isinstance(actors, int) and not 1 <= actors <= num_copies:
             raise ValueError(f"actors must be between 1 and num_envs = {num_copies}, got {actors}")
-        self.device, self.on_error = torch.device(device), on_error
+        self.device, self.collect_device = torch.device(device), torch.device(collect_device)
+        self.on_error = on_error
         begin, end = set_up and sendable(set_up), clean_up and sendable(clean_up)
         owner = actors if isinstance(actors, Workers) else Workers(actors)
         check_processes(min(owner.number, num_copies))

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core.cores import cores
+from headrace.core.fused import kernels_serve
+from headrace.core.precision import of_copy
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
@@ -32,14 +34,16 @@ from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, Col
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
-from headrace.parallel.fragments import Fragments, columns_of, of_copies, packed, unpacked
+from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
 from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_equal, records
+from headrace.parallel.transfer import RolloutTransfer
 from headrace.parallel.weights import Weights, sent
 from headrace.policies.base import Policy
 
 RECENT = 8  # rollouts by which it is said how fast actors are
 SPARE = 4096  # bytes by which a state may be longer than twice its first length
 ASKED = 0.1  # s between two questions whether to stop
+SHORT = 1e-3  # s between two questions whether a GPU has learned
 
 
 class Actors:
@@ -86,10 +90,12 @@ class Actors:
         self._algorithm = None if process is None else constructor(process)
         of_rollout, copies = parts[0].total, env.num_copies
         shape = (num_steps, of_rollout * env.num_agents, self._exchanged())
-        pinned = partial(torch.zeros, pin_memory=env.device.type == "cuda")  # to be transferred while others work
-        self._gathered = self.rollout = Rollout(*shape, new=pinned)
-        if env.device.type != "cpu":
-            self.rollout = Rollout(*shape, env.device)
+        self._transfer = None if env.device.type == "cpu" else RolloutTransfer(*shape, torch.device("cpu"), env.device)
+        if self._transfer is None:
+            self.rollout = gathered = Rollout(*shape)
+        else:
+            self.rollout, gathered = self._transfer.target, self._transfer.source
+        self._gathered: list[Fragment] = []  # the next rollout's, which are copied already
         num_envs = self.rollout.num_envs
         if max_lag:
             self._lag, self.rollout.lag = torch.zeros(num_envs), torch.zeros(num_envs, device=env.device)
@@ -97,7 +103,7 @@ class Actors:
             check_equal(copies, len(env.parts))
             self._env, self.rollout.env = torch.arange(num_envs), torch.arange(num_envs, device=env.device)
         self.fragments: dict[int, Fragments] = {}  # by place
-        self._targets = [of_copies(self._gathered, of_rollout, part.slice) for part in parts]
+        self._targets = [of_copies(gathered, of_rollout, part.slice) for part in parts]
         self._sources: dict[int, list[list[Tensor]]] = {}  # columns by place and slot
         self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
         self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
@@ -131,7 +137,8 @@ class Actors:
             *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
             threads=max(1, (cores() - busy) // len(parts)),
             algorithm=self._algorithm,
-            precision="float32" if self.precision == "tf32" else self.precision,  # which CPUs do not have
+            precision=of_copy(self.precision, self.env.collect_device),
+            device=self.env.collect_device,
         )
         steps, envs = self.rollout.num_steps, self.rollout.num_envs
         check_rollout(FRAGMENTS * shared_size(steps, envs, self.rollout.columns), steps, envs, FOLDER)
@@ -146,7 +153,7 @@ class Actors:
     def _send_policy(self, place: int) -> None:
         """Let a process make its copy of the policy, and compile what has to be compiled."""
         self._new[place] = POLICY
-        self.env.transport.start(place, POLICY, 0, self._spec, timeout=START_TIMEOUT)
+        self.env.transport.start(place, POLICY, not kernels_serve(), self._spec, timeout=START_TIMEOUT)
 
     def _new_fragments(self, place: int, state_size: int) -> None:
         """Make the shared memory of an actor. state_size: bytes of its state now."""
@@ -173,20 +180,38 @@ class Actors:
         with self.timer("waiting for fragments"):
             self.wait(0.0)  # for those that were done meanwhile
             self.order()
-            while not (taken := self._complete()):
+            while not (taken := self._gathered or self._complete()):
                 self.wait()
                 self.order()
         with self.timer("gathering"):
+            if not self._gathered:
+                self._copy(taken)
             self._gather(taken)
         self.schedule.take(taken)
+        self._gathered = []
         self.order(learning=True)
         return self.rollout
 
     def publish(self) -> None:
         """The policy as it is now is the one of the next version."""
+        self.schedule.version += 1
+        if self._transfer is not None and self.schedule.max_lag:
+            self._copy_meanwhile()
         with self.timer("publishing"):
-            self.schedule.version += 1
             self.weights.write(self.schedule.version)
+
+    def _copy_meanwhile(self) -> None:
+        """While a GPU still learns what was queued there: copy the fragments of the next rollout, if they are there in
+        time. The weights can only be read once it has learned."""
+        learned = _queue_end(self.env.device)
+        with self.timer("learning"):
+            self._answers(0.0)
+            while not (taken := self._complete()) and not learned():
+                self._answers(SHORT)
+        if taken:
+            with self.timer("gathering"):
+                self._copy(taken)
+            self._gathered = taken
 
     def order(self, learning: bool = False) -> None:
         """Let the actors that may collect do so."""
@@ -201,14 +226,17 @@ class Actors:
         where = order.number * SLOTS + self.weights.slot(order.version)
         timeout = START_TIMEOUT if order.place in self._beginning else None  # until its first step
         self._beginning.discard(order.place)
+        self.fragments[order.place].plain[0] = not kernels_serve()
         self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> None:
         """Until an actor has answered or was replaced, or for `timeout` seconds. Raises Stopped."""
         if self.stop is not None and self.stop():
             raise Stopped
-        if timeout is None and self.stop is not None:
-            timeout = ASKED
+        self._answers(ASKED if timeout is None and self.stop is not None else timeout)
+
+    def _answers(self, timeout: float | None) -> None:
+        """As wait(), which cannot be stopped."""
         ready, lost = self.env.transport.get(timeout)
         for place in ready:
             if place in self._new:
@@ -218,26 +246,35 @@ class Actors:
         for place in lost:
             self._replace(place)
 
+    def _copy(self, taken: list[Fragment]) -> None:
+        """Copy fragments out of shared memory: into the rollout, or on their way to the device that learns."""
+        if self._transfer is not None:
+            self._transfer.wait_to_write()
+        for targets, fragment in zip(self._targets, taken, strict=True):
+            sources = self._sources[fragment.place]
+            torch._foreach_copy_(targets, sources[fragment.number % len(sources)])
+        if self._transfer is not None:
+            self._transfer.start()
+
     def _gather(self, taken: list[Fragment]) -> None:
-        """Copy fragments into the rollout."""
+        """Make the rollout of fragments that are copied."""
         lag, env = self.rollout.lag, self.rollout.env
         for at, fragment in enumerate(taken):
-            place = fragment.place
-            sources = self._sources[place]
-            torch._foreach_copy_(self._targets[at], sources[fragment.number % len(sources)])
             if lag is not None:
                 self._lag[self._columns_at[at]] = float(self.schedule.lag(fragment))
             if env is not None:
-                self._env[self._columns_at[at]] = self._columns_of[place]
-        self._slowest.append(max(float(self.fragments[fragment.place].spent[0]) for fragment in taken))
+                self._env[self._columns_at[at]] = self._columns_of[fragment.place]
+        spent = [self.fragments[fragment.place].spent for fragment in taken]
+        self._slowest.append(max(float(seconds) for seconds, _, _ in spent))
+        waited = sum(float(seconds) for _, _, seconds in spent) / len(self.env.parts)
+        self.timer.add_elsewhere("waiting for slots", waited)
         if lag is not None:
             lag.copy_(self._lag)
         if env is not None:
             env.copy_(self._env)
             self.made_of = records(taken)
-        if self.rollout is not self._gathered:
-            for target, source in zip(columns_of(self.rollout), columns_of(self._gathered), strict=True):
-                target.copy_(source, non_blocking=True)
+        if self._transfer is not None:
+            self._transfer.finish()
 
     def _replace(self, place: int) -> None:
         """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and
@@ -307,6 +344,7 @@ class Actors:
         numbers = ((version, *map(int, name.split("."))) for name, version in state["waiting"].items())
         waiting = [Fragment(version, number, place) for version, place, number in numbers]
         taken = [saved["taken"] for saved in state["actors"]]
+        self._gathered = []
         self.schedule.resume(state["version"], state["rounds"], taken, waiting)
         self.weights.write(state["version"])
         for version, weights in state["weights"].items():
@@ -319,8 +357,8 @@ class Actors:
     def forecast(self, learn: float) -> Forecast:
         """What an update should take, by the last fragments of each actor. learn: s of learning from a rollout."""
         spent = [fragments.spent for fragments in self.fragments.values()]
-        collect = tuple(max(float(seconds), 1e-9) for seconds, _ in spent)
-        busy = sum(float(core) for _, core in spent) / sum(collect)
+        collect = tuple(max(float(seconds), 1e-9) for seconds, _, _ in spent)
+        busy = sum(float(core) for _, core, _ in spent) / sum(collect)
         rows = self.rollout.num_steps * self.rollout.num_envs
         return Forecast(self.collection, rows, collect, fmean(self._slowest), busy, learn)
 
@@ -328,6 +366,15 @@ class Actors:
         """Let actors give up what they are collecting."""
         for fragments in self.fragments.values():
             fragments.give_up[0] = 1
+
+
+def _queue_end(device: torch.device) -> Callable[[], bool]:
+    """Asks whether a device has done what is queued there now; one that is not a GPU has."""
+    if device.type != "cuda":
+        return lambda: True
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event.query
 
 
 def _columns(agents: int, copies: int, part: slice) -> Tensor:

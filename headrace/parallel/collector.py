@@ -182,7 +182,8 @@ class InlineCollector:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(), bit for bit where the environments can be saved; else with new episodes."""
-        self.steps, self.rnn_state = state["steps"], state["rnn_state"]
+        self.steps = state["steps"]
+        self.rnn_state = tree_map(lambda x: x.to(self.env.device), state["rnn_state"])
         if not state["env"] and self.steps:  # by a seed of their own: otherwise the first episodes would come again
             self.env.reset(self.rollout, rng.seed(self.seed, rng.Purpose.RESUME, self.steps))
         for name, row in state["bootstrap_row"].items():

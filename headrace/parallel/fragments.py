@@ -30,9 +30,11 @@ class Fragments:
         each = shared_size(num_steps, num_envs, columns)
         self.room = padded(8 + state_size)
         self.memory = memory = memory or Memory(LINE + SLOTS * each + STATES * self.room)
-        flags = memory.tensor(0, (2,), torch.int64).numpy()
-        self.heartbeat, self.give_up = flags[:1], flags[1:]  # grows with every step; asks to end the fragment
-        self.spent = memory.tensor(flags.nbytes, (2,), torch.float64).numpy()  # s of the last fragment, s of a core
+        flags = memory.tensor(0, (3,), torch.int64).numpy()
+        # grows with every step; asks to end the fragment; whether plain functions run instead of kernels
+        self.heartbeat, self.give_up, self.plain = flags[:1], flags[1:2], flags[2:]
+        # of the last fragment: s, s of a core, and s of waiting for its order
+        self.spent = memory.tensor(flags.nbytes, (3,), torch.float64).numpy()
         self.rollouts = [
             SharedRollout(num_steps, num_envs, columns, memory, LINE + slot * each) for slot in range(SLOTS)
         ]
@@ -59,7 +61,7 @@ class _Packed(NamedTuple):
 
 def packed(state: StateDict) -> bytes:
     """A collector's state as bytes, for another process of this run."""
-    return pickle.dumps(_converted(state, Tensor, lambda tensor: _Packed(tensor.numpy())), protocol=5)
+    return pickle.dumps(_converted(state, Tensor, lambda tensor: _Packed(tensor.cpu().numpy())), protocol=5)
 
 
 def unpacked(state: bytes) -> StateDict:

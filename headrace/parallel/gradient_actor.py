@@ -93,7 +93,7 @@ class SumOverActors:
         self.end += sum(tensor.numel() for tensor in tensors)
         if self.end > MOST_SUMS:
             raise ValueError(f"a gradient may share {MOST_SUMS} numbers with other actors, and asked for {self.end}")
-        slots.parts[first : self.end] = torch.cat([tensor.detach().flatten().double() for tensor in tensors])
+        slots.parts[first : self.end] = torch.cat([tensor.detach().flatten().double().cpu() for tensor in tensors])
         if self.end > self.known:
             slots.asked[0] = self.end
             raise UnknownSum
@@ -131,7 +131,8 @@ class GradientActing(Acting):
         self.slots = self._learner_spec.slots(memory)
         memory.close()
         agents, part, total = self.env.num_agents, self.part.slice, self.part.total
-        self.collector.rollout.env = torch.arange(agents * total).view(agents, total)[:, part].flatten()
+        numbers = torch.arange(agents * total, device=self.env.device).view(agents, total)
+        self.collector.rollout.env = numbers[:, part].flatten()
 
     def _collect(self, number: int, slot: int) -> int:
         """Collect a fragment, and compute its gradient as far as that is possible alone."""
@@ -156,7 +157,8 @@ class GradientActing(Acting):
             metrics = learner.gradient(rollout, self._targets_of_rollout)
             slots.gradient(self._number).copy_(learner.optimizer.gradient)
             slots.write_tally(self._number, tally(self.policy, rollout, self._targets_of_rollout, metrics))
-        self.fragments.spent += (perf_counter() - began[0], process_time() - began[1])
+        self.ended = perf_counter()
+        self.fragments.spent[:2] += (self.ended - began[0], process_time() - began[1])
         return self.env.restarts
 
 

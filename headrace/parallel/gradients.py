@@ -101,6 +101,9 @@ class GradientActors(Actors):
             self.schedule.ask(fragment)
             self.env.transport.start(fragment.place, SUMS, known)
 
+    def _copy_meanwhile(self) -> None:
+        """Nothing: an actor waits until its gradient is applied."""
+
     def _gather(self, taken: list[Fragment]) -> None:
         super()._gather(taken)
         self._learned = taken

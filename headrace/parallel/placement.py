@@ -30,11 +30,21 @@ class Placement:
     evaluate: torch.device
 
     @classmethod
-    def on(cls, name: str | torch.device, weights: int = 0, evaluate: str | None = None) -> Placement:
-        """All on one device; "auto" chooses by the number of weights. evaluate: another device for evaluations. Raises
-        ValueError for a device that this machine does not have."""
+    def on(
+        cls, name: str | torch.device, weights: int = 0, evaluate: str | None = None, collect: str | None = None
+    ) -> Placement:
+        """All on one device; "auto" chooses by the number of weights. evaluate, collect: another device for these.
+        Raises ValueError for a device that this machine does not have."""
         here = choose(weights) if name == "auto" else device.resolve(name)
-        return cls(here, here, here if evaluate is None else device.resolve(evaluate))
+        others = (here if other is None else device.resolve(other) for other in (collect, evaluate))
+        collects, evaluates = others
+        return cls(collects, here, evaluates)
+
+    @property
+    def apart(self) -> bool:
+        """Whether one device collects and another one learns. "cuda" is "cuda:0"."""
+        one, other = ((place.type, place.index or 0) for place in (self.collect, self.learn))
+        return one != other
 
 
 def choose(weights: int) -> torch.device:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headrace.core.device import copy_all
 from headrace.data.shared_memory import Memory, padded
 from headrace.policies.base import Policy
 from headrace.policies.examination import examine
@@ -73,15 +74,15 @@ class Weights:
         """Put all of the policy into a version's slot. Raises ValueError where the actors' copies cannot follow it."""
         if examine(self.policy) is not self._examined:
             self._follow()
-        torch._foreach_copy_(self._slots[self.slot(version)], self._tensors)
+        copy_all(self._slots[self.slot(version)], self._tensors)
 
     def _follow(self) -> None:
         """Take the policy's tensors again: parameters and buffers may have been replaced by others of their shape."""
         tensors, found = changing(self.policy), examine(self.policy)
         if Layout.of(tensors) != self.layout or found.altered != self._altered:
             raise ValueError(
-                "the policy was changed while actors collect with copies of it as it was: change its modules and hooks "
-                "before the training begins, or leave out actors"
+                "the policy was changed while a copy of it as it was collects: change its modules and hooks before the "
+                "training begins, or leave out actors and collect_device"
             )
         self._examined, self._tensors = found, list(tensors.values())
 
@@ -116,7 +117,7 @@ class WeightsReader:
     @torch.no_grad()
     def read(self, slot: int) -> None:
         """Copy a slot into the policy."""
-        torch._foreach_copy_(self._targets, self._slots[slot])
+        copy_all(self._targets, self._slots[slot])
 
 
 def take_part(policy: Policy, copies: int, part: slice) -> None:
@@ -141,3 +142,9 @@ def sent(policy: Policy, setting: str) -> bytes:
         name = type(policy).__name__
         raise TypeError(f"{name} cannot be sent to a process: {error}. Leave {setting} out") from error
     return buffer.getvalue()
+
+
+def received(policy: bytes, device: torch.device) -> Policy:
+    """What sent() gave, on a device. On the CPU its tensors share what they shared."""
+    found: Policy = torch.load(io.BytesIO(policy), "cpu", weights_only=False)
+    return found.to(device)

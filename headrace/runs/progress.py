@@ -30,6 +30,7 @@ LOSSES = (  # shown where an algorithm gives them
     "learning_rate",
     "n_updates",
 )
+OF_LEARNER = ("waiting for fragments", "gathering", "publishing", "learning")  # parts of its time, with actors
 
 
 class Progress:
@@ -84,7 +85,15 @@ class Progress:
 def line(result: IterationResult) -> str:
     """Where training is, in one line."""
     parts = [f"{result.steps:,} steps", f"{result.seconds:.1f} s", f"{_speed(result)} steps/s", _return(result)]
-    return "  ".join([*parts, f"{_duration(result.seconds_left)} left"])
+    return "  ".join([*parts, f"{_duration(result.seconds_left)} left", *_of_actors(result)])
+
+
+def _of_actors(result: IterationResult) -> list[str]:
+    """The shares of the learner's time with actors, and that of theirs in which they wait for it."""
+    if "waiting for fragments" not in result.fractions:
+        return []
+    shares = [f"{part} {result.fractions.get(part, 0.0):.0%}" for part in OF_LEARNER]
+    return [f"{', '.join(shares)}; actors: waiting for slots {result.fractions.get('waiting for slots', 0.0):.0%}"]
 
 
 def summary(result: IterationResult, reason: str) -> str:

@@ -6,12 +6,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from headrace import envs
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.group_algorithm import Grouped
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import torch_threads
-from headrace.core.precision import resolve
+from headrace.core.precision import of_copy, resolve
 from headrace.core.timer import Timer
 from headrace.core.types import Json
 from headrace.envs.base import AsyncEnv, Env
@@ -22,6 +24,7 @@ from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.device_collector import DeviceCollector
 from headrace.parallel.gradient_actor import GradientActing
 from headrace.parallel.gradients import GradientActors
 from headrace.parallel.placement import Placement, hidden_weights
@@ -58,17 +61,19 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
     Raises TypeError, ValueError for settings that do not fit the environment or the algorithm.
     """
     asked = plan.config.device if plan.ready_env is None else plan.ready_env.device
-    placement = Placement.on(asked, _num_weights(plan), plan.config.eval_device)
-    if placement.learn.type == "cuda":
-        from headrace.checks import parity
+    collect = plan.config.collect_device or (None if plan.config.actors is None else "cpu")
+    placement = Placement.on(asked, _num_weights(plan), plan.config.eval_device, collect)
+    for device in dict.fromkeys((placement.learn, placement.collect)):
+        if device.type == "cuda":
+            from headrace.checks import parity
 
-        parity.offer_kernels(placement.learn)
+            parity.offer_kernels(device)
     made, config = _environment(plan, placement)
     if plan.ready_env is None:
         stack.callback(made.close)
     env = informed(made, plan.agent_info)
-    algorithm = _algorithm(plan, env)
-    config = replace(config, precision=resolve(config.precision, algorithm.policy, env.device))
+    algorithm = _algorithm(plan, env, placement.learn)
+    config = replace(config, precision=resolve(config.precision, algorithm.policy, placement.learn))
     check_lag(config, algorithm)
     if config.advantages == "actor" and isinstance(algorithm, Grouped):
         raise ValueError("advantages='actor' is for agents of one group: leave it out, or give them one policy")
@@ -78,6 +83,7 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
         run = str(Path(config.replay_order).expanduser().resolve())
         config = replace(config, replay_order=run)
         again = replay_order(run, saved_settings(plan, config, algorithm.config, None))
+    apart = placement.apart and not isinstance(env, ActorEnv)
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
         *(algorithm.columns(), config.seed, timer),
@@ -89,7 +95,9 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
         process=algorithm if config.advantages == "actor" else None,
     )
     stack.callback(collector.close)
-    stagger = _stagger(config, env, algorithm, collector)
+    stagger = _stagger(config, env, algorithm, collector, apart)
+    if apart:
+        collector = _behind(collector, config, placement.learn)
     return Parts(
         config, placement, env, algorithm, collector, stagger, timer, _graph(config, env, algorithm, collector)
     )
@@ -133,6 +141,7 @@ def actor_env(plan: TrainPlan, placement: Placement) -> ActorEnv:
         on_error=config.on_error,
         step_timeout=config.step_timeout,
         device=placement.learn,
+        collect_device=placement.collect,
         role=GradientActing if config.exchange == "gradients" else Acting,
     )
 
@@ -150,23 +159,30 @@ def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:
     return parity.trusted(env, lambda: _made(plan, "torch", placement))
 
 
-def _algorithm(plan: TrainPlan, env: Env) -> Algorithm:
+def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:
     if not isinstance(plan.algorithm, str):
         multi_agent.check_spaces(plan.algorithm.policy, env)
         return plan.algorithm
     kind = algorithm_classes(plan.algorithm).algorithm
     multi_agent.check_actions(plan.algorithm, env)
     with torch_threads(1):  # several take longer over such small matrices, and give other bits
-        return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed)
+        return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device)
 
 
-def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> Stagger:
+def _behind(inside: Collector, config: TrainConfig, learn: torch.device) -> DeviceCollector:
+    """A collector of another device than the one that learns."""
+    assert isinstance(inside, InlineCollector)
+    env, max_steps = inside.env, inside.env.max_steps if config.stagger else None
+    return DeviceCollector(inside, learn, max_steps, of_copy(config.precision, env.device))
+
+
+def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector, apart: bool) -> Stagger:
     rollouts_whole = "value" in algorithm.columns()
     if config.drop_slowest and (config.stagger or not rollouts_whole):
         raise ValueError("drop_slowest is for algorithms that learn from whole rollouts, and goes without stagger")
     if config.stagger and not rollouts_whole:
         raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {algorithm.name}")
-    here = config.stagger and not isinstance(env, ActorEnv)  # actors do it themselves
+    here = config.stagger and not isinstance(env, ActorEnv) and not apart  # these collectors do it themselves
     return Stagger(collector.rollout, env.max_steps if here else None, env.num_agents)
 
 

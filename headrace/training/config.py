@@ -31,6 +31,7 @@ class TrainConfig:
     stagger: bool = False  # cut off first episodes at different steps, so that the environments are out of phase
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    collect_device: str | None = None  # device of the policy that collects; None: where it learns, of actors the CPU
     eval_device: str | None = None  # device of evaluations during training; None: where it learns
     precision: Literal["float32", "tf32", "bfloat16", "auto"] = "float32"  # of hidden layers, see docs/gpu.md
     graphs: bool = True  # on CUDA: run whole iterations as one CUDA graph, if they can be captured

@@ -24,7 +24,8 @@ class IterationResult:
     seconds: float = field(compare=False)  # of training so far: set-up, evaluation and saving excluded
     steps_per_second: float = field(compare=False)  # since this process began
     seconds_left: float | None = field(compare=False)  # until the first limit that can be foreseen
-    fractions: Mapping[str, float] = field(compare=False)  # of the time in env, inference, learning, other
+    # of the time in env, inference, learning, other; "waiting for slots" is of the actors' time
+    fractions: Mapping[str, float] = field(compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # lines for the user
     fragments: bytes = b""  # async: what the rollout was made of, see runs.logs
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.group_algorithm import Grouped, seed_of
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
@@ -36,13 +38,13 @@ def columns_of_groups(env: Env) -> dict[str, slice]:
     return columns
 
 
-def build(kind: type[Algorithm], config: Any, env: Env, seed: int) -> Algorithm:
+def build(kind: type[Algorithm], config: Any, env: Env, seed: int, device: torch.device) -> Algorithm:
     """An Algorithm with its usual policy for an env: one for all agents, or one for each group of them."""
     spaces = env.spaces
     if not columns_of_groups(env):
-        return kind.build(config, *next(iter(spaces.values())), seed, env.device)
+        return kind.build(config, *next(iter(spaces.values())), seed, device)
     algorithms = {
-        group: kind.build(config, *pair, seed_of(seed, number), env.device)
+        group: kind.build(config, *pair, seed_of(seed, number), device)
         for number, (group, pair) in enumerate(spaces.items())
     }
     return Grouped(algorithms, env.groups)  # type: ignore[return-value]  # its iteration is that of its parts

@@ -83,6 +83,9 @@ def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
         value, default = getattr(config, name), TrainConfig.__dataclass_fields__[name].default
         if value != default:
             raise ValueError(f"{name}={value!r} is for environments that train() makes: give it to make() instead")
+    if config.collect_device is not None:
+        given = f"collect_device is {config.collect_device!r}"
+        raise ValueError(f"{given}, and the environments you made are on {env.device}: leave it out")
     if config.device != "auto" and resolve(config.device).type != env.device.type:
         raise ValueError(f"device is {config.device!r}, and the environments you made are on {env.device}")
 

@@ -151,7 +151,7 @@ class Trainer:
         with (
             torch_threads(self.config.threads),
             without_denormals(),
-            computing(self.config.precision, self.env.device),
+            computing(self.config.precision, self.placement.learn),
         ):
             yield
 
@@ -183,6 +183,7 @@ class Trainer:
         """The state of the training now. metrics, returns, lengths, notes: of the last iteration."""
         seconds = max(self.seconds - self._seconds_before, 1e-9)
         fractions = {part: spent / seconds for part, spent in self.timer.seconds.items()}
+        elsewhere = {part: spent / seconds for part, spent in self.timer.elsewhere.items()}
         progress = self.progress()
         return IterationResult(
             steps=self.steps,
@@ -199,7 +200,7 @@ class Trainer:
             seconds=self.seconds,
             steps_per_second=(self.steps - self._steps_before) / seconds,
             seconds_left=self.seconds * (1 - progress) / progress if progress else None,
-            fractions=fractions | {"other": max(0.0, 1.0 - sum(fractions.values()))},
+            fractions=fractions | {"other": max(0.0, 1.0 - sum(fractions.values()))} | elsewhere,
             notes=notes,
             fragments=self.collector.made_of,
         )

@@ -17,7 +17,7 @@ def warm_up(parts: Parts) -> None:
     """Act and learn once on made-up observations, then forget it."""
     policy, columns = parts.algorithm.policy, parts.env.columns() | parts.algorithm.columns()
     steps = max(WARM_UP_STEPS, policy.sequence_length)
-    num_envs, device = parts.env.num_envs, parts.env.device
+    num_envs, device = parts.env.num_envs, parts.placement.learn
     rollout = Rollout(steps, num_envs, columns, device)
     rollout.valid.fill_(True)
     random = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, policy.num_draws, device)

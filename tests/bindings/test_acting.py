@@ -92,6 +92,30 @@ def test_a_step_of_learning_is_seen():
 
 
 @torch.no_grad()
+def test_whatever_differs_from_call_to_call_is_seen():
+    policy = prepared(*CASES["normalised"])
+    normalizer, returns = policy.encoder.normalizer, policy.return_normalizer
+
+    def agrees(rows, random):
+        observation = observations(rows)
+        mine = policy.act(observation, None, random)
+        with fused.plain_only():
+            plain = policy.act(observation, None, random)
+        for one, other in zip(mine[:3], plain[:3], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+    agrees(64, torch.rand(64, 2))
+    agrees(3, None)
+    agrees(100, torch.rand(2, 100).t())
+    normalizer.center.fill_(0.5)
+    returns.center.fill_(-7)
+    agrees(1, torch.rand(1, 2))
+    normalizer.center, returns.scale = torch.full((5,), -2.0), torch.tensor(0.3)
+    normalizer.limit = 0.1
+    agrees(1, torch.rand(1, 2))
+
+
+@torch.no_grad()
 def test_nan_stays_with_its_observation():
     policy, observation = prepared(Discrete(3), {}), observations(100).clone()
     observation[7, 2] = torch.nan

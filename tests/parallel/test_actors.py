@@ -8,11 +8,13 @@ import pytest
 import torch
 from helpers.strict_device import strict_device
 
+from headrace.core.fused import plain_only
 from headrace.data.rollout import Column, named_tensors
 from headrace.envs.parts import part_maker
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.policies.actor_critic import ActorCritic
+from headrace.runs.progress import line
 from headrace.training.trainer import Trainer
 
 CASES = {
@@ -47,6 +49,13 @@ def test_synchronous_actors_give_the_bits_of_one_process(case):
     algorithm, env, iterations, options = CASES[case]
     inline = learned(algorithm, env, iterations, **options)
     assert learned(algorithm, env, iterations, actors=2, **options) == inline
+
+
+def test_within_plain_only_actors_run_plain_functions_too():
+    kernels = learned("ppo", "CartPole-v1", 2, num_envs=8)
+    with plain_only():
+        inline = learned("ppo", "CartPole-v1", 2, num_envs=8)
+        assert learned("ppo", "CartPole-v1", 2, num_envs=8, actors=2) == inline != kernels
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -93,6 +102,10 @@ def lags(iterations: int, **options) -> list[float]:
         lag = trainer.collector.rollout.lag
         assert lag is None or len(lag.unique()) == 1
         found.append(0 if lag is None else lag[0].item())
+    shares = trainer.result().fractions
+    assert {"waiting for fragments", "waiting for slots", "gathering", "publishing", "learning"} <= set(shares)
+    assert shares["waiting for fragments"] + shares["learning"] > 0.5 and 0 < shares["waiting for slots"] < 1
+    assert f"; actors: waiting for slots {shares['waiting for slots']:.0%}" in line(trainer.result())
     trainer.close()
     return found
 
@@ -112,9 +125,17 @@ def test_rollouts_reach_the_device_that_learns():
             columns = {"log_prob": Column(), "value": Column(bootstrap=True)}
             actors = Actors(env, policy, 4, columns, 0, collection="overlapped")
             actors.warm_up()
-            rollout = actors.collect()
-            assert rollout.device == torch.device(where)
-            tensors = [x for _, x in named_tensors(rollout)] + [rollout.lag]
-            made.append([x.tolist() for x in tensors])
+            made.append([])
+            for number in range(4):
+                rollout = actors.collect()
+                assert rollout.device == torch.device(where)
+                tensors = [x for _, x in named_tensors(rollout)] + [rollout.lag]
+                made[-1].append([x.tolist() for x in tensors])
+                if number % 2:  # fragments are copied while the device learns
+                    while len(actors.schedule.held) < 2:
+                        actors.wait()
+                actors.publish()
+                assert rollout.observation.tolist() == made[-1][-1][0]
+                assert bool(actors._gathered) == bool(number % 2 and where != "cpu")
             env.close()
     assert made[0] == made[1] and any(made[0][0][0])

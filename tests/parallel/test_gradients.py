@@ -15,6 +15,7 @@ import headrace as hr
 from headrace.core.cores import cores
 from headrace.data.finite import NotFinite
 from headrace.parallel.gradients import GradientActors
+from headrace.parallel.schedule import LOG, Fragment, ReplayOrder, records
 from headrace.training.trainer import Trainer
 
 SMALL = {"num_envs": 8, "hidden": (16,), "progress": "none", "exchange": "gradients"}
@@ -156,13 +157,23 @@ def test_an_asynchronous_run_is_given_again_from_its_log(tmp_path):
     assert all(torch.equal(one, other) for one, other in same)
 
 
-def test_a3c_learns_cartpole():
+def in_turns(path, actors: int, updates: int) -> ReplayOrder:
+    """The order in which actors of equal speed give gradients: each is applied once the others have given one since."""
+    fragments = [Fragment(max(0, update + 1 - actors), update // actors, update % actors) for update in range(updates)]
+    path.write_bytes(records(fragments))
+    return ReplayOrder(path, actors, count=1)
+
+
+def test_a3c_learns_cartpole(tmp_path):
     options = {"actors": 2, "collection": "async", "target_return": 195, "total_steps": 200_000, "num_envs": 32}
     training = Trainer("a2c", "CartPole-v1", exchange="gradients", progress="none", **options)
+    # whoever is first decides what is learned: here the seed alone does
+    order = training.collector.schedule.replay = in_turns(tmp_path / LOG, 2, 5000)
     while not training.reason_to_stop():
         training.iterate()
     training.close()
     assert training.reason_to_stop() == "target_return"
+    assert training.collector.schedule.rounds <= order.rounds
 
 
 @pytest.mark.slow

@@ -70,10 +70,12 @@ def _of_learner(learner, sizes):
     now = time.monotonic()
     began, before = sizes.setdefault("steps", (now, total))
     found = {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
-    timed = _attributes(own.get("timer")).get("seconds")
+    timer = _attributes(own.get("timer"))
+    timed, elsewhere = timer.get("seconds"), timer.get("elsewhere")
     if isinstance(timed, dict) and isinstance(own.get("seconds"), float):
         found["timed"] = max(own["seconds"], sum(timed.values()))  # the latter includes the current iteration
         found.update({f"timed {part}": seconds for part, seconds in timed.items()})
+        found.update({f"elsewhere {part}": seconds for part, seconds in (elsewhere or {}).items()})
     return found
 
 

@@ -15,7 +15,7 @@ from headrace.diagnose.verdict.remedy import Remedy
 from headrace.diagnose.verdict.verdict import Verdict, ending, gain_text
 
 BAR = 30  # characters for the longest bar
-ELSEWHERE, ELSEWHERE_COLOUR = "waiting for environments", "#f3bf96"
+ELSEWHERE, FRAGMENTS, ELSEWHERE_COLOUR = "waiting for environments", "waiting for fragments", "#f3bf96"
 SMALLEST = 0.005  # share of the time below which a role has no row
 Line = list[tuple[str, str]]  # (text, style of rich), side by side
 
@@ -84,7 +84,7 @@ def rows(facts: Facts) -> list[Row]:
     if facts.env_wait > 0:
         waiting = facts.spent(Role.WAIT) - facts.env_wait
         parts = [part for part in parts if part[1] is not Role.WAIT]
-        parts.append((ELSEWHERE, Role.WAIT, ELSEWHERE_COLOUR, facts.env_wait))
+        parts.append((FRAGMENTS if facts.actors else ELSEWHERE, Role.WAIT, ELSEWHERE_COLOUR, facts.env_wait))
         parts.append(("other waiting", Role.WAIT, Role.WAIT.colour, waiting))
     found = [Row(*part, part[3] / facts.total) for part in parts if part[3] >= SMALLEST * facts.total]
     return sorted(found, key=lambda row: -row.seconds)

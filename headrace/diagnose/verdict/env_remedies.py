@@ -62,10 +62,10 @@ def _more_envs_in_processes(facts: Facts) -> Remedy | None:
 
 
 def one_process(facts: Facts) -> Remedy | None:
-    """No workers for environments that take less time than communicating with the workers."""
+    """No workers for environments that take less time than communicating with the workers. Actors send no steps."""
     waiting = facts.spent(Role.WAIT, Role.ENVIRONMENT)  # the training thread's own environment time is communication
     busy, alone = sum(facts.env_worker_seconds), WARM_CACHES * sum(_computing_seconds(facts))
-    if not facts.env_workers or waiting - alone < 0.05 * facts.total or busy > waiting:
+    if facts.actors or not facts.env_workers or waiting - alone < 0.05 * facts.total or busy > waiting:
         return None
     why = (
         f"Sending steps to {count(len(facts.env_workers), 'process')} and waiting for them takes "

@@ -96,7 +96,8 @@ def _where(facts: Facts) -> str:
 
 def _details(facts: Facts, name: str) -> str:
     if name == "environments" and facts.env_wait > NOTICEABLE * facts.total:
-        return f" ({facts.percent(facts.env_wait)} waiting for the processes that step them)"
+        what = "waiting for fragments of actors" if facts.actors else "waiting for the processes that step them"
+        return f" ({facts.percent(facts.env_wait)} {what})"
     if name != "learning" or facts.learns_in_one_call:
         return ""
     parts = zip(("forward", "backward", "optimizer"), LEARNING, strict=True)
@@ -169,10 +170,21 @@ def _notes(facts: Facts) -> list[str]:
         notes.append(_ratio(facts, facts.ratio))
     if facts.timed:
         parts = [f"{PARTS.get(part, part)} {percent(share)}" for part, share in facts.timed.items()]
-        notes.append(f"Headrace's own timers, over the whole training so far: {enumeration(parts)}.")
+        notes.append(f"Headrace's own timers, over the whole training so far: {enumeration(parts)}.{_slots(facts)}")
     if lagging := slowest(facts):
-        notes.append(f"{capitalized(lagging[0])} is slower than the other processes, which wait for it at every step.")
+        every = "rollout" if facts.actors else "step"
+        notes.append(
+            f"{capitalized(lagging[0])} is slower than the other processes, which wait for it at every {every}."
+        )
     return notes + _gpu_notes(facts) + _core_notes(facts)
+
+
+def _slots(facts: Facts) -> str:
+    """How long actors wait until the learner lets them collect."""
+    share = facts.timed_elsewhere.get("waiting for slots")
+    if share is None:
+        return ""
+    return f" Actors are waiting for slots, that is for the learner, {percent(share)} of the time."
 
 
 def _core_notes(facts: Facts) -> list[str]:
@@ -201,6 +213,8 @@ def _workers(facts: Facts) -> str:
     """Whether worker processes that step environments can help."""
     if facts.compiled_env:
         return ""
+    if facts.actors:
+        return "Actors already step the environments."
     if facts.env_workers or facts.unsampled_env_workers:
         return "Worker processes already step the environments."
     if facts.cores < 2:

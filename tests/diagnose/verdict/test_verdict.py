@@ -6,6 +6,7 @@ from helpers.profiles import facts, profile, site, worker
 
 from headrace.diagnose.injected import cuda_kernels
 from headrace.diagnose.profile.profile import Ending, Exit, Profile, Role
+from headrace.diagnose.report import table
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import ending, judge
 
@@ -171,6 +172,19 @@ def test_headraces_own_timers_are_reported_too():
     assert "Headrace's own timers" in " ".join(verdict.notes)
     assert "environments 5 % and learning 90 %" in " ".join(verdict.notes)
     assert "forward" not in verdict.where  # learning is one fused call, without parts that a sampler could see
+
+
+def test_actors_are_named_with_what_they_and_the_learner_wait_for():
+    counters = {"timed": 10.0, "timed waiting for fragments": 5.0, "timed gathering": 0.5, "timed publishing": 0.2}
+    counters |= {"timed learning": 4.0, "elsewhere waiting for slots": 3.0}
+    made = facts(worker(1, 0.2), worker(2, 0.2), worker(3, 0.6), WAIT=0.6, FORWARD=0.4, counters=counters)
+    verdict = judge(made)
+    notes = " ".join(verdict.notes)
+    assert "waiting for fragments 50 %, gathering 5 %, publishing 2 % and learning 40 %." in notes
+    assert "Actors are waiting for slots, that is for the learner, 30 % of the time." in notes
+    assert "which wait for it at every rollout" in notes and "Actors already step the environments." in notes
+    assert "(60 % waiting for fragments of actors)" in verdict.where
+    assert "waiting for fragments" in table.text(made, verdict) and "Sending steps" not in table.text(made, verdict)
 
 
 def test_headraces_own_timers_give_the_headline_of_a_short_training():
