@@ -64,6 +64,7 @@ class Options(TypedDict, total=False):
     stagger: bool
     seed: int
     device: str
+    collect_device: str | None
     eval_device: str | None
     precision: Literal["float32", "tf32", "bfloat16", "auto"]
     graphs: bool
