@@ -1,7 +1,8 @@
 """Trainings that are killed at any moment of their life, and resumed: each must end as if nothing had happened.
 
 PPO, a recurrent policy, SAC and DQN on compiled environments must end with the same bits as an uninterrupted run, with
-actors too; PPO with worker processes on Gymnasium's environments, which cannot be saved, with all its steps. Nothing
+actors too; asynchronous actors, and PPO with worker processes on Gymnasium's environments, which cannot be saved, with
+all its steps. Nothing
 may be left: no process, no unfinished checkpoint. Each run saves every 0.2 s. Rows are appended, so that runs of this
 program add up.
 
@@ -103,9 +104,14 @@ def damage(kind: str, reference: Reference, run: Path) -> str:
         return f"it left {', '.join(path.name for path in run.glob('.*'))}"
     if not any(run.glob("events.out.tfevents*")):
         return "it has no events for TensorBoard"
-    if kind != "workers" and weights(run) != reference.weights:
+    if has_equal_bits(kind) and weights(run) != reference.weights:
         return "its weights are others"
     return ""
+
+
+def has_equal_bits(kind: str) -> bool:
+    """Whether a resumed run must end with the bits of an uninterrupted one."""
+    return kind != "workers" and not kind.endswith("_async")
 
 
 def main() -> None:
@@ -138,10 +144,11 @@ def main() -> None:
 def fault(kind: str) -> str:
     """The fault, for the table."""
     first, _, collection = kind.partition("_")
-    what = {"ppo": "PPO", "recurrent": "recurrent PPO", "sac": "SAC", "dqn": "DQN"}.get(first)
+    what = {"ppo": "PPO", "recurrent": "recurrent PPO", "appo": "APPO", "sac": "SAC", "dqn": "DQN"}.get(first)
     if not what:
         return "killed and resumed: PPO with worker processes"
-    return f"killed and resumed: {what}, equal bits" + f", 2 actors, {collection}" * bool(collection)
+    bits = ", equal bits" * has_equal_bits(kind)
+    return f"killed and resumed: {what}{bits}" + f", 2 actors, {collection}" * bool(collection)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ ACTORS = {
     for kind in ("ppo", "recurrent", "sac", "dqn")
     for collection in ("sync", "overlapped")
 }
+ACTORS |= {
+    f"{kind}_async": {**KINDS[{"appo": "ppo"}.get(kind, kind)], "actors": 2, "collection": "async"}
+    for kind in ("appo", "sac", "dqn")
+}
 KINDS |= ACTORS
 
 
