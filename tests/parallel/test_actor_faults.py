@@ -190,7 +190,7 @@ def test_a_run_goes_on_with_another_number_of_actors(plain, tmp_path):
     assert "actors = 3" in (run.path / "config.toml").read_text()
     for mine, its in zip(run.policy.parameters(), whole.policy.parameters(), strict=True):
         assert torch.equal(mine, its)
-    with pytest.raises(ValueError, match="actors is 3 in .* and cannot become None"):
+    with pytest.raises(ValueError, match=r"actors is 3 in .* and cannot become None"):
         hr.train(resume=run.path, env=Drifting, actors=None)
 
 
