@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
+from headrace.core.types import StateDict
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.construct import comes_as_vector, elsewhere, factory_elsewhere, make
@@ -14,6 +18,8 @@ from headrace.envs.gym.pettingzoo import inline, restarts
 from headrace.envs.gym.wrapping import Wrapping
 from headrace.envs.registry import Source, spec
 from headrace.kernels.language.read import resolve_annotations
+
+NUMBERS = "unseeded"  # in the state of Gymnasium environments: the numbers of some of them
 
 
 def part_maker(
@@ -48,6 +54,44 @@ def part_maker(
         raise ValueError(f"{known.name} is a Gymnasium environment, which backend='cpu' cannot compile: leave it out")
     again = {"restart": restarts(on_error), "group_by": group_by}
     return partial(_inline, factory_elsewhere(known, (), {}, Wrapping(**wrapping)), known.name, again)
+
+
+def join_states(states: Sequence[StateDict], firsts: Sequence[int]) -> StateDict:
+    """The state of environments, from what Env.state_dict() gave of their parts; empty where one cannot be saved.
+
+    Lists are of environments, and so is a dimension of tensors: the first of arrays, the last of others.
+    firsts: the number of each part's first environment.
+    """
+    if not all(states):
+        return {}
+
+    def joined(name: str) -> Any:
+        values = [state[name] for state in states]
+        if isinstance(values[0], Tensor):
+            return torch.cat(values, _dim(name))
+        if name == NUMBERS:
+            return [first + x for first, part in zip(firsts, values, strict=True) for x in part]
+        return [x for part in values for x in part] if isinstance(values[0], list) else values[0]
+
+    return {name: joined(name) for name in states[0]}
+
+
+def state_of_part(state: StateDict, part: slice) -> StateDict:
+    """The state of some environments, from what join_states() gave of all of them."""
+
+    def taken(name: str, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.narrow(_dim(name), part.start, part.stop - part.start).contiguous()
+        if name == NUMBERS:
+            return [x - part.start for x in value if part.start <= x < part.stop]
+        return value[part] if isinstance(value, list) else value
+
+    return {name: taken(name, value) for name, value in state.items()}
+
+
+def _dim(name: str) -> int:
+    """Which dimension of a tensor in a state is of environments: see kernels.targets.tensor_state."""
+    return 0 if name.startswith("array.") else -1
 
 
 def _compiled(source: Source, name: str, options: dict[str, Any], number: int, first: int) -> Env:

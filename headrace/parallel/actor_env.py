@@ -64,8 +64,7 @@ class ActorEnv(Env):
         self.transport = Transport(owner.acquire(num_copies), step_timeout)
         self._close = weakref.finalize(self, _release, self.transport, owner, owner is actors)
         count = len(self.transport.workers)
-        bounds = [num_copies * place // count for place in range(count + 1)]
-        self.parts = [Part(first, after - first, num_copies) for first, after in pairwise(bounds)]
+        self.parts = divided(num_copies, count)
         self.shared = ""  # what memory is shared with the actors, in words
         self.lost = 0  # environments made again because their process was gone
         try:
@@ -121,6 +120,12 @@ class ActorEnv(Env):
 
     def close(self) -> None:
         self._close()
+
+
+def divided(num_copies: int, actors: int) -> list[Part]:
+    """Which of so many environments each of some actors has."""
+    bounds = [num_copies * place // actors for place in range(actors + 1)]
+    return [Part(first, after - first, num_copies) for first, after in pairwise(bounds)]
 
 
 def _release(transport: Transport, owner: Workers, keep: bool) -> None:

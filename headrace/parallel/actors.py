@@ -31,10 +31,11 @@ from headrace.envs.workers.process import START_TIMEOUT
 from headrace.envs.workers.protocol import ASSIGN
 from headrace.envs.workers.resources import check_rollout
 from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, Part, constructor
-from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actor_env import ActorEnv, divided
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
+from headrace.parallel.repartition import for_parts
 from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_equal, records
 from headrace.parallel.transfer import RolloutTransfer
 from headrace.parallel.weights import Weights, sent
@@ -59,6 +60,7 @@ class Actors:
     """
 
     slots = FRAGMENTS  # see Schedule
+    any_number = True  # of actors may continue from a state, where they are in step
     learning_cores = 1  # that the learner needs while actors collect
     dropped_steps = 0
     made_of = b""
@@ -338,9 +340,12 @@ class Actors:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(). Raises ValueError for that of other actors, or of a greater lag."""
-        if len(state["actors"]) != len(self.env.parts):
-            raise ValueError(f"saved were {len(state['actors'])} actors, and these are {len(self.env.parts)}")
+        """Continue from state_dict(); synchronous and overlapped from that of another number of actors, too. Raises
+        ValueError for that of other actors, or of a greater lag."""
+        if (saved_actors := len(state["actors"])) != len(self.env.parts):
+            if not (self.any_number and self.schedule.in_step):
+                raise ValueError(f"saved were {saved_actors} actors, and these are {len(self.env.parts)}")
+            state = for_parts(state, divided(self.env.num_copies, saved_actors), self.env.parts)
         numbers = ((version, *map(int, name.split("."))) for name, version in state["waiting"].items())
         waiting = [Fragment(version, number, place) for version, place, number in numbers]
         taken = [saved["taken"] for saved in state["actors"]]

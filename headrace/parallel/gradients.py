@@ -39,6 +39,7 @@ class GradientActors(Actors):
     """
 
     slots = 1
+    any_number = False  # the sums of another number of actors are rounded differently
     learning_cores = 0
 
     def __init__(self, algorithm: Any, env: ActorEnv, *arguments: Any, collection: str, **options: Any) -> None:

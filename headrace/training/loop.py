@@ -20,7 +20,7 @@ from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
 
-FIXED = ("num_envs", "num_steps", "seed", "actors")  # what the state of a run depends on: resuming cannot change these
+FIXED = ("num_envs", "num_steps", "seed")  # what the state of a run depends on: resuming cannot change these
 
 
 def train(
@@ -74,7 +74,7 @@ def _resumed(
         saved, positions = dict(manifest["settings"]), dict(manifest["positions"])
         name, source = saved.pop("algorithm"), saved.pop("env")
     given = {**(read_toml(config) if config else {}), **options}
-    for field in FIXED:
+    for field in FIXED if _any_number_of_actors(saved, given) else (*FIXED, "actors"):
         if field in given and field in saved and given[field] != saved[field]:
             raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
     if env is None and source is None:
@@ -96,6 +96,12 @@ def _resumed(
     if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder
+
+
+def _any_number_of_actors(saved: Json, given: Json) -> bool:
+    """Whether a run with actors may go on with another number of them: neither states nor bits depend on it then."""
+    in_step = saved.get("collection") in ("sync", "overlapped") and saved.get("exchange") == "experience"
+    return in_step and all(isinstance(settings.get("actors", 1), int) for settings in (saved, given))
 
 
 @contextmanager

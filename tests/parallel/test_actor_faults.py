@@ -149,9 +149,11 @@ SLOW = [pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS if pair no
 
 @pytest.mark.parametrize(("case", "collection"), [*FAST, *SLOW])
 def test_resuming_gives_the_bits_of_an_uninterrupted_training(case, collection, tmp_path):
+    """With as many actors or others."""
     algorithm, env, iterations, options = RESUMED[case]
-    options = {**options, "progress": "none", "actors": 2, "collection": collection}
-    whole, first, second = (Trainer(algorithm, env, **options) for _ in range(3))
+    options = {**options, "progress": "none", "collection": collection}
+    another = {"sync": 3, "overlapped": 1}.get(collection, 2)
+    whole, first, second = (Trainer(algorithm, env, **options, actors=number) for number in (2, 2, another))
     try:
         for _ in range(2 * iterations):
             whole.iterate()
@@ -178,6 +180,18 @@ def test_what_cannot_be_resumed_is_refused_by_name(plain, tmp_path):
     with pytest.raises(ValueError, match="policies 2 updates old, and here they may be 0: keep collection"):
         trainer.collector.load_state_dict({**state, "version": 2, "waiting": {"0.1": 0}})
     trainer.close()
+
+
+def test_a_run_goes_on_with_another_number_of_actors(plain, tmp_path):
+    options = {**SMALL, "total_steps": 64, "log_folder": str(tmp_path), "collection": "overlapped"}
+    whole = hr.train("ppo", Drifting, **options | {"total_steps": 128}, actors=3)
+    run = hr.train("ppo", Drifting, **options, actors=2)
+    run = hr.train(resume=run.path, env=Drifting, actors=3, total_steps=128)
+    assert "actors = 3" in (run.path / "config.toml").read_text()
+    for mine, its in zip(run.policy.parameters(), whole.policy.parameters(), strict=True):
+        assert torch.equal(mine, its)
+    with pytest.raises(ValueError, match=r"actors is 3 in .* and cannot become None"):
+        hr.train(resume=run.path, env=Drifting, actors=None)
 
 
 def test_environments_that_cannot_be_saved_resume_with_fresh_episodes(plain, tmp_path, capsys):
