@@ -138,11 +138,17 @@ class Policy(nn.Module):
         """
         device = next(self.parameters()).device
         batch, single = to_batch(self.observation_space, observation, device)
-        random = None
-        if not deterministic:
+        if deterministic:
+            action, after = self.most_likely(batch, state)
+        else:
             random = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
-        output = self.act(batch, state, random)
-        return to_action(self.action_space, output.action, single), output.rnn_state
+            action, _, _, after = self.act(batch, state, random)
+        return to_action(self.action_space, action, single), after
+
+    def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
+        """The most likely actions for N environments, and the next recurrent state: those of act() without draws."""
+        output = self.act(observation, rnn_state, None)
+        return output.action, output.rnn_state
 
     def config(self) -> dict[str, Any]:
         """Arguments of the constructor, as JSON: from_config() builds a policy of the same architecture."""

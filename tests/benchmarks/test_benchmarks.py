@@ -42,6 +42,15 @@ def test_env_throughput(tmp_path):
         assert 0 < row["sps_min"] <= row["sps"] <= row["sps_max"]
 
 
+def test_export_and_serving(tmp_path):
+    _, result = run("export", tmp_path)
+    assert {row["format"] for row in result["rows"]} == {"onnx", "numpy", "c"}
+    assert all(0 < row["difference"] < 1e-4 and 0 < row["us"] < 1e6 for row in result["rows"])
+    _, result = run("serving", tmp_path, "--library", "numpy", "onnxruntime")
+    assert [(row["library"], row["threads"]) for row in result["rows"]][:2] == [("numpy", 1), ("numpy", 4)]
+    assert all(0 < row["p50_us"] <= row["p99_us"] for row in result["rows"])
+
+
 def test_solve(tmp_path):
     printed, result = run("solve", tmp_path, "--max-steps", 1024, "--set", "num_envs=8", "num_steps=128")
     (row,) = result["rows"]

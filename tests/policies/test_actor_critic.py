@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.core.fused import plain_only
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
 from headrace.policies.actor_critic import ActorCritic
@@ -97,6 +98,20 @@ def test_act_draws_with_the_generator_given():
     )
     assert np.array_equal(first, again) and not np.array_equal(first, other)
     assert np.array_equal(policy.predict(observation)[0], np.tile(policy.predict(observation[0])[0], (20, 1)))
+
+
+@pytest.mark.parametrize("space", [VECTOR, Box(0, 255, (6, 6), np.uint8)], ids=["vectors", "images"])
+@torch.no_grad()
+def test_the_most_likely_action_has_the_bits_of_act(space):
+    policy, calls = ActorCritic(space, FORCES), []
+    torch.nn.init.normal_(policy.actor_out.weight)
+    seen = torch.tensor(np.stack([space.sample() for _ in range(70)]))
+    with plain_only():
+        for rows in (1, 64, 70):
+            assert torch.equal(policy.most_likely(seen[:rows], None)[0], policy.act(seen[:rows], None, None).action)
+        policy.register_forward_hook(lambda *_: calls.append(1))
+        policy.predict(seen[0].numpy())
+    assert calls  # an altered policy is asked for everything
 
 
 def test_act_takes_dicts_and_refuses_other_shapes():
