@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,7 +68,8 @@ def watched(kind: str, folder: Path, moment: Moment) -> None:
     def strike() -> None:
         time.sleep(moment.delay)
         (folder / "killed").touch()
-        os.kill(processes[moment.place], signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(processes[moment.place], signal.SIGKILL)
 
     def begins(phase: str) -> None:
         if phase == moment.phase:

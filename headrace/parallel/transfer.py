@@ -26,8 +26,10 @@ class RolloutTransfer:
     ) -> None:
         shape, size = (num_steps, num_envs, columns), shared_size(num_steps, num_envs, columns)
         gpu = next((device for device in (target, source) if device.type == "cuda"), None)
-        self._here = torch.zeros(size, dtype=torch.uint8, device=source, pin_memory=gpu not in (None, source))
-        self._arriving, self._there = (torch.zeros(size, dtype=torch.uint8, device=target) for _ in range(2))
+        self._here, self._arriving, self._there = (
+            torch.zeros(size, dtype=torch.uint8, device=device, pin_memory=gpu is not None and device.type == "cpu")
+            for device in (source, target, target)
+        )
         self.source = Rollout(*shape, source, _carved(self._here))
         self.target = Rollout(*shape, target, _carved(self._there))
         self._stream = torch.cuda.Stream(gpu) if gpu is not None else None
