@@ -16,12 +16,14 @@ Leaves = list[tuple[tuple[Key, ...], np.ndarray]]  # of each: the keys that lead
 
 def batch_bytes(space: Space, num_envs: int) -> int:
     """Bytes of a batch. Raises TypeError, naming the space, where its size differs from sample to sample."""
+    total = 0
     for keys, leaf in leaves(space):
         if leaf.shape is None or leaf.dtype is None:
             why = next((why for kind, why in WHY_NOT.items() if isinstance(leaf, kind)), "it has no fixed shape")
             where = "".join(f"[{key!r}]" for key in keys)
             raise TypeError(f"{leaf}{where and f' at {where}'} cannot be in shared memory: {why}; leave workers out")
-    return sum(padded(num_envs * prod(leaf.shape) * leaf.dtype.itemsize) for _, leaf in leaves(space))  # type: ignore[arg-type, union-attr]
+        total += padded(num_envs * prod(leaf.shape) * leaf.dtype.itemsize)
+    return total
 
 
 def batch_in(space: Space, num_envs: int, memory: Memory, offset: int) -> Leaves:

@@ -1,4 +1,4 @@
-"""make_vec(): any environment as a gymnasium.vector.VectorEnv, and what Gymnasium makes of ids such as headrace/Catch."""
+"""make_vec(): any environment as a gymnasium.vector.VectorEnv; and what Gymnasium makes of ids like headrace/Catch."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def make_vec(
         observations, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
 
     source: as for make(). What can be compiled is (CompiledVectorEnv): all environments are stepped in one call. Other
-    environments are stepped by gymnasium.vector.SyncVectorEnv, or with workers=k in k processes (WorkerVectorEnv), which
-    gives the same bits. Infos have the statistics of episodes that end under `episode`, as those of Gymnasium's vector
+    environments are stepped by gymnasium.vector.SyncVectorEnv, or with workers=k in k processes (WorkerVectorEnv),
+    which gives the same bits. Infos have the statistics of episodes that end under `episode`, as those of Gymnasium's vector
     wrapper RecordEpisodeStatistics, and in SAME_STEP `final_obs` and `final_info`.
     output: "numpy" or "torch"; the two share memory, so that neither costs a copy. copy: whether outputs are copies, or
     memory that is overwritten. DISABLED autoreset is for environments that are not compiled.

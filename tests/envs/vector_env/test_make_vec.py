@@ -242,8 +242,7 @@ def test_workers_give_the_bits_of_sync_vector_env(mode, workers):
     reference = SyncVectorEnv([make] * num, autoreset_mode=mode)
     with_statistics = {"episode", "_episode"}
     assert ours.single_observation_space == reference.single_observation_space
-    for one, other in ((ours.reset(seed=7), reference.reset(seed=7)),):
-        assert equal(list(one)[0], dict(other[0])) and equal(one[1], other[1])
+    assert all(map(equal, ours.reset(seed=7), reference.reset(seed=7)))
     reference.action_space.seed(0)
     for _ in range(40):
         actions = reference.action_space.sample()
@@ -287,7 +286,7 @@ def worded() -> Callable[[], gymnasium.Env]:
 def test_errors_of_workers_are_raised_here():
     ours = hr.make_vec(failing(), 2, workers=1)
     ours.reset(seed=0)
-    with pytest.raises(ValueError, match="actions .* are not of"):
+    with pytest.raises(ValueError, match=r"actions .* are not of"):
         ours.step(np.zeros(2, int))
     with pytest.raises(OSError, match="the simulator is gone"):
         ours.step(np.zeros((2, 2), int))
@@ -315,7 +314,7 @@ def test_registered_ids_are_all_environments_of_one_agent():
         entry = entry_of(name)
         if sources.is_kernel(entry) and entry.num_agents == 1:
             known[name] = entry.max_steps
-    assert gym.MAX_STEPS == known
+    assert known == gym.MAX_STEPS
 
 
 @pytest.mark.filterwarnings("ignore:.*A Box observation space")
