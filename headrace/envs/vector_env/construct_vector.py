@@ -46,8 +46,8 @@ def make_vec(
 
     source: as for make(). What can be compiled is (CompiledVectorEnv): all environments are stepped in one call. Other
     environments are stepped by gymnasium.vector.SyncVectorEnv, or with workers=k in k processes (WorkerVectorEnv),
-    which gives the same bits. Infos have the statistics of episodes that end under `episode`, as those of Gymnasium's vector
-    wrapper RecordEpisodeStatistics, and in SAME_STEP `final_obs` and `final_info`.
+    which gives the same bits. Infos have the statistics of episodes that end under `episode`, as those of Gymnasium's
+    vector wrapper RecordEpisodeStatistics, and in SAME_STEP `final_obs` and `final_info`.
     output: "numpy" or "torch"; the two share memory, so that neither costs a copy. copy: whether outputs are copies, or
     memory that is overwritten. DISABLED autoreset is for environments that are not compiled.
     device, backend ("auto", "cpu", "cuda", "torch", "inline"), threads, params, wrappers, frame_stack, time_limit,
