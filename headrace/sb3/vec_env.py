@@ -166,7 +166,7 @@ class VecEnv:
             return range(self.num_envs)
         return [indices] if isinstance(indices, int) else list(indices)
 
-    def get_images(self) -> Sequence[np.ndarray | None]:
+    def get_images(self) -> list[Any]:
         """An RGB image [H, W, 3] of each environment."""
         return list(self.envs.render() or ())
 
@@ -176,11 +176,13 @@ class VecEnv:
         Raises ValueError where they cannot render, or not in this mode."""
         mode = mode or self.render_mode
         if self.render_mode is None or mode not in (self.render_mode, "human"):
-            raise ValueError(f"render mode {mode!r} was asked for, and that of the environments is {self.render_mode!r}")
+            raise ValueError(
+                f"render mode {mode!r} was asked for, and that of the environments is {self.render_mode!r}"
+            )
         if self.render_mode != "rgb_array":
             self.envs.call("render")  # type: ignore[attr-defined]
             return None
-        image = tiled(list(self.get_images()))
+        image = tiled(self.get_images())
         if mode == "human":
             import cv2  # type: ignore[import-not-found,unused-ignore]
 
