@@ -41,7 +41,8 @@ class Logger:
         """Write all values of a time step, and forget them."""
         if self.prints and self.name_to_value:
             print(table(self._for("stdout")))
-        if self._events is not None:
+        if self._events is not None and self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
             numbers = {key: float(x) for key, x in self._for("tensorboard").items() if _is_number(x)}
             self._events.write([(time.time(), step, numbers)])
         for values in (self.name_to_value, self._counts, self._excluded):

@@ -99,7 +99,7 @@ class Model:
         own |= train_settings(
             **{"seed": self.seed, "total_steps": 1, "progress": "none", "device": str(self.arguments["device"])},
             **{"window": self.arguments["stats_window_size"], **found.settings},
-            **({} if hasattr(env, "num_envs") else {"num_envs": found.num_envs}),
+            num_envs=found.num_envs,
         )
         return Trainer(self.algorithm_name, env, **own)
 
