@@ -2,8 +2,9 @@
 
 Programs: examples/ppo_single_file.py (plain torch, CleanRL's style) with Gymnasium's SyncVectorEnv and with
 headrace.make_vec(); Stable-Baselines3's PPO with its DummyVecEnv and with headrace.sb3.VecEnv; and headrace.sb3.PPO in
-place of Stable-Baselines3's. All are PPO on CartPole-v1, 4 epochs of 4 minibatches, on one thread of torch. The bound
-is what a program would reach if its environments took no time: 1 / (1 - the fraction of its time that they take).
+place of Stable-Baselines3's. All are PPO on CartPole-v1, 4 epochs of 4 minibatches, on one thread of torch; with one
+environment, Stable-Baselines3's quickstart with its default settings. The bound is what a program would reach if its
+environments took no time: 1 / (1 - the fraction of its time that they take).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 
 from common import Neighbours, Row, finish, interpreter_with, parser, run_program, table
 
-SIZES = {8: 128, 64: 32, 1024: 16}  # environments -> steps of each in a rollout
-ROLLOUTS = {8: 40, 64: 40, 1024: 16}  # that are timed
+SIZES = {1: 2048, 8: 128, 64: 32, 1024: 16}  # environments -> steps of each in a rollout
+ROLLOUTS = {1: 25, 8: 40, 64: 40, 1024: 16}  # that are timed
 VARIANTS = {  # name -> what it is compared with
     "single_file_sync": None,
     "single_file_headrace": "single_file_sync",
@@ -24,7 +25,8 @@ VARIANTS = {  # name -> what it is compared with
     "sb3_headrace": "sb3_dummy",
     "headrace_sb3": "sb3_dummy",
 }
-COLUMNS = ("num_envs", "program", "steps_per_second", "in_envs", "times_before", "bound")
+QUICKSTARTS = {"sb3_quickstart": None, "headrace_quickstart": "sb3_quickstart"}  # with one environment
+COLUMNS = ("num_envs", "program", "steps_per_second", "in_envs", "times_before", "bound", "mean_return")
 FIND = "import pathlib, stable_baselines3 as s; print(pathlib.Path(s.__file__).parents[1])"
 
 
@@ -54,20 +56,22 @@ def site_packages(home: Path) -> str | None:
 
 def measured(num_envs: int, rounds: int, quick: bool, packages: str | None) -> list[Row]:
     """A row for each program: medians over rounds."""
-    names = [name for name in VARIANTS if packages or not name.startswith("sb3")]
+    variants = QUICKSTARTS if num_envs == 1 else VARIANTS
+    names = [name for name in variants if packages or not name.startswith("sb3")]
     runs: dict[str, list[Row]] = {name: [] for name in names}
     rollouts = 2 if quick else ROLLOUTS[num_envs]
-    for _ in range(rounds):
+    for seed in range(rounds):
         for name in names:
-            arguments = (name, num_envs, SIZES[num_envs], rollouts, packages or "")
+            arguments = (name, num_envs, SIZES[num_envs], rollouts, seed, packages or "")
             runs[name].append(run_program(sys.executable, "one_line_one.py", *arguments, timeout=600))
     rows: dict[str, Row] = {}
     for name, found in runs.items():
         medians = {key: statistics.median(run[key] for run in found) for key in found[0]}
         rows[name] = {"num_envs": num_envs, "program": name, **medians}
-        if (before := rows.get(VARIANTS[name] or "")) is not None:
+        if (before := rows.get(variants[name] or "")) is not None:
             rows[name]["times_before"] = medians["steps_per_second"] / before["steps_per_second"]
-            rows[name]["bound"] = 1 / (1 - before["in_envs"])
+            if "in_envs" in before:
+                rows[name]["bound"] = 1 / (1 - before["in_envs"])
     return list(rows.values())
 
 

@@ -19,7 +19,7 @@ HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 # Every folder of the package, from the ground up; a module by its own name where it stands apart from its folder.
 # An import may go to the same floor or further down.
 FLOORS = (
-    "gym",
+    "gym",  # ids for Gymnasium: imports nothing of the package
     "core",
     "data",
     "kernels.runtime",

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Rollout
 from headrace.envs.base import Env, EnvWrapper
-
-if TYPE_CHECKING:
-    from headrace.sb3.model import Model
 
 # callbacks of Stable-Baselines3 whose _on_step() acts at a multiple of their frequency, by class name
 FREQUENCIES = {"EvalCallback": "eval_freq", "CheckpointCallback": "save_freq"}
@@ -28,10 +25,10 @@ class Callbacks:
     A callback has the methods of stable_baselines3.common.callbacks.BaseCallback. _on_step() is called after each step
     of the environments only where a class defines it to do something; EvalCallback and CheckpointCallback, known by
     their names, are called after the rollout in which their frequency was reached. on_rollout_end() comes after the
-    update from the rollout.
+    update from the rollout. model: a headrace.sb3.model.Model.
     """
 
-    def __init__(self, given: Any, model: Model) -> None:
+    def __init__(self, given: Any, model: Any) -> None:
         self.model = model
         items = given if isinstance(given, list | tuple) else [given]
         self.all = [_as_callback(item) for item in items if item is not None]
@@ -95,7 +92,7 @@ class FunctionCallback:
         self.function, self.n_calls, self.num_timesteps = function, 0, 0
         self.locals: dict[str, Any] = {}
 
-    def init_callback(self, model: Model) -> None:
+    def init_callback(self, model: Any) -> None:
         """Nothing to keep."""
 
     def on_training_start(self, locals_: dict[str, Any], globals_: dict[str, Any]) -> None:

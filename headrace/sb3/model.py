@@ -25,7 +25,7 @@ from headrace.data.rollout import Rollout, tree_map
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
 from headrace.sb3 import zip_files
-from headrace.sb3.arguments import ON_POLICY, Translation, train_settings, translate
+from headrace.sb3.translation import ON_POLICY, Translation, train_settings, translate
 from headrace.sb3.callback_calls import COST, Callbacks, SteppedEnv
 from headrace.sb3.env_argument import Given, given
 from headrace.sb3.learn_limits import LearnLimits

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.sb3.arguments import Schedule
+from headrace.sb3.translation import Schedule
 from headrace.sb3.model import Model
 
 
@@ -124,7 +124,7 @@ class SAC(Model):
 
 
 class TD3(Model):
-    """Twin delayed DDPG: headrace.TD3."""
+    """DDPG with two critics and a delayed actor: headrace.TD3."""
 
     algorithm_name = "td3"
     log_interval = 4

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from gymnasium.spaces import Space
@@ -21,9 +21,6 @@ from headrace.data.spaces import from_json, to_json
 from headrace.policies.base import Policy
 from headrace.sb3 import foreign_zip
 from headrace.sb3.foreign_weights import converted
-
-if TYPE_CHECKING:
-    from headrace.sb3.model import Model
 
 ABOUT, STATE = "headrace.json", "state.pth"  # members of Headrace's own files
 FORMAT = 1
@@ -80,8 +77,8 @@ def with_suffix(path: str | Path) -> Path:
     return path if path.suffix else path.with_name(f"{path.name}.zip")
 
 
-def write(path: Path, model: Model, state: Json) -> None:
-    """Write a model's file, and its folder where there is none."""
+def write(path: Path, model: Any, state: Json) -> None:
+    """Write the file of a headrace.sb3.model.Model, and its folder where there is none. state: of its algorithm."""
     about = {
         "format": FORMAT,
         "algorithm": model.algorithm_name,
