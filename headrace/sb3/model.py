@@ -25,11 +25,11 @@ from headrace.data.rollout import Rollout, tree_map
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
 from headrace.sb3 import zip_files
-from headrace.sb3.translation import ON_POLICY, Translation, train_settings, translate
 from headrace.sb3.callback_calls import COST, Callbacks, SteppedEnv
 from headrace.sb3.env_argument import Given, given
 from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.logger import Logger, new_folder
+from headrace.sb3.translation import ON_POLICY, Translation, train_settings, translate
 from headrace.training.iteration import IterationResult
 from headrace.training.multi_agent import check_spaces
 from headrace.training.trainer import Trainer

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.sb3.translation import Schedule
 from headrace.sb3.model import Model
+from headrace.sb3.translation import Schedule
 
 
 class PPO(Model):
