@@ -1,4 +1,4 @@
-"""With Stable-Baselines3 itself, in this Python or in a virtual environment of benchmarks/peers/setup.sh ($PEERS_HOME)."""
+"""With Stable-Baselines3 itself: in this Python, or in the environment `torch` of benchmarks/peers/setup.sh."""
 
 from __future__ import annotations
 

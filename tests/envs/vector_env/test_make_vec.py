@@ -93,13 +93,15 @@ def test_compiled_episode_statistics_are_sums_of_rewards_and_steps(mode):
     assert ends >= 3 * num
 
 
-@pytest.mark.parametrize("source", ["CartPole-v1", "GridWorld", "PixelCatch"])
-def test_both_modes_give_the_same_episodes(source):
+@pytest.mark.parametrize(
+    ("source", "backend"), [("CartPole-v1", "cpu"), ("GridWorld", "cpu"), ("PixelCatch", "cpu"), ("CartPole-v1", "torch")]
+)
+def test_both_modes_give_the_same_episodes(source, backend):
     """In SAME_STEP each environment goes through the same observations, without the steps that reset."""
     num, seen = 3, {}
     space = hr.make_vec(source, 1).single_action_space
     for mode in MODES:
-        ours = hr.make_vec(source, num, autoreset_mode=mode)
+        ours = hr.make_vec(source, num, autoreset_mode=mode, backend=backend)
         observation, _ = ours.reset(seed=1)
         rows: list[list[np.ndarray]] = [[first] for first in observation]
         masked, steps = np.zeros(num, bool), np.zeros(num, int)
