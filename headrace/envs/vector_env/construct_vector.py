@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import torch
@@ -10,14 +10,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.core.types import Settings
 from headrace.envs import sources
-from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.construct import Wrappers, entry_of, factory_elsewhere, make
 from headrace.envs.construct import factory as factory_of
 from headrace.envs.gym.wrapping import Wrapping
 from headrace.envs.registry import Source, spec
-from headrace.envs.vector_env.compiled_vector import CompiledVectorEnv, Output
-from headrace.envs.vector_env.vector_wrappers import EpisodeStatistics, ToTorch
-from headrace.envs.workers.process import Workers
+
+if TYPE_CHECKING:
+    from headrace.envs.vector_env.compiled_vector import Output
+    from headrace.envs.workers.process import Workers
 
 
 def make_vec(
@@ -63,6 +63,9 @@ def make_vec(
         raise ValueError(f"{known.name} comes as a vector of environments already: make it with gymnasium.make_vec()")
     if sources.is_kernel(entry) and backend != "inline" and workers is None:
         options: Settings = {**kwargs, "wrappers": wrappers, "frame_stack": frame_stack, "time_limit": time_limit}
+        from headrace.envs.compiled.env import CompiledEnv
+        from headrace.envs.vector_env.compiled_vector import CompiledVectorEnv
+
         env = make(source, num_envs, backend=backend, device=device, threads=threads, params=params, **options)
         assert isinstance(env, CompiledEnv)
         return CompiledVectorEnv(env, autoreset_mode, output, copy)
@@ -77,6 +80,8 @@ def make_vec(
 
         elsewhere = factory_elsewhere(known, wrappers, kwargs, Wrapping(**wrapping))  # type: ignore[arg-type]
         vector = WorkerVectorEnv(elsewhere, num_envs, known.name, workers, autoreset_mode, copy, step_timeout)
+    from headrace.envs.vector_env.vector_wrappers import EpisodeStatistics, ToTorch
+
     vector = EpisodeStatistics(vector)
     return ToTorch(vector) if output == "torch" else vector
 

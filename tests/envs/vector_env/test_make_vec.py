@@ -94,7 +94,8 @@ def test_compiled_episode_statistics_are_sums_of_rewards_and_steps(mode):
 
 
 @pytest.mark.parametrize(
-    ("source", "backend"), [("CartPole-v1", "cpu"), ("GridWorld", "cpu"), ("PixelCatch", "cpu"), ("CartPole-v1", "torch")]
+    ("source", "backend"),
+    [("CartPole-v1", "cpu"), ("GridWorld", "cpu"), ("PixelCatch", "cpu"), ("CartPole-v1", "torch")],
 )
 def test_both_modes_give_the_same_episodes(source, backend):
     """In SAME_STEP each environment goes through the same observations, without the steps that reset."""
