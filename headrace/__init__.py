@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.envs import make as make
     from headrace.envs import register as register
     from headrace.envs.compiled.single_env import single as single
+    from headrace.envs.vector_env.construct_vector import make_vec as make_vec
     from headrace.envs.workers.process import Workers as Workers
     from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
     from headrace.evaluation.curves import plot as plot
@@ -70,6 +72,7 @@ _NAMES = {  # module -> its public names
     "envs": ("Env", "KernelEnv", "make", "register"),
     "envs.compiled.single_env": ("single",),
     "envs.workers.process": ("Workers",),
+    "envs.vector_env.construct_vector": ("make_vec",),
     "parallel.own_loop": ("Actors",),
     "kernels.language.errors": ("EnvError",),
     "evaluation.evaluator": ("Evaluation", "evaluate"),
@@ -100,3 +103,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+if "gymnasium" in sys.modules:  # which is not imported for this: it takes a quarter of a second
+    import_module("headrace.gym")

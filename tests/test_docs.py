@@ -95,6 +95,8 @@ make_env = lambda: gymnasium.make('CartPole-v1')
 import torch
 observation, random = torch.zeros(2, 4), torch.zeros(2, policy.num_draws)
 """,
+    "docs/from_sb3.md": "",
+    "docs/vector_envs.md": "",
     "docs/runs.md": f"{TRAINED}observation = observations[0]\n",
     "docs/tutorials/first-training.md": TRAINED,
     "docs/tutorials/your-environment.md": "",

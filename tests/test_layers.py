@@ -19,6 +19,7 @@ HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 # Every folder of the package, from the ground up; a module by its own name where it stands apart from its folder.
 # An import may go to the same floor or further down.
 FLOORS = (
+    "gym",  # ids for Gymnasium: imports nothing of the package
     "core",
     "data",
     "kernels.runtime",
@@ -41,6 +42,7 @@ FLOORS = (
     "envs.wrappers",
     "envs.builtin",
     "envs",
+    "envs.vector_env",
     "algorithms",
     "parallel",
     "bindings",
@@ -55,6 +57,7 @@ FLOORS = (
     "diagnose.record",
     "diagnose.verdict",
     "diagnose.report",
+    "sb3",
     "diagnose",
     "cli",
     "",  # the package itself: public names

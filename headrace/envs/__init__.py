@@ -1,5 +1,6 @@
 """Environments: `make` gives N of them, by name, Gymnasium id, `file.py:Class`, class or function. Names only."""
 
+import headrace.gym  # noqa: F401  registers ids with Gymnasium
 from headrace.envs.base import Env as Env
 from headrace.envs.compiled.kernel_env import KernelEnv as KernelEnv
 from headrace.envs.construct import Listing as Listing

@@ -10,6 +10,7 @@ import gymnasium
 from headrace.core.types import Settings
 from headrace.envs import sources
 
+PREFIX = "headrace/"  # of the ids under which Gymnasium knows registered environments, see headrace.gym
 Source = str | type | Callable[..., gymnasium.Env]
 
 
@@ -50,6 +51,7 @@ def spec(source: Source) -> Spec:
     Raises TypeError for what is neither a name nor a class nor a function.
     """
     if isinstance(source, str):
+        source = source.removeprefix(PREFIX) if source.removeprefix(PREFIX) in _specs else source
         return _specs.get(source) or _of_entry(source) or Spec(source, source)
     if not callable(source):
         raise TypeError(

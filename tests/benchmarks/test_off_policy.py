@@ -16,6 +16,17 @@ def test_off_policy(tmp_path):
 
 
 @pytest.mark.slow
+def test_one_line(tmp_path):
+    printed, result = run("one_line", tmp_path, "--sizes", "1,8", "--peers-home", tmp_path)
+    rows = {row["program"]: row for row in result["rows"]}
+    assert {"headrace_quickstart", "single_file_sync", "single_file_headrace", "headrace_sb3"} <= rows.keys()
+    before, after = rows["single_file_sync"], rows["single_file_headrace"]
+    assert after["times_before"] == pytest.approx(after["steps_per_second"] / before["steps_per_second"])
+    assert after["bound"] == pytest.approx(1 / (1 - before["in_envs"])) and 0 < before["in_envs"] < 1
+    assert "times_before" in printed
+
+
+@pytest.mark.slow
 def test_algorithms(tmp_path):
     printed, result = run("algorithms", tmp_path, "--only", "sac", "--env", "Pendulum-v1")
     (row,) = result["rows"]

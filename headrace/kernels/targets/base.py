@@ -41,6 +41,14 @@ class CompiledTarget(Protocol):
         """Rows `first` .. `last` by random actions (kernels.targets.random_actions), which are written into the
         rollout. counter: steps taken before."""
 
+    def restart(self, rollout: Rollout, t: int, which: Tensor) -> None:
+        """Begin the next episode of the environments `which`, bool [N], in row t + 1; the others stay where they are.
+        Only the environments `which` have a meaningful row t + 1. Overwrites valid[t]. For one agent."""
+
+    def running_episodes(self, envs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return and length so far of the present episodes of environments, given by their numbers [K]. For one
+        agent."""
+
     def state(self) -> dict[str, Tensor]:
         """A copy of State's fields in the user's order, [N] or [N, *shape], in their own dtype (u32 as int64)."""
 

@@ -84,6 +84,31 @@ class TensorEnvs:
         """As CompiledTarget.step."""
         raise NotImplementedError
 
+    def restart(self, rollout: Rollout, t: int, which: Tensor) -> None:
+        """Begin the next episode of the environments `which`, bool [N], in row t + 1; the others stay where they are.
+
+        Only the environments `which` have a meaningful row t + 1. Overwrites valid[t]; row t needs actions of the
+        space. For one agent.
+        """
+        before = [pack.clone() for pack in (self.floats, self.integers, *self.arrays.values())]
+        rollout.valid[t] = ~which
+        self.step(rollout, t)
+        packed = self.pack_mask(which)
+        torch.where(packed, self.floats, before[0], out=self.floats)
+        torch.where(packed, self.integers, before[1], out=self.integers)
+        for array, old in zip(self.arrays.values(), before[2:], strict=True):
+            array.copy_(torch.where(which.view(-1, *[1] * (array.dim() - 1)), array, old))
+
+    def pack_mask(self, which: Tensor) -> Tensor:
+        """A mask of environments [N] in a shape that broadcasts to floats and integers."""
+        return which
+
+    def running_episodes(self, envs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return and length so far of the present episodes of some environments, given by their numbers [K].
+
+        For one agent."""
+        return self.floats[len(self.ir.floats)][envs], self.integers[len(self.ir.integers)][envs]
+
     def run(self, rollout: Rollout, first: int, last: int) -> None:
         """Rows `first` .. `last` by the actions in the rollout."""
         for t in range(first, last):

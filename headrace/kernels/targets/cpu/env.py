@@ -165,6 +165,14 @@ class CpuEnvs(TensorEnvs):
         """Copy floats and integers from [rows, N]."""
         super().set_packs(to_blocks(floats), to_blocks(integers))
 
+    def pack_mask(self, which: Tensor) -> Tensor:
+        return to_blocks(which.unsqueeze(0))
+
+    def running_episodes(self, envs: Tensor) -> tuple[Tensor, Tensor]:
+        rows = self.floats[:, len(self.ir.floats)], self.integers[:, len(self.ir.integers)]
+        returns, lengths = (row.reshape(-1)[envs] for row in rows)
+        return returns, lengths
+
     def load_state_dict(self, state: Mapping[str, Tensor | int]) -> None:
         """Resume from state_dict(). Raises ValueError where it is of other environments."""
         super().load_state_dict(state)

@@ -1,0 +1,9 @@
+"""The interface of Stable-Baselines3 on Headrace: `from headrace.sb3 import PPO`. Names only."""
+
+from headrace.sb3.models import A2C as A2C
+from headrace.sb3.models import DQN as DQN
+from headrace.sb3.models import PPO as PPO
+from headrace.sb3.models import SAC as SAC
+from headrace.sb3.models import TD3 as TD3
+from headrace.sb3.vec_env import VecEnv as VecEnv
+from headrace.sb3.vec_env import make_vec_env as make_vec_env

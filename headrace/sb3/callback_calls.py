@@ -1,0 +1,168 @@
+"""Calls callbacks written for Stable-Baselines3, which is not needed for that, during a training."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headrace.core.stopping import Stopped
+from headrace.data.rollout import Rollout
+from headrace.envs.base import Env, EnvWrapper
+
+# callbacks of Stable-Baselines3 whose _on_step() acts at a multiple of their frequency, by class name
+FREQUENCIES = {"EvalCallback": "eval_freq", "CheckpointCallback": "save_freq"}
+PROGRESS_BAR = "ProgressBarCallback"  # its _on_step() counts the steps of one call
+COST = (
+    "{names}: _on_step() is called after each step of {num_envs} environments, which are then stepped by one call each "
+    "from Python, instead of one for a rollout; use _on_rollout_end() where that is often enough"
+)
+
+
+class Callbacks:
+    """The callbacks of one learn(): None, a function of (locals, globals), a callback, or a list of them.
+
+    A callback has the methods of stable_baselines3.common.callbacks.BaseCallback. _on_step() is called after each step
+    of the environments only where a class defines it to do something; EvalCallback and CheckpointCallback, known by
+    their names, are called after the rollout in which their frequency was reached. on_rollout_end() comes after the
+    update from the rollout. model: a headrace.sb3.model.Model.
+    """
+
+    def __init__(self, given: Any, model: Any) -> None:
+        self.model = model
+        items = given if isinstance(given, list | tuple) else [given]
+        self.all = [_as_callback(item) for item in items if item is not None]
+        for callback in self.all:
+            callback.init_callback(model)
+        leaves = [leaf for callback in self.all for leaf in _leaves(callback)]
+        self.each_step = [callback for callback in self.all if any(map(_needs_steps, _leaves(callback)))]
+        self.each_rollout = [callback for callback in self.all if callback not in self.each_step]
+        self.names = ", ".join(type(leaf).__name__ for leaf in leaves if _needs_steps(leaf))
+
+    def start(self, locals_: dict[str, Any]) -> None:
+        """Training begins."""
+        for callback in self.all:
+            callback.on_training_start(locals_, globals())
+
+    def rollout_start(self) -> None:
+        """A rollout begins."""
+        for callback in self.all:
+            callback.on_rollout_start()
+
+    def step(self, locals_: dict[str, Any]) -> bool:
+        """After a step of all environments: whether to go on."""
+        goes_on = True
+        for callback in self.each_step:
+            callback.update_locals(locals_)
+            goes_on = bool(callback.on_step() is not False) and goes_on
+        return goes_on
+
+    def rollout_end(self, num_steps: int) -> bool:
+        """After the update from a rollout of num_steps steps: whether to go on."""
+        goes_on = True
+        for callback in self.each_rollout:
+            goes_on = self._after(callback, num_steps) and goes_on
+        for callback in self.all:
+            callback.on_rollout_end()
+        return goes_on
+
+    def _after(self, callback: Any, num_steps: int) -> bool:
+        """Count the steps of a rollout for a callback, and call it once where its frequency was reached."""
+        goes_on = True
+        for leaf in _leaves(callback):
+            before, leaf.num_timesteps = leaf.n_calls, self.model.num_timesteps
+            frequency = _frequency(leaf)
+            reached = (before + num_steps) // frequency * frequency
+            leaf.n_calls = reached if reached > before else before + num_steps
+            for _ in range(num_steps if type(leaf).__name__ == PROGRESS_BAR else reached > before):
+                goes_on = leaf._on_step() is not False and goes_on
+            leaf.n_calls = before + num_steps
+        return goes_on
+
+    def end(self) -> None:
+        """Training has ended."""
+        for callback in self.all:
+            callback.on_training_end()
+
+
+class FunctionCallback:
+    """A function of (locals, globals) as a callback: training stops where it returns False."""
+
+    def __init__(self, function: Callable[[dict, dict], bool | None]) -> None:
+        self.function, self.n_calls, self.num_timesteps = function, 0, 0
+        self.locals: dict[str, Any] = {}
+
+    def init_callback(self, model: Any) -> None:
+        """Nothing to keep."""
+
+    def on_training_start(self, locals_: dict[str, Any], globals_: dict[str, Any]) -> None:
+        """Keep what the function is given."""
+        self.locals, self.globals = locals_, globals_
+
+    def update_locals(self, locals_: dict[str, Any]) -> None:
+        """Keep the newest step."""
+        self.locals.update(locals_)
+
+    def on_step(self) -> bool | None:
+        """Call the function."""
+        self.n_calls += 1
+        return self.function(self.locals, self.globals)
+
+    def _on_step(self) -> bool | None:
+        return self.on_step()
+
+    def on_rollout_start(self) -> None:
+        """A function has none of these."""
+
+    on_rollout_end = on_training_end = on_rollout_start
+
+
+class SteppedEnv(EnvWrapper):
+    """An Env that calls a function after each step: after(rollout, t)."""
+
+    def __init__(self, env: Env, after: Callable[[Rollout, int], bool]) -> None:
+        super().__init__(env)
+        self.after = after
+
+    def step(self, rollout: Rollout, t: int) -> None:
+        """Raises Stopped where the function returns False."""
+        self.env.step(rollout, t)
+        if not self.after(rollout, t):
+            raise Stopped
+
+
+def _as_callback(item: Any) -> Any:
+    if hasattr(item, "on_step") and hasattr(item, "init_callback"):
+        return item
+    if callable(item):
+        return FunctionCallback(item)
+    raise TypeError(f"callback must be a function, a BaseCallback or a list of them, got {item!r}")
+
+
+def _leaves(callback: Any) -> Iterable[Any]:
+    """A callback, or those of a CallbackList."""
+    if type(callback).__name__ == "CallbackList":
+        return [leaf for member in callback.callbacks for leaf in _leaves(member)]
+    return [callback]
+
+
+def _frequency(callback: Any) -> int:
+    frequency = getattr(callback, FREQUENCIES.get(type(callback).__name__, ""), 0)
+    return max(int(frequency), 1) if frequency > 0 else 2**62
+
+
+def _needs_steps(callback: Any) -> bool:
+    """Whether _on_step() has to be called after each step: not for those known by name, or that return True alone."""
+    name = type(callback).__name__
+    return name not in FREQUENCIES and name != PROGRESS_BAR and not returns_true(type(callback)._on_step)
+
+
+def returns_true(function: Any) -> bool:
+    """Whether a function does nothing but `return True`."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    ignored = {"RESUME", "NOP", "CACHE", "COPY_FREE_VARS"}
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ignored]
+    values = [step.argval for step in steps if step.opname in ("LOAD_CONST", "RETURN_CONST")]
+    return values == [True] and {step.opname for step in steps} <= {"LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}

@@ -1,0 +1,127 @@
+"""What a model's `env` argument means: which environments to train in, and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from headrace.core.types import EnvArgument, Json, Settings
+from headrace.envs.construct import make
+from headrace.sb3.vec_env import VecEnv
+from headrace.training.config import MAKE_SETTINGS
+
+# wrappers that gymnasium.make(id) puts around an environment, and those that only record
+STANDARD = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "Monitor", "RecordEpisodeStatistics"}
+
+
+class Given(NamedTuple):
+    """Environments to train in."""
+
+    source: EnvArgument  # for Trainer
+    num_envs: int
+    settings: Settings  # of TrainConfig
+    vec_env: Callable[[], Any]  # makes what get_env() returns; or returns what was given
+
+
+def given(env: Any) -> Given:
+    """The environments that an `env` argument stands for: an id, a class or a function, a gymnasium.Env, a VecEnv of
+    headrace.sb3 or of Stable-Baselines3.
+
+    An environment that gymnasium.make(id) gives, without wrappers or arguments of its own, is made again by its id, so
+    that it can be compiled. Everything else is stepped as it is.
+    Raises TypeError for other objects.
+    """
+    if isinstance(env, VecEnv):
+        return _of_own(env)
+    if isinstance(env, gymnasium.Env):
+        found = plain_id(env)
+        return Given(found or (lambda: env), 1, {}, lambda: VecEnv(lambda: env, 1))
+    if hasattr(env, "step_async") and hasattr(env, "env_method"):
+        return _of_sb3(env)
+    if isinstance(env, str) or callable(env):
+        return Given(env, 1, {}, lambda: VecEnv(env, 1))
+    raise TypeError(
+        f"env must be an id, a gymnasium.Env, a function that makes one, or a VecEnv, got {env!r}; a "
+        "gymnasium.vector.VectorEnv is for headrace.Trainer"
+    )
+
+
+def _of_own(env: VecEnv) -> Given:
+    options = {name: value for name, value in env.options.items() if value not in (None, ())}
+    if env.source is None:
+        raise TypeError(f"{env.envs} was made by you: give VecEnv what makes it, an id, a class or a function")
+    if options.keys() <= set(MAKE_SETTINGS):
+        return Given(env.source, env.num_envs, options, lambda: env)
+    return Given(make(env.source, env.num_envs, **options), env.num_envs, {}, lambda: env)
+
+
+def _of_sb3(env: Any) -> Given:
+    """Environments of Stable-Baselines3's VecEnv: one by one those of a DummyVecEnv, others as a vector."""
+    inner = getattr(env, "envs", None)
+    if type(env).__name__ == "DummyVecEnv" and inner:
+        ids = {plain_id(one) for one in inner}
+        if len(ids) == 1 and (name := ids.pop()) is not None:
+            return Given(name, len(inner), {}, lambda: env)
+        return Given(_in_turn(inner), len(inner), {}, lambda: env)
+    return Given(OtherVecEnv(env), env.num_envs, {}, lambda: env)
+
+
+def _in_turn(envs: list[gymnasium.Env]) -> Callable[[], gymnasium.Env]:
+    """A function that gives environments that exist already, one after another."""
+    remaining = iter(list(envs))
+    return lambda: next(remaining)
+
+
+def plain_id(env: gymnasium.Env) -> str | None:
+    """The id by which gymnasium.make() gives an equal environment; None where wrappers or arguments were added."""
+    one: Any = env
+    limits = []
+    while isinstance(one, gymnasium.Wrapper):
+        if type(one).__name__ not in STANDARD:
+            return None
+        if type(one).__name__ == "TimeLimit":
+            limits.append(one._max_episode_steps)  # type: ignore[attr-defined]
+        one = one.env
+    made = one.spec
+    if made is None or made.id not in gymnasium.registry:
+        return None
+    known = gymnasium.registry[made.id]
+    own = {key: value for key, value in made.kwargs.items() if key != "render_mode"}
+    usual = {key: value for key, value in known.kwargs.items() if key != "render_mode"}
+    same_limit = limits == ([] if known.max_episode_steps is None else [known.max_episode_steps])
+    return made.id if own == usual and same_limit else None
+
+
+class OtherVecEnv(VectorEnv):
+    """A VecEnv of Stable-Baselines3, such as SubprocVecEnv or one in VecNormalize, as a gymnasium.vector.VectorEnv."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.num_envs = env.num_envs
+        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
+        self.observation_space = batch_space(env.observation_space, self.num_envs)
+        self.action_space = batch_space(env.action_space, self.num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Any, Json]:
+        """Begin new episodes."""
+        if seed is not None:
+            self.env.seed(seed)
+        return self.env.reset(), {}
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Json]:
+        """A step of all environments."""
+        observation, reward, done, each = self.env.step(actions)
+        late = np.array([info.get("TimeLimit.truncated", False) for info in each], bool) & done
+        infos: Json = {}
+        for index in np.flatnonzero(done):
+            infos = self._add_info(infos, {"final_obs": each[index]["terminal_observation"]}, int(index))
+        return observation, reward, done & ~late, late, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """The environments are the user's."""

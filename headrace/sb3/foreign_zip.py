@@ -1,0 +1,88 @@
+"""Reads a file of Stable-Baselines3's save(): the plain JSON of its data, and the tensors of its policy.
+
+Values that are no JSON are stored there as pickled bytes, next to a text of each attribute. The bytes are never read:
+unpickling runs whatever code they name. What the texts say is used, and everything else is said to be left out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from torch import nn
+
+from headrace.core.types import Json
+from headrace.sb3.foreign_weights import hidden_sizes, kind_of
+
+MEMBERS = ("data", "policy.pth")
+KINDS = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "MultiBinary": MultiBinary}
+SERIALIZED = ":serialized:"
+CONSTANT = re.compile(r"ConstantSchedule\(val=([-+.\deE]+)\)")
+RENAMED = {"_stats_window_size": "stats_window_size"}
+# of the loop's own state, or given by the file in another way
+NOT_ARGUMENTS = {"policy_class", "policy_kwargs", "observation_space", "action_space", "replay_buffer_class"}
+NOT_ARGUMENTS |= {"rollout_buffer_class", "lr_schedule", "exploration_schedule", "ep_info_buffer", "ep_success_buffer"}
+
+
+def parse(members: dict[str, bytes]) -> tuple[Any, ...]:
+    """The fields of zip_files.Saved. Raises ValueError for weights that have no counterpart."""
+    data = json.loads(members["data"])
+    weights = torch.load(io.BytesIO(members["policy.pth"]), map_location="cpu", weights_only=True)
+    algorithm = kind_of(weights, data)
+    arguments = _arguments(data)
+    arguments["policy_kwargs"] = {"net_arch": list(hidden_sizes(algorithm, weights)), **_policy_kwargs(data)}
+    spaces = [_space(data.get(name)) for name in ("observation_space", "action_space")]
+    pair = None if None in spaces else tuple(spaces)
+    steps, num_envs = int(data.get("num_timesteps", 0)), int(data.get("n_envs", 1))
+    return algorithm, "MlpPolicy", arguments, num_envs, steps, pair, None, weights
+
+
+def _arguments(data: Json) -> Json:
+    """Arguments of the constructor that are plain JSON; constant schedules by their texts."""
+    found, left_out = {}, []
+    for key, value in data.items():
+        name = RENAMED.get(key, key)
+        if not isinstance(value, dict) or SERIALIZED not in value:
+            found[name] = value
+        elif match := CONSTANT.search(str(value.get("value_schedule"))):
+            found[name] = float(match[1])
+        elif not key.startswith("_") and key not in NOT_ARGUMENTS:
+            left_out.append(name)
+    if left_out:
+        names = ", ".join(left_out)
+        print(f"{names}: pickled in the file, which is not read; give what differs from the default", file=sys.stderr)
+    return {name: value for name, value in found.items() if name != "policy_kwargs"}
+
+
+def _policy_kwargs(data: Json) -> Json:
+    """The activation function, by its text."""
+    text = str((data.get("policy_kwargs") or {}).get("activation_fn", ""))
+    name = text.rstrip("'>").rpartition(".")[2]
+    return {"activation_fn": getattr(nn, name)} if name and hasattr(nn, name) else {}
+
+
+def _space(about: Json | None) -> Space | None:
+    """A space by the texts of its attributes; None where they are abbreviated or of another kind."""
+    kind = str((about or {}).get(":type:", "")).rstrip("'>").rpartition(".")[2]
+    if about is None or kind not in KINDS or "..." in str(about.get("low", "")):
+        return None
+    if kind == "Discrete":
+        return Discrete(int(about["n"]), start=int(about.get("start", 0)))
+    if kind == "MultiDiscrete":
+        return MultiDiscrete(_numbers(about["nvec"]).astype(np.int64))
+    if kind == "MultiBinary":
+        return MultiBinary(_numbers(about["n"]).astype(int).tolist() if "[" in str(about["n"]) else int(about["n"]))
+    shape, dtype = tuple(about["_shape"]), np.dtype(str(about["dtype"]))
+    low, high = (_numbers(about[side]).reshape(shape).astype(dtype) for side in ("low", "high"))
+    return Box(low, high, shape, dtype.type)
+
+
+def _numbers(text: Any) -> np.ndarray:
+    """The numbers of a printed array."""
+    return np.array([float(word) for word in re.split(r"[\s\[\],]+", str(text)) if word])

@@ -1,0 +1,368 @@
+"""What the models of headrace.sb3 share: learn, predict, save, load, as Stable-Baselines3's BaseAlgorithm has them."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from gymnasium.spaces import Space
+from torch import Tensor
+
+from headrace.algorithms.base import Algorithm
+from headrace.core.device import resolve
+from headrace.core.stopping import Stopped
+from headrace.core.types import Json
+from headrace.data.rollout import Rollout, tree_map
+from headrace.envs.base import Env
+from headrace.policies.base import Policy
+from headrace.sb3 import zip_files
+from headrace.sb3.callback_calls import COST, Callbacks, SteppedEnv
+from headrace.sb3.env_argument import Given, given
+from headrace.sb3.learn_limits import LearnLimits
+from headrace.sb3.logger import Logger, new_folder
+from headrace.sb3.translation import ON_POLICY, Translation, train_settings, translate
+from headrace.training.iteration import IterationResult
+from headrace.training.multi_agent import check_spaces
+from headrace.training.trainer import Trainer
+
+TRAIN = (  # metrics that are recorded, under Stable-Baselines3's names
+    *("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"),
+    *("explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"),
+)
+
+
+class Model:
+    """A training with the methods of Stable-Baselines3, on headrace.Trainer. See docs/from_sb3.md for what differs.
+
+    arguments: those of a subclass's constructor, by name.
+    Attributes: policy, env, n_envs, num_timesteps, observation_space, action_space, logger, ep_info_buffer, verbose.
+    """
+
+    algorithm_name: ClassVar[str]
+    log_interval: ClassVar[int] = 1  # of learn(): rollouts, or with a replay buffer episodes, between two tables
+
+    def __init__(self, policy: Any, env: Any, arguments: Mapping[str, Any]) -> None:
+        hidden = ("self", "policy", "env", "__class__")
+        self.arguments = {name: value for name, value in arguments.items() if name not in hidden}
+        self.policy_argument = policy
+        self.verbose: int = self.arguments["verbose"]
+        self.tensorboard_log: str | None = self.arguments["tensorboard_log"]
+        seed = self.arguments["seed"]
+        self.seed: int = secrets.randbits(32) if seed is None else seed
+        self.num_timesteps = 0
+        self.ep_info_buffer: deque[Json] = deque(maxlen=self.arguments["stats_window_size"])
+        self.start_time = time.time_ns()
+        self._set_logger(Logger(self.verbose > 0, None))
+        self._trainer: Trainer | None = None
+        self._vec_env: Any = None
+        self._clip: float | None = None
+        if env is not None:
+            self.set_env(env)
+
+    # ---------------------------------------------------------------- environments
+
+    def set_env(self, env: Any, force_reset: bool = True) -> None:
+        """Train in these environments from now on, from new episodes; the networks and the optimizers stay.
+
+        Raises ValueError for environments with other spaces.
+        """
+        found = given(env)
+        before: Algorithm | None = getattr(self, "algorithm", None)
+        vec_env = found.vec_env()
+        trainer = self._make_trainer(found, vec_env)
+        if before is not None:
+            try:
+                check_spaces(before.policy, trainer.env)
+            except ValueError:
+                trainer.close()
+                raise
+            trainer.algorithm.load_state_dict(_without_replay(before))
+        if self._trainer is not None:
+            self._trainer.close()
+        self._trainer, self._vec_env = trainer, vec_env
+        self._take(trainer.algorithm, trainer.env.num_envs)
+
+    def _make_trainer(self, found: Given, vec_env: Any) -> Trainer:
+        """A Trainer for these environments, with the settings that the arguments mean."""
+        env = found.source
+        self.translation = self._translate(vec_env.action_space, found.num_envs)
+        own = {name: getattr(self.translation.config, name) for name in self.translation.config.__dataclass_fields__}
+        own |= train_settings(
+            **{"seed": self.seed, "total_steps": 1, "progress": "none", "device": str(self.arguments["device"])},
+            **{"window": self.arguments["stats_window_size"], **found.settings},
+            num_envs=found.num_envs,
+        )
+        return Trainer(self.algorithm_name, env, **own)
+
+    def _translate(self, action_space: Space, num_envs: int) -> Translation:
+        parameters = signature(type(self).__init__).parameters
+        defaults = {name: parameter.default for name, parameter in parameters.items()}
+        arguments = (self.policy_argument, self.arguments, defaults, action_space, num_envs)
+        return translate(self.algorithm_name, *arguments)
+
+    def _take(self, algorithm: Algorithm, num_envs: int) -> None:
+        self.algorithm, self.n_envs = algorithm, num_envs
+        self.policy: Policy = algorithm.policy
+        self.device = next(self.policy.parameters()).device
+        self.observation_space, self.action_space = self.policy.observation_space, self.policy.action_space
+
+    def get_env(self) -> Any:
+        """A VecEnv like the environments that the model trains in: the one that was given, or one of the env that was
+        given. None for a model without environments. Its episodes are not those of the training."""
+        return self._vec_env
+
+    @property
+    def env(self) -> Any:
+        """get_env()."""
+        return self.get_env()
+
+    def get_vec_normalize_env(self) -> None:
+        """None: an environment in VecNormalize is stepped as it is."""
+
+    # ---------------------------------------------------------------- learning
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: Any = None,
+        log_interval: int | None = None,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Train for total_timesteps steps of all environments together, rounded up to whole rollouts.
+
+        callback: see callback_calls.Callbacks. log_interval: rollouts between two tables, of algorithms with a replay
+        buffer episodes; by default 1 and 4. reset_num_timesteps: False continues counting, and the schedules.
+        progress_bar: a line on standard error that is renewed.
+        """
+        trainer = self._ready()
+        if trainer.env.backend == "inline" and trainer.steps:  # they may have been stepped through get_env()
+            trainer.env.load_state_dict({})
+        if reset_num_timesteps:
+            self.num_timesteps = 0
+            self.ep_info_buffer.clear()
+        limits = LearnLimits(trainer, self.num_timesteps, int(total_timesteps))
+        trainer.limits = limits
+        self._total_timesteps = limits.total
+        self.start_time, self._steps_at_start = time.time_ns(), self.num_timesteps
+        if self.tensorboard_log is not None:
+            name = tb_log_name or type(self).__name__
+            self._set_logger(Logger(self.verbose > 0, new_folder(self.tensorboard_log, name, not reset_num_timesteps)))
+        callbacks = Callbacks(callback, self)
+        env = trainer.collector.env  # type: ignore[attr-defined]
+        if callbacks.each_step:
+            self._call_each_step(trainer, callbacks, env)
+        callbacks.start({"self": self, "total_timesteps": limits.total, "log_interval": log_interval})
+        try:
+            self._loop(trainer, limits, callbacks, log_interval or self.log_interval, progress_bar)
+        finally:
+            trainer.collector.env = env  # type: ignore[attr-defined]
+        callbacks.end()
+        return self
+
+    def _loop(
+        self, trainer: Trainer, limits: LearnLimits, callbacks: Callbacks, log_interval: int, progress_bar: bool
+    ) -> None:
+        iterations = logged = episodes = 0
+        while self.num_timesteps < limits.total:
+            self._apply_schedules(limits.remaining(self.num_timesteps))
+            callbacks.rollout_start()
+            try:
+                result = trainer.iterate()
+            except Stopped:
+                break
+            self.num_timesteps = limits.counted(trainer.steps)
+            iterations, episodes = iterations + 1, episodes + len(result.returns)
+            for length, value in zip(result.lengths, result.returns, strict=True):
+                self.ep_info_buffer.append({"r": value, "l": length, "t": (time.time_ns() - self.start_time) / 1e9})
+            count = iterations if self.algorithm_name in ON_POLICY else episodes
+            if count >= logged + log_interval:
+                logged = count
+                self._log(result, count)
+            if progress_bar:
+                print(f"\r{self.num_timesteps:,} of {limits.total:,} steps", end="", file=sys.stderr)
+            if not callbacks.rollout_end(trainer.algorithm.num_steps):
+                break
+        if progress_bar:
+            print(file=sys.stderr)
+
+    def _ready(self) -> Trainer:
+        if self._trainer is None:
+            raise ValueError("this model has no environments to train in: call set_env(env) first")
+        return self._trainer
+
+    def _apply_schedules(self, remaining: float) -> None:
+        """Set the learning rate and PPO's clipping by their schedules."""
+        self._current_progress_remaining = remaining
+        if self.translation.learning_rate is not None:
+            rate = float(self.translation.learning_rate(remaining))
+            algorithm: Any = self.algorithm
+            for optimizer in getattr(algorithm, "optimizers", {"": getattr(algorithm, "optimizer", None)}).values():
+                optimizer.learning_rate.fill_(rate)
+        if self.translation.clip is not None:
+            self.algorithm.config = replace(self.algorithm.config, clip=float(self.translation.clip(remaining)))
+
+    def _call_each_step(self, trainer: Trainer, callbacks: Callbacks, env: Env) -> None:
+        """Have callbacks called after each step of the environments; say what that costs."""
+        print(COST.format(names=callbacks.names, num_envs=self.n_envs), file=sys.stderr)
+
+        def after(rollout: Rollout, t: int) -> bool:
+            self.num_timesteps += int(rollout.valid[t].sum())
+            return callbacks.step(_locals_of(rollout, t))
+
+        trainer._graph = None  # a captured iteration has no steps that could be seen
+        trainer.collector.env = SteppedEnv(env, after)  # type: ignore[attr-defined]
+
+    # ---------------------------------------------------------------- logs
+
+    @property
+    def logger(self) -> Logger:
+        """Where values are recorded."""
+        return self._logger
+
+    def set_logger(self, logger: Any) -> None:
+        """Record into another logger: an object with record() and dump()."""
+        self._set_logger(logger)
+
+    def _set_logger(self, logger: Any) -> None:
+        self._logger = logger
+
+    def _log(self, result: IterationResult, count: int) -> None:
+        record, seconds = self.logger.record, max((time.time_ns() - self.start_time) / 1e9, 1e-9)
+        if self.ep_info_buffer:
+            for name, key in (("ep_rew_mean", "r"), ("ep_len_mean", "l")):
+                record(f"rollout/{name}", float(np.mean([info[key] for info in self.ep_info_buffer])))
+        record("time/fps", int((self.num_timesteps - self._steps_at_start) / seconds))
+        record("time/iterations" if self.algorithm_name in ON_POLICY else "time/episodes", count)
+        record("time/time_elapsed", int(seconds), exclude="tensorboard")
+        record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
+        for name in TRAIN:
+            if name in result.metrics:
+                record(f"train/{name}", float(result.metrics[name]))
+        self.logger.dump(self.num_timesteps)
+
+    # ---------------------------------------------------------------- acting
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """Actions for one observation or a batch, and the recurrent state after them, None for other policies.
+
+        state: that of the previous call; episode_start: bool [N], where it begins again.
+        """
+        if state is not None and episode_start is not None:
+            goes_on = torch.as_tensor(~np.asarray(episode_start, bool), device=self.device)
+            state = tree_map(lambda x: x * goes_on.view(-1, *[1] * (x.dim() - 1)), state)
+        return self.policy.predict(observation, state, deterministic=deterministic)
+
+    # ---------------------------------------------------------------- parameters and files
+
+    def get_parameters(self) -> dict[str, dict[str, Any]]:
+        """Copies of the policy's tensors, and of the optimizers'."""
+        state = _without_replay(self.algorithm)
+        return {"policy": state["policy"], "optimizer": state.get("optimizer", state.get("optimizers"))}
+
+    def set_parameters(self, load_path_or_dict: Any, exact_match: bool = True, device: Any = "auto") -> None:
+        """Take the tensors of get_parameters(), or of a file of save(). exact_match: raise ValueError where parts are
+        missing."""
+        state = _without_replay(self.algorithm)
+        if isinstance(load_path_or_dict, Mapping):
+            named = dict(load_path_or_dict)
+        else:
+            saved = zip_files.read(load_path_or_dict)
+            named = {"policy": saved.policy_for(self.policy)}
+            exact_match = False
+        key = "optimizer" if "optimizer" in state else "optimizers"
+        if "optimizer" in named:
+            named[key] = named.pop("optimizer")
+        if exact_match and named.keys() != {"policy", key}:
+            raise ValueError(f"expected policy and optimizer, got {', '.join(named)}; exact_match=False takes a part")
+        self.algorithm.load_state_dict(state | named)
+
+    def save(self, path: str | Path, exclude: Any = None, include: Any = None) -> None:
+        """Write PATH.zip: arguments, spaces, networks, optimizers; without the replay buffer, and without pickle.
+
+        Arguments that are functions or classes are written by their names or left out: give them to load() again.
+        """
+        zip_files.write(zip_files.with_suffix(path), self, _without_replay(self.algorithm))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        env: Any = None,
+        device: Any = "auto",
+        custom_objects: Json | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """A model of a file of save(), or of Stable-Baselines3's save(), whose pickled parts are not read.
+
+        env: to go on learning; predict() needs none. custom_objects, kwargs: arguments of the constructor, in place of
+        those saved. Raises FileNotFoundError, and ValueError for a file of another algorithm or that cannot be read.
+        """
+        saved = zip_files.read(zip_files.with_suffix(path))
+        saved.check(cls.algorithm_name, path)
+        known = signature(cls.__init__).parameters.keys() - {"self", "policy", "env"}
+        arguments = {name: value for name, value in saved.arguments.items() if name in known}
+        model = cls(saved.policy, None, **arguments | (custom_objects or {}) | kwargs | {"device": device})
+        spaces = saved.spaces() if env is None else _spaces_of(env)
+        model.translation = model._translate(spaces[1], 1)
+        where = torch.device("cpu") if str(device) == "auto" else resolve(str(device))
+        model._take(saved.make(model.translation.config, spaces, model.seed, where), saved.n_envs)
+        model.num_timesteps = saved.num_timesteps
+        if env is not None:
+            model.set_env(env)
+        return model
+
+    def close(self) -> None:
+        """End what the training holds, such as worker processes."""
+        if self._trainer is not None:
+            self._trainer.close()
+
+
+def _without_replay(algorithm: Algorithm) -> dict[str, Any]:
+    """The state of an algorithm from which another one continues with an empty replay buffer."""
+    replay, here = getattr(algorithm, "replay", None), hasattr(algorithm, "replay")
+    if here:
+        algorithm.replay = None  # type: ignore[attr-defined]
+    try:
+        return algorithm.state_dict()
+    finally:
+        if here:
+            algorithm.replay = replay  # type: ignore[attr-defined]
+
+
+def _locals_of(rollout: Rollout, t: int) -> dict[str, Any]:
+    """What callbacks find under the names that Stable-Baselines3's loop gives them. A masked step, which resets an
+    environment, has the statistics of its episode."""
+    dones = (rollout.terminated[t] | rollout.truncated[t]).numpy(force=True)
+    infos: list[Json] = [{} for _ in range(len(dones))]
+    ended = ~rollout.valid[t] & (rollout.episode_length[t] > 0)
+    for index in torch.nonzero(ended).flatten().tolist():
+        episode = {"r": rollout.episode_return[t, index].item(), "l": int(rollout.episode_length[t, index])}
+        infos[index]["episode"] = episode
+    return {
+        "rewards": rollout.reward[t].numpy(force=True).copy(),
+        "dones": dones,
+        "infos": infos,
+        "actions": rollout.action[t].numpy(force=True).copy(),
+        "new_obs": tree_map(Tensor.clone, rollout.observation[t + 1]),
+    }
+
+
+def _spaces_of(env: Any) -> tuple[Space, Space]:
+    """The spaces of observations and actions of an env argument."""
+    known = env if hasattr(env, "action_space") else given(env).vec_env()
+    return known.observation_space, known.action_space

@@ -1,0 +1,224 @@
+"""Stable-Baselines3's constructor arguments as settings of Headrace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Space
+from torch import nn
+
+from headrace.algorithms.registry import algorithm_classes
+from headrace.core.text import shown
+from headrace.core.types import Json
+from headrace.kernels.nn.activation_table import name_of
+from headrace.training.config import TrainConfig
+
+Schedule = Callable[[float], float]  # of the remaining fraction of the training, 1 .. 0
+
+SAME = {"gamma", "gae_lambda", "max_grad_norm", "normalize_advantage", "buffer_size", "learning_starts", "tau"}
+SAME |= {"n_steps", "policy_delay", "exploration_fraction", "target_noise_clip"}  # of algorithms with a replay buffer
+RENAMED = {  # argument -> setting
+    "ent_coef": "entropy_coef",
+    "vf_coef": "value_coef",
+    "n_epochs": "epochs",
+    "target_policy_noise": "target_noise",
+    "exploration_initial_eps": "exploration_initial",
+    "exploration_final_eps": "exploration_final",
+}
+WITHOUT_COUNTERPART = {  # argument -> what there is instead
+    "use_sde": "there is no state-dependent exploration",
+    "sde_sample_freq": "there is no state-dependent exploration",
+    "use_sde_at_warmup": "there is no state-dependent exploration",
+    "rollout_buffer_class": "the rollout is Headrace's own",
+    "rollout_buffer_kwargs": "the rollout is Headrace's own",
+    "replay_buffer_class": "the replay buffer is Headrace's own",
+    "replay_buffer_kwargs": "the replay buffer is Headrace's own",
+    "optimize_memory_usage": "the replay buffer stores each observation once already",
+    "rms_prop_eps": "the optimizer is Adam",
+    "_init_setup_model": "the model is always set up",
+}
+NETWORKS = {  # algorithm -> sizes and activation of MlpPolicy's hidden layers
+    "ppo": ((64, 64), "tanh"),
+    "a2c": ((64, 64), "tanh"),
+    "sac": ((256, 256), "relu"),
+    "td3": ((400, 300), "relu"),
+    "dqn": ((64, 64), "relu"),
+}
+POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
+POLICY_CLASSES = {"ActorCriticPolicy", "SACPolicy", "TD3Policy", "DQNPolicy"}  # what MlpPolicy is an alias of
+ON_POLICY = ("ppo", "a2c")
+
+
+class Translation(NamedTuple):
+    """What a model is made with."""
+
+    config: Any  # of the algorithm's dataclass
+    learning_rate: Schedule | None  # None where it is constant
+    clip: Schedule | None  # likewise, of PPO's clipping
+
+
+def translate(
+    algorithm: str,
+    policy: Any,
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    action_space: Space,
+    num_envs: int,
+) -> Translation:
+    """The settings that mean what the arguments mean. given: those of the constructor; defaults: Stable-Baselines3's.
+
+    Raises ValueError, TypeError for an argument without counterpart that is not at its default.
+    """
+    refuse(given, defaults)
+    settings: Json = {"normalize_observation": False, **_policy(algorithm, policy, given, action_space)}
+    for name in SAME & given.keys():
+        settings[name] = given[name]
+    settings |= {setting: given[name] for name, setting in RENAMED.items() if name in given}
+    rate, settings["learning_rate"] = _schedule("learning_rate", given["learning_rate"])
+    clip = None
+    if algorithm in ON_POLICY:
+        settings |= {"num_steps": given["n_steps"], "normalize_return": False}
+        settings.pop("n_steps")
+        clip = _ppo(given, settings, num_envs) if algorithm == "ppo" else None
+    else:
+        _off_policy(algorithm, given, settings, num_envs)
+    config = algorithm_classes(algorithm).config(**settings)
+    return Translation(config, rate, clip)
+
+
+def refuse(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise ValueError for an argument without counterpart that is not at its default."""
+    for name, why in WITHOUT_COUNTERPART.items():
+        if name in given and given[name] != defaults[name] and not (given[name] == {} and defaults[name] is None):
+            raise ValueError(f"{name}={shown(given[name], 60)} has no counterpart: {why}; leave it out")
+    if given.get("target_update_interval", 1) != 1 and "ent_coef" in given:
+        raise ValueError(f"target_update_interval={given['target_update_interval']}: SAC updates at each gradient step")
+
+
+def train_settings(**named: Any) -> Json:
+    """All settings of TrainConfig at their defaults, but for those named: registered settings of an environment are
+    for Headrace's own train()."""
+    return {field.name: field.default for field in fields(TrainConfig)} | {"scale": False, **named}
+
+
+def _schedule(name: str, value: Any) -> tuple[Schedule | None, float]:
+    """A schedule, None where it is constant, and its value at the start."""
+    if isinstance(value, int | float):
+        return None, float(value)
+    if not callable(value):
+        raise TypeError(f"{name} must be a number, or a function of the remaining fraction 1 .. 0, got {value!r}")
+    return value, float(value(1.0))
+
+
+def _ppo(given: Mapping[str, Any], settings: Json, num_envs: int) -> Schedule | None:
+    clip, settings["clip"] = _schedule("clip_range", given["clip_range"])
+    settings["minibatch_size"] = min(given["batch_size"], given["n_steps"] * num_envs)
+    settings["target_kl"] = given["target_kl"] or 0.0
+    if callable(given["clip_range_vf"]):
+        raise ValueError("clip_range_vf is a function, and only a number has a counterpart: give its value")
+    settings["value_clip"] = given["clip_range_vf"] or 0.0
+    return clip
+
+
+def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_envs: int) -> None:
+    settings |= {"batch_size": given["batch_size"], "num_steps": _steps_of(given["train_freq"])}
+    settings |= {"gradient_steps": max(given["gradient_steps"], 0), "utd_ratio": 1.0}
+    if given["gradient_steps"] == 0:
+        raise ValueError("gradient_steps=0 would learn nothing: give 1 or more, or -1 for one in each step")
+    if algorithm == "dqn":
+        each_step = max(given["gradient_steps"], 0) / (settings["num_steps"] * num_envs) or 1.0
+        settings["target_interval"] = max(1, round(given["target_update_interval"] * each_step))
+        settings["double"] = False
+        settings["schedule"] = "constant"
+    if algorithm == "sac":
+        settings.pop("entropy_coef")
+        settings |= _temperature(given["ent_coef"])
+        target = given["target_entropy"]
+        settings["target_entropy"] = None if target == "auto" else float(target)
+    if algorithm == "td3":
+        settings["exploration"] = _noise(given["action_noise"])
+    elif given.get("action_noise") is not None:
+        raise ValueError(f"action_noise={given['action_noise']!r} has no counterpart in SAC, which explores by itself")
+
+
+def _steps_of(train_freq: Any) -> int:
+    number, unit = train_freq if isinstance(train_freq, tuple | list) else (train_freq, "step")
+    if unit != "step":
+        raise ValueError(
+            f"train_freq={train_freq!r}: learning comes after a number of steps, not of episodes; give one"
+        )
+    return int(number)
+
+
+def _temperature(ent_coef: str | float) -> Json:
+    """SAC's entropy coefficient: "auto", "auto_0.1" with the value at the start, or a number."""
+    if isinstance(ent_coef, str):
+        name, _, start = ent_coef.partition("_")
+        if name != "auto":
+            raise ValueError(f"ent_coef must be a number, 'auto' or 'auto_0.1', got {ent_coef!r}")
+        return {"learn_temperature": True, "temperature": float(start or 1.0)}
+    return {"learn_temperature": False, "temperature": float(ent_coef)}
+
+
+def _noise(noise: Any) -> float:
+    """Standard deviation of TD3's exploration, of actions scaled to [-1, 1], as NormalActionNoise has it."""
+    if noise is None:
+        return 0.0
+    mean, sigma = (np.atleast_1d(getattr(noise, name, math.nan)) for name in ("_mu", "_sigma"))
+    if type(noise).__name__ != "NormalActionNoise" or mean.any() or (sigma != sigma[0]).any():
+        raise ValueError(
+            f"action_noise={noise!r} has no counterpart: use NormalActionNoise of mean 0 and one standard deviation"
+        )
+    return float(sigma[0])
+
+
+def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], action_space: Space) -> Json:
+    """The networks of a policy's name and policy_kwargs."""
+    name = policy if isinstance(policy, str) else getattr(policy, "__name__", repr(policy))
+    if name not in POLICIES and name not in POLICY_CLASSES:
+        raise ValueError(
+            f"policy must be {', '.join(POLICIES)}, got {name!r}; for your own network use headrace.Trainer"
+        )
+    hidden, activation = NETWORKS[algorithm]
+    kwargs = dict(given["policy_kwargs"] or {})
+    settings: Json = {"hidden": hidden, "activation": activation}
+    if name == "CnnPolicy":
+        settings |= {"images": "nature"} | ({"hidden": ()} if algorithm in (*ON_POLICY, "dqn") else {})
+    if (arch := kwargs.pop("net_arch", None)) is not None:
+        settings["hidden"] = _hidden(arch)
+    if (function := kwargs.pop("activation_fn", None)) is not None:
+        settings["activation"] = _activation(function)
+    if algorithm == "ppo" and isinstance(action_space, Box):
+        settings["initial_std"] = math.exp(kwargs.pop("log_std_init", 0.0)) / _half_range(action_space)
+    harmless = {"log_std_init": 0.0, "ortho_init": True, "normalize_images": True, "use_sde": False, "n_critics": 2}
+    for key, value in kwargs.items():
+        if key not in harmless or value != harmless[key]:
+            raise ValueError(f"policy_kwargs has {key}={shown(value, 60)}, which has no counterpart: leave it out")
+    return settings
+
+
+def _hidden(arch: Any) -> tuple[int, ...]:
+    """Sizes of the hidden layers, the same for actor and critic."""
+    lists = list(arch.values()) if isinstance(arch, dict) else [arch]
+    if any(list(other) != list(lists[0]) for other in lists):
+        raise ValueError(f"net_arch={arch!r}: actor and critic have hidden layers of the same sizes; give one list")
+    if not all(isinstance(size, int) for size in lists[0]):
+        raise ValueError(f"net_arch must be a list of sizes, or a dict of such lists, got {arch!r}")
+    return tuple(lists[0])
+
+
+def _activation(function: Any) -> str:
+    name = name_of(function()) if isinstance(function, type) and issubclass(function, nn.Module) else None
+    if name is None:
+        raise ValueError(f"activation_fn={function!r} has no counterpart: use Tanh, ReLU, ELU, SiLU, GELU or LeakyReLU")
+    return name
+
+
+def _half_range(space: Box) -> float:
+    """Half the range of actions, the unit of their standard deviation; the mean over dimensions, 1 where unbounded."""
+    bounded = np.isfinite(space.low) & np.isfinite(space.high)
+    return float(np.where(bounded, (space.high.astype(float) - space.low) / 2, 1.0).mean())

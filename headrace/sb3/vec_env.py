@@ -1,0 +1,243 @@
+"""Environments with the interface of Stable-Baselines3's VecEnv, which need not be installed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from headrace.core.types import EnvArgument, Json
+from headrace.envs.vector_env.construct_vector import make_vec
+
+Indices = int | Iterable[int] | None
+
+
+class VecEnv:
+    """N environments as Stable-Baselines3 steps them: SAME_STEP autoreset, `dones`, and a dict of infos for each.
+
+        model = stable_baselines3.PPO("MlpPolicy", headrace.sb3.VecEnv("CartPole-v1", 64))
+
+    source, num_envs, options: as for headrace.make_vec(), or a gymnasium.vector.VectorEnv in SAME_STEP mode that it
+    gave. What can be compiled is; workers=k steps other environments in k processes.
+    infos: `TimeLimit.truncated`; where an episode ended `terminal_observation` and `episode`, with r (return), l
+    (length) and t (seconds), as Monitor gives them. Where Stable-Baselines3 is loaded, this is a subclass of its VecEnv
+    for isinstance().
+    """
+
+    def __init__(
+        self, source: EnvArgument, num_envs: int | None = None, *, seed: int | None = None, **options: Any
+    ) -> None:
+        if isinstance(source, VectorEnv):
+            self.source, self.options, self.envs = None, options, source
+        else:
+            self.source, self.options = source, options
+            self.envs = make_vec(source, num_envs or 1, autoreset_mode="SameStep", **options)  # type: ignore[arg-type]
+        mode = self.envs.metadata.get("autoreset_mode")
+        if getattr(mode, "value", mode) != "SameStep":
+            raise ValueError(f"a VecEnv begins episodes in the step that ends others: autoreset_mode is {mode}")
+        self.num_envs = self.envs.num_envs
+        self.observation_space, self.action_space = (
+            self.envs.single_observation_space,
+            self.envs.single_action_space,
+        )
+        self.render_mode = self.envs.render_mode
+        self.metadata = {"render_modes": [] if self.render_mode is None else [self.render_mode]}
+        self.reset_infos: list[Json] = [{} for _ in range(self.num_envs)]
+        self._seed: int | None = seed
+        self._options: Json = {}
+        self._actions: Any = None
+        _register(type(self))
+
+    @property
+    def unwrapped(self) -> VecEnv:
+        """Itself: what wraps it is of Stable-Baselines3."""
+        return self
+
+    def seed(self, seed: int | None = None) -> list[int | None]:
+        """Seed the next reset(). Returns a seed for each environment, as VecEnv does; compiled environments draw by
+        (seed, number of the environment) instead."""
+        self._seed = int(np.random.randint(0, 2**31)) if seed is None else seed
+        return [self._seed + index for index in range(self.num_envs)]
+
+    def set_options(self, options: list[Json] | Json | None = None) -> None:
+        """Options of the next reset(), the same for all environments. Raises ValueError for different ones."""
+        each = [options or {}] if isinstance(options, dict | None) else options
+        if any(one != each[0] for one in each):
+            raise ValueError("options must be the same for all environments: give one dict")
+        self._options = dict(each[0])
+
+    def reset(self) -> Any:
+        """Begin new episodes, with the seed of seed() where it was called since. Observations [N, ...]."""
+        observation, infos = self.envs.reset(seed=self._seed, options=self._options or None)
+        self._seed, self._options = None, {}
+        self.reset_infos = self._each(infos)
+        return observation
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, list[Json]]:
+        """Observations, rewards float32 [N], dones bool [N], and infos."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:
+        """Keep the actions for step_wait()."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[Json]]:
+        """Step with the actions of step_async()."""
+        observation, reward, terminated, truncated, infos = self.envs.step(self._actions)
+        reward, terminated, truncated = (np.asarray(x) for x in (reward, terminated, truncated))
+        done = terminated | truncated
+        late = truncated & ~terminated
+        each = self._step_infos(infos, done)
+        for index, info in enumerate(each):
+            info["TimeLimit.truncated"] = bool(late[index])
+        return observation, reward.astype(np.float32, copy=False), done, each
+
+    def _step_infos(self, infos: Json, done: np.ndarray) -> list[Json]:
+        """Infos of the step: of an episode's last step those of that step, and not of the reset that follows it."""
+        if not infos:
+            return [{} for _ in range(self.num_envs)]
+        rest = {key: value for key, value in infos.items() if key.removeprefix("_") not in ENDS}
+        each = self._each(rest)
+        if done.any():
+            finals, episodes = self._each({key: infos[key] for key in infos if key not in rest}), infos["episode"]
+            for index in np.flatnonzero(done):
+                self.reset_infos[index] = each[index]
+                each[index] = finals[index].get("final_info", {})
+                each[index]["terminal_observation"] = finals[index]["final_obs"]
+                kinds = {"r": float, "l": int, "t": float}
+                each[index]["episode"] = {name: kind(episodes[name][index]) for name, kind in kinds.items()}
+        return each
+
+    def _each(self, infos: Json) -> list[Json]:
+        """Infos in Gymnasium's form, by name, as a dict for each environment."""
+        each: list[Json] = [{} for _ in range(self.num_envs)]
+        for key, values in infos.items():
+            if f"_{key}" not in infos:  # a mask
+                continue
+            members = self._each(values) if isinstance(values, dict) else values
+            for index in np.flatnonzero(infos[f"_{key}"]):
+                each[index][key] = members[index]
+        return each
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """An attribute of some environments, or of all."""
+        found = self.envs.get_attr(attr_name)  # type: ignore[attr-defined]
+        return [found[index] for index in self._indices(indices)]
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether the environments have an attribute."""
+        try:
+            self.get_attr(attr_name)
+        except AttributeError:
+            return False
+        return True
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Set an attribute of some environments, or of all, to one value."""
+        chosen = set(self._indices(indices))
+        if len(chosen) == self.num_envs:
+            values = [value] * self.num_envs
+        else:
+            before = self.envs.get_attr(attr_name)  # type: ignore[attr-defined]
+            values = [value if index in chosen else before[index] for index in range(self.num_envs)]
+        self.envs.set_attr(attr_name, values)  # type: ignore[attr-defined]
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
+        """What a method of some environments, or of all, returns. It is called for all of them."""
+        chosen = list(self._indices(indices))
+        found = self.envs.call(method_name, *method_args, **method_kwargs)  # type: ignore[attr-defined]
+        return [found[index] for index in chosen]
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Indices = None) -> list[bool]:
+        """Whether environments have this wrapper. True for Monitor, whose statistics are always in the infos."""
+        chosen = list(self._indices(indices))
+        if wrapper_class.__name__ == "Monitor":
+            return [True] * len(chosen)
+        envs = getattr(self.envs.unwrapped, "envs", None)
+        return [envs is not None and _has_wrapper(envs[index], wrapper_class) for index in chosen]
+
+    def _indices(self, indices: Indices) -> Sequence[int]:
+        if indices is None:
+            return range(self.num_envs)
+        return [indices] if isinstance(indices, int) else list(indices)
+
+    def get_images(self) -> list[Any]:
+        """An RGB image [H, W, 3] of each environment."""
+        return list(self.envs.render() or ())
+
+    def render(self, mode: str | None = None) -> np.ndarray | None:
+        """With render_mode "rgb_array", the images of all environments as one; otherwise the environments show it.
+
+        Raises ValueError where they cannot render, or not in this mode."""
+        mode = mode or self.render_mode
+        if self.render_mode is None or mode not in (self.render_mode, "human"):
+            raise ValueError(
+                f"render mode {mode!r} was asked for, and that of the environments is {self.render_mode!r}"
+            )
+        if self.render_mode != "rgb_array":
+            self.envs.call("render")  # type: ignore[attr-defined]
+            return None
+        image = tiled(self.get_images())
+        if mode == "human":
+            import cv2  # type: ignore[import-not-found,unused-ignore]
+
+            cv2.imshow("VecEnv", image[:, :, ::-1])
+            cv2.waitKey(1)
+        return image
+
+    def getattr_depth_check(self, name: str, already_found: bool) -> str | None:
+        """For Stable-Baselines3's wrappers: the name of this class, where it hides an attribute that they found."""
+        return f"{type(self).__module__}.{type(self).__name__}" if hasattr(self, name) and already_found else None
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+
+ENDS = ("final_obs", "final_info", "episode")  # infos of the end of an episode
+
+
+def make_vec_env(
+    env_id: str | Callable[..., Any],
+    n_envs: int = 1,
+    seed: int | None = None,
+    wrapper_class: Callable[..., Any] | None = None,
+    env_kwargs: Json | None = None,
+    vec_env_kwargs: Json | None = None,
+) -> VecEnv:
+    """A VecEnv, by the arguments of stable_baselines3.common.env_util.make_vec_env.
+
+    vec_env_kwargs: options of headrace.make_vec(), such as workers.
+    """
+    wrappers = () if wrapper_class is None else (wrapper_class,)
+    return VecEnv(env_id, n_envs, seed=seed, wrappers=wrappers, **(env_kwargs or {}), **(vec_env_kwargs or {}))
+
+
+def tiled(images: list[np.ndarray]) -> np.ndarray:
+    """Images [H, W, 3] in one, in rows as long as there are rows."""
+    columns = math.ceil(math.sqrt(len(images)))
+    rows = math.ceil(len(images) / columns)
+    height, width, colors = images[0].shape
+    full = np.zeros((rows * columns, height, width, colors), images[0].dtype)
+    full[: len(images)] = images
+    return full.reshape(rows, columns, height, width, colors).swapaxes(1, 2).reshape(rows * height, -1, colors)
+
+
+def _has_wrapper(env: Any, wrapper_class: type) -> bool:
+    while env is not env.unwrapped:
+        if isinstance(env, wrapper_class):
+            return True
+        env = env.env
+    return False
+
+
+def _register(cls: type) -> None:
+    """Make a class a VecEnv of Stable-Baselines3 for isinstance(), where that is loaded."""
+    base = sys.modules.get("stable_baselines3.common.vec_env.base_vec_env")
+    if base is not None:
+        base.VecEnv.register(cls)

@@ -1,0 +1,162 @@
+"""Files of models: Headrace's own, without pickle, and those of Stable-Baselines3, whose pickled parts are not read."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium.spaces import Space
+from torch import nn
+
+from headrace.algorithms.base import Algorithm
+from headrace.algorithms.registry import algorithm_classes
+from headrace.core.types import Json
+from headrace.data.spaces import from_json, to_json
+from headrace.policies.base import Policy
+from headrace.sb3 import foreign_zip
+from headrace.sb3.foreign_weights import converted
+
+ABOUT, STATE = "headrace.json", "state.pth"  # members of Headrace's own files
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a file holds. state: of the algorithm; weights: in its place, of Stable-Baselines3's policy."""
+
+    algorithm: str
+    policy: str  # the policy argument
+    arguments: Json
+    n_envs: int
+    num_timesteps: int
+    pair: tuple[Space, Space] | None  # spaces of observations and actions, None where the file has no readable ones
+    state: Json | None
+    weights: Json | None
+
+    def check(self, algorithm: str, path: str | Path) -> None:
+        """Raise ValueError where it is of another algorithm."""
+        if self.algorithm != algorithm:
+            kinds = self.algorithm.upper(), algorithm.upper()
+            raise ValueError(f"{path} is a model of {kinds[0]}, not {kinds[1]}: use {kinds[0]}.load()")
+
+    def spaces(self) -> tuple[Space, Space]:
+        """The spaces of observations and actions. Raises ValueError where the file has no readable ones."""
+        if self.pair is None:
+            raise ValueError("the file has its spaces in pickled form alone: give load() an env")
+        return self.pair
+
+    def make(self, config: Any, spaces: tuple[Space, Space], seed: int, device: torch.device) -> Algorithm:
+        """The algorithm, on a device. Networks of Stable-Baselines3 become target networks too, and the moments of
+        its optimizers are not taken over."""
+        kind: Any = algorithm_classes(self.algorithm).algorithm
+        policy = kind.make_policy(config, *spaces, seed)
+        if self.state is None:
+            policy.load_state_dict(self.policy_for(policy))
+        algorithm: Algorithm = kind(policy.to(device), config, seed)
+        if self.state is not None:
+            algorithm.load_state_dict(self.state)
+        return algorithm
+
+    def policy_for(self, policy: Policy) -> Json:
+        """The state_dict of the policy, in the form of this one."""
+        if self.state is not None:
+            return dict(self.state["policy"])
+        assert self.weights is not None
+        return converted(self.algorithm, self.weights, policy)
+
+
+def with_suffix(path: str | Path) -> Path:
+    """The path, with .zip where it has no suffix."""
+    path = Path(path)
+    return path if path.suffix else path.with_name(f"{path.name}.zip")
+
+
+def write(path: Path, model: Any, state: Json) -> None:
+    """Write the file of a headrace.sb3.model.Model, and its folder where there is none. state: of its algorithm."""
+    about = {
+        "format": FORMAT,
+        "algorithm": model.algorithm_name,
+        "policy": getattr(model.policy_argument, "__name__", model.policy_argument),
+        "arguments": _plain_arguments(model.arguments),
+        "n_envs": model.n_envs,
+        "num_timesteps": model.num_timesteps,
+        "spaces": [to_json(model.observation_space), to_json(model.action_space)],
+    }
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(ABOUT, json.dumps(about, indent=1))
+        file.writestr(STATE, buffer.getvalue())
+
+
+def read(path: str | Path) -> Saved:
+    """What a file holds. Raises FileNotFoundError, and ValueError for a file of another kind."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            members = {
+                name: file.read(name) for name in (ABOUT, STATE, *foreign_zip.MEMBERS) if name in file.namelist()
+            }
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} is no zip file: {error}") from error
+    try:
+        if ABOUT in members:
+            return _own(json.loads(members[ABOUT]), members[STATE])
+        if members.keys() >= set(foreign_zip.MEMBERS):
+            found = foreign_zip.parse(members)
+            return Saved(*found)
+    except (KeyError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+    raise ValueError(f"{path} holds no model: it has neither {ABOUT} nor {' and '.join(foreign_zip.MEMBERS)}")
+
+
+def _own(about: Json, state: bytes) -> Saved:
+    if about["format"] != FORMAT:
+        raise ValueError(f"the file is of format {about['format']}, and this version reads {FORMAT}")
+    arguments = {name: _restored(value) for name, value in about["arguments"].items()}
+    observation_space, action_space = map(from_json, about["spaces"])
+    return Saved(
+        *(about["algorithm"], about["policy"], arguments, about["n_envs"], about["num_timesteps"]),
+        pair=(observation_space, action_space),
+        state=torch.load(io.BytesIO(state), map_location="cpu", weights_only=True),
+        weights=None,
+    )
+
+
+def _plain_arguments(arguments: Json) -> Json:
+    """Arguments as JSON. Of schedules the value at the start; what else is no data is left out, and said."""
+    plain = {}
+    for name, value in arguments.items():
+        if name == "device":
+            continue
+        if name in ("learning_rate", "clip_range") and callable(value):
+            plain[name] = float(value(1.0))
+            print(f"{name} is a function: the file keeps {plain[name]:g}, its first value", file=sys.stderr)
+            continue
+        try:
+            plain[name] = json.loads(json.dumps(value, default=_named))
+        except TypeError:
+            print(f"{name}={value!r} is not in the file: give it to load() again", file=sys.stderr)
+    return plain
+
+
+def _named(value: Any) -> Json:
+    """A class of torch.nn by its name."""
+    name = getattr(value, "__name__", "")
+    if name and getattr(nn, name, None) is value:
+        return {"torch.nn": name}
+    raise TypeError(f"{value!r} is no data")
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"torch.nn"}:
+            return getattr(nn, value["torch.nn"])
+        return {key: _restored(member) for key, member in value.items()}
+    return value

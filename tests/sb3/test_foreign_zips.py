@@ -1,0 +1,87 @@
+"""Files of Stable-Baselines3 2.9: files/*.zip were written by its save(), expected.json by its predict()."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from headrace import sb3
+
+FILES = Path(__file__).parent / "files"
+EXPECTED = json.loads((FILES / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_models_act_and_value_as_in_stable_baselines3(name):
+    expected, model = EXPECTED[name], getattr(sb3, name.upper()).load(FILES / f"{name}.zip")
+    observations = np.array(expected["observations"], np.float32)
+    actions, _ = model.predict(observations, deterministic=True)
+    np.testing.assert_allclose(actions, expected["actions"], rtol=1e-4, atol=1e-5)
+    assert model.num_timesteps == expected["num_timesteps"]
+    assert model.algorithm.config.learning_rate == expected["learning_rate"]
+    batch = torch.tensor(observations)
+    with torch.no_grad():
+        if name in ("ppo", "a2c"):
+            np.testing.assert_allclose(model.policy.value(batch), expected["values"], rtol=1e-4, atol=1e-5)
+        if name in ("sac", "td3"):  # of actions 0.3, normalised
+            values = model.policy.critics(model.policy.encoder(batch), torch.full((len(batch), 1), 0.3))
+            np.testing.assert_allclose(values, expected["values"], rtol=1e-4, atol=1e-5)
+        if name == "ppo":
+            distribution, _ = model.policy(batch)
+            np.testing.assert_allclose(distribution.log_std.exp().flatten()[0], expected["std"][0], rtol=1e-4)
+
+
+def test_a_model_goes_on_learning():
+    model = sb3.PPO.load(FILES / "ppo.zip", env="Pendulum-v1", n_steps=16)
+    model.learn(32)
+    assert model.algorithm.iteration == 2 and model.algorithm.config.activation == "relu"
+
+
+class Trap:
+    """Unpickling this writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.write_text, (self.path, "unpickled"))
+
+
+def test_nothing_is_unpickled(tmp_path, capsys):
+    trap = base64.b64encode(pickle.dumps(Trap(tmp_path / "sprung"))).decode()
+    with zipfile.ZipFile(FILES / "dqn.zip") as file:
+        data, policy = json.loads(file.read("data")), file.read("policy.pth")
+    for value in data.values():
+        if isinstance(value, dict) and ":serialized:" in value:
+            value[":serialized:"] = trap
+    data["action_noise"] = {":type:": "<class 'Trap'>", ":serialized:": trap}
+    with zipfile.ZipFile(tmp_path / "dqn.zip", "w") as file:
+        file.writestr("data", json.dumps(data))
+        file.writestr("policy.pth", policy)
+    sb3.DQN.load(tmp_path / "dqn")
+    assert not (tmp_path / "sprung").exists()
+    assert "action_noise, train_freq" in ", ".join(sorted(capsys.readouterr().err.split(":")[0].split(", ")))
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as file:
+        file.writestr("data", json.dumps(data))
+        file.writestr("policy.pth", pickle.dumps(Trap(tmp_path / "sprung")))
+    with pytest.raises(Exception, match=r"[Ww]eights"):
+        sb3.DQN.load(tmp_path / "bad")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="model of DQN, not PPO"):
+        sb3.PPO.load(FILES / "dqn.zip")
+    with pytest.raises(ValueError, match="is of shape"):
+        sb3.DQN.load(FILES / "dqn.zip", env="Acrobot-v1")
+    with zipfile.ZipFile(tmp_path / "empty.zip", "w") as file:
+        file.writestr("readme", "")
+    with pytest.raises(ValueError, match="holds no model"):
+        sb3.PPO.load(tmp_path / "empty.zip")

@@ -1,0 +1,293 @@
+"""PPO, A2C, SAC, TD3 and DQN with the interface of Stable-Baselines3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import headrace as hr
+from headrace.sb3 import A2C, DQN, PPO, SAC, TD3, VecEnv, make_vec_env
+
+SMALL = {"n_steps": 32, "batch_size": 32, "n_epochs": 2, "seed": 0, "device": "cpu"}
+
+
+def small(env: Any = "CartPole-v1", **arguments: Any) -> PPO:
+    return PPO("MlpPolicy", env, **SMALL | arguments)
+
+
+def weights(model: Any) -> torch.Tensor:
+    return torch.cat([x.detach().flatten() for x in model.policy.parameters()])
+
+
+def test_the_quickstart_of_stable_baselines3_learns():
+    model = PPO("MlpPolicy", gymnasium.make("CartPole-v1", render_mode="rgb_array"), seed=0, device="cpu")
+    assert model.learn(total_timesteps=25_000) is model
+    assert 25_000 <= model.num_timesteps < 25_000 + 2048
+    assert np.mean([info["r"] for info in model.ep_info_buffer]) > 120
+    vec_env = model.get_env()
+    observation, steps = vec_env.reset(), 0
+    while True:
+        action, state = model.predict(observation, deterministic=True)
+        observation, _, done, _ = vec_env.step(action)
+        steps += 1
+        if done[0]:
+            break
+    assert steps > 100 and state is None
+    assert vec_env.render("rgb_array").ndim == 3
+    assert model._trainer.env.backend == "cpu"  # made again by its id, and compiled
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (
+            lambda: small(
+                clip_range_vf=0.3, target_kl=0.01, ent_coef=0.1, vf_coef=0.2, gae_lambda=0.9, max_grad_norm=1
+            ),
+            {"num_steps": 32, "minibatch_size": 32, "epochs": 2, "value_clip": 0.3, "target_kl": 0.01}
+            | {"entropy_coef": 0.1, "value_coef": 0.2, "gae_lambda": 0.9, "max_grad_norm": 1, "clip": 0.2}
+            | {"normalize_observation": False, "normalize_return": False, "hidden": (64, 64), "activation": "tanh"},
+        ),
+        (
+            lambda: small(policy_kwargs={"net_arch": {"pi": [8, 9], "vf": [8, 9]}, "activation_fn": nn.ELU}),
+            {"hidden": (8, 9), "activation": "elu"},
+        ),
+        (
+            lambda: small("Pendulum-v1", policy_kwargs={"log_std_init": -1.0}),
+            {"initial_std": float(np.exp(-1.0) / 2)},  # in half ranges of the actions, which go from -2 to 2
+        ),
+        (
+            lambda: A2C("MlpPolicy", "CartPole-v1", normalize_advantage=True),
+            {"num_steps": 5, "learning_rate": 7e-4, "normalize_advantage": True, "gae_lambda": 1.0},
+        ),
+        (
+            lambda: SAC("MlpPolicy", "Pendulum-v1", ent_coef="auto_0.3", train_freq=(4, "step"), gradient_steps=-1),
+            {"temperature": 0.3, "learn_temperature": True, "num_steps": 4, "gradient_steps": 0, "utd_ratio": 1.0},
+        ),
+        (
+            lambda: SAC("MlpPolicy", "Pendulum-v1", ent_coef=0.2, target_entropy=-2, n_steps=3, gradient_steps=2),
+            {"temperature": 0.2, "learn_temperature": False, "target_entropy": -2.0, "n_steps": 3, "gradient_steps": 2},
+        ),
+        (
+            lambda: TD3("MlpPolicy", "Pendulum-v1", action_noise=NormalActionNoise(0.1), target_policy_noise=0.4),
+            {"exploration": 0.1, "target_noise": 0.4, "policy_delay": 2, "hidden": (400, 300)},
+        ),
+        (
+            lambda: DQN("MlpPolicy", make_vec_env("CartPole-v1", 2), exploration_final_eps=0.1),
+            {"target_interval": 1250, "exploration_final": 0.1, "double": False, "schedule": "constant"},
+        ),
+    ],
+)
+def test_arguments_are_the_settings_that_mean_the_same(make: Callable[[], Any], expected: dict[str, Any]):
+    config = make().algorithm.config
+    for name, value in expected.items():
+        assert getattr(config, name) == (pytest.approx(value) if isinstance(value, float) else value), name
+
+
+class NormalActionNoise:
+    def __init__(self, sigma: float) -> None:
+        self._mu, self._sigma = np.zeros(1), np.full(1, sigma)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: small(use_sde=True), "use_sde=True has no counterpart"),
+        (lambda: small(rollout_buffer_class=dict), "rollout_buffer_class"),
+        (lambda: small(clip_range_vf=lambda left: 0.1), "clip_range_vf is a function"),
+        (lambda: small(learning_rate="0.1"), "learning_rate must be a number"),
+        (lambda: small(policy_kwargs={"net_arch": {"pi": [8], "vf": [9]}}), "of the same sizes"),
+        (lambda: small(policy_kwargs={"activation_fn": nn.Softmax}), "activation_fn"),
+        (lambda: small(policy_kwargs={"optimizer_class": "SGD"}), "optimizer_class='SGD'"),
+        (lambda: PPO("LstmPolicy", "CartPole-v1"), "policy must be MlpPolicy"),
+        (lambda: SAC("MlpPolicy", "Pendulum-v1", ent_coef="automatic"), "'auto' or 'auto_0.1'"),
+        (lambda: SAC("MlpPolicy", "Pendulum-v1", train_freq=(1, "episode")), "not of episodes"),
+        (lambda: SAC("MlpPolicy", "Pendulum-v1", target_update_interval=5), "target_update_interval=5"),
+        (lambda: SAC("MlpPolicy", "CartPole-v1"), "sac supports Box"),
+        (lambda: TD3("MlpPolicy", "Pendulum-v1", action_noise=object()), "use NormalActionNoise"),
+        (lambda: small(3), "env must be an id"),
+        (lambda: small().set_env("Acrobot-v1"), "observation_space"),
+        (lambda: small(None).learn(10), r"set_env\(env\)"),
+        (lambda: small().learn(10, callback=3), "callback must be"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(make: Callable[[], Any], message: str):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_schedules_are_called_with_the_remaining_fraction():
+    seen: list[float] = []
+
+    def rate(remaining: float) -> float:
+        seen.append(remaining)
+        return 1e-3 * remaining
+
+    model = small(learning_rate=rate)
+    model.learn(128)
+    assert seen[:2] == [1.0, 1.0]  # for the constructor, and the first rollout
+    assert seen == sorted(seen, reverse=True) and len(seen) >= 5 and 0 < seen[-1] < 0.3
+    assert model.algorithm.optimizer.learning_rate.item() == pytest.approx(1e-3 * seen[-1])
+    clips = (lambda left: 0.01, 0.01, lambda left: 0.01 if left == 1 else 0.2)
+    scheduled, constant, later = (small(clip_range=clip, learning_rate=0.02, n_epochs=8) for clip in clips)
+    for one in (scheduled, constant, later):
+        one.learn(64)
+    assert torch.equal(weights(scheduled), weights(constant)) and not torch.equal(weights(scheduled), weights(later))
+
+
+def test_learning_goes_on_with_its_count_or_begins_it_again():
+    model = small()
+    model.learn(64)
+    assert model.num_timesteps >= 64
+    before = model.num_timesteps
+    model.learn(64, reset_num_timesteps=False)
+    assert model.num_timesteps >= before + 64
+    model.learn(32)
+    assert 32 <= model.num_timesteps <= 64
+
+
+def test_a_file_has_arguments_networks_and_optimizers(tmp_path, capsys):
+    model = small(policy_kwargs={"net_arch": [8], "activation_fn": nn.ReLU}, learning_rate=lambda left: 2e-3 * left)
+    model.learn(64)
+    model.save(tmp_path / "folder" / "model")
+    assert "learning_rate is a function: the file keeps 0.002" in capsys.readouterr().err
+    observations = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    loaded = PPO.load(tmp_path / "folder" / "model")
+    assert np.array_equal(*(m.predict(observations, deterministic=True)[0] for m in (model, loaded)))
+    assert loaded.num_timesteps == model.num_timesteps and loaded.arguments["policy_kwargs"]["activation_fn"] is nn.ReLU
+    again = PPO.load(tmp_path / "folder" / "model.zip", env="CartPole-v1", n_epochs=3)
+    assert again.algorithm.config.epochs == 3 and again.algorithm.iteration == model.algorithm.iteration
+    assert torch.equal(again.algorithm.optimizer.mean, model.algorithm.optimizer.mean)
+    again.learn(64)
+    assert not torch.equal(weights(again), weights(model))
+    again.set_parameters(model.get_parameters())
+    assert torch.equal(weights(again), weights(model))
+    again.learn(64)
+    again.set_parameters(tmp_path / "folder" / "model.zip")
+    assert torch.equal(weights(again), weights(model))
+    with pytest.raises(ValueError, match=r"model of PPO, not A2C: use PPO.load\(\)"):
+        A2C.load(tmp_path / "folder" / "model")
+    (tmp_path / "other.zip").write_text("no zip")
+    with pytest.raises(ValueError, match="is no zip file"):
+        PPO.load(tmp_path / "other")
+    with pytest.raises(ValueError, match="expected policy and optimizer, got policy"):
+        again.set_parameters({"policy": {}})
+
+
+@pytest.mark.parametrize(("kind", "env"), [(SAC, "Pendulum-v1"), (TD3, "Pendulum-v1"), (DQN, "CartPole-v1")])
+def test_models_with_a_replay_buffer_learn_save_and_load(kind, env, tmp_path):
+    settings = {"learning_starts": 20, "batch_size": 16, "buffer_size": 500, "policy_kwargs": {"net_arch": [16]}}
+    model = kind("MlpPolicy", env, seed=0, device="cpu", learning_rate=lambda left: 1e-3 * left, **settings)
+    model.learn(60)
+    optimizer = next(iter(model.algorithm.optimizers.values()))
+    assert model.num_timesteps >= 60 and 0 < optimizer.learning_rate.item() < 1e-3
+    model.save(tmp_path / "model")
+    loaded = kind.load(tmp_path / "model", env=env)
+    observations = np.random.default_rng(0).normal(size=(7, *model.observation_space.shape)).astype(np.float32)
+    assert np.array_equal(*(m.predict(observations, deterministic=True)[0] for m in (model, loaded)))
+    loaded.learn(30)
+    assert loaded.algorithm.replay is not None
+
+
+class Own(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    steps_of_all = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.steps_of_all += 1
+        return np.full(2, 0.1, np.float32), float(action), self.steps == 5, False, {}
+
+
+def test_environments_of_ones_own_are_stepped_as_they_are():
+    env = Own()
+    model = small(env)
+    model.learn(64)
+    assert env.steps_of_all >= 64
+    assert model.get_env().reset().shape == (1, 2)
+    model.learn(64)
+    counted = small(gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 3))
+    counted.learn(64)
+    assert {info["l"] for info in counted.ep_info_buffer} == {3}
+    assert counted._trainer.env.backend == "inline"  # a wrapper was added
+    assert small(Own).n_envs == 1
+    model = small(VecEnv("CartPole-v1", 3, time_limit=4))
+    model.learn(64)
+    assert model.n_envs == 3 and {info["l"] for info in model.ep_info_buffer} == {4}
+    heavy = small(VecEnv("CartPole-v1", 2, params={"gravity": 20.0}))
+    assert heavy._trainer.env.params == {"gravity": 20.0}
+
+
+class DummyVecEnv:
+    """What Stable-Baselines3's class of this name has."""
+
+    def __init__(self, envs: list[gymnasium.Env]) -> None:
+        self.envs, self.num_envs = envs, len(envs)
+        self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
+
+    def step_async(self, actions: Any) -> None: ...
+
+    def env_method(self, name: str) -> None: ...
+
+
+class OtherVecEnv(DummyVecEnv):
+    """One that is stepped as a vector: episodes of 3 steps, each other of which is truncated."""
+
+    def __init__(self) -> None:
+        super().__init__([Own(), Own()])
+        self.steps = np.zeros(2, int)
+
+    def seed(self, seed: int) -> None:
+        self.seeded = seed
+
+    def reset(self) -> np.ndarray:
+        return np.zeros((2, 2), np.float32)
+
+    def step(self, actions: np.ndarray) -> tuple:
+        self.steps += 1
+        done = self.steps % 3 == 0
+        late = self.steps % 2 == 0
+        infos = [{"TimeLimit.truncated": bool(x), "terminal_observation": np.ones(2, np.float32)} for x in late]
+        return np.zeros((2, 2), np.float32), np.ones(2, np.float32), done, infos
+
+
+def test_environments_of_stable_baselines3_are_made_again_or_stepped():
+    compiled = small(DummyVecEnv([gymnasium.make("CartPole-v1") for _ in range(2)]))
+    assert compiled._trainer.env.backend == "cpu" and compiled.n_envs == 2
+    stepped = small(DummyVecEnv([Own(), Own()]))
+    stepped.learn(64)
+    assert stepped.n_envs == 2 and all(env.steps_of_all >= 30 for env in stepped.get_env().envs)
+    vector = small(OtherVecEnv())
+    vector.learn(100)
+    assert {info["l"] for info in vector.ep_info_buffer} == {3} and hasattr(vector.get_env(), "seeded")
+
+
+def test_tables_and_tensorboard_have_stable_baselines3s_names(tmp_path, capsys):
+    model = small(verbose=1, tensorboard_log=str(tmp_path))
+    model.learn(256, tb_log_name="first")
+    printed = capsys.readouterr().out
+    for name in ("ep_rew_mean", "fps", "total_timesteps", "explained_variance", "clip_fraction", "learning_rate"):
+        assert f"   {name} " in printed
+    model.learn(64, tb_log_name="first")
+    model.learn(64, tb_log_name="first", reset_num_timesteps=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first_1", "first_2"]
+    events = b"".join(path.read_bytes() for path in (tmp_path / "first_1").rglob("events*"))
+    assert b"rollout/ep_rew_mean" in events and b"train/value_loss" in events
+
+
+def test_a_policy_is_headraces_own():
+    model = small()
+    assert isinstance(model.policy, hr.ActorCritic)
+    action, _ = model.policy.predict(np.zeros(4, np.float32))
+    assert action in (0, 1)

@@ -1,0 +1,102 @@
+"""headrace.sb3.VecEnv: environments with the interface of Stable-Baselines3's VecEnv."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import headrace as hr
+from headrace.sb3 import VecEnv, make_vec_env
+from headrace.sb3.vec_env import tiled
+
+
+class Counting(gymnasium.Env):
+    """Episodes of 3 steps that terminate, those of an even seed; others are truncated after 2."""
+
+    observation_space = Box(0, 10, (1,), np.float32)
+    action_space = Discrete(2)
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    render_mode = "rgb_array"
+    level = 1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.even = seed % 2 == 0
+        self.steps = 0
+        return np.zeros(1, np.float32), {"begun": True}
+
+    def step(self, action):
+        self.steps += 1
+        observation = np.full(1, self.steps, np.float32)
+        info = {"steps": self.steps, "inner": {"action": int(action)}}
+        return observation, 0.5, self.even and self.steps == 3, not self.even and self.steps == 2, info
+
+    def render(self):
+        return np.full((2, 3, 3), self.steps, np.uint8)
+
+    def times(self, factor, plus=0):
+        return factor * self.steps + plus
+
+
+def test_infos_are_dicts_and_the_last_step_has_its_own():
+    env = VecEnv(Counting, 2, seed=4)
+    assert env.reset().shape == (2, 1) and env.reset_infos == [{"begun": True}] * 2
+    env.step([0, 1])
+    observation, reward, done, infos = env.step([0, 1])
+    assert done.tolist() == [False, True] and reward.dtype == np.float32
+    assert observation.ravel().tolist() == [2, 0]
+    assert infos[0] == {"steps": 2, "inner": {"action": 0}, "TimeLimit.truncated": False}
+    ended = infos[1]
+    assert ended["terminal_observation"].tolist() == [2] and ended["TimeLimit.truncated"] is True
+    assert ended["steps"] == 2 and ended["inner"] == {"action": 1} and "begun" not in ended
+    assert (ended["episode"]["r"], ended["episode"]["l"]) == (1.0, 2)
+    assert env.reset_infos[1] == {"begun": True}
+    _, _, done, infos = env.step([0, 0])
+    assert done.tolist() == [True, False] and infos[0]["TimeLimit.truncated"] is False
+    assert infos[0]["terminal_observation"].tolist() == [3]
+
+
+def test_methods_and_attributes_of_some_environments():
+    env = VecEnv(Counting, 3, seed=0)
+    env.reset()
+    env.step([0, 0, 0])
+    assert env.env_method("times", 2, plus=1) == [3, 3, 3] and env.env_method("times", 2, indices=[1]) == [2]
+    env.set_attr("level", 5, indices=[0, 2])
+    assert env.get_attr("level") == [5, 1, 5] and env.get_attr("level", 1) == [1]
+    assert env.has_attr("level") and not env.has_attr("weight")
+    assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * 3
+    wrapped = VecEnv(Counting, 2, time_limit=5)
+    assert wrapped.env_is_wrapped(gymnasium.wrappers.TimeLimit, indices=1) == [True]
+    with pytest.raises(ValueError, match="same for all"):
+        env.set_options([{"a": 1}, {"a": 2}, {}])
+
+
+def test_images_of_all_environments_are_one_image():
+    env = VecEnv(Counting, 3, seed=0)
+    env.reset()
+    assert env.render().shape == (4, 6, 3)
+    with pytest.raises(ValueError, match="'ansi' was asked for"):
+        env.render("ansi")
+    numbered = [np.full((1, 2, 3), k, np.uint8) for k in range(3)]
+    assert tiled(numbered)[..., 0].tolist() == [[0, 0, 1, 1], [2, 2, 0, 0]]
+
+
+def test_compiled_environments_end_as_others():
+    env = make_vec_env("Pendulum-v1", n_envs=2, seed=3)
+    first = env.reset()
+    for _ in range(199):
+        _, _, done, infos = env.step(np.zeros((2, 1), np.float32))
+        assert not done.any() and infos == [{"TimeLimit.truncated": False}] * 2
+    observation, _, done, infos = env.step(np.zeros((2, 1), np.float32))
+    assert done.all() and all(info["TimeLimit.truncated"] for info in infos)
+    assert infos[1]["episode"]["l"] == 200 and not np.array_equal(infos[1]["terminal_observation"], observation[1])
+    assert env.seed(3) == [3, 4] and np.array_equal(env.reset(), first)
+    assert not np.array_equal(env.reset(), first)
+
+
+def test_a_vector_of_another_mode_is_refused():
+    with pytest.raises(ValueError, match="autoreset_mode is"):
+        VecEnv(hr.make_vec("CartPole-v1", 2))
