@@ -41,6 +41,7 @@ from headrace.envs import KernelEnv as KernelEnv
 from headrace.envs import make as make
 from headrace.envs import register as register
 from headrace.envs.compiled.single_env import single as single
+from headrace.envs.vector_env.construct_vector import make_vec as make_vec
 from headrace.envs.workers.process import Workers as Workers
 from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
 from headrace.evaluation.curves import plot as plot
