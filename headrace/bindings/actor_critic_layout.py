@@ -26,7 +26,7 @@ CLASSES = (
     *(CategoricalHead, MultiCategoricalHead, GaussianHead),
     *(Categorical, MultiCategorical, Gaussian, SquashedGaussian),
 )
-NO_NORMALIZER = Normalizer(np.empty(0, np.float32), np.empty(0, np.float32), np.float32(np.inf))
+_NOTHING = Normalizer(np.empty(0, np.float32), np.empty(0, np.float32), np.float32(np.inf))
 
 
 Encoded: TypeAlias = tuple[np.ndarray, int, Normalizer]  # see encoded()
@@ -103,7 +103,7 @@ def normalizer_of(policy: ActorCritic | ActorQ | QNetwork) -> Normalizer:
     """What a kernel is to do to encoded_rows() first."""
     normalizer = policy.encoder.normalizer if type(policy.encoder) is VectorEncoder else None
     if normalizer is None:
-        return NO_NORMALIZER
+        return _NOTHING
     return Normalizer(normalizer.center.numpy(), normalizer.scale.numpy(), np.float32(normalizer.limit))
 
 
