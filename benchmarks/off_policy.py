@@ -47,7 +47,7 @@ def interpreters(libraries: Iterable[str], home: Path, modules: dict[str, str]) 
     """A Python for each library that is to be had. modules: what it must be able to import."""
     found = {}
     for name in libraries:
-        python = sys.executable if name == "headrace" else interpreter_with(modules[name], home)
+        python = sys.executable if "headrace" in (name, modules[name]) else interpreter_with(modules[name], home)
         if python is None:
             print(f"{name} left out: no Python with {modules[name]} here or in {home}", file=sys.stderr)
         else:

@@ -38,6 +38,7 @@ MOST_STEPS = 20_000
 def headrace_rate(name: str, seconds: float, steps: int) -> dict[str, Any]:
     """Gradient steps a second of Headrace: drawing rows, gathering them and learning, `steps` to a call."""
     from headrace import Trainer
+    from headrace.algorithms.off_policy import learn_from_replay
     from headrace.core.device import torch_threads, without_denormals
 
     work = WORKS[name]
@@ -59,7 +60,7 @@ def headrace_rate(name: str, seconds: float, steps: int) -> dict[str, Any]:
         trainer.iterate()
     algorithm: Any = trainer.algorithm
     with torch_threads(threads), without_denormals():  # as the trainer does
-        return throughput(lambda: algorithm._learn(steps), steps, seconds)
+        return throughput(lambda: learn_from_replay(algorithm, steps), steps, seconds)
 
 
 def sb3_rate(name: str, seconds: float, steps: int, library: str) -> dict[str, Any]:

@@ -6,6 +6,9 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.openmp import let_threads_sleep
+
+let_threads_sleep()  # before torch is loaded
 if TYPE_CHECKING:
     from headrace.algorithms.a2c import A2C as A2C
     from headrace.algorithms.a2c import A2CConfig as A2CConfig

@@ -51,12 +51,13 @@ class VTraceConfig:
 class OffPolicyConfig:
     """Settings of algorithms that learn from a replay buffer. Raises ValueError for one out of range."""
 
-    num_steps: int = 1  # steps of each environment in an iteration
+    num_steps: int = 1  # steps of each environment in a rollout
+    train_freq: int = 0  # steps of each environment from learning to learning, a divisor of num_steps; 0: num_steps
     buffer_size: int = 1_000_000  # steps in the replay buffer, of all environments together
     learning_starts: int = 1_000  # steps of all environments together before learning starts
     batch_size: int = 256  # rows in a gradient step
     utd_ratio: float = 1.0  # gradient steps for each environment step (update-to-data ratio)
-    gradient_steps: int = 0  # gradient steps of an iteration; 0: by utd_ratio
+    gradient_steps: int = 0  # gradient steps each time it learns; 0: by utd_ratio
     learning_rate: float = 1e-3  # of Adam, at the start of training
     schedule: Literal["constant", "linear"] = "constant"  # of the learning rate; linear: falls to 0 at the end
     gamma: float = 0.99  # discount factor
@@ -73,6 +74,10 @@ class OffPolicyConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.train_freq and self.num_steps % self.train_freq:
+            raise ValueError(
+                f"train_freq is {self.train_freq}: let it divide num_steps, the {self.num_steps} steps of a rollout"
+            )
         if self.sequence_length < 1:
             raise ValueError(f"sequence_length must be 1 or more, got {self.sequence_length}")
         if self.recurrent != "none" and self.batch_size % self.sequence_length:
@@ -114,7 +119,7 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("num_steps", "epochs", "minibatch_size", "cg_steps", "backtracks", "critic_epochs"), AT_LEAST_1),
     **dict.fromkeys(("buffer_size", "batch_size", "n_steps", "rnn_size"), AT_LEAST_1),
     **dict.fromkeys(("target_interval", "policy_delay"), AT_LEAST_1),
-    **dict.fromkeys(("learning_starts", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
+    **dict.fromkeys(("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
     **dict.fromkeys(("exploration_fraction", "exploration_spread"), AT_LEAST_0),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl"), ABOVE_0),

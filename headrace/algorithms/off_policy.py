@@ -1,7 +1,8 @@
 """What algorithms share that learn from a replay buffer: the buffer, counters, and when to learn.
 
-One iteration collects a rollout of `num_steps` steps, appends it to the buffer, and takes gradient steps, each on
-`batch_size` rows of the buffer. All rows and all noise of an iteration are drawn at once, then `learn` is called once.
+One iteration appends rows to the buffer, a rollout of `num_steps` steps or `train_freq` steps of one, and takes
+gradient steps, each on `batch_size` rows of the buffer. All rows and all noise of an iteration are drawn at once, then
+`learn` is called once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.core import rng
+from headrace.core.fused import fused
 from headrace.data.replay import DRAWS, Batch, Replay, bytes_needed, plan
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.sequences import SequenceReplay
@@ -51,6 +53,7 @@ class OffPolicy(Generic[C]):
         self.replay: Replay | None = None
         self.iteration: Any = 0  # in a CUDA graph a tensor: all other counts follow from it
         self.rows_per_iteration = 0  # rows of an iteration, of all environments together; 0 before prepare()
+        self._found: list[tuple[dict[str, Tensor], int]] = []  # metrics of the present rollout: see add_metrics()
 
     @classmethod
     def build(
@@ -98,7 +101,7 @@ class OffPolicy(Generic[C]):
         """The optimizers of the policy, each with the parameters that it learns."""
         return []
 
-    def _follow_policy(self) -> None:
+    def follow_policy(self) -> None:
         """Learn the parameters that the policy has now: its modules and their parameters may have been replaced.
 
         Raises ValueError where they have other sizes."""
@@ -122,7 +125,7 @@ class OffPolicy(Generic[C]):
     def prepare(self, rollout: Rollout) -> str:
         """Allocate the replay buffer. Returns a line about its memory. Raises MemoryError where there is too little."""
         description = plan(rollout, self.config.buffer_size, extra_bytes=self.extra_bytes_per_step())
-        self.rows_per_iteration = rollout.num_steps * rollout.num_envs
+        self.rows_per_iteration = (self.config.train_freq or rollout.num_steps) * rollout.num_envs
         self.replay = self.make_replay(rollout, self.config.buffer_size)
         return description
 
@@ -144,22 +147,44 @@ class OffPolicy(Generic[C]):
         self.replay = self.make_replay(rollout, (rollout.num_steps + enough) * rollout.num_envs)
         for _ in range(0, enough, rollout.num_steps):
             self.replay.append(rollout)
-        self._learn(self.gradient_steps(self.num_steps * rollout.num_envs))
+        self.follow_policy()
+        rows = (self.config.train_freq or self.num_steps) * rollout.num_envs
+        learn_from_replay(self, self.gradient_steps(rows))
         self.replay = None
         self.load_state_dict(before)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Append a rollout, and learn from the replay buffer. Returns metrics under SB3's names; before learning starts
-        n_updates and learning_rate alone. progress: fraction of the training done, 0 .. 1."""
+        """Append a rollout, and learn from the replay buffer, unless that was done while collecting (train_freq).
+        Returns metrics under SB3's names; before learning starts n_updates and learning_rate alone. progress: fraction
+        of the training done, 0 .. 1."""
         assert self.replay is not None, "prepare() comes before the first update()"
         rate = self.set_learning_rate(progress)
-        self.replay.append(rollout)
-        metrics = self._learn(self.gradient_steps(self.rows_per_iteration)) if self.past_warm_up() else {}
+        if not self.config.train_freq:
+            self.append_and_learn(rollout)
+        metrics, self._found = _mean_metrics(self._found), []
         self.policy.update_statistics(rollout, rollout.reward)
-        self.iteration += 1
         self.explore()
         zero = torch.zeros((), device=rollout.device)
         return metrics | {"n_updates": zero + self.updates, "learning_rate": zero + rate}
+
+    def append_and_learn(self, rows: Rollout) -> None:
+        """One iteration: append rows to the replay buffer, and take the gradient steps that follow them."""
+        assert self.replay is not None
+        self.follow_policy()
+        self.replay.append(rows)
+        if self.past_warm_up():
+            steps = self.gradient_steps(self.rows_per_iteration)
+            self.add_metrics(learn_from_replay(self, steps), steps)
+        self.iteration += 1
+        self.explore()
+
+    def add_metrics(self, metrics: dict[str, Tensor], steps: int) -> None:
+        """Add metrics, means over `steps` gradient steps, to those whose means update() returns."""
+        self._found.append((metrics, steps))
+
+    def steady(self) -> bool:
+        """Whether all further iterations explore and learn alike."""
+        return self.past_warm_up() and self.rows >= self.config.learning_starts
 
     def set_learning_rate(self, progress: float) -> Any:
         """Constant, or falling linearly to 0 at the end of training, by the config's schedule. Returns it."""
@@ -174,15 +199,6 @@ class OffPolicy(Generic[C]):
         """Gradient steps of an iteration that collects `rows` rows."""
         config = self.config
         return config.gradient_steps or max(1, round(config.utd_ratio * rows))
-
-    def _learn(self, number: int) -> dict[str, Tensor]:
-        assert self.replay is not None
-        self._follow_policy()
-        draws = DRAWS + self.num_draws()
-        shape = (number, self.config.batch_size, draws)
-        random = rng.uniform(self.seed, rng.Purpose.REPLAY, self.updates, *shape, self.replay.ring.device)
-        batches = self.replay.gather(self.replay.draw(random[..., :DRAWS]), self.config.gamma)
-        return self.learn(batches, random[..., DRAWS:])
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the policy's tensors, the optimizers', the buffers and the replay, and the number of iterations."""
@@ -207,6 +223,18 @@ class OffPolicy(Generic[C]):
         self.iteration = int(state["iteration"])
 
 
+@fused("off_policy.learn_from_replay", "headrace.bindings.off_policy_loop")
+def learn_from_replay(algorithm: OffPolicy[Any], number: int) -> dict[str, Tensor]:
+    """Draw `number` minibatches of the replay buffer and take a gradient step on each. Returns the metrics' means."""
+    replay, config = algorithm.replay, algorithm.config
+    assert replay is not None
+    draws = DRAWS + algorithm.num_draws()
+    shape = (number, config.batch_size, draws)
+    random = rng.uniform(algorithm.seed, rng.Purpose.REPLAY, algorithm.updates, *shape, replay.ring.device)
+    batches = replay.gather(replay.draw(random[..., :DRAWS]), config.gamma)
+    return algorithm.learn(batches, random[..., DRAWS:])
+
+
 def policy_settings(config: OffPolicyConfig) -> dict[str, Any]:
     """The settings of a config that go to its policy."""
     return {name: getattr(config, name) for name in POLICY_SETTINGS}
@@ -229,6 +257,14 @@ def split_batches(batches: Batch) -> list[Batch]:
         return Batch._make(tree_map(lambda x: x[g], column) for column in batches)
 
     return [one(g) for g in range(len(batches.reward))]
+
+
+def _mean_metrics(found: Sequence[tuple[dict[str, Tensor], int]]) -> dict[str, Tensor]:
+    """Means of metrics that are means over so many gradient steps each."""
+    if len(found) < 2:
+        return found[0][0] if found else {}
+    total = sum(steps for _, steps in found)
+    return {name: sum(metrics[name] * (steps / total) for metrics, steps in found) for name in found[0][0]}  # type: ignore[misc]
 
 
 def means(rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...]) -> dict[str, Tensor]:

@@ -12,11 +12,13 @@ from headrace.bindings.bound import place
 from headrace.kernels.nn import layer_table, layout
 from headrace.kernels.nn.layout import Head, Layer, Network, Normalizer, ScratchOffsets, network, ranges, rounded
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import PolicyOutput
 from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import MLP, Readout, VectorEncoder
 from headrace.policies.normalization import ObservationNormalizer, ReturnNormalizer
+from headrace.policies.q_network import QNetwork
 
 # whose methods the kernels were written after
 CLASSES = (
@@ -45,9 +47,11 @@ class Compiled(NamedTuple):
 def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     """Tables for a policy whose parameters are views of `flat`."""
     layers: list[Layer] = []
-    actor = _dense(policy.actor_out, _trunk(policy.actor, layers, policy, flat), "identity", layers, flat)
-    trunk = layers[actor].source if policy.shared else _trunk(policy.critic, layers, policy, flat)
-    critic = _dense(policy.critic_out, trunk, "identity", layers, flat)
+    actor = dense_layer(
+        policy.actor_out, trunk_layers(policy.actor, layers, policy.activation, flat), "identity", layers, flat
+    )
+    trunk = layers[actor].source if policy.shared else trunk_layers(policy.critic, layers, policy.activation, flat)
+    critic = dense_layer(policy.critic_out, trunk, "identity", layers, flat)
     head, start = _head(policy.head, flat)
     net = network(layers, rounded(len(head.sizes)))
     components = len(head.sizes) * 64
@@ -95,7 +99,7 @@ def encoded_rows(policy: ActorCritic, observation: Any) -> Tensor:
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-def normalizer_of(policy: ActorCritic) -> Normalizer:
+def normalizer_of(policy: ActorCritic | ActorQ | QNetwork) -> Normalizer:
     """What a kernel is to do to encoded_rows() first."""
     normalizer = policy.encoder.normalizer if type(policy.encoder) is VectorEncoder else None
     if normalizer is None:
@@ -103,15 +107,17 @@ def normalizer_of(policy: ActorCritic) -> Normalizer:
     return Normalizer(normalizer.center.numpy(), normalizer.scale.numpy(), np.float32(normalizer.limit))
 
 
-def _trunk(mlp: Any, layers: list[Layer], policy: ActorCritic, flat: Tensor) -> int:
+def trunk_layers(mlp: Any, layers: list[Layer], activation: str, flat: Tensor) -> int:
+    """Append an MLP's layers, whose parameters are views of `flat`; returns the number of the last."""
     source = layout.OBSERVATION
     norms = mlp.norms or [None] * len(mlp.layers)
     for layer, norm in zip(mlp.layers, norms, strict=True):
-        source = _dense(layer, source, policy.activation, layers, flat, norm)
+        source = dense_layer(layer, source, activation, layers, flat, norm)
     return source
 
 
-def _dense(layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor, norm: Any = None) -> int:
+def dense_layer(layer: Any, source: int, activation: str, layers: list[Layer], flat: Tensor, norm: Any = None) -> int:
+    """Append a layer that reads layer `source`; returns its number."""
     outputs, inputs = layer.weight.shape
     offsets = place(layer.weight, flat), place(layer.bias, flat)
     normed = None if norm is None else (place(norm.weight, flat), place(norm.bias, flat))

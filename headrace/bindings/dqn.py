@@ -36,7 +36,7 @@ ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
 TOGETHER = 8  # minibatches for which the target is asked at once
 
 
-class _Learner:
+class Learner:
     """Learns from `steps` batches of `rows`; shape: (steps, rows)."""
 
     def __init__(self, policy: QNetwork, slow: Tensor, optimizer: Adam, shape: tuple[int, int], double: bool) -> None:
@@ -77,12 +77,16 @@ class _Learner:
             lay(target, column.unsqueeze(2))
         self.follow.copy_(follow)
         self.call.put(self.place, settings)
-        self.work_queue.run(self.call, min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1)
+        self.work_queue.run(self.call, self.threads())
         value, error = (x.view(steps, -1)[:, :rows].clone() for x in self.found)
         return value, error
 
+    def threads(self) -> int:
+        """The number of cores where the call is worth waking other threads, else 1."""
+        return min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1
 
-_learners: Bound[_Learner] = Bound()
+
+_learners: Bound[Learner] = Bound()
 
 
 def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> bool:
@@ -92,6 +96,11 @@ def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig
     return known and narrow((*policy.hidden, policy.encoder.size))
 
 
+def settings_of(optimizer: Adam, config: DQNConfig) -> Settings:
+    """Of the next call."""
+    return Settings(float(optimizer.steps), float(optimizer.learning_rate), float(config.max_grad_norm))
+
+
 @register("dqn.learn", serves, DIGESTS["dqn.learn"], dqn_manual.CLASSES)
 @torch.no_grad()
 def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
@@ -99,8 +108,7 @@ def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig)
     policy, _, slow, optimizer = networks
     shape = (batches.reward.shape[0], batches.reward.shape[1])
     depends_on = (last_examined(policy), optimizer.flat, slow, shape, config.double)
-    learner = _learners.get(lambda: _Learner(policy, slow, optimizer, shape, config.double), policy, *depends_on)
-    settings = Settings(float(optimizer.steps), float(optimizer.learning_rate), float(config.max_grad_norm))
-    value, error = learner.learn(policy, batches, follow, settings)
+    learner = _learners.get(lambda: Learner(policy, slow, optimizer, shape, config.double), policy, *depends_on)
+    value, error = learner.learn(policy, batches, follow, settings_of(optimizer, config))
     optimizer.steps += shape[0]
     return dqn_manual.metrics(value, error, mean_weights(batches.weight)), error

@@ -69,6 +69,15 @@ _networks: Bound[_Network] = Bound()
 
 def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> bool | str:
     """Whether the gradients of this policy are written out here; else the reason."""
+    written = written_out(networks)
+    if written is not True:
+        return written
+    fitting = batches_fit(batches, torch.int32) and fits(follow, torch.float32, len(batches.reward))
+    return (fitting and _are_choices(networks.policy, batches.action)) or MISFIT
+
+
+def written_out(networks: Networks) -> bool | str:
+    """Whether gradients of these networks are written out; else the reason."""
     policy, _, _, optimizer = networks
     if optimizer.flat.device.type != "cpu":
         return False
@@ -80,8 +89,7 @@ def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig
         return "its backward pass is written for relu and tanh, without layer normalisation"
     if len(policy.hidden) <= policy.dueling:
         return "it has no hidden layer, or (dueling) none that both branches read"
-    fitting = batches_fit(batches, torch.int32) and fits(follow, torch.float32, len(batches.reward))
-    return (fitting and _are_choices(policy, batches.action)) or MISFIT
+    return True
 
 
 def _are_choices(policy: QNetwork, action: Tensor) -> bool:

@@ -47,7 +47,7 @@ def verdict(policy: Policy) -> Verdict:
     found = examine(policy)
     if Verdict not in found.kept:
         acting = _why_not(policy) or found.altered
-        flat = _flat_parameters(found.parameters)
+        flat = flat_buffer(found.parameters)
         found.kept[Verdict] = Verdict(acting, acting or found.own_gradients, flat)
     return found.kept[Verdict]  # type: ignore[no-any-return]
 
@@ -96,7 +96,8 @@ def _odd(name: str, part: nn.Module | None, policy: Policy) -> str | None:
     return None
 
 
-def _flat_parameters(parameters: list[nn.Parameter]) -> Tensor | None:
+def flat_buffer(parameters: list[nn.Parameter]) -> Tensor | None:
+    """The one float32 buffer of which all these parameters are views; None where they are not."""
     storage = parameters[0].untyped_storage()
     for parameter in parameters:
         lies = parameter.untyped_storage().data_ptr() == storage.data_ptr() and parameter.is_contiguous()

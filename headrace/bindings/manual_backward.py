@@ -185,7 +185,19 @@ def inputs(policy: ActorQ, batches: Batch) -> list[Inputs]:
 
 def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig) -> bool | str:
     """Whether gradients of SAC's, TD3's or DDPG's learning call on these networks are written out; else the reason."""
-    policy, _, *optimizers = (*networks[:4], *(x for x in call if isinstance(x, Adam)))
+    policy, optimizers = networks.policy, [x for x in call if isinstance(x, Adam)]
+    written = written_out(networks, *optimizers)
+    if written is not True:
+        return written
+    batches, random = next(x for x in call if isinstance(x, Batch)), [x for x in call if isinstance(x, Tensor)]
+    draws = policy.num_draws * (1 + len(optimizers))  # SAC, which has a third, draws for the current actions too
+    fitting = batches_fit(batches, torch.float32, policy.action_size)
+    return (fitting and all(fits(x, torch.float32, *batches.reward.shape, draws) for x in random)) or MISFIT
+
+
+def written_out(networks: Networks, *others: Adam) -> bool | str:
+    """Whether gradients of these networks are written out; else the reason. others: further optimizers."""
+    policy, optimizers = networks.policy, (networks.actor_optimizer, networks.critic_optimizer, *others)
     if networks.actor_optimizer.flat.device.type != "cpu":
         return False
     if reason := verdict(policy).learning:
@@ -196,7 +208,4 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
         return "it is written for an actor without layer normalisation"
     if any(type(optimizer) is not Adam or optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
         return "it is written for the Adam of this package in float32"
-    batches, random = next(x for x in call if isinstance(x, Batch)), [x for x in call if isinstance(x, Tensor)]
-    draws = policy.num_draws * (len(optimizers) - 1)  # SAC, which has a third, draws for the current actions too
-    fitting = batches_fit(batches, torch.float32, policy.action_size)
-    return (fitting and all(fits(x, torch.float32, *batches.reward.shape, draws) for x in random)) or MISFIT
+    return True

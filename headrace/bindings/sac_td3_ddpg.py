@@ -40,7 +40,7 @@ from headrace.policies.examination import last_examined
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
 
 
-class _Learner:
+class Learner:
     """Learns from `steps` batches of `rows`; shape: (steps, rows). temperature: the optimizer of SAC's."""
 
     def __init__(self, networks: Networks, shape: tuple[int, int], temperature: Adam | None) -> None:
@@ -87,9 +87,12 @@ class _Learner:
         """Metrics [G, METRICS]. normal: [G, R, K], R twice the batch, or once."""
         self._take(policy, batches, normal)
         self.call.put(self.place, settings)
-        threads = min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations > WORTH_HELP else 1
-        self.work_queue.run(self.call, threads)
+        self.work_queue.run(self.call, self.threads())
         return self.metrics
+
+    def threads(self) -> int:
+        """The number of cores where the call is worth waking other threads, else 1."""
+        return min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations > WORTH_HELP else 1
 
     def _take(self, policy: ActorQ, batches: Batch, normal: Tensor) -> None:
         """Lay the batches into blocks, encoded and with actions normalised."""
@@ -105,14 +108,14 @@ class _Learner:
             lay(random[:, half * self.blocks : (half + 1) * self.blocks], part)
 
 
-_learners: Bound[_Learner] = Bound()
+_learners: Bound[Learner] = Bound()
 
 
-def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None) -> _Learner:
+def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None) -> Learner:
     shape = (batches.reward.shape[0], batches.reward.shape[1])
     flats = (networks.actor_optimizer.flat, networks.critic_optimizer.flat, networks.target_critics)
     depends_on = (last_examined(networks.policy), *flats, shape, temperature and temperature.flat)
-    return _learners.get(lambda: _Learner(networks, shape, temperature), networks.policy, *depends_on)
+    return _learners.get(lambda: Learner(networks, shape, temperature), networks.policy, *depends_on)
 
 
 def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig) -> bool:
@@ -122,6 +125,22 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
     return manual_backward.serves(networks, *call) is True and narrow(sizes)
 
 
+def sac_settings(networks: Networks, temperature_optimizer: Adam, config: SACConfig) -> Settings:
+    """Of SAC's next call."""
+    optimizers = (networks.actor_optimizer, networks.critic_optimizer, temperature_optimizer)
+    counts, rates = (float(x.steps) for x in optimizers), (float(x.learning_rate) for x in optimizers)
+    entropy = sac_manual.target_entropy(networks.policy, config)
+    numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature_optimizer.eps))
+    return Settings(1, 0, float(config.tau), *numbers)
+
+
+def td_settings(networks: Networks, since: int, delay: int, tau: float) -> Settings:
+    """Of TD3's or DDPG's next call. delay: gradient steps for one of the actor; since: those since its last."""
+    actor, critics = networks.actor_optimizer, networks.critic_optimizer
+    counts = (float(actor.steps), float(critics.steps), 0.0)
+    return Settings(delay, since, float(tau), *counts, float(actor.learning_rate), float(critics.learning_rate), 0.0)
+
+
 @register("sac.learn", serves, DIGESTS["sac.learn"], sac_manual.CLASSES)
 @torch.no_grad()
 def sac_learn(
@@ -129,13 +148,9 @@ def sac_learn(
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
     policy, _, actor, critics, *_ = networks
-    optimizers = (actor, critics, temperature_optimizer)
     learner = _learner(networks, batches, temperature_optimizer)
-    steps, normal, entropy = len(random), sac_manual.normals(policy, random), sac_manual.target_entropy(policy, config)
-    counts = (float(x.steps) for x in optimizers)
-    rates = (float(x.learning_rate) for x in optimizers)
-    numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature_optimizer.eps))
-    settings = Settings(1, 0, float(config.tau), *numbers)
+    steps, normal = len(random), sac_manual.normals(policy, random)
+    settings = sac_settings(networks, temperature_optimizer, config)
     found = learner.learn(policy, batches, normal, settings)
     actor.steps += steps
     critics.steps += steps
@@ -148,10 +163,7 @@ def _follow(
 ) -> dict[str, Tensor]:
     policy, _, actor, critics, *_ = networks
     learner = _learner(networks, batches)
-    counts = (float(actor.steps), float(critics.steps), 0.0)
-    rates = (float(actor.learning_rate), float(critics.learning_rate), 0.0)
-    settings = Settings(delay, since, float(tau), *counts, *rates)
-    found = learner.learn(policy, batches, random, settings)
+    found = learner.learn(policy, batches, random, td_settings(networks, since, delay, tau))
     steps = len(found)
     critics.steps += steps
     actor.steps += (since + steps) // delay - since // delay

@@ -1,9 +1,10 @@
 """The registry of kernels that replace plain functions.
 
-`@fused("returns.gae", "headrace.bindings.returns_cpu")` on a plain torch function makes it the reference implementation
-and the fallback, and names the module that binds its kernel. That module is imported at the first call; it registers a
-kernel of the same signature and says which arguments the kernel serves. Tests hold the two equal. A kernel may state
-the digest of the source it was written after: once that source is edited or patched, the plain function runs.
+`@fused("returns.gae", "headrace.bindings.rng_returns_cpu")` on a plain torch function makes it the reference
+implementation and the fallback, and names the module that binds its kernel. That module is imported at the first call;
+it registers a kernel of the same signature and says which arguments the kernel serves. Tests hold the two equal. A
+kernel may state the digest of the source it was written after: once that source is edited or patched, the plain
+function runs.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from torch import Tensor
 from headrace.core.fused import fused
 
 
-@fused("returns.gae", "headrace.bindings.returns_cpu")
+@fused("returns.gae", "headrace.bindings.rng_returns_cpu")
 def gae(
     reward: Tensor,
     value: Tensor,
@@ -136,7 +136,7 @@ def vtrace(
     return value + correction, advantage
 
 
-@fused("returns.explained_variance", "headrace.bindings.returns_cpu")
+@fused("returns.explained_variance", "headrace.bindings.rng_returns_cpu")
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """1 - Var(target - prediction) / Var(target) over valid entries: 1 is perfect, 0 no better than a constant.
 

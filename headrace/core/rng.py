@@ -67,7 +67,7 @@ def to_uniform(words: Tensor) -> Tensor:
     return (words >> 8).to(torch.float32) * 2.0**-24
 
 
-@fused("rng.uniform", "headrace.bindings.rng_cpu")
+@fused("rng.uniform", "headrace.bindings.rng_returns_cpu")
 def uniform(
     seed: int,
     purpose: int,

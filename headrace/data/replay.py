@@ -79,7 +79,7 @@ class Replay:
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
         # rows of each environment since the beginning
         self.written = torch.zeros(like.num_envs, dtype=torch.int64, device=like.device)
-        self._alike = True  # whether that is the same number for all
+        self.alike = True  # whether that is the same number for all
         self._envs = torch.arange(like.num_envs, device=like.device)
 
     def rounded(self, length: int) -> int:
@@ -112,7 +112,7 @@ class Replay:
             begin = self.written.clone()
             self.written += steps
             return self._envs, begin
-        self._alike, env = False, rollout.env.to(self.written.device)
+        self.alike, env = False, rollout.env.to(self.written.device)
         ordered, order = env.sort(stable=True)
         earlier = torch.empty_like(env)  # columns before it of its environment
         earlier[order] = self._envs - torch.searchsorted(ordered, ordered)
@@ -161,7 +161,7 @@ class Replay:
         # float32 is too coarse for the rows of a large ring: the last number adds lower digits to the others
         fine = random[..., TRIES:].double() * 2.0**-24
         number = ((random[..., :TRIES] + fine) * counts.sum()).long()
-        if self._alike:  # as below, without divisions
+        if self.alike:  # as below, without divisions
             rows, size = number + oldest[0] % self.length * self.num_envs, self.length * self.num_envs
             rows = torch.where(rows < size, rows, rows - size)
         else:
@@ -264,7 +264,7 @@ class Replay:
         for piece in state["rows"]:
             self.write_rows(piece)
         self.written.copy_(state["written"])
-        self._alike = bool((self.written == self.written[0]).all())
+        self.alike = bool((self.written == self.written[0]).all())
 
 
 def spread(number: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,16 +22,18 @@ from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.parallel.collector import Collector, InlineCollector
 from headrace.parallel.gradients import GradientActors
+from headrace.parallel.learning_collector import LearningCollector
 
 COLLECTION_MODES = ("sync", "double_buffered", "overlapped", "async")
 
 
 def make_collector(
-    mode: str, drop_slowest: float, env: Env, *arguments: Any, learner: Any = None, **of_actors: Any
+    mode: str, drop_slowest: float, env: Env, *arguments: Any, learner: Any = None, train: Any = None, **of_actors: Any
 ) -> Collector:
     """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector. of_actors: see Actors.
 
-    learner: the algorithm, where actors send gradients.
+    learner: the algorithm, where actors send gradients. train: the algorithm, where it learns while a rollout is
+    collected.
     Each of EnvPool's environments counts as a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
     """
@@ -39,6 +41,13 @@ def make_collector(
         raise ValueError(f"drop_slowest must be a fraction of the workers, 0 to below 1, got {drop_slowest}")
     if drop_slowest and mode != "async":
         raise ValueError(f"drop_slowest={drop_slowest} needs collection='async', and collection is {mode!r}")
+    if train is not None:
+        if isinstance(env, ActorEnv) or mode != "sync" or isinstance(env, InformedEnv) or env.num_agents > 1:
+            raise ValueError(
+                f"train_freq={train.config.train_freq} is for environments with one agent, without actors and "
+                "agent_info, and collection='sync': leave it out, and give num_steps as many steps"
+            )
+        return LearningCollector(train, env, *arguments)
     if isinstance(env, ActorEnv):
         kind = Actors if learner is None else partial(GradientActors, learner)
         return kind(env, *arguments, collection=mode, **of_actors)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
+from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Box, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
@@ -113,6 +114,7 @@ class ActorQ(Policy):
         """Actions [B, K] in the space's units, clipped to the bounds and scaled to [-1, 1]."""
         return ((action - self.center) / self.half_range).clamp(-1, 1)
 
+    @fused("actor_q.act", "headrace.bindings.off_policy_acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         if rnn_state is None and self.recurrent != "none":

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace.core import rng
+from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten, tree_map
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
@@ -90,6 +91,7 @@ class QNetwork(Policy):
         """The value of given actions, [N]."""
         return self(observation).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 
+    @fused("q_network.act", "headrace.bindings.off_policy_acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """The best action and its value; with `random`, a random action with probability `exploration`."""
         rows = batch_size(observation)

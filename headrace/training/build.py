@@ -27,6 +27,7 @@ from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.device_collector import DeviceCollector
 from headrace.parallel.gradient_actor import GradientActing
 from headrace.parallel.gradients import GradientActors
+from headrace.parallel.learning_collector import LearningCollector
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
@@ -93,6 +94,7 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
         precision=config.precision,
         learner=algorithm if config.exchange == "gradients" else None,
         process=algorithm if config.advantages == "actor" else None,
+        train=algorithm if getattr(algorithm.config, "train_freq", 0) else None,
     )
     stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector, apart)
@@ -191,6 +193,8 @@ def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Colle
     # environments of other libraries may launch kernels that no graph records
     compiled = env.device.type == "cuda" and env.backend in ("cuda", "torch")
     if not (config.graphs and compiled and isinstance(collector, InlineCollector)) or isinstance(algorithm, Grouped):
+        return None
+    if isinstance(collector, LearningCollector):
         return None
     from headrace.checks import parity
 

@@ -14,8 +14,10 @@ import torch
 
 from headrace.algorithms.base import Algorithm, past_warm_up
 from headrace.core.device import torch_threads, without_denormals
+from headrace.core.openmp import spinning
 from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
+from headrace.core.terminal import tell
 from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
 from headrace.data.rollout import Rollout
@@ -80,7 +82,14 @@ class Trainer:
                 resources = [self.env.plan(), replay]
                 self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
             self.timer.seconds.clear()
+            self._say_where_threads_spin()
             self._stack = stack.pop_all()
+
+    def _say_where_threads_spin(self) -> None:
+        threads = self.config.threads or torch.get_num_threads()
+        line = spinning(threads) if self.placement.learn.type == "cpu" else ""
+        if line:
+            tell(line)
 
     @property
     def policy(self) -> Policy:

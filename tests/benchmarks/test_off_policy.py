@@ -27,6 +27,16 @@ def test_one_line(tmp_path):
 
 
 @pytest.mark.slow
+def test_off_policy_loop(tmp_path):
+    _, result = run(
+        "off_policy_loop", tmp_path, "--algorithms", "sac", "--libraries", "kernel", "gymnasium", "--sizes", "64"
+    )
+    kernel, gymnasium = result["rows"]
+    assert (kernel["library"], kernel["kernel_ratio"], gymnasium["library"]) == ("kernel", 1.0, "gymnasium")
+    assert gymnasium["kernel_ratio"] == kernel["per_second"] / gymnasium["per_second"] > 0
+
+
+@pytest.mark.slow
 def test_algorithms(tmp_path):
     printed, result = run("algorithms", tmp_path, "--only", "sac", "--env", "Pendulum-v1")
     (row,) = result["rows"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace.bindings import rng_cpu
+from headrace.bindings import rng_returns_cpu
 from headrace.core import rng
 
 BLOCKS = [  # seed, purpose, first step, steps, envs, draws
@@ -20,7 +20,7 @@ BLOCKS = [  # seed, purpose, first step, steps, envs, draws
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_bits_equal_the_plain_function(block):
-    kernel = rng_cpu.uniform(*block, "cpu")
+    kernel = rng_returns_cpu.uniform(*block, "cpu")
     plain = rng.uniform.plain(*block, "cpu")
     assert kernel.shape == plain.shape and kernel.dtype == plain.dtype == torch.float32
     assert torch.equal(kernel, plain)
@@ -29,7 +29,7 @@ def test_bits_equal_the_plain_function(block):
 
 def test_registered_for_the_cpu(monkeypatch):
     called = []
-    monkeypatch.setattr(rng_cpu, "_fill", lambda: lambda out, *args: called.append(args[:2]))
+    monkeypatch.setattr(rng_returns_cpu, "_fill", lambda: lambda out, *args: called.append(args[:2]))
     rng.uniform(1, 2, 0, 4, 8, 6, torch.device("cpu"))
     assert called == [(2, 0)]
     assert rng.uniform(1, 2, 0, 4, 8, 0, "cpu").shape == (4, 8, 0)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.bindings import returns_cpu
+from headrace.bindings import rng_returns_cpu
 from headrace.core import fused
 from headrace.core.returns import discounted_returns, explained_variance, gae, lambda_returns, n_step_returns, vtrace
 
@@ -122,13 +122,13 @@ def test_gae_equals_a_sum_over_each_episode(seed, steps, envs, ending, gamma, ga
 @pytest.mark.parametrize(("steps", "envs"), [(1, 1), (7, 3), (40, 130)])
 def test_the_kernel_gives_the_plain_functions_bits(steps, envs):
     data = random_rollout(1, steps, envs)
-    assert torch.equal(returns_cpu.gae(*data, 0.99, 0.95), gae.plain(*data, 0.99, 0.95))
+    assert torch.equal(rng_returns_cpu.gae(*data, 0.99, 0.95), gae.plain(*data, 0.99, 0.95))
 
 
 def test_the_kernel_reads_slices_of_columns():
     whole = random_rollout(2, 12, 40)
     part = [x[2:9, 5:21] for x in whole]
-    assert torch.equal(returns_cpu.gae(*part, 0.99, 0.95), gae.plain(*(x.clone() for x in part), 0.99, 0.95))
+    assert torch.equal(rng_returns_cpu.gae(*part, 0.99, 0.95), gae.plain(*(x.clone() for x in part), 0.99, 0.95))
 
 
 def test_what_the_kernel_cannot_serve_takes_the_plain_path():
@@ -262,10 +262,10 @@ def test_explained_variance_by_the_kernel_is_the_plain_one(varies):
     valid = torch.rand(9, 70, generator=generator) > 0.2
     target = 3 + prediction + 0.5 * noise if varies else torch.full((9, 70), 0.1)
     plain = explained_variance.plain(prediction, target, valid)
-    kernel = returns_cpu.explained_variance(prediction, target, valid)
-    assert fused.kernel_of(explained_variance, prediction, target, valid) is returns_cpu.explained_variance
+    kernel = rng_returns_cpu.explained_variance(prediction, target, valid)
+    assert fused.kernel_of(explained_variance, prediction, target, valid) is rng_returns_cpu.explained_variance
     assert kernel == 0 if not varies else 0.05 < kernel < 0.9
     if varies:
         torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=1e-6)
     nothing = torch.zeros_like(valid)
-    assert returns_cpu.explained_variance(prediction, target, nothing) == 0
+    assert rng_returns_cpu.explained_variance(prediction, target, nothing) == 0

@@ -4,6 +4,7 @@ import torch
 
 from headrace import envs
 from headrace.algorithms import ddpg, dqn, ppo, sac, td3
+from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets
 from headrace.core.returns import explained_variance, gae
 from headrace.core.rng import uniform
@@ -11,6 +12,8 @@ from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.parallel.collector import InlineCollector, steps
+from headrace.parallel.learning_collector import LearningCollector
+from headrace.parallel.learning_collector import steps as learning_collector_steps
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.rnn import RNNCell
 
@@ -53,6 +56,17 @@ def off_policy(module, name, space, *settings):
     return algorithm, batches
 
 
+def learning_collector():
+    """SAC on a compiled environment, that learns from the first of its steps on."""
+    env = envs.make("Pendulum-v1", ENVS, backend="cpu", threads=1)
+    settings = {"num_steps": STEPS, "train_freq": 2, "learning_starts": 1, "batch_size": ROWS, "gradient_steps": 1}
+    config = sac.SACConfig(**HIDDEN, **settings, buffer_size=1000)
+    algorithm = sac.SAC.build(config, env.observation_space, env.action_space, 0, "cpu")
+    collector = LearningCollector(algorithm, env, algorithm.policy, STEPS, algorithm.columns(), 0)
+    algorithm.prepare(collector.rollout)
+    return collector
+
+
 def call(name):
     """The fused function of this name, and the arguments of a call."""
     if name == "rng.uniform":
@@ -72,6 +86,17 @@ def call(name):
         if name == "actor_critic.value":
             return ActorCritic.value, [policy, observation, None]
         return ActorCritic.act, [policy, observation, None, torch.rand(ENVS, policy.num_draws)]
+    if name in ("actor_q.act", "q_network.act"):
+        kind, space = ("SAC", BOX) if name == "actor_q.act" else ("DQN", CHOICES)
+        policy = off_policy(sac if space is BOX else dqn, kind, space)[0].policy
+        return type(policy).act, [policy, normal(ENVS, 5), None, torch.rand(ENVS, policy.num_draws)]
+    if name.startswith("off_policy."):
+        collector = learning_collector()
+        random = torch.rand(STEPS, ENVS, collector.policy.num_draws)
+        if name == "off_policy.steps":
+            return learning_collector_steps, [collector, random]
+        collector.algorithm.replay.append(collector.rollout)
+        return learn_from_replay, [collector.algorithm, 2]
     if name == "collector.steps":
         env = envs.make("Pendulum-v1", ENVS, backend="cpu", threads=1)
         config = ppo.PPOConfig(num_steps=STEPS, **HIDDEN)

@@ -43,7 +43,7 @@ GRACE = 3.0  # s for a process to close it
 PRELOADED = [
     "headrace.parallel.gradient_actor",
     "headrace.bindings.collector_cpu",
-    "headrace.bindings.rng_cpu",
+    "headrace.bindings.rng_returns_cpu",
     "headrace.envs.workers.stepping",
     "headrace.envs.gym.pettingzoo",
     "headrace.envs.workers.spin_wait",

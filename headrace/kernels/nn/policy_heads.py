@@ -140,7 +140,7 @@ def sample(head, scratch, offsets, i, random, draws):
         if head.kind != SQUASHED:
             action = fma(action, half, center)
         if draws > _0:
-            action = fma(_normal(scratch, random + i, c, draws // _2), splat(_ONE / head.spread[_2, c]), action)
+            action = fma(normal(scratch, random + i, c, draws // _2), splat(_ONE / head.spread[_2, c]), action)
         if head.kind == SQUASHED:
             action = fma(_inside(tanh(action)), half, center)
         store(scratch, actions + c * BLOCK + i, action)
@@ -174,7 +174,7 @@ def _likeliest(scratch, row, size):
 
 
 @njit(**INNER)
-def _normal(scratch, random, c, pairs):
+def normal(scratch, random, c, pairs):
     """Component c of a standard normal. Box & Muller 1958: the first half are cosines, the second sines."""
     pair = c if c < pairs else c - pairs
     radius = sqrt(log(_ONE - load(scratch, random + pair * BLOCK)) * F(-2))

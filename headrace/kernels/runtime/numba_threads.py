@@ -7,6 +7,8 @@ import importlib
 import os
 from functools import cache
 
+from headrace.core.openmp import set_by_user
+
 SPINS = "1000"  # some microseconds
 
 
@@ -18,8 +20,8 @@ def gentle_threads() -> None:
     core that the other one needs: a call of 30 us took 12 ms. The library reads its setting when it is loaded, so
     the environment is as it was afterwards; torch has a copy of its own. Call it before the first parallel kernel.
     """
-    if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
-        return  # set by the user
+    if set_by_user():
+        return
     os.environ["GOMP_SPINCOUNT"] = SPINS
     try:
         with contextlib.suppress(ImportError):  # Numba has other threads then

@@ -88,6 +88,12 @@ def _wait(state):
 
 
 @njit(**INNER)
+def is_open(state):
+    """Whether the main thread has not closed the queue yet, or has begun a task again since."""
+    return _read(state, _WORD) >= 0
+
+
+@njit(**INNER)
 def close(state):
     """Let worker threads return: there are no more tasks. Called by the main thread."""
     _write(state, _WORD, _CLOSED)
@@ -118,7 +124,7 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
 
     @njit(**MERGED)
     def serve(worker, state, arguments):
-        while _read(state, _WORD) >= 0:
+        while is_open(state):
             rest()
             work(np.int64(worker), state, arguments)
 

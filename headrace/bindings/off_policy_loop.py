@@ -1,0 +1,367 @@
+"""The compiled loop of off-policy algorithms: acting, environments, the replay buffer and learning in one call.
+
+Where environments are not compiled they are stepped in Python, between a call that acts and one that appends and
+learns; where a rollout is collected whole, the call draws and learns alone.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.algorithms.actor_q_networks import Networks
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.ddpg import DDPG
+from headrace.algorithms.dqn import DQN
+from headrace.algorithms.off_policy import OffPolicy, learn_from_replay
+from headrace.algorithms.sac import METRICS, SAC
+from headrace.algorithms.td3 import TD3
+from headrace.bindings import dqn, dqn_manual, manual_backward, sac_td3_ddpg
+from headrace.bindings import off_policy_acting as acting
+from headrace.bindings.actor_critic_layout import normalizer_of
+from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
+from headrace.bindings.replay_batches import count, narrow
+from headrace.core.fused import kernel_of, register
+from headrace.core.rng import word
+from headrace.core.timer import Timer
+from headrace.data.replay import Replay
+from headrace.data.rollout import Rollout
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.kernels.learning import dqn_arguments
+from headrace.kernels.learning import off_policy_run_arguments as slots
+from headrace.kernels.learning.off_policy_arguments import Batches, Settings
+from headrace.kernels.learning.off_policy_run_arguments import (
+    ACT,
+    APPEND,
+    LEARN,
+    STEP,
+    Columns,
+    Learning,
+    Minibatches,
+    Ring,
+    Steps,
+)
+from headrace.kernels.nn.layout import BLOCK, WORKERS
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call, argument_slots
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+from headrace.kernels.targets.cpu.env import CpuEnvs
+from headrace.kernels.targets.cpu.state_layout import flat
+from headrace.parallel.collector import InlineCollector
+from headrace.parallel.learning_collector import LearningCollector
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.critics import Critics
+from headrace.policies.examination import last_examined
+from headrace.policies.networks import VectorEncoder
+
+Learner: TypeAlias = sac_td3_ddpg.Learner | dqn.Learner
+NOTHING = np.empty(0, np.float32)
+
+
+class LearningCall:
+    """G gradient steps of an algorithm on minibatches that the compiled loop draws."""
+
+    def __init__(self, algorithm: OffPolicy[Any], steps: int) -> None:
+        config, shape = algorithm.config, (steps, algorithm.config.batch_size)
+        self.learner: Learner = _make(algorithm, shape)
+        call = self.learner.call
+        self.words = np.tile(call.slots, (WORKERS, 1))
+        self.words[:, 0] = range(WORKERS)
+        self.optimizers = _optimizers(algorithm)
+        self.names = METRICS if isinstance(algorithm, SAC) else _NAMES[type(self.learner)]
+        self.sums = np.zeros(slots.METRICS + 1)
+        state = call.arguments[1]
+        assert isinstance(state, np.ndarray)
+        state[0] = -1  # closed: worker threads of the loop look at it between learning calls
+        self.steps, self.batch = steps, _minibatches(algorithm, self.learner, shape)
+        learner, words = self.learner, self.words.reshape(-1)
+        shared = (
+            np.uint64(call.function.address),
+            np.uint64(len(call.slots)),
+            words,
+            words.view(np.float64),
+            state,
+        )
+        if isinstance(learner, dqn.Learner):
+            counts = np.array([learner.place], np.uint64)
+            value, error = (x.view(-1).numpy() for x in learner.found)
+            follow = (learner.follow.numpy(), np.float32(config.tau), np.int64(config.target_interval))
+            rest: Any = (np.uint64(0), np.int64(1), counts, *follow, NOTHING, value, error)
+        else:
+            place = learner.place
+            counts = np.array([place + _COUNTS[name] for name in self.optimizers], np.uint64)
+            delay = np.int64(getattr(config, "policy_delay", 1))
+            metrics = learner.metrics.view(-1).numpy()
+            no_follow = (NOTHING, np.float32(0), np.int64(1))
+            rest = (np.uint64(place + _SINCE), delay, counts, *no_follow, metrics, NOTHING, NOTHING)
+        fields: Any = (*shared, *rest, self.sums)
+        self.learning = Learning(*fields)
+
+    def begin(self, algorithm: OffPolicy[Any]) -> None:
+        """Write the settings of the next gradient steps."""
+        new = argument_slots(_settings(algorithm))
+        self.words[0, self.learner.place : self.learner.place + len(new)] = new
+        self.sums[:] = 0
+
+    def end(self) -> tuple[dict[str, Tensor], int]:
+        """Note the gradient steps since begin(). Returns the means of their metrics, and how many they were."""
+        taken = int(self.sums[-1])
+        if not taken:
+            return {}, 0
+        floats = self.words[0].view(np.float64)
+        for place, optimizer in zip(self.learning.counts.tolist(), self.optimizers.values(), strict=True):
+            optimizer.steps.fill_(float(floats[place]))
+        values = torch.from_numpy((self.sums[: len(self.names)] / taken).astype(np.float32))
+        return dict(zip(self.names, values.unbind(), strict=True)), taken
+
+
+_SINCE, _COUNTS = 1, {"actor": 3, "critics": 4, "temperature": 5}  # fields of Settings
+_NAMES: dict[type, tuple[str, ...]] = {sac_td3_ddpg.Learner: METRICS[:2], dqn.Learner: ("loss", "q_value")}
+
+
+def _learns(algorithm: OffPolicy[Any]) -> bool:
+    """Whether this is an algorithm whose learning call by the kernels is the best there is, on vectors."""
+    policy = algorithm.policy
+    if type(policy.encoder) is not VectorEncoder or "learn" in vars(algorithm):  # type: ignore[attr-defined]
+        return False
+    if type(algorithm) is DQN:
+        networks = algorithm.networks
+        sizes, written = (*policy.hidden, policy.encoder.size), dqn_manual.written_out(networks)  # type: ignore
+        return written is True and not networks.policy.dueling and narrow(sizes)
+    if type(algorithm) not in (SAC, TD3, DDPG):
+        return False
+    others = [algorithm.temperature] if isinstance(algorithm, SAC) else []
+    sizes = (*policy.hidden, policy.encoder.size + policy.action_size)  # type: ignore
+    return manual_backward.written_out(algorithm.networks, *others) is True and narrow(sizes)  # type: ignore
+
+
+def _depends_on(algorithm: OffPolicy[Any]) -> tuple[object, ...]:
+    """What a LearningCall is stale without, besides the policy as it is."""
+    flats = [optimizer.flat for optimizer in algorithm.optimizers.values()]
+    return (*flats, *algorithm.buffers.values(), algorithm.config)
+
+
+def _optimizers(algorithm: OffPolicy[Any]) -> dict[str, Adam]:
+    """Those that take steps, in the order of Learning.counts."""
+    learned = not isinstance(algorithm, SAC) or algorithm.config.learn_temperature
+    return {name: x for name, x in algorithm.optimizers.items() if learned or name != "temperature"}
+
+
+def _make(algorithm: Any, shape: tuple[int, int]) -> Learner:
+    networks = algorithm.networks
+    if isinstance(algorithm, DQN):
+        slow, optimizer = networks.target_flat, networks.optimizer
+        return dqn.Learner(networks.policy, slow, optimizer, shape, algorithm.config.double)
+    return sac_td3_ddpg.Learner(networks, shape, algorithm.temperature if isinstance(algorithm, SAC) else None)
+
+
+def _settings(algorithm: Any) -> Settings | dqn_arguments.Settings:
+    networks, config = algorithm.networks, algorithm.config
+    if isinstance(algorithm, DQN):
+        return dqn.settings_of(networks.optimizer, config)
+    if isinstance(algorithm, SAC):
+        return sac_td3_ddpg.sac_settings(networks, algorithm.temperature, config)
+    return sac_td3_ddpg.td_settings(networks, 0, getattr(config, "policy_delay", 1), config.tau)
+
+
+def _minibatches(algorithm: Any, learner: Learner, shape: tuple[int, int]) -> Minibatches:
+    policy, config, (steps, rows) = algorithm.policy, algorithm.config, shape
+    given: Any = [x.view(-1).numpy() for x in learner.given]
+    center, half_range, start, noise, clip, noises = NOTHING, NOTHING, 0, 1.0, np.inf, 0
+    if isinstance(algorithm, DQN):
+        given, start = [*given, NOTHING], policy.start
+    else:
+        center, half_range = policy.center.numpy(), policy.half_range.numpy()
+        noises = algorithm.num_draws() // policy.num_draws
+    if isinstance(algorithm, TD3):
+        noise, clip = config.target_noise, config.target_noise_clip
+    draws = policy.num_draws if noises else 0
+    fields: Any = (
+        *map(np.uint64, (steps, rows, count(rows), word(algorithm.seed), config.n_steps)),
+        *(np.float32(config.gamma), np.uint64(draws), np.uint64(noises), np.float32(noise), np.float32(clip)),
+        *(normalizer_of(policy), center, half_range, np.int64(start), Batches(*given)),
+        np.zeros(max(1, draws * noises) * int(BLOCK), np.float32),
+    )
+    return Minibatches(*fields)
+
+
+ANNOUNCEMENT = "compiling the off-policy loop (once, about 8 s) ..."
+CLASSES = (OffPolicy, SAC, TD3, DDPG, DQN, Replay, Networks, Adam, Critics, *acting.CLASSES)
+_NO_WORDS = np.zeros(1, np.uint64)
+FLAGS = ("valid", "terminated", "truncated")
+
+
+class Loop:
+    """The compiled loop of one algorithm, its replay buffer and (or None, to learn alone) one rollout.
+
+    steps: gradient steps of a learning call, after every `every` environment steps. step: the environments', if
+    compiled."""
+
+    def __init__(
+        self, algorithm: OffPolicy[Any], steps: int, rollout: Rollout | None = None, every: int = 1, step: Any = None
+    ) -> None:
+        replay, policy = algorithm.replay, algorithm.policy
+        assert replay is not None
+        self.learning = LearningCall(algorithm, steps)
+        actor = acting.actor_of(policy)  # type: ignore[arg-type]
+        self.span, self.spent = np.zeros(4, np.int64), np.zeros(slots.PARTS, np.uint64)
+        source: Any = replay.ring[:1] if rollout is None else rollout
+        self.random = np.zeros((source.num_steps, policy.num_draws, source.num_envs), np.float32)
+        address, words = (0, _NO_WORDS) if step is None else (step.function.address, step.slots)
+        if step is not None:
+            words[-3:-1] = 0, source.num_envs
+        arguments = (
+            *(0, queue_state(), actor.arguments),
+            *(_columns(source), _ring(replay), self.learning.batch, self.learning.learning),
+            Steps(
+                *(self.span, np.int64(every), np.uint64(policy.num_draws), self.random.reshape(-1)),
+                *(np.uint64(address), words, actor.scratch()[0], self.spent),
+            ),
+        )
+        self.call = Call(entry("learning.off_policy_run", "run_steps", arguments, ANNOUNCEMENT), arguments)
+        self.every, self.num_steps = every, source.num_steps
+        self.work_queue, self.compiled, self.in_python = WorkQueue(), step is not None, 0.0  # s in environments
+
+    def run(self, first: int, last: int, flags: int) -> None:
+        """Do what the flags say for steps first .. last - 1."""
+        self.span[:3] = first, last, flags
+        self.work_queue.run(self.call, self.learning.learner.threads() if flags & LEARN else 1)
+
+    def learn(self, algorithm: OffPolicy[Any]) -> dict[str, Tensor]:
+        """The gradient steps of one learning call, and their metrics."""
+        self.span[slots.UPDATES] = algorithm.updates
+        self.learning.begin(algorithm)
+        self.run(self.every - 1, self.every, LEARN)
+        return self.learning.end()[0]
+
+    def collect(self, collector: LearningCollector, random: Tensor) -> None:
+        """All steps of a rollout."""
+        algorithm, every = collector.algorithm, self.every
+        self.random[: len(random)] = random.transpose(1, 2).numpy()
+        self.span[slots.UPDATES] = algorithm.updates
+        self.spent[:], self.in_python = 0, 0.0
+        self.learning.begin(algorithm)
+        began, first = perf_counter(), 0
+        try:
+            while first < len(random):
+                count = len(random) - first if algorithm.steady() else every
+                self._steps(collector, first, first + count, LEARN if algorithm.past_warm_up() else 0)
+                algorithm.explore()
+                first += count
+        finally:  # an environment's exception ends the rollout
+            metrics, taken = self.learning.end()
+            if taken:
+                algorithm.add_metrics(metrics, taken)
+        self._note_times(collector.timer, perf_counter() - began)
+
+    def _steps(self, collector: LearningCollector, first: int, last: int, learn: int) -> None:
+        if self.compiled:
+            self.run(first, last, ACT | STEP | APPEND | learn)
+            collector.algorithm.iteration += (last - first) // self.every
+            return
+        env, rollout = collector.env, collector.rollout
+        for t in range(first, last):
+            self.run(t, t + 1, ACT)
+            began = perf_counter()
+            env.step(rollout, t)
+            self.in_python += perf_counter() - began
+            self.run(t, t + 1, APPEND | learn)
+            collector.algorithm.iteration += (t + 1) % self.every == 0
+
+    def _note_times(self, timer: Timer, seconds: float) -> None:
+        """Divide the seconds of a rollout among its parts, by the processor's ticks."""
+        ticks = self.spent.astype(np.float64)
+        shares = ticks / ticks.sum() if ticks.any() else np.array((0.0, 0.0, 1.0))  # it may have no counter
+        inference, env, learn = ((seconds - self.in_python) * shares).tolist()
+        for part, spent in (("inference", inference), ("env", env + self.in_python), ("learning", learn)):
+            timer.add(part, spent)
+
+
+def _columns(rollout: Rollout) -> Columns:
+    action, nothing = rollout.action, (acting.NO_NUMBER, acting.NO_CHOICE)
+    number, choice = (flat(action), nothing[1]) if action.dim() == 3 else (nothing[0], flat(action))
+    flags = {name: flat(getattr(rollout, name)) for name in FLAGS}
+    planes = np.uint64(rollout.observation.stride(2)), np.uint64(action.stride(2) if action.dim() == 3 else 0)
+    others = (flat(rollout.reward), flags["terminated"], flags["truncated"])
+    return Columns(flat(rollout.observation), flags["valid"], number, choice, *others, *planes)
+
+
+def _ring(replay: Replay) -> Ring:
+    ring, size = replay.ring, 1 if replay.ring.action.dim() == 2 else replay.ring.action.shape[2]
+    columns = _columns(ring)
+    numbers = (replay.length, replay.num_envs, ring.observation.shape[2], size)
+    return Ring(*columns[:-2], replay.written.numpy(), *map(np.uint64, numbers))
+
+
+_learning: Bound[Loop] = Bound()
+_loops: Bound[Loop] = Bound()
+
+
+def serves(algorithm: OffPolicy[Any], number: int) -> bool:
+    """Whether minibatches of this algorithm and its replay buffer are drawn and learned by the kernel."""
+    replay = algorithm.replay
+    if type(replay) is not Replay or replay.ring.device.type != "cpu" or not replay.alike:
+        return False
+    ring, policy = replay.ring, algorithm.policy
+    if not isinstance(ring.observation, Tensor) or ring.observation.dtype != torch.float32 or number < 1:
+        return False
+    numbers = torch.float32 if isinstance(policy, ActorQ) else torch.int32
+    if ring.observation.dim() != 3 or ring.action.dtype != numbers:
+        return False
+    # an optimizer has moved the parameters into one buffer
+    return _learns(algorithm) and acting.known(policy) and not acting.actor_of(policy).copies  # type: ignore[arg-type]
+
+
+@register("off_policy.learn_from_replay", serves, DIGESTS["off_policy.learn_from_replay"], CLASSES)
+@torch.no_grad()
+def learn(algorithm: OffPolicy[Any], number: int) -> dict[str, Tensor]:
+    """headrace.algorithms.off_policy.learn_from_replay: the same rows, and results within rounding."""
+    assert algorithm.replay is not None
+    depends_on = (last_examined(algorithm.policy), *_depends_on(algorithm), algorithm.replay, number)
+    return _learning.get(lambda: Loop(algorithm, number), algorithm, *depends_on).learn(algorithm)
+
+
+def serves_steps(collector: LearningCollector, random: Tensor) -> bool:
+    """Whether the kernel does all but, perhaps, the environments' steps."""
+    rollout, algorithm, env = collector.rollout, collector.algorithm, collector.env
+    if rollout.env is not None or rollout.device.type != "cpu" or random.dtype != torch.float32:
+        return False
+    steps = algorithm.gradient_steps(algorithm.rows_per_iteration)
+    if kernel_of(learn_from_replay, algorithm, steps) is not learn or not _side_by_side(rollout):
+        return False
+    exploration = getattr(algorithm.policy, "exploration", None)
+    return isinstance(exploration, Tensor) and len(exploration) in (1, env.num_envs)
+
+
+def _side_by_side(rollout: Rollout) -> bool:
+    """Whether entry (t, n) of every column lies at t * N + n."""
+    scalars = [rollout.reward, *(getattr(rollout, name) for name in FLAGS)]
+    vectors = [x[:, :, 0] for x in (rollout.observation, rollout.action) if x.dim() == 3]
+    if rollout.observation.dim() != 3 or rollout.action.dim() not in (2, 3):
+        return False
+    return all(x.is_contiguous() for x in (*scalars, *vectors))
+
+
+_STEPS_CLASSES = (*CLASSES, InlineCollector, LearningCollector)
+
+
+@register("off_policy.steps", serves_steps, DIGESTS["off_policy.steps"], _STEPS_CLASSES)
+@torch.no_grad()
+def collect(collector: LearningCollector, random: Tensor) -> None:
+    """headrace.parallel.learning_collector.steps: the same rows, and results within rounding."""
+    algorithm, rollout, env = collector.algorithm, collector.rollout, collector.env
+    step = None
+    if type(env) is CompiledEnv and isinstance(env.target, CpuEnvs) and env.step == env.target.step:
+        step = env.target.bound(rollout) if env.num_agents == 1 and not env.ir.frames else None
+    number = algorithm.gradient_steps(algorithm.rows_per_iteration)
+    depends_on = (last_examined(algorithm.policy), *_depends_on(algorithm), algorithm.replay, rollout, step)
+
+    def make() -> Loop:
+        return Loop(algorithm, number, rollout, collector.every, step)
+
+    _loops.get(make, collector, *depends_on, number).collect(collector, random)

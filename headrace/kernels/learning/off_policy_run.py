@@ -1,0 +1,99 @@
+"""The whole loop of an off-policy algorithm compiled: act, step the environments, append to the replay buffer, draw
+minibatches, learn. Each part is left out where it is done in Python.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.kernels.learning import off_policy_run_arguments as slots
+from headrace.kernels.learning.off_policy_act import act_block
+from headrace.kernels.learning.replay_rows import append, fill
+from headrace.kernels.nn.layout import BLOCK
+from headrace.kernels.runtime.intrinsics import run, ticks
+from headrace.kernels.runtime.jit import ENTRY, INNER, njit
+from headrace.kernels.runtime.work_queue import close, is_open, rest
+
+F, U = np.float32, np.uint64
+_0, _1 = U(0), U(1)
+
+
+@njit(**INNER)
+def _act(actor, columns, ring, steps, t):
+    """Row t's actions."""
+    envs = ring.envs
+    observation, random = (columns.observation, columns.plane), (steps.draws, steps.random, envs)
+    output = (columns.choice, columns.action, columns.action_plane, columns.reward[:0])
+    for first in range(_0, envs, BLOCK):
+        rows = t * envs + first, t * steps.draws * envs + first, t * envs + first
+        act_block(actor, observation, random, rows, first, min(BLOCK, envs - first), output, steps.scratch)
+
+
+@njit(**INNER)
+def _learn(ring, batch, learning, updates):
+    """Draw minibatches and take a gradient step on each."""
+    fill(ring, batch, U(updates))
+    count = np.int64(batch.steps)
+    for g in range(len(learning.follow)):
+        learning.follow[g] = learning.tau if (updates + g + 1) % learning.interval == 0 else F(0)
+    if learning.since:
+        learning.words[learning.since] = U(updates % learning.delay)
+    run(learning.entry, learning.words, _0)
+    for place in range(len(learning.counts)):
+        taken = count
+        if place == 0:
+            taken = (updates + count) // learning.delay - updates // learning.delay
+        learning.floats[learning.counts[place]] += np.float64(taken)
+    _add_metrics(batch, learning)
+
+
+@njit(**INNER)
+def _add_metrics(batch, learning):
+    """Add up metrics over gradient steps. DQN's: the mean Huber loss of errors, and the mean value."""
+    sums, weights = learning.sums, batch.targets.loss_weight
+    for i in range(len(learning.metrics)):
+        sums[i % slots.METRICS] += np.float64(learning.metrics[i])
+    for i in range(len(learning.value)):
+        error = abs(learning.error[i])
+        loss = F(0.5) * error * error if error < F(1) else error - F(0.5)
+        sums[0] += np.float64(weights[i] * loss)
+        sums[1] += np.float64(weights[i] * learning.value[i])
+    sums[slots.METRICS] += np.float64(batch.steps)
+
+
+@njit(**INNER)
+def _one_step(actor, columns, ring, batch, learning, steps, t):
+    """Step t, as far as the flags say."""
+    flags, spent, began = steps.span[slots.FLAGS], steps.spent, ticks()
+    if flags & slots.ACT:
+        _act(actor, columns, ring, steps, U(t))
+    acted = ticks()
+    if flags & slots.STEP:
+        steps.words[len(steps.words) - 1] = U(t)
+        run(steps.entry, steps.words, _0)
+    stepped = ticks()
+    if flags & slots.APPEND:
+        append(columns, ring, U(t))
+    if flags & slots.LEARN and (t + 1) % steps.every == 0:
+        _learn(ring, batch, learning, steps.span[slots.UPDATES])
+        steps.span[slots.UPDATES] += np.int64(batch.steps)
+    spent[0] += acted - began
+    spent[1] += stepped - acted
+    spent[2] += ticks() - stepped
+
+
+@njit(**ENTRY)
+def run_steps(worker, state, actor, columns, ring, batch, learning, steps):
+    """Steps span[FIRST] .. span[LAST] - 1, or as much of them as span[FLAGS] say: see
+    kernels.learning.off_policy_run_arguments.
+
+    worker, state: as in headrace.kernels.learning.ppo.learn; worker threads take part in the learning calls."""
+    if worker == 0:
+        for t in range(steps.span[slots.FIRST], steps.span[slots.LAST]):
+            _one_step(actor, columns, ring, batch, learning, steps, t)
+        close(state)
+        return
+    while is_open(state):
+        rest()
+        if is_open(learning.state):
+            run(learning.entry, learning.words, U(worker) * learning.slots)

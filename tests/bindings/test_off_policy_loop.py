@@ -1,0 +1,218 @@
+"""The compiled loop of off-policy algorithms against plain functions on the same numbers, and against rollouts of one
+step."""
+
+import gymnasium
+import pytest
+import torch
+
+from headrace import Trainer
+from headrace.algorithms.off_policy import learn_from_replay
+from headrace.bindings import manual_backward, off_policy_acting, off_policy_loop, sac_manual
+from headrace.core import rng
+from headrace.core.fused import kernel_of, plain_only
+from headrace.data.replay import DRAWS
+from headrace.parallel import learning_collector
+from headrace.parallel.learning_collector import LearningCollector
+
+OPTIONS = {
+    **{"num_envs": 2, "learning_starts": 30, "hidden": (16, 16), "total_steps": 10**6, "buffer_size": 120},
+    **{"seed": 3, "schedule": "constant", "normalize_observation": False, "threads": 1, "time_limit": 17},
+}
+EXPLORATION = {"exploration_initial": 0.2, "exploration_final": 0.2}
+CASES = {
+    "sac": ("Pendulum-v1", {"batch_size": 70, "learning_rate": 1e-3}),
+    "td3": ("Pendulum-v1", {"batch_size": 24, "n_steps": 3}),
+    "ddpg": ("Pendulum-v1", {"batch_size": 24}),
+    "dqn": (
+        "CartPole-v1",
+        {"batch_size": 24, "prioritized": False, "exploration_initial": 0.2, "exploration_final": 0.2},
+    ),
+}
+
+
+def trained(name, iterations=40, **settings):
+    """A trainer after 40 iterations of the algorithm; its last metrics."""
+    env, own = CASES[name]
+    trainer = Trainer(name, env, **OPTIONS | own | settings)
+    while trainer.algorithm.iteration < iterations:
+        result = trainer.iterate()
+    trainer.close()
+    return trainer, result.metrics
+
+
+def weights(trainer):
+    return torch.cat([optimizer.flat for optimizer in trainer.algorithm.optimizers.values()])
+
+
+def columns(trainer):
+    return dict(trainer.algorithm.replay._stored())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_learning_while_collecting_is_what_short_rollouts_learn(name):
+    """With train_freq 2 the rows and the weights have the bits of rollouts of 2 steps; the ring was overwritten."""
+    settings = {"gradient_steps": 3}
+    short, _ = trained(name, num_steps=2, **settings)
+    long, _ = trained(name, num_steps=20, train_freq=2, **settings)
+    assert short.algorithm.updates == long.algorithm.updates > 0
+    assert torch.equal(weights(short), weights(long))
+    for path, column in columns(short).items():
+        assert torch.equal(column, columns(long)[path]), path
+    assert not columns(long)["valid"].all()  # masked rows are among them
+    for optimizer, other in zip(short.algorithm.optimizers.values(), long.algorithm.optimizers.values(), strict=True):
+        assert optimizer.steps == other.steps
+
+
+@pytest.mark.parametrize("name", ["sac", "dqn"])
+def test_environments_in_python_are_stepped_between_the_parts_of_the_loop(name):
+    """The rows of Gymnasium's environments, again equal to those of short rollouts."""
+    short, _ = trained(name, num_steps=1, backend="inline", gradient_steps=1)
+    long, _ = trained(name, num_steps=10, train_freq=1, backend="inline", gradient_steps=1)
+    assert torch.equal(weights(short), weights(long))
+    assert all(torch.equal(column, columns(long)[path]) for path, column in columns(short).items())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_loop_learns_what_plain_functions_learn(name):
+    """The same first rows; after a few gradient steps the same weights within rounding, and the same metrics."""
+    settings = {"num_steps": 8, "train_freq": 2, "iterations": 20, "gradient_steps": 1}
+    if name != "dqn":
+        settings["normalize_observation"] = True
+    trainer, metrics = trained(name, **settings)
+    with plain_only():
+        plain, of_plain = trained(name, **settings)
+    assert trainer.algorithm.updates == plain.algorithm.updates >= 5
+    torch.testing.assert_close(weights(trainer), weights(plain), rtol=1e-4, atol=1e-5)
+    for key, value in of_plain.items():
+        assert metrics[key] == pytest.approx(value, rel=1e-3, abs=1e-4), key
+
+
+@pytest.mark.parametrize(("name", "n_steps"), [("sac", 1), ("td3", 4), ("dqn", 3)])
+def test_minibatches_are_the_plain_ones(name, n_steps):
+    """Rows have the bits of draw() and gather() of the same draws, masked rows included; noise is within rounding."""
+    trainer, _ = trained(name, n_steps=n_steps, num_steps=2, gradient_steps=2)
+    algorithm, replay = trainer.algorithm, trainer.algorithm.replay
+    updates = algorithm.updates
+    replay.ring.valid &= torch.rand(replay.ring.valid.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    learn_from_replay(algorithm, 2)
+    loop = off_policy_loop._learning._held[algorithm][1]
+    blocks = [x.clone() for x in loop.learning.learner.given]
+    shape = (2, algorithm.config.batch_size, DRAWS + algorithm.num_draws())
+    random = rng.uniform(algorithm.seed, rng.Purpose.REPLAY, updates, *shape, "cpu")
+    batch = replay.gather(replay.draw(random[..., :DRAWS]), algorithm.config.gamma)
+    assert 0 < batch.weight.mean() < 1
+    flat = [x.transpose(2, 3).flatten(1, 2)[:, : shape[1]] for x in blocks]
+    observation, following, action, *others = flat if name != "dqn" else (*flat[:2], *flat[2:])
+    policy = trainer.policy
+    expected = batch.action - policy.start if name == "dqn" else policy.normalize_action(batch.action)
+    pairs = [(observation, batch.observation), (following, batch.next_observation)]
+    assert all(torch.equal(x, y) for x, y in pairs)
+    torch.testing.assert_close(action, expected.view(action.shape).float(), rtol=1e-6, atol=1e-6)
+    reward, discount, weight = (x[..., 0] for x in others[:3])
+    assert torch.equal(reward, batch.reward)
+    assert torch.equal(discount, batch.discount)
+    torch.testing.assert_close(weight, manual_backward.mean_weights(batch.weight))
+    if name == "td3":
+        smoothing = off_policy_loop.sac_td3_ddpg.td3_manual.target_smoothing(
+            policy, random[..., DRAWS:], algorithm.config
+        )
+        torch.testing.assert_close(others[3], smoothing, rtol=1e-5, atol=1e-5)
+    if name == "sac":
+        normal = sac_manual.normals(policy, random[..., DRAWS:])
+        halves = others[3], blocks[-1].transpose(2, 3)[:, 2:].flatten(1, 2)[:, : shape[1]]
+        torch.testing.assert_close(torch.cat(halves, 1), normal, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("random", [0.0, 1.0])
+def test_acting_is_the_plain_policy(name, random):
+    trainer, _ = trained(name, iterations=16, num_steps=2, gradient_steps=1, num_envs=70, buffer_size=5000)
+    policy = trainer.policy
+    if name == "dqn":
+        policy.exploration.fill_(0.3)
+    else:
+        policy.random.fill_(random)
+    observation = torch.randn(70, policy.encoder.size, generator=torch.Generator().manual_seed(1))
+    draws = torch.rand(70, policy.num_draws, generator=torch.Generator().manual_seed(2))
+    act = type(policy).act
+    with torch.no_grad():
+        for given in (draws, None):
+            assert kernel_of(act, policy, observation, None, given).__module__ == off_policy_acting.__name__
+            found, plain = policy.act(observation, None, given), act.plain(policy, observation, None, given)
+            torch.testing.assert_close(found.action, plain.action, rtol=1e-5, atol=1e-5)
+            assert found.action.dtype == plain.action.dtype
+            if name == "dqn":
+                torch.testing.assert_close(found.value, plain.value, rtol=1e-5, atol=1e-5)
+            alone = policy.act(observation[:1], None, None if given is None else given[:1])
+            assert torch.equal(alone.action, found.action[:1])  # the same bits in any batch
+    assert kernel_of(act, policy, observation, None, draws) is None  # where gradients may be wanted
+
+
+def test_prioritized_replay_and_own_classes_learn_by_their_own_functions():
+    trainer, _ = trained("dqn", num_steps=10, train_freq=2, prioritized=True)
+    random = torch.rand(10, 2, 2)
+    assert trainer.algorithm.updates > 0
+    assert kernel_of(learning_collector.steps, trainer.collector, random) is None
+    trainer, _ = trained("sac", num_steps=10, train_freq=2)
+    assert kernel_of(learning_collector.steps, trainer.collector, random) is off_policy_loop.collect
+    trainer.algorithm.learn = lambda batches, random: {}
+    assert kernel_of(learning_collector.steps, trainer.collector, random) is None
+
+
+def test_plain_torch_learns_while_collecting():
+    """A network without a kernel: the plain loop, with gradients by autograd."""
+    trainer, metrics = trained("sac", num_steps=10, train_freq=2, activation="elu", gradient_steps=1)
+    assert kernel_of(learning_collector.steps, trainer.collector, torch.rand(10, 2, 2)) is None
+    assert trainer.algorithm.updates == metrics["n_updates"] > 0
+    assert metrics["critic_loss"] > 0
+
+
+class Failing(gymnasium.Wrapper):
+    """Fails at its 60th step."""
+
+    count = 0
+
+    def step(self, action):
+        self.count += 1
+        if self.count == 60:
+            raise ArithmeticError("a step that fails")
+        return self.env.step(action)
+
+
+def test_an_environments_error_leaves_the_counts_of_what_was_learned():
+    trainer = Trainer(
+        "sac",
+        lambda: Failing(gymnasium.make("Pendulum-v1")),
+        **OPTIONS | {"num_envs": 1, "num_steps": 50, "train_freq": 1, "batch_size": 24, "gradient_steps": 1},
+    )
+    trainer.iterate()
+    with pytest.raises(ArithmeticError, match="a step that fails"):
+        trainer.iterate()
+    assert trainer.algorithm.updates == trainer.algorithm.optimizers["critics"].steps > 0
+    trainer.close()
+
+
+def test_what_train_freq_does_not_go_with_is_said():
+    with pytest.raises(ValueError, match="let it divide num_steps"):
+        Trainer("sac", "Pendulum-v1", num_steps=10, train_freq=3)
+    with pytest.raises(ValueError, match="train_freq=1 is for environments with one agent, without actors"):
+        Trainer(
+            "sac",
+            "Pendulum-v1",
+            num_envs=2,
+            num_steps=2,
+            train_freq=1,
+            backend="workers",
+            workers=2,
+            collection="async",
+        )
+
+
+def test_a_stopped_training_finishes_its_rollout():
+    trainer, _ = trained("sac", num_steps=10, train_freq=1, backend="inline")
+    before = trainer.steps
+    assert isinstance(trainer.collector, LearningCollector)
+    trainer = Trainer("sac", "Pendulum-v1", **OPTIONS | {"num_steps": 10, "train_freq": 1, "backend": "inline"})
+    assert trainer.iterate(lambda: True).steps == 20
+    assert before > 0
+    trainer.close()
