@@ -190,9 +190,10 @@ def kill_a_parent(folder: Path) -> bool:
 def descendants(pid: int) -> list[int]:
     """Processes that a process has started, and those that these have."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *descendants(child)]
+    with suppress(OSError):  # it ends meanwhile
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, task.read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 

@@ -36,6 +36,7 @@ GYMNASIUM = {
     }
     for collection in ("sync", "overlapped", "async")
 }
+GYMNASIUM["gymnasium_async"]["max_policy_lag"] = 1  # of PPO, at most
 BATCH = 5  # kills between two rows
 # the longest delay of a kill within each, in seconds, and how often it has begun before, at most
 PHASES = {
