@@ -34,6 +34,7 @@ OTHER_FILES = {
         "drift.py",
         "my_kernel.py",
         "my_policy.py",
+        "policy.py",
         "train.py",
         "path/to/file.py",
         "file.py",
