@@ -5,16 +5,16 @@ pass, and run `python tests/bindings/test_digests.py`, which writes the new ones
 """
 
 DIGESTS = {
-    "actor_critic.act": "6905660122e6015d",
-    "actor_critic.value": "5385ea3131132b03",
+    "actor_critic.act": "2e3325c6e9345d9c",
+    "actor_critic.value": "ff7be471b1fd80d9",
     "collector.steps": "4b4a8e357a6138a8",
-    "ddpg.learn": "09dcd541413997cc",
-    "dqn.learn": "36caea3d62973809",
-    "ppo.learn": "b238d0cb4ede51bd",
+    "ddpg.learn": "f0366a83dc22a400",
+    "dqn.learn": "9c1878609fcae310",
+    "ppo.learn": "9189fcd2ea2f385e",
     "returns.explained_variance": "433d6b7593f2a7ae",
     "returns.gae": "a2cce58b03d988ca",
     "rng.uniform": "79571c5890a5e436",
     "rnn.recur": "b800c1f2a33c0d93",
-    "sac.learn": "b446c5ac3033e5e8",
-    "td3.learn": "b36c98f6e2193e83",
+    "sac.learn": "125c33e4c42d6c75",
+    "td3.learn": "17041dd845710c38",
 }

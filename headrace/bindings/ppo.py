@@ -12,11 +12,12 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.minibatches import count
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import METRICS, PPOConfig
+from headrace.algorithms.reduce import Reduce, one_learner, size_of
 from headrace.bindings.actor_critic_layout import CLASSES, Encoded, compiled, encoded
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import why_not_learn
+from headrace.bindings.eligibility import SEVERAL_LEARNERS, why_not_learn
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
@@ -150,11 +151,19 @@ def _fit(policy: ActorCritic, rollout: Rollout, targets: Targets, order: Tensor)
 
 
 def serves(
-    policy: Policy, optimizer: Adam, rollout: Rollout, targets: Targets, order: Tensor, config: PPOConfig
+    policy: Policy,
+    optimizer: Adam,
+    rollout: Rollout,
+    targets: Targets,
+    order: Tensor,
+    config: PPOConfig,
+    reduce: Reduce = one_learner,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
     if rollout.device.type != "cpu":
         return False
+    if size_of(reduce) > 1:
+        return SEVERAL_LEARNERS
     if type(optimizer) is not Adam:
         return f"{type(optimizer).__name__} is not the Adam it was written for"
     if reason := why_not_learn(policy, optimizer):
@@ -165,7 +174,13 @@ def serves(
 @register("ppo.learn", serves, DIGESTS["ppo.learn"], (*CLASSES, Adam))
 @torch.no_grad()
 def learn(
-    policy: ActorCritic, optimizer: Adam, rollout: Rollout, targets: Targets, permutation: Tensor, config: PPOConfig
+    policy: ActorCritic,
+    optimizer: Adam,
+    rollout: Rollout,
+    targets: Targets,
+    permutation: Tensor,
+    config: PPOConfig,
+    reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
     depends_on = (last_examined(policy), optimizer.flat, optimizer.mean, optimizer.square)
