@@ -8,6 +8,7 @@ from typing import Any
 from headrace.algorithms.base import Algorithm
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
+from headrace.envs.construct import comes_as_vector
 from headrace.parallel.schedule import check_equal
 from headrace.training.config import TrainConfig
 
@@ -140,3 +141,46 @@ def _check_gradients(config: TrainConfig, algorithm: Any) -> None:
     most, actors = config.max_policy_lag + 1, config.actors
     if collection == "async" and isinstance(actors, int) and actors > most:
         tell(f"{most} of {actors} actors are at work at a time: give max_policy_lag={actors - 1} for all of them")
+
+
+def check_learners(config: TrainConfig, own: Any, source: Any, agent_info: Any, borrowed: bool) -> None:
+    """Raise ValueError, with the nearest combination that works, for settings that several learners do not support.
+
+    own: the algorithm's config, or None. source: of the environments; None where they are made. borrowed: whether
+    processes of the user are given.
+    """
+    number = max(config.learners, config.shards or 1)
+    if number == 1:
+        return
+    what = f"learners={config.learners}" if config.learners > 1 else f"shards={config.shards}"
+    if config.learners > 1 and config.shards not in (None, config.learners):
+        raise ValueError(f"shards={config.shards} is for one learner, and {what} are as many shards: leave it out")
+    if number > config.num_envs:
+        raise ValueError(f"{what} divide num_envs={config.num_envs} environments: give at most {config.num_envs}")
+    if number > getattr(own, "batch_size", number):
+        raise ValueError(f"{what} divide the {own.batch_size} rows of a batch: give a batch_size of {number} or more")
+    if config.collection == "async" or config.exchange == "gradients":
+        wrong = "collection='async'" if config.collection == "async" else "exchange='gradients'"
+        raise ValueError(f"{wrong} is for one learner: leave out {what}, or use collection='sync' or 'overlapped'")
+    if config.learners > 1:
+        _check_parts(config, source, agent_info, borrowed, what)
+    elif getattr(own, "exploration_spread", 0):
+        raise ValueError(f"exploration_spread={own.exploration_spread} goes with learners, not with {what}: use those")
+
+
+def _check_parts(config: TrainConfig, source: Any, agent_info: Any, borrowed: bool, what: str) -> None:
+    """Raise ValueError for environments that learners cannot divide."""
+    if source is None or agent_info is not None or borrowed:
+        given = "environments that are made" if source is None else "Workers" if borrowed else "agent_info"
+        raise ValueError(f"{what} make their environments in their own processes, and {given} do not reach these")
+    if config.workers is not None or config.drop_slowest:
+        raise ValueError(f"{what} do not go with workers={config.workers}: give actors={config.workers} in their place")
+    if isinstance(config.actors, int) and config.actors % config.learners:
+        near = max(config.actors // config.learners, 1) * config.learners
+        raise ValueError(f"actors={config.actors} cannot be divided by {what}: give actors={near}")
+    if config.stagger and config.actors is not None:
+        raise ValueError(f"stagger does not go with {what} that have actors: leave out stagger or actors")
+    if config.backend not in ("auto", "cpu", "inline") or comes_as_vector(source):
+        raise ValueError(f"{what} divide environments that are made one by one, of the backend 'cpu' or 'inline'")
+    if config.device not in ("auto", "cpu"):
+        raise ValueError(f"{what} learn on the CPU: leave out device={config.device!r}, or learners")

@@ -20,7 +20,14 @@ from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
 
-FIXED = ("num_envs", "num_steps", "seed")  # what the state of a run depends on: resuming cannot change these
+FIXED = (
+    "num_envs",
+    "num_steps",
+    "seed",
+    "actors",
+    "learners",
+    "shards",
+)  # what the state of a run depends on: resuming cannot change these
 
 
 def train(
