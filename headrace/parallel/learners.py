@@ -51,7 +51,8 @@ class SharedSum:
     """A Reduce through shared memory. Tensors must have the same shapes at all ranks, and may be on any device.
 
     room: bytes of the tensors of a sum; larger ones are added in several pieces. memory: that of another rank; None for
-    a new one. timeout: seconds without a beat() after which another rank counts as hanging; beats count from start().
+    a new one. timeout: seconds without a beat() after which another rank counts as hanging; they count from
+    when the memory was made.
     watch: called now and then while waiting; it raises what is to end the wait.
     Raises Stalled, Ended, and what `watch` raises.
     """
@@ -59,6 +60,7 @@ class SharedSum:
     def __init__(self, rank: int, size: int, room: int, memory: Memory | None = None, timeout: float = 60.0) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.room = padded(room + SPARE)
+        new = memory is None
         header = (1 + 2 * size) * LINE
         self.memory = memory = memory or Memory(header + SLOTS * size * self.room)
         arrived = memoryview(memory.bytes)[LINE : (1 + size) * LINE].cast("q")
@@ -66,13 +68,10 @@ class SharedSum:
         self.board = Board(arrived, beats, memory.tensor(0, (2,), torch.int64).numpy())
         self.watch: Callable[[], None] = lambda: None
         self.number = 0  # sums begun
+        if new:
+            self.board.beats[:, 0] = monotonic()
         self._header, self._views = header, dict[Any, list[list[np.ndarray]]]()
         self._spins, self._fence = size <= cores(), threading.Lock()
-
-    def start(self) -> None:
-        """Begin to count sums, once all ranks have the memory."""
-        self.number = 0
-        self.beat()
 
     def beat(self) -> None:
         """Tell the others that this rank is at work."""
@@ -155,11 +154,15 @@ class SharedSum:
         if self.board.flags[1]:
             raise Ended("the training was ended by another rank")
         self.watch()
-        now, number = monotonic(), self.number
+        now = monotonic()
         for rank in range(self.size):
             silent = now - self.board.beats[rank, 0]
-            if self.board.arrived[rank * (LINE // 8)] < number and silent > self.timeout:
+            if silent > self.timeout and self.awaits(rank):
                 raise Stalled(rank, silent)
+
+    def awaits(self, rank: int) -> bool:
+        """Whether a rank has not begun the present sum."""
+        return self.board.arrived[rank * (LINE // 8)] < self.number
 
     def gather(self, own: Tensor) -> Tensor:
         """The rows of all ranks, [R, ...], in order of rank. own: this rank's, [r, ...], of which there may be none."""

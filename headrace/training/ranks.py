@@ -67,7 +67,6 @@ class Ranks:
 
     def begin_with(self, algorithm: Any) -> None:
         """Let an algorithm add its sums to those of the others, and begin with the weights of rank 0."""
-        self.sum.start()
         algorithm.reduce = self.sum
         state = algorithm.state_dict()
         for tensor in learned(state):
@@ -140,7 +139,6 @@ class Leader(Ranks):
             process.facts()
         super().join(room, memory)
         self._box.append(self.sum)
-        self.sum.start()
         self.sum.watch = self._watch
         self._tell(JOIN, (room, self.sum.memory.size), self.sum.memory.descriptor)
 
@@ -150,8 +148,9 @@ class Leader(Ranks):
 
     def _watch(self) -> None:
         """Raise what has happened to a rank that answers while it should take part in a sum."""
-        for process in self.processes:
-            if process.orders.poll(0) or not process.process.is_alive():
+        for rank, process in enumerate(self.processes, 1):
+            spoke = process.orders.poll(0) or not process.process.is_alive()
+            if spoke and self.sum.awaits(rank):  # in this order: it may have begun the last sum, and be done
                 self._answer(process)
 
     def _answer(self, process: WorkerProcess) -> Any:
