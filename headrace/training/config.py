@@ -18,6 +18,9 @@ from headrace.core.types import Json, Settings
 EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
 COUNTS = (
+    *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "total_steps"),
+    *("max_episodes", "threads"),
+)
     "num_envs",
     "actors",
     "learners",

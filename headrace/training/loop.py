@@ -20,7 +20,8 @@ from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
 
-FIXED = (
+# what the state of a run depends on: resuming cannot change these
+FIXED = ("num_envs", "num_steps", "seed", "actors", "learners", "shards")
     "num_envs",
     "num_steps",
     "seed",

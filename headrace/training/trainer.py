@@ -167,10 +167,9 @@ class Trainer:
         taken = self.collector.steps
         self._stagger.before(taken)
         learned = self._graph.iterate(progress) if self._graph else None
-        rollout = self._collect() if learned is None else self.collector.rollout
+        rollout = self._collect() if learned is None else self._captured()
         self._collected = perf_counter()
         self._learned += past_warm_up(self.algorithm)
-        self._stagger.after()
         finite.check_rollout(rollout, taken, self.steps)
         ended = self._count(rollout)
         with self.timer("learning"):
@@ -184,6 +183,11 @@ class Trainer:
             self._ranks.compare(self.algorithm)
         return metrics, ended
 
+    def _captured(self) -> Rollout:
+        """The rollout of an iteration that a graph has done."""
+        self._stagger.after()
+        return self.collector.rollout
+
     def _collect(self) -> Rollout:
         """The next rollout. Raises Stopped where this or another rank gives it up."""
         stopped, rollout = False, self.collector.rollout
@@ -193,6 +197,7 @@ class Trainer:
             if self._ranks is None:
                 raise
             stopped = True
+        self._stagger.after()
         if self._ranks is not None:
             counted = (0 if stopped else int(rollout.valid_steps()), self.env.restarts, ended_episodes(rollout))
             stopped, *self._counted = self._ranks.collected(stopped, *counted)
