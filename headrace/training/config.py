@@ -21,17 +21,6 @@ COUNTS = (
     *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "total_steps"),
     *("max_episodes", "threads"),
 )
-    "num_envs",
-    "actors",
-    "learners",
-    "shards",
-    "max_policy_lag",
-    "window",
-    "eval_episodes",
-    "total_steps",
-    "max_episodes",
-    "threads",
-)
 LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 

@@ -22,13 +22,6 @@ from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
 FIXED = ("num_envs", "num_steps", "seed", "actors", "learners", "shards")
-    "num_envs",
-    "num_steps",
-    "seed",
-    "actors",
-    "learners",
-    "shards",
-)  # what the state of a run depends on: resuming cannot change these
 
 
 def train(
