@@ -27,12 +27,8 @@ NAPS = (50e-6, 2e-3)  # s of the first sleep, and of the longest: they double
 SPARE = 2**14  # bytes of a slot besides those that are asked for
 
 
-class Stalled(RuntimeError):
-    """A learner has made no step for too long."""
-
-    def __init__(self, rank: int, seconds: float) -> None:
-        super().__init__(f"rank {rank} has made no step for {seconds:.3g} s (step_timeout)")
-        self.rank = rank
+class RankLost(RuntimeError):
+    """A learner died or hangs. The training can go on from its last checkpoint."""
 
 
 class Ended(RuntimeError):
@@ -54,7 +50,7 @@ class SharedSum:
     a new one. timeout: seconds without a beat() after which another rank counts as hanging; they count from
     when the memory was made.
     watch: called now and then while waiting; it raises what is to end the wait.
-    Raises Stalled, Ended, and what `watch` raises.
+    Raises RankLost, Ended, and what `watch` raises.
     """
 
     def __init__(self, rank: int, size: int, room: int, memory: Memory | None = None, timeout: float = 60.0) -> None:
@@ -158,7 +154,7 @@ class SharedSum:
         for rank in range(self.size):
             silent = now - self.board.beats[rank, 0]
             if silent > self.timeout and self.awaits(rank):
-                raise Stalled(rank, silent)
+                raise RankLost(f"rank {rank} has made no step for {silent:.3g} s (step_timeout)")
 
     def awaits(self, rank: int) -> bool:
         """Whether a rank has not begun the present sum."""

@@ -12,6 +12,7 @@ from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import is_resolvable
 from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.parallel.learners import RankLost
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, Run, identity, new_folder
@@ -22,6 +23,8 @@ from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
 FIXED = ("num_envs", "num_steps", "seed", "actors", "learners", "shards")
+
+RESTARTS = 3  # of a training with several learners that lost one of them
 
 
 def train(
@@ -40,8 +43,9 @@ def train(
     On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration (gives up a rollout of environments that are not compiled),
     and saves. on_interrupt: what follows: "raise" KeyboardInterrupt, or for the other signals SystemExit, so that
     a loop over seeds ends too; or "return" the run.
-    Raises TypeError, ValueError for wrong settings; NotFinite where a NaN or infinity appears; OSError where the folder
-    cannot be written.
+    With several learners, the loss of a process restarts the training from last/, three times at most.
+    Raises TypeError, ValueError for wrong settings; RankLost where a learner is lost again; NotFinite where a NaN or
+    infinity appears; OSError where the folder cannot be written.
     """
     if on_interrupt not in ("raise", "return"):
         raise ValueError(f"on_interrupt must be 'raise' or 'return', got {on_interrupt!r}")
@@ -54,14 +58,33 @@ def train(
             recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
+    if trainer.config.learners > 1:
+        recorder.save()  # what a restart goes on from
+    run = None
+    for restart in range(1, RESTARTS + 2):
+        try:
+            run = _until_the_end(trainer, recorder)
+            break
+        except RankLost as error:
+            if restart > RESTARTS:
+                raise
+            ready = None if isinstance(algorithm, str) else algorithm
+            trainer, recorder = _resumed(recorder.folder, ready, env, None, {})
+            recorder.progress.say(f"{error}: going on from step {trainer.steps:,} (restart {restart} of {RESTARTS})")
+    assert run is not None
+    if run.interrupted and on_interrupt == "raise":
+        raise_caught(run.reason)
+    return run
+
+
+def _until_the_end(trainer: Trainer, recorder: Recorder) -> Run:
+    """Iterate and record until a limit is met, or a signal has come."""
     with recorder, recorder.interrupts as interrupts:
         while not (reason := interrupts.caught or trainer.reason_to_stop()):
             with suppress(Stopped):
                 recorder.record(trainer.iterate(lambda: bool(interrupts.caught) or trainer.out_of_time()))
-        run = recorder.finish(reason)
-    if run.interrupted and on_interrupt == "raise":
-        raise_caught(run.reason)
-    return run
+            interrupts.caught = interrupts.caught or trainer.caught
+        return recorder.finish(reason)
 
 
 def _resumed(

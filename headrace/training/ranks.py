@@ -28,12 +28,12 @@ from headrace.data.pieces import Rows
 from headrace.data.rollout import named_tensors
 from headrace.data.shared_memory import Memory
 from headrace.envs.workers.env import sendable
-from headrace.envs.workers.process import ProcessLost, WorkerError, WorkerProcess
+from headrace.envs.workers.process import ProcessLost, WorkerProcess
 from headrace.envs.workers.process import _end as end_all
 from headrace.envs.workers.protocol import Task
 from headrace.parallel.actor import Part
 from headrace.parallel.fragments import packed, unpacked
-from headrace.parallel.learners import Ended, SharedSum, Stalled
+from headrace.parallel.learners import Ended, RankLost, SharedSum
 from headrace.parallel.shards import bounds
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
 JOIN, ITERATE, SAVE, LOAD = range(4)  # orders
 COMPARED_EVERY = 100  # updates after which the ranks compare their weights
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
-
-class RankLost(WorkerError):
-    """A rank died or hung. The training can go on from its last checkpoint."""
 
 
 class Ranks:
@@ -157,8 +153,6 @@ class Leader(Ranks):
         try:
             return process.answer()
         except ProcessLost as error:
-            raise RankLost(str(error)) from error
-        except Stalled as error:
             raise RankLost(str(error)) from error
         except Exception as error:
             error.add_note(f"raised by {process}")

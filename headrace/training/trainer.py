@@ -239,6 +239,11 @@ class Trainer:
         return limit is not None and self.seconds + perf_counter() - self._iteration_began >= limit
 
     @property
+    def caught(self) -> str:
+        """The name of the signal that another learner's process has received; empty where none has."""
+        return self._ranks.caught if isinstance(self._ranks, Leader) else ""
+
+    @property
     def gave_up(self) -> bool:
         """Whether the last iterate() gave up its rollout."""
         return self._before is not None
