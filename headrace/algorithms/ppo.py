@@ -11,11 +11,11 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.minibatches import minibatches
 from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.device import known
 from headrace.core.fused import fused
+from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
-from headrace.algorithms.minibatches import minibatches
 from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets, mean_weights
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
+from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.q_network import QNetwork

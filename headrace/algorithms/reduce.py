@@ -14,8 +14,8 @@ from functools import reduce as fold
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.minibatches import count
 from headrace.core import rng
+from headrace.data.minibatches import count
 from headrace.policies.normalization import Moments, normalizers
 
 # Adds tensors, in place, to those of the other learners. All learners call it in turn for tensors of the same shapes,

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.minibatches import minibatches
 from headrace.algorithms.on_policy import AnyActorCritic, OnPolicy, Targets, mean_weights, normalized
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.device import known
+from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Rollout
 
 Surrogate = Callable[[], tuple[Tensor, Tensor]]  # gives the surrogate objective, and the KL divergence

@@ -10,7 +10,7 @@ DIGESTS = {
     "collector.steps": "4b4a8e357a6138a8",
     "ddpg.learn": "f0366a83dc22a400",
     "dqn.learn": "9c1878609fcae310",
-    "ppo.learn": "9189fcd2ea2f385e",
+    "ppo.learn": "e3f77fa0cd9e7df2",
     "returns.explained_variance": "433d6b7593f2a7ae",
     "returns.gae": "a2cce58b03d988ca",
     "rng.uniform": "79571c5890a5e436",

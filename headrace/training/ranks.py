@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing import current_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,10 +35,7 @@ from headrace.parallel.actor import Part
 from headrace.parallel.fragments import packed, unpacked
 from headrace.parallel.learners import Ended, RankLost, SharedSum
 from headrace.parallel.shards import bounds
-
-if TYPE_CHECKING:
-    from headrace.training.plan import TrainPlan
-    from headrace.training.trainer import Trainer
+from headrace.training.config import TrainConfig
 
 JOIN, ITERATE, SAVE, LOAD = range(4)  # orders
 COMPARED_EVERY = 100  # updates after which the ranks compare their weights
@@ -112,23 +109,23 @@ class Ranks:
 
 
 class Leader(Ranks):
-    """Rank 0, which starts the other ranks and gives them orders.
+    """Rank 0, which starts the other ranks and gives them orders. make: of the Ranks of another one, gives its trainer.
 
     Raises the exception of a rank that failed, with its traceback, and RankLost for one that died or hangs.
     """
 
-    def __init__(self, plan: TrainPlan) -> None:
-        config = plan.config
+    def __init__(self, config: TrainConfig, make: Callable[[Ranks], Any]) -> None:
         super().__init__(0, config.learners, config.num_envs, config.step_timeout)
         self.caught = ""  # the signal that another rank has received
         self.processes = [WorkerProcess(0.0) for _ in range(1, self.size)]
         self.close = weakref.finalize(self, _close, self.processes, box := [])
         self._box: list[SharedSum] = box
-        described = sendable(plan)
+        sent = sendable(make)
         for rank, process in enumerate(self.processes, 1):
             part = bounds(self.part.total, self.size)[rank]
             what = f"envs {part.start} to {part.stop - 1}"
-            process.assign(Task(partial(Following, described, rank), what, rank, self.size, kind="rank"))
+            settings = (rank, self.size, config.num_envs, config.step_timeout)
+            process.assign(Task(partial(Following, sent, settings), what, rank, self.size, kind="rank"))
 
     def join(self, room: int, memory: Memory | None = None) -> None:
         for process in self.processes:
@@ -191,18 +188,17 @@ def _close(processes: list[WorkerProcess], sums: list[SharedSum]) -> None:
 
 
 class Following:
-    """A Role (envs.workers.protocol): a rank that does what rank 0 orders."""
+    """A Role (envs.workers.protocol): a rank that does what rank 0 orders.
 
-    def __init__(self, plan: bytes, rank: int, orders: Connection) -> None:
-        from headrace.training.trainer import Trainer
+    make: of its Ranks, whose arguments are the settings, gives its trainer; by cloudpickle.
+    """
 
+    def __init__(self, make: bytes, settings: tuple[int, int, int, float], orders: Connection) -> None:
         silence()
         current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # its actors end with it all the same
-        self.orders, self.facts, self.caught = orders, rank, 0
-        settled: TrainPlan = pickle.loads(plan)
-        config = settled.config
-        self.ranks = Ranks(rank, config.learners, config.num_envs, config.step_timeout)
-        self.trainer: Trainer = Trainer.of(settled, self.ranks)
+        self.orders, self.facts, self.caught = orders, settings[0], 0
+        self.ranks = Ranks(*settings)
+        self.trainer: Any = pickle.loads(make)(self.ranks)
         for number in SIGNALS:
             signal.signal(number, self._note)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -68,7 +69,7 @@ class Trainer:
         self.plan = plan
         with ExitStack() as stack:
             if ranks is None and plan.config.learners > 1:
-                ranks = Leader(plan)
+                ranks = Leader(plan.config, partial(Trainer.of, plan))
                 stack.callback(ranks.close)
             self._ranks = ranks
             parts = build(plan, stack, ranks)

@@ -1,4 +1,4 @@
-"""Several learners: their sums are those of one learner with as many shards, and the loss of one ends or restarts all."""
+"""Several learners: their sums are those of one with as many shards, and the loss of one ends or restarts all."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_a_signal_to_any_learner_ends_all_and_saves_once(tmp_path, monkeypatch):
     resumed = hr.train(resume=run.path, total_steps=2_000)
     whole = hr.train("a2c", "CartPole-v1", **ROLLOUTS, learners=2, log_folder=str(tmp_path), total_steps=2_000)
     assert hash_of(resumed.policy) == hash_of(whole.policy)
-    with pytest.raises(ValueError, match="learners is 2 in .* and cannot become 3"):
+    with pytest.raises(ValueError, match=r"learners is 2 in .* and cannot become 3"):
         hr.train(resume=run.path, learners=3)
 
 
