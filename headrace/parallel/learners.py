@@ -106,10 +106,11 @@ class SharedSum:
 
     def _slots(self, arrays: list[np.ndarray]) -> list[list[np.ndarray]]:
         """The arrays of each rank in the slots of the present sum."""
-        key = self.number % SLOTS, *((x.shape, x.dtype) for x in arrays)
+        turn = self.number % SLOTS
+        key = (turn, *((x.shape, x.dtype) for x in arrays))
         found = self._views.get(key)
         if found is None:
-            found = self._views[key] = [self._place(arrays, key[0] * self.size + rank) for rank in range(self.size)]
+            found = self._views[key] = [self._place(arrays, turn * self.size + rank) for rank in range(self.size)]
         return found
 
     def _place(self, arrays: list[np.ndarray], slot: int) -> list[np.ndarray]:

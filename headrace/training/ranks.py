@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing import current_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +40,15 @@ from headrace.training.config import TrainConfig
 JOIN, ITERATE, SAVE, LOAD = range(4)  # orders
 COMPARED_EVERY = 100  # updates after which the ranks compare their weights
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class Collected(NamedTuple):
+    """Of all ranks."""
+
+    stopped: bool  # whether one gave up its rollout
+    steps: int  # valid ones
+    restarts: int  # environments made again so far
+    ended: Tensor  # episodes, float64 [E, 4]: step, environment, return, length; by step, then environment
 
 
 class Ranks:
@@ -81,18 +90,17 @@ class Ranks:
 
         return ask
 
-    def collected(self, stopped: bool, steps: int, restarts: int, ended: Tensor) -> tuple[bool, int, int, Tensor]:
-        """Of all ranks: whether one gave up its rollout, the valid steps, environments made again, and the episodes
-        that ended, [E, 4]: see Episodes.ended(); by step, then environment."""
+    def collected(self, stopped: bool, steps: int, restarts: int, ended: Tensor) -> Collected:
+        """What all ranks have collected. stopped: whether this one gave up its rollout. ended: see ended_episodes()."""
         totals = torch.tensor([stopped, steps, restarts])
         self.sum(totals)
         self.sum.board.flags[0] = 0
         if totals[0]:
-            return True, 0, 0, ended
+            return Collected(True, 0, 0, ended)
         ended[:, 1] += self.part.first
         ended = self.sum.gather(ended)
         order = (ended[:, 0] * self.part.total + ended[:, 1]).argsort(stable=True)
-        return False, int(totals[1]), int(totals[2]), ended[order]
+        return Collected(False, int(totals[1]), int(totals[2]), ended[order])
 
     def compare(self, algorithm: Any) -> None:
         """Raise RuntimeError, naming the rank, where one has other weights than rank 0."""
@@ -118,8 +126,8 @@ class Leader(Ranks):
         super().__init__(0, config.learners, config.num_envs, config.step_timeout)
         self.caught = ""  # the signal that another rank has received
         self.processes = [WorkerProcess(0.0) for _ in range(1, self.size)]
-        self.close = weakref.finalize(self, _close, self.processes, box := [])
-        self._box: list[SharedSum] = box
+        self._sums: list[SharedSum] = []  # its own, once there is one
+        self.close = weakref.finalize(self, _close, self.processes, self._sums)
         sent = sendable(make)
         for rank, process in enumerate(self.processes, 1):
             part = bounds(self.part.total, self.size)[rank]
@@ -131,7 +139,7 @@ class Leader(Ranks):
         for process in self.processes:
             process.facts()
         super().join(room, memory)
-        self._box.append(self.sum)
+        self._sums.append(self.sum)
         self.sum.watch = self._watch
         self._tell(JOIN, (room, self.sum.memory.size), self.sum.memory.descriptor)
 

@@ -31,7 +31,7 @@ from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
 from headrace.training.plan import TrainPlan, saved_settings, settle
-from headrace.training.ranks import COMPARED_EVERY, ITERATE, Leader, Ranks
+from headrace.training.ranks import COMPARED_EVERY, ITERATE, Collected, Leader, Ranks
 from headrace.training.warm_up import warm_up
 
 ENOUGH = 1.0  # s of training after which it is said how fast actors should be, or RECENT updates
@@ -90,7 +90,7 @@ class Trainer:
             ) = []  # of the first of them, until it is said how fast actors should be
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
-            self._restarts = 0  # of environments, at all ranks
+            self._all: Collected | None = None  # by all ranks, in the last iteration
             with self._torch_settings():
                 warm_up(parts)
                 replay = self.algorithm.prepare(self.collector.rollout)
@@ -133,7 +133,9 @@ class Trainer:
         with suppress(Stopped):
             self._whole_iteration(progress, None, may_stop)
 
-    def _whole_iteration(self, progress: float, stop: Callable[[], bool] | None, may_stop: bool) -> Any:
+    def _whole_iteration(
+        self, progress: float, stop: Callable[[], bool] | None, may_stop: bool
+    ) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
         """An iteration that leaves the state before it where it is stopped."""
         self._iteration_began = perf_counter()
         if self._ranks is not None:
@@ -200,18 +202,17 @@ class Trainer:
             stopped = True
         self._stagger.after()
         if self._ranks is not None:
-            counted = (0 if stopped else int(rollout.valid_steps()), self.env.restarts, ended_episodes(rollout))
-            stopped, *self._counted = self._ranks.collected(stopped, *counted)
-            if stopped:
+            steps = 0 if stopped else int(rollout.valid_steps())
+            self._all = self._ranks.collected(stopped, steps, self.env.restarts, ended_episodes(rollout))
+            if self._all.stopped:
                 raise Stopped
         return rollout
 
     def _count(self, rollout: Rollout) -> tuple[list[float], list[int]]:
         """Count a rollout's steps and episodes; give the returns and lengths of those that ended."""
-        if self._ranks is not None:
-            steps, self._restarts, ended = self._counted
-            self.steps += steps
-            return self.episodes.extend(ended[:, 2].tolist(), ended[:, 3].long().tolist())
+        if self._all is not None:
+            self.steps += self._all.steps
+            return self.episodes.extend(self._all.ended[:, 2].tolist(), self._all.ended[:, 3].long().tolist())
         self._group_episodes.add(rollout)
         self.steps += int(rollout.valid_steps())
         return self.episodes.add(rollout)
@@ -290,7 +291,7 @@ class Trainer:
 
     def _workers(self) -> dict[str, int]:
         """Environments that were made again after a failure, and steps that were dropped, since the run began."""
-        restarts = self.env.restarts if self._ranks is None else self._restarts
+        restarts = self.env.restarts if self._all is None else self._all.restarts
         now = {"restarts": restarts, "dropped_steps": self.collector.dropped_steps}
         return {name: self._workers_before[name] + number for name, number in now.items()}
 
@@ -318,7 +319,7 @@ class Trainer:
         collector = self.collector.state_dict() if self._before is None else self._before
         return collector, self.algorithm.state_dict() if hasattr(self.algorithm, "replay") else None
 
-    def load_own_state(self, collector: StateDict, algorithm: StateDict) -> None:
+    def load_own_state(self, collector: StateDict, algorithm: Any) -> None:
         """Continue from the state of this rank alone."""
         self.algorithm.load_state_dict(algorithm)
         self.collector.load_state_dict(collector)
