@@ -45,6 +45,16 @@ def of_each(own: Tensor, reduce: Reduce) -> Tensor:
     return each
 
 
+def gathered(own: Tensor, reduce: Reduce) -> Tensor:
+    """The rows of all learners, [R, ...], in order of rank. own: this one's, [r, ...], of which there may be none."""
+    counts = of_each(torch.tensor(len(own)), reduce).tolist()
+    found, first = own.new_zeros(sum(counts), *own.shape[1:]), sum(counts[: rank_of(reduce)])
+    if len(found):
+        found[first : first + len(own)] = own
+        reduce(found)
+    return found
+
+
 def number_of_minibatches(rows: int, minibatch_size: int, unit: int, reduce: Reduce) -> int:
     """minibatches.count() for the rows of all learners. Each has as many minibatches, of its own part of the rows."""
     if size_of(reduce) == 1:

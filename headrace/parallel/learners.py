@@ -40,7 +40,6 @@ class Board(NamedTuple):
 
     arrived: memoryview  # int64 [size * 8], a cache line each: the sums that each has begun
     beats: np.ndarray  # float64 [size, 8]: when each made its last step, by time.monotonic()
-    flags: np.ndarray  # int64 [2]: whether to give up the rollout; whether the training has ended
 
 
 class SharedSum:
@@ -61,7 +60,9 @@ class SharedSum:
         self.memory = memory = memory or Memory(header + SLOTS * size * self.room)
         arrived = memoryview(memory.bytes)[LINE : (1 + size) * LINE].cast("q")
         beats = memory.tensor((1 + size) * LINE, (size, LINE // 8), torch.float64).numpy()
-        self.board = Board(arrived, beats, memory.tensor(0, (2,), torch.int64).numpy())
+        self.board = Board(arrived, beats)
+        # int64 [2]: whether to give up the rollout; whether the training has ended
+        self.flags = memory.tensor(0, (2,), torch.int64).numpy()
         self.watch: Callable[[], None] = lambda: None
         self.number = 0  # sums begun
         if new:
@@ -148,7 +149,7 @@ class SharedSum:
 
     def _check(self) -> None:
         """Raise where the sum will not come."""
-        if self.board.flags[1]:
+        if self.flags[1]:
             raise Ended("the training was ended by another rank")
         self.watch()
         now = monotonic()
@@ -160,18 +161,6 @@ class SharedSum:
     def awaits(self, rank: int) -> bool:
         """Whether a rank has not begun the present sum."""
         return self.board.arrived[rank * (LINE // 8)] < self.number
-
-    def gather(self, own: Tensor) -> Tensor:
-        """The rows of all ranks, [R, ...], in order of rank. own: this rank's, [r, ...], of which there may be none."""
-        each = torch.zeros(self.size, dtype=torch.int64)
-        each[self.rank] = len(own)
-        self(each)
-        counts: list[int] = each.tolist()
-        found, first = own.new_zeros(sum(counts), *own.shape[1:]), sum(counts[: self.rank])
-        if len(found):
-            found[first : first + len(own)] = own
-            self(found)
-        return found
 
 
 class ThreadSum(SharedSum):

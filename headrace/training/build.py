@@ -30,7 +30,6 @@ from headrace.parallel.device_collector import DeviceCollector
 from headrace.parallel.gradient_actor import GradientActing
 from headrace.parallel.gradients import GradientActors
 from headrace.parallel.placement import Placement, hidden_weights
-from headrace.parallel.shards import Sharded
 from headrace.parallel.stagger import Stagger
 from headrace.training import multi_agent
 from headrace.training.combinations import check_lag
@@ -38,6 +37,7 @@ from headrace.training.config import MAKE_SETTINGS, TrainConfig
 from headrace.training.plan import TrainPlan, saved_settings
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
+from headrace.training.shards import Sharded
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from headrace.core.terminal import tell
 from headrace.envs.construct import comes_as_vector
 from headrace.parallel.schedule import check_equal
 from headrace.training.config import TrainConfig
+from headrace.training.torchrun import started_by_torchrun
 
 # which learns from experience of any age in a similar way
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
@@ -31,6 +32,16 @@ def with_actors(config: TrainConfig) -> TrainConfig:
     left = "the others are" if cores() - number > 1 else "one core is"
     tell(f"collection='overlapped' starts actors: {number} of {cores()} cores collect, and {left} left to the learner")
     return replace(config, actors=number)
+
+
+def with_learners(config: TrainConfig) -> TrainConfig:
+    """The config with as many learners as torchrun has started. Raises ValueError where another number is given."""
+    started = started_by_torchrun()
+    if started is None or config.learners == started[1]:
+        return config
+    if config.learners > 1:
+        raise ValueError(f"torchrun has started {started[1]} processes: leave out learners={config.learners}")
+    return replace(config, learners=started[1])
 
 
 def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any) -> None:
@@ -182,5 +193,6 @@ def _check_parts(config: TrainConfig, source: Any, agent_info: Any, borrowed: bo
         raise ValueError(f"stagger does not go with {what} that have actors: leave out stagger or actors")
     if config.backend not in ("auto", "cpu", "inline") or comes_as_vector(source):
         raise ValueError(f"{what} divide environments that are made one by one, of the backend 'cpu' or 'inline'")
-    if config.device not in ("auto", "cpu"):
-        raise ValueError(f"{what} learn on the CPU: leave out device={config.device!r}, or learners")
+    for name in ("device", "collect_device"):
+        if getattr(config, name) not in ("auto", "cpu", None):
+            raise ValueError(f"{what} learn on the CPU: leave out {name}={getattr(config, name)!r}, or learners")

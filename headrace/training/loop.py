@@ -51,6 +51,8 @@ def train(
         raise ValueError(f"on_interrupt must be 'raise' or 'return', got {on_interrupt!r}")
     if resume is None:
         trainer = Trainer(algorithm, env, config=config, **options)
+        if trainer.follows:
+            return _followed(trainer)
         with _closed_on_error(trainer):
             folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
             recorder = Recorder(trainer, folder)
@@ -58,6 +60,8 @@ def train(
             recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
+        if recorder is None:
+            return _followed(trainer)
     if trainer.config.learners > 1:
         recorder.save()  # what a restart goes on from
     run = None
@@ -70,11 +74,22 @@ def train(
                 raise
             ready = None if isinstance(algorithm, str) else algorithm
             trainer, recorder = _resumed(recorder.folder, ready, env, None, {})
+            assert recorder is not None  # RankLost is raised where ranks follow, too, but then this process ends
             recorder.progress.say(f"{error}: going on from step {trainer.steps:,} (restart {restart} of {RESTARTS})")
     assert run is not None
     if run.interrupted and on_interrupt == "raise":
         raise_caught(run.reason)
     return run
+
+
+def _followed(trainer: Trainer) -> Run:
+    """Take part in a training of which rank 0 writes the files; the run is without a folder."""
+    try:
+        trainer.follow_orders()
+    finally:
+        trainer.close()
+    facts = (trainer.policy, trainer.algorithm.name, trainer.plan.env, trainer.steps, trainer.seconds)
+    return Run(Path(trainer.config.log_folder), *facts)
 
 
 def _until_the_end(trainer: Trainer, recorder: Recorder) -> Run:
@@ -89,8 +104,8 @@ def _until_the_end(trainer: Trainer, recorder: Recorder) -> Run:
 
 def _resumed(
     path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
-) -> tuple[Trainer, Recorder]:
-    """A trainer and a recorder that continue from a checkpoint."""
+) -> tuple[Trainer, Recorder | None]:
+    """A trainer and a recorder that continue from a checkpoint; no recorder where rank 0 records and orders that."""
     folder, manifest, state = checkpoint.read(path, LAST, state="training")
     if "settings" not in manifest or state is None:
         raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
@@ -113,6 +128,8 @@ def _resumed(
     with _closed_on_error(trainer):
         if algorithm is None and not _alike(identity(trainer.policy), manifest.get("policy")):
             raise TypeError(f"{folder} has a policy of your own: give its algorithm, train(resume=..., algorithm=...)")
+        if trainer.follows:
+            return trainer, None
         with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
             trainer.load_state_dict(state)
         recorder = Recorder(trainer, folder.parent)

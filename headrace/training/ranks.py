@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from headrace.algorithms.reduce import of_each
+from headrace.algorithms.reduce import gathered, of_each
 from headrace.core.fused import silence
 from headrace.core.types import StateDict
 from headrace.data.pieces import Rows
@@ -34,8 +34,8 @@ from headrace.envs.workers.protocol import Task
 from headrace.parallel.actor import Part
 from headrace.parallel.fragments import packed, unpacked
 from headrace.parallel.learners import Ended, RankLost, SharedSum
-from headrace.parallel.shards import bounds
 from headrace.training.config import TrainConfig
+from headrace.training.shards import bounds
 
 JOIN, ITERATE, SAVE, LOAD = range(4)  # orders
 COMPARED_EVERY = 100  # updates after which the ranks compare their weights
@@ -61,7 +61,7 @@ class Ranks:
         self.rank, self.size, self.step_timeout = rank, size, step_timeout
         own = bounds(num_envs, size)[rank]
         self.part = Part(own.start, own.stop - own.start, num_envs)
-        self.sum: SharedSum
+        self.sum: Any  # a Reduce: SharedSum, or training.distributed's
 
     def join(self, room: int, memory: Memory | None = None) -> None:
         """Share the memory of the sums; room: see SharedSum."""
@@ -85,8 +85,8 @@ class Ranks:
             if not may_stop:
                 return False
             if stop is not None and stop():
-                self.sum.board.flags[0] = 1
-            return bool(self.sum.board.flags[0])
+                self.sum.flags[0] = 1
+            return bool(self.sum.flags[0])
 
         return ask
 
@@ -94,11 +94,11 @@ class Ranks:
         """What all ranks have collected. stopped: whether this one gave up its rollout. ended: see ended_episodes()."""
         totals = torch.tensor([stopped, steps, restarts])
         self.sum(totals)
-        self.sum.board.flags[0] = 0
+        self.sum.flags[0] = 0
         if totals[0]:
             return Collected(True, 0, 0, ended)
         ended[:, 1] += self.part.first
-        ended = self.sum.gather(ended)
+        ended = gathered(ended, self.sum)
         order = (ended[:, 0] * self.part.total + ended[:, 1]).argsort(stable=True)
         return Collected(False, int(totals[1]), int(totals[2]), ended[order])
 
@@ -191,7 +191,7 @@ class Leader(Ranks):
 
 def _close(processes: list[WorkerProcess], sums: list[SharedSum]) -> None:
     for each in sums:
-        each.board.flags[1] = 1  # those that wait in a sum end, too
+        each.flags[1] = 1  # those that wait in a sum end, too
     end_all(processes)
 
 
@@ -213,7 +213,7 @@ class Following:
     def _note(self, number: int, _: object) -> None:
         self.caught = number
         with suppress(AttributeError):  # it has not joined yet
-            self.ranks.sum.board.flags[0] = 1
+            self.ranks.sum.flags[0] = 1
 
     def carry_out(self, what: int, where: int) -> Any:
         """Carry out one of the orders above."""

@@ -22,16 +22,18 @@ from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
 from headrace.parallel.actors import RECENT, Actors
-from headrace.parallel.shards import room_of
 from headrace.policies.base import Policy
 from headrace.training.auto_actors import decided
 from headrace.training.build import build
+from headrace.training.distributed import TorchrunRanks
 from headrace.training.episodes import Episodes, ended_episodes
 from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
 from headrace.training.plan import TrainPlan, saved_settings, settle
 from headrace.training.ranks import COMPARED_EVERY, ITERATE, Collected, Leader, Ranks
+from headrace.training.shards import room_of
+from headrace.training.torchrun import started_by_torchrun
 from headrace.training.warm_up import warm_up
 
 ENOUGH = 1.0  # s of training after which it is said how fast actors should be, or RECENT updates
@@ -69,9 +71,12 @@ class Trainer:
         self.plan = plan
         with ExitStack() as stack:
             if ranks is None and plan.config.learners > 1:
-                ranks = Leader(plan.config, partial(Trainer.of, plan))
+                started = started_by_torchrun()
+                make = partial(Trainer.of, plan)
+                ranks = TorchrunRanks(*started, plan.config) if started else Leader(plan.config, make)
                 stack.callback(ranks.close)
-            self._ranks = ranks
+            self._ranks: Any = ranks  # Ranks of several learners; None for one
+            self._leads = ranks is not None and ranks.rank == 0
             parts = build(plan, stack, ranks)
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
             self.env, self.algorithm, self.collector = parts.env, parts.algorithm, parts.collector
@@ -97,7 +102,7 @@ class Trainer:
                 self.collector.warm_up()
                 resources = [self.env.plan(), replay]
                 self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
-                if isinstance(ranks, Leader):
+                if isinstance(ranks, Leader | TorchrunRanks):
                     ranks.join(room_of(self.algorithm))
                     self.begin()
             self.timer.seconds.clear()
@@ -121,10 +126,10 @@ class Trainer:
         Raises NotFinite.
         """
         progress = self.progress()
-        if isinstance(self._ranks, Leader):
+        if self._leads:
             self._ranks.order(ITERATE, (progress, stop is not None))
         metrics, ended = self._whole_iteration(progress, stop, stop is not None)
-        if isinstance(self._ranks, Leader):
+        if self._leads:
             self._ranks.iterated()
         return self.result(metrics, *ended, notes=self._forecast())
 
@@ -241,9 +246,18 @@ class Trainer:
         return limit is not None and self.seconds + perf_counter() - self._iteration_began >= limit
 
     @property
+    def follows(self) -> bool:
+        """Whether this is a rank of torchrun's that follows the orders of rank 0."""
+        return isinstance(self._ranks, TorchrunRanks) and not self._leads
+
+    def follow_orders(self) -> None:
+        """Take part until rank 0 ends the training."""
+        self._ranks.follow(self)
+
+    @property
     def caught(self) -> str:
         """The name of the signal that another learner's process has received; empty where none has."""
-        return self._ranks.caught if isinstance(self._ranks, Leader) else ""
+        return str(self._ranks.caught) if self._leads else ""
 
     @property
     def gave_up(self) -> bool:
@@ -298,7 +312,7 @@ class Trainer:
     def state_dict(self) -> StateDict:
         """All from which load_state_dict() goes on, on the CPU bit for bit where the environment can be saved."""
         collector, algorithm = self.own_state()
-        others = self._ranks.states() if isinstance(self._ranks, Leader) else []
+        others = self._ranks.states() if self._leads else []
         learner = {
             "algorithm": self.algorithm.state_dict() if algorithm is None else algorithm,
             "episodes": self.episodes.state_dict(),
@@ -328,7 +342,7 @@ class Trainer:
         """Continue from state_dict()."""
         learner, (collector, *others) = state["learner"], state["collectors"]
         algorithm = learner["algorithm"]
-        if isinstance(self._ranks, Leader):
+        if self._leads:
             algorithms = learner.get("ranks", [algorithm] * len(others))
             self._ranks.load(list(zip(others, algorithms, strict=True)))
         self.load_own_state(collector, algorithm)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
+from datetime import timedelta
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torch.distributed import FileStore, ProcessGroupGloo
 
 import headrace as hr
-from headrace.algorithms.a2c import A2C, A2CConfig
-from headrace.algorithms.reduce import of_each
+from headrace.algorithms.a2c import A2C, A2CConfig, gradient
+from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.algorithms.reduce import gathered, of_each
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.parallel.learners import RankLost, SharedSum
-from headrace.parallel.shards import Sharded
+from headrace.training.distributed import DistributedSum
+from headrace.training.shards import Sharded
 from headrace.training.trainer import Trainer
 
 ROLLOUTS = {"num_envs": 17, "num_steps": 16, "hidden": (16,), "progress": "none"}
@@ -145,7 +153,7 @@ def test_a_sum_is_taken_in_order_of_rank(length):
 def test_rows_are_gathered_in_order_of_rank_where_some_have_none():
     ranks = sums(3, 64)
     rows = [torch.arange(float(2 * count)).view(count, 2) + rank for rank, count in enumerate((2, 0, 1))]
-    for found in together([lambda rank=rank: ranks[rank].gather(rows[rank]) for rank in range(3)]):
+    for found in together([lambda rank=rank: gathered(rows[rank], ranks[rank]) for rank in range(3)]):
         assert torch.equal(found, torch.cat(rows))
 
 
@@ -322,6 +330,77 @@ def test_a_signal_to_any_learner_ends_all_and_saves_once(tmp_path, monkeypatch):
     assert hash_of(resumed.policy) == hash_of(whole.policy)
     with pytest.raises(ValueError, match=r"learners is 2 in .* and cannot become 3"):
         hr.train(resume=run.path, learners=3)
+
+
+def test_sums_by_gloo_are_those_of_shared_memory_within_rounding(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    valid = torch.rand(9, 7, generator=torch.Generator().manual_seed(1)) > 0.3
+    kind = {"num_steps": 8, "hidden": (8,), "epochs": 2, "minibatch_size": 20}
+    gradients, weights = [], []
+    for gloo in (False, True):
+        both = Sharded(PPO.build(PPOConfig(**kind), Box(-3, 3, (5,)), Discrete(3), 1, "cpu"), 2)
+        rollout = made_up(7, valid)
+        both.prepare(rollout)
+        if gloo:
+            store = str(tmp_path / "store")
+            made = [partial(gloo_group, store, rank) for rank in range(2)]
+            for rank, group in enumerate(together(made)):
+                both.replicas[rank].reduce = DistributedSum(rank, 2, group)
+        both._cut(rollout)
+        targets = [replica.process(part) for replica, part in zip(both.replicas, both._parts, strict=True)]
+        gradients.append(first_gradient(both, targets))
+        both.update(rollout, 0.0)
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in both.policy.parameters()]))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-6, atol=1e-6 * gradients[0].abs().max().item())
+    torch.testing.assert_close(weights[1], weights[0], rtol=0, atol=1e-5)
+
+
+def gloo_group(store: str, rank: int) -> ProcessGroupGloo:
+    return ProcessGroupGloo(FileStore(store, 2), rank, 2, timedelta(seconds=20))
+
+
+def first_gradient(both: Sharded, targets) -> torch.Tensor:
+    """The sum of the gradients of A2C's loss over all parts, by the learners' own sums."""
+    calls = []
+    for replica, part, target in zip(both.replicas, both._parts, targets, strict=True):
+
+        def run(replica=replica, part=part, target=target):
+            gradient(replica.policy, part, target, A2CConfig(normalize_advantage=True), replica.reduce)
+            replica.reduce(replica.optimizer.gradient)
+            found = replica.optimizer.gradient.clone()
+            replica.optimizer.gradient.zero_()
+            return found
+
+        calls.append(run)
+    first, second = together(calls)
+    assert torch.equal(first, second)
+    return first
+
+
+@pytest.mark.slow
+def test_torchrun_trains_one_run_and_resumes_it(tmp_path):
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    launch += ["--master-port", str(free_port()), "-m", "headrace", "train"]
+    quiet = ["--progress", "none", "--final-episodes", "0"]
+    options = ["--num-envs", "17", "--num-steps", "16", "--log-folder", str(tmp_path), *quiet]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+
+    def torchrun(*arguments):
+        command = [sys.executable, *launch, *arguments]
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=100)
+
+    torchrun("sac", "Pendulum-v1", *options, "--learning-starts", "600", "--total-steps", "1000")
+    run = tmp_path / "sac" / "Pendulum-v1_1"
+    torchrun("--resume", str(run), "--total-steps", "1500", *quiet)
+    torchrun("sac", "Pendulum-v1", *options, "--learning-starts", "600", "--total-steps", "1500")
+    assert sorted(path.name for path in (tmp_path / "sac").iterdir()) == ["Pendulum-v1_1", "Pendulum-v1_2"]
+    assert hash_of(hr.load(run, which="last")) == hash_of(hr.load(tmp_path / "sac" / "Pendulum-v1_2", which="last"))
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
 
 
 def test_each_of_all_is_known_to_all():
