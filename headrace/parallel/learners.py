@@ -21,7 +21,7 @@ from headrace.core.cores import cores
 from headrace.data.shared_memory import LINE, Memory, padded
 
 SLOTS = 2
-SPIN = 200e-6  # s of polling where each learner has a core, before the core is offered to others
+SPIN = 20e-6  # s of polling where each learner has a core, before the core is offered to others
 YIELD = 2e-3  # s of offering the core to others, before sleeping
 NAPS = (50e-6, 2e-3)  # s of the first sleep, and of the longest: they double
 SPARE = 2**14  # bytes of a slot besides those that are asked for
