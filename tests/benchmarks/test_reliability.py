@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PROGRAMS = (
+PROGRAMS = ("kill_runs", "kill_actors", "kill_learners", "damage_checkpoints", "fill_disk", "send_signals")
+PROGRAMS += ("save_memory",)
     "kill_runs",
     "kill_actors",
     "kill_learners",
