@@ -22,8 +22,7 @@ from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
-FIXED = ("num_envs", "num_steps", "seed", "actors", "learners", "shards")
-
+FIXED = ("num_envs", "num_steps", "seed", "learners", "shards")
 RESTARTS = 3  # of a training with several learners that lost one of them
 
 
@@ -113,7 +112,8 @@ def _resumed(
         saved, positions = dict(manifest["settings"]), dict(manifest["positions"])
         name, source = saved.pop("algorithm"), saved.pop("env")
     given = {**(read_toml(config) if config else {}), **options}
-    for field in FIXED if _any_number_of_actors(saved, given) else (*FIXED, "actors"):
+    any_actors = saved.get("learners", 1) == 1 and _any_number_of_actors(saved, given)
+    for field in FIXED if any_actors else (*FIXED, "actors"):
         if field in given and field in saved and given[field] != saved[field]:
             raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
     if env is None and source is None:
