@@ -77,6 +77,8 @@ class Options(TypedDict, total=False):
     replay_order: str | None
     advantages: Literal["learner", "actor"]
     exchange: Literal["experience", "gradients"]
+    learners: int
+    shards: int | None
     drop_slowest: float
     on_error: Literal["raise", "restart"]
     step_timeout: float
@@ -246,6 +248,7 @@ class TRPOOptions(Options, total=False):
 
 class DDPGOptions(Options, total=False):
     num_steps: int
+    train_freq: int
     buffer_size: int
     learning_starts: int
     batch_size: int
@@ -269,6 +272,7 @@ class DDPGOptions(Options, total=False):
 
 class TD3Options(Options, total=False):
     num_steps: int
+    train_freq: int
     buffer_size: int
     learning_starts: int
     batch_size: int
@@ -295,6 +299,7 @@ class TD3Options(Options, total=False):
 
 class SACOptions(Options, total=False):
     num_steps: int
+    train_freq: int
     buffer_size: int
     learning_starts: int
     batch_size: int
@@ -320,6 +325,7 @@ class SACOptions(Options, total=False):
 
 class DQNOptions(Options, total=False):
     num_steps: int
+    train_freq: int
     buffer_size: int
     learning_starts: int
     batch_size: int

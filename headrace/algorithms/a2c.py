@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import OnPolicy, Reduce, Targets, mean_weights, normalized, one_learner
+from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 

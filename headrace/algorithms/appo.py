@@ -63,5 +63,7 @@ class APPO(OnPolicy[APPOConfig]):
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         order = self.permutation(rollout, self.config.epochs)
         settings = narrowed(self.config, ppo.PPOConfig)
-        metrics = ppo.learn(self.policy, self.optimizer, rollout, targets, order, settings)
-        return metrics | {"mean_rho": mean_rho(rollout, targets, self.config.clip_rho)}
+        metrics = ppo.learn(self.policy, self.optimizer, rollout, targets, order, settings, self.reduce)
+        rho = mean_rho(rollout, targets, self.config.clip_rho, self.reduce)
+        self.reduce(rho)
+        return metrics | {"mean_rho": rho}

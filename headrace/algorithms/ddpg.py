@@ -14,6 +14,7 @@ from headrace.algorithms.actor_q_networks import Networks, actor_q, make_network
 from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
 from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -58,16 +59,16 @@ class DDPG(OffPolicy[DDPGConfig]):
         return self.networks.learned()
 
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        return learn(self.networks, batches, self.config)
+        return learn(self.networks, batches, self.config, self.reduce)
 
 
 @fused("ddpg.learn", "headrace.bindings.sac_td3_ddpg")
-def learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
+def learn(networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce = one_learner) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of METRICS."""
     policy, target, actor, critic, *target_flat = networks
     rows = []
     for batch in split_batches(batches):
-        weight = mean_weights(batch.weight)
+        weight = mean_weights(batch.weight, reduce)
         observation = policy.encoder(batch.observation)
         with torch.no_grad():
             next_observation = target.encoder(batch.next_observation)
@@ -76,13 +77,17 @@ def learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, T
         value = policy.critics(observation, policy.normalize_action(batch.action))[0]
         critic_loss = (value - td_target).square() @ weight
         backward(critic_loss, policy.critic_parameters())
+        critic_loss = critic_loss.detach()
+        reduce(critic.gradient, critic_loss)
         critic.step(math.inf)
 
         observation = observation.detach()  # only the critic loss trains the encoder
         actor_loss = -(policy.critics(observation, policy.best_action(observation))[0] @ weight)
         backward(actor_loss, policy.actor_parameters())
+        actor_loss = actor_loss.detach()
+        reduce(actor.gradient, actor_loss)
         actor.step(math.inf)
         polyak(target_flat[0], actor.flat, config.tau)
         polyak(target_flat[1], critic.flat, config.tau)
-        rows.append((actor_loss.detach(), critic_loss.detach()))
+        rows.append((actor_loss, critic_loss))
     return means(rows, METRICS)

@@ -17,6 +17,7 @@ from torch.nn.functional import smooth_l1_loss
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
 from headrace.algorithms.off_policy import OffPolicy, make_target, mean_weights, policy_settings, split_batches
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.data.priorities import BYTES, PrioritizedReplay
 from headrace.data.replay import Batch, Replay
@@ -119,7 +120,9 @@ class DQN(OffPolicy[DQNConfig]):
 
     def _set_spread(self, envs: int) -> None:
         device = self.networks.target_flat.device
-        self.powers = 1 + self.config.exploration_spread * torch.linspace(0, 1, envs, device=device)
+        first, total = self.part
+        places = torch.linspace(0, 1, total or envs, device=device)[first : first + envs]
+        self.powers = 1 + self.config.exploration_spread * places
         self.policy.exploration = torch.empty(envs, device=device)
         self.buffers = {"target": self.networks.target_flat, "exploration": self.policy.exploration}
         self.explore()
@@ -130,14 +133,16 @@ class DQN(OffPolicy[DQNConfig]):
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         steps = self.updates + torch.arange(1, len(random) + 1, device=random.device)
         follow = self.config.tau * (steps % self.config.target_interval == 0)
-        metrics, error = learn(self.networks, batches, follow, self.config)
+        metrics, error = learn(self.networks, batches, follow, self.config, self.reduce)
         if isinstance(self.replay, PrioritizedReplay):
             self.replay.update(batches.rows, error)
         return metrics
 
 
 @fused("dqn.learn", "headrace.bindings.dqn")
-def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
+def learn(
+    networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
+) -> tuple[dict[str, Tensor], Tensor]:
     """One gradient step on each of G batches [G, B]. Returns metrics (see DQN.update) and TD errors [G, B].
 
     follow: float32 [G], the fraction by which the target's parameters move to the policy's after each step.
@@ -147,14 +152,17 @@ def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig)
     for batch, tau in zip(split_batches(batches), follow, strict=True):
         td_target = td_targets(policy, target, batch, config.double)
         value = policy.action_value(batch.observation, batch.action)
-        weight = mean_weights(batch.weight)
+        weight = mean_weights(batch.weight, reduce)
         loss = smooth_l1_loss(value, td_target, reduction="none") @ weight
         loss.backward()
+        loss, value = loss.detach(), value.detach()
+        mean_value = value @ weight
+        reduce(optimizer.gradient, loss, mean_value)
         optimizer.step(config.max_grad_norm)
         polyak(target_flat, optimizer.flat, tau)
-        losses.append(loss.detach())
-        values.append(value.detach() @ weight)
-        errors.append((td_target - value).detach())
+        losses.append(loss)
+        values.append(mean_value)
+        errors.append(td_target - value)
     return {"loss": torch.stack(losses).mean(), "q_value": torch.stack(values).mean()}, torch.stack(errors)
 
 

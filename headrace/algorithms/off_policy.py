@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
+from headrace.algorithms.reduce import Reduce, merging, one_learner, rank_of, size_of
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.data.replay import DRAWS, Batch, Replay, bytes_needed, plan
@@ -42,6 +43,8 @@ class OffPolicy(Generic[C]):
     actions: ClassVar[tuple[type[Space], ...]]  # kinds of spaces it acts in
     max_lag: ClassVar[int | None] = None
     config: C
+    reduce: Reduce = staticmethod(one_learner)
+    part: tuple[int, int] = (0, 0)  # of the environments: the first of this learner, and how many all learners have
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
         self.config = config or self.config
@@ -86,7 +89,7 @@ class OffPolicy(Generic[C]):
     def _waits(self) -> int:
         """Iterations before the first that learns."""
         # at least one row must be there to be drawn
-        least = self.replay.n_step_span * self.replay.num_envs if self.replay else 1
+        least = self.replay.n_step_span * (self.part[1] or self.replay.num_envs) if self.replay else 1
         return -(-max(self.config.learning_starts, least) // self.rows_per_iteration) - 1
 
     def columns(self) -> dict[str, Column | Columns]:
@@ -124,9 +127,11 @@ class OffPolicy(Generic[C]):
 
     def prepare(self, rollout: Rollout) -> str:
         """Allocate the replay buffer. Returns a line about its memory. Raises MemoryError where there is too little."""
-        description = plan(rollout, self.config.buffer_size, extra_bytes=self.extra_bytes_per_step())
-        self.rows_per_iteration = (self.config.train_freq or rollout.num_steps) * rollout.num_envs
-        self.replay = self.make_replay(rollout, self.config.buffer_size)
+        total = self.part[1] or rollout.num_envs
+        capacity = self.config.buffer_size // total * rollout.num_envs  # a ring of the same length at all learners
+        description = plan(rollout, capacity, extra_bytes=self.extra_bytes_per_step())
+        self.rows_per_iteration = (self.config.train_freq or rollout.num_steps) * total
+        self.replay = self.make_replay(rollout, capacity)
         return description
 
     def extra_bytes_per_step(self) -> int:
@@ -162,7 +167,8 @@ class OffPolicy(Generic[C]):
         if not self.config.train_freq:
             self.append_and_learn(rollout)
         metrics, self._found = _mean_metrics(self._found), []
-        self.policy.update_statistics(rollout, rollout.reward)
+        with merging(self.policy, self.reduce):
+            self.policy.update_statistics(rollout, rollout.reward)
         self.explore()
         zero = torch.zeros((), device=rollout.device)
         return metrics | {"n_updates": zero + self.updates, "learning_rate": zero + rate}
@@ -200,6 +206,12 @@ class OffPolicy(Generic[C]):
         config = self.config
         return config.gradient_steps or max(1, round(config.utd_ratio * rows))
 
+    def batch_rows(self) -> tuple[int, int]:
+        """The first row of a batch that this learner draws, and that after its last: sequences stay whole."""
+        unit, rank, size = self.policy.sequence_length, rank_of(self.reduce), size_of(self.reduce)
+        units = self.config.batch_size // unit
+        return units * rank // size * unit, units * (rank + 1) // size * unit
+
     def state_dict(self) -> dict[str, Any]:
         """Copies of the policy's tensors, the optimizers', the buffers and the replay, and the number of iterations."""
         return {
@@ -229,8 +241,9 @@ def learn_from_replay(algorithm: OffPolicy[Any], number: int) -> dict[str, Tenso
     replay, config = algorithm.replay, algorithm.config
     assert replay is not None
     draws = DRAWS + algorithm.num_draws()
-    shape = (number, config.batch_size, draws)
-    random = rng.uniform(algorithm.seed, rng.Purpose.REPLAY, algorithm.updates, *shape, replay.ring.device)
+    first, end = algorithm.batch_rows()
+    shape = (number, end - first, draws)
+    random = rng.uniform(algorithm.seed, rng.Purpose.REPLAY, algorithm.updates, *shape, replay.ring.device, first)
     batches = replay.gather(replay.draw(random[..., :DRAWS]), config.gamma)
     return algorithm.learn(batches, random[..., DRAWS:])
 
@@ -245,9 +258,12 @@ def make_target(policy: P) -> P:
     return deepcopy(policy, {id(x): x for x in policy.buffers()}).requires_grad_(False)
 
 
-def mean_weights(weight: Tensor) -> Tensor:
-    """weight / number of rows with weight, [B]: `x @ mean_weights(weight)` is the weighted mean over those rows."""
-    return weight / weight.count_nonzero().clamp(min=1)
+def mean_weights(weight: Tensor, reduce: Reduce = one_learner) -> Tensor:
+    """weight / number of rows with weight, of all learners, [B]: `x @ mean_weights(weight)` is the weighted mean over
+    those rows."""
+    count = weight.count_nonzero()
+    reduce(count)
+    return weight / count.clamp(min=1)
 
 
 def split_batches(batches: Batch) -> list[Batch]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
+from headrace.algorithms.reduce import Reduce, explained, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
 from headrace.core.returns import explained_variance, gae, vtrace
 from headrace.data.rollout import Column, Columns, Rollout
@@ -26,7 +26,6 @@ from headrace.policies.recurrent import RecurrentActorCritic
 
 C = TypeVar("C", bound=OnPolicyConfig)
 AnyActorCritic = ActorCritic | RecurrentActorCritic
-Reduce = Callable[..., None]  # adds tensors, in place, to those of the other learners
 POLICY_SETTINGS = (
     *("hidden", "activation", "shared", "distribution", "normalize_observation", "normalize_return", "layer_norm"),
     "images",
@@ -40,10 +39,6 @@ class Targets(NamedTuple):
     returns: Tensor
     valid: Tensor  # bool: which rows count
     log_prob: Tensor | None = None  # of the policy as it begins to learn; None: as collected
-
-
-def one_learner(*tensors: Tensor) -> None:
-    """The Reduce of a single learner: the tensors stay as they are."""
 
 
 class OnPolicy(Generic[C]):
@@ -120,9 +115,15 @@ class OnPolicy(Generic[C]):
         self.begin_update(progress)
         targets = processed(rollout) or self.process(rollout)
         metrics = self.learn(rollout, targets)
-        metrics["explained_variance"] = explained_variance(rollout.value[:-1], targets.returns, targets.valid)
-        self.policy.update_statistics(rollout, targets.returns)
+        metrics["explained_variance"] = self._explained_variance(rollout.value[:-1], targets)
+        with merging(self.policy, self.reduce):
+            self.policy.update_statistics(rollout, targets.returns)
         return self.end_update(metrics)
+
+    def _explained_variance(self, value: Tensor, targets: Targets) -> Tensor:
+        if size_of(self.reduce) == 1:
+            return explained_variance(value, targets.returns, targets.valid)
+        return explained(value, targets.returns, targets.valid, self.reduce)
 
     def begin_update(self, progress: float) -> None:
         """Before learning: learn the parameters that the policy has now, at the scheduled learning rate."""
@@ -150,13 +151,14 @@ class OnPolicy(Generic[C]):
             self.optimizer.learning_rate.fill_(self.config.learning_rate * (1 - progress))
 
     def permutation(self, rollout: Rollout, epochs: int) -> Tensor:
-        """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed and iteration.
+        """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed, learner and iteration.
 
         Rows of one sequence stay together.
         """
         unit, shuffle = self.policy.sequence_length, rng.Purpose.SHUFFLE
         units = rollout.num_steps * rollout.num_envs // unit
-        order = rng.permutations(self.seed, shuffle, self.iteration, epochs, units, rollout.device)
+        seed = shuffle_seed(self.seed, self.reduce)
+        order = rng.permutations(seed, shuffle, self.iteration, epochs, units, rollout.device)
         if unit == 1:
             return order
         within = torch.arange(unit, device=rollout.device)
@@ -213,7 +215,7 @@ def importance_weights(rollout: Rollout, targets: Targets, clip_rho: float) -> T
 
 
 def mean_rho(rollout: Rollout, targets: Targets, clip_rho: float, reduce: Reduce = one_learner) -> Tensor:
-    """Mean importance weight of the valid rows of all learners: 1 where the policy that learns collected."""
+    """This learner's part of the mean importance weight of all valid rows: 1 where the policy that learns collected."""
     rho = importance_weights(rollout, targets, clip_rho)
     return rho.flatten() @ mean_weights(targets.valid.flatten(), reduce)
 

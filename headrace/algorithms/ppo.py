@@ -11,10 +11,11 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.minibatches import count, minibatches
-from headrace.algorithms.on_policy import OnPolicy, Targets, normalized
+from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
+from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.device import known
 from headrace.core.fused import fused
+from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 
@@ -78,22 +79,28 @@ class PPO(OnPolicy[PPOConfig]):
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         order = self.permutation(rollout, self.config.epochs)
-        return learn(self.policy, self.optimizer, rollout, targets, order, self.config)
+        return learn(self.policy, self.optimizer, rollout, targets, order, self.config, self.reduce)
 
 
 @fused("ppo.learn", "headrace.bindings.ppo")
 def learn(
-    policy: Policy, optimizer: Adam, rollout: Rollout, targets: Targets, permutation: Tensor, config: PPOConfig
+    policy: Policy,
+    optimizer: Adam,
+    rollout: Rollout,
+    targets: Targets,
+    permutation: Tensor,
+    config: PPOConfig,
+    reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """Epochs of minibatch steps on the clipped objective; eq. 7 and 9 of the paper. Gives metrics (see PPO.update).
 
     permutation: int64 [epochs, T * N], the order of rows in each epoch. Every minibatch has the same shape; masked rows
-    in it have weight 0.
+    in it have weight 0. With several learners, a minibatch is one of the rows of each.
     """
     rows, unit = policy.rows, policy.sequence_length
     valid, advantage = rows(targets.valid), rows(targets.advantage)
     if config.normalize_advantage:
-        advantage = normalized(advantage, valid)
+        advantage = normalized(advantage, valid, reduce)
     columns = {
         "inputs": policy.inputs(rollout),
         "action": rows(rollout.action),
@@ -104,23 +111,29 @@ def learn(
         "returns": rows(targets.returns),
         "valid": valid.to(torch.float32),
     }
-    number = count(len(valid), config.minibatch_size, unit)
+    number = number_of_minibatches(len(valid), config.minibatch_size, unit, reduce)
     skip = torch.zeros((), device=valid.device) if config.target_kl else None
     losses, log_ratios, weights = [], [], []
     for order in permutation:
         for batch in minibatches(columns, order, number, unit):
-            weight = batch["valid"] / batch["valid"].sum().clamp(min=1)
+            weight = mean_weights(batch["valid"], reduce)
             loss, parts, log_ratio = ppo_loss(policy, batch, weight, config)
-            if skip is not None:
-                skip = torch.maximum(skip, (_kl(log_ratio) @ weight > 1.5 * config.target_kl).to(skip.dtype))
             loss.backward()
+            if skip is None:
+                reduce(optimizer.gradient)
+            else:
+                divergence = _kl(log_ratio) @ weight
+                reduce(optimizer.gradient, divergence)
+                skip = torch.maximum(skip, (divergence > 1.5 * config.target_kl).to(skip.dtype))
             optimizer.step(config.max_grad_norm, skip)
             losses.append(parts)
             log_ratios.append(log_ratio)
             weights.append(weight)
         if skip is not None and known(skip):
             break  # all further steps would be skipped
-    return _metrics(losses, torch.stack(log_ratios), torch.stack(weights), number, config.clip)
+    metrics = _metrics(losses, torch.stack(log_ratios), torch.stack(weights), number, config.clip)
+    reduce(*metrics.values())
+    return metrics
 
 
 def ppo_loss(

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
-from headrace.algorithms.minibatches import count, minibatches
-from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets
+from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets, mean_weights
+from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
+from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.q_network import QNetwork
@@ -68,7 +69,7 @@ class PQN(OnPolicy[PQNConfig]):
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         order = self.permutation(rollout, self.config.epochs)
-        return learn(self.policy, self.optimizer, rollout, targets.returns, order, self.config)
+        return learn(self.policy, self.optimizer, rollout, targets.returns, order, self.config, self.reduce)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         rate = self.policy.exploration.mean()
@@ -87,7 +88,13 @@ class PQN(OnPolicy[PQNConfig]):
 
 
 def learn(
-    policy: QNetwork, optimizer: Adam, rollout: Rollout, returns: Tensor, order: Tensor, config: PQNConfig
+    policy: QNetwork,
+    optimizer: Adam,
+    rollout: Rollout,
+    returns: Tensor,
+    order: Tensor,
+    config: PQNConfig,
+    reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """Epochs of minibatch steps on half the squared error. Gives metrics (see PQN.update).
 
@@ -99,15 +106,18 @@ def learn(
         "returns": returns.flatten(),
         "valid": rollout.valid[: rollout.num_steps].flatten().to(torch.float32),
     }
-    number = count(len(columns["returns"]), config.minibatch_size)
+    number = number_of_minibatches(len(columns["returns"]), config.minibatch_size, 1, reduce)
     losses, values = [], []
     for rows in order:
         for batch in minibatches(columns, rows, number):
-            weight = batch["valid"] / batch["valid"].sum().clamp(min=1)
+            weight = mean_weights(batch["valid"], reduce)
             value = policy.action_value(batch["observation"], batch["action"])
             loss = 0.5 * ((value - batch["returns"]).square() @ weight)
             loss.backward()
+            reduce(optimizer.gradient)
             optimizer.step(config.max_grad_norm)
             losses.append(loss.detach())
             values.append(value.detach() @ weight)
-    return {"loss": torch.stack(losses).mean(), "q_value": torch.stack(values).mean()}
+    metrics = {"loss": torch.stack(losses).mean(), "q_value": torch.stack(values).mean()}
+    reduce(*metrics.values())
+    return metrics

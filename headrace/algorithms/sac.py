@@ -14,6 +14,7 @@ from headrace.algorithms.actor_q_networks import Networks, actor_q, make_network
 from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
 from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -66,12 +67,17 @@ class SAC(OffPolicy[SACConfig]):
         return self.networks.learned()
 
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        return learn(self.networks, self.temperature, batches, random, self.config)
+        return learn(self.networks, self.temperature, batches, random, self.config, self.reduce)
 
 
 @fused("sac.learn", "headrace.bindings.sac_td3_ddpg")
 def learn(
-    networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig
+    networks: Networks,
+    temperature_optimizer: Adam,
+    batches: Batch,
+    random: Tensor,
+    config: SACConfig,
+    reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]; equation numbers are the paper's. Returns the means of METRICS.
 
@@ -83,7 +89,7 @@ def learn(
     target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
     rows = []
     for batch, draws in zip(split_batches(batches), random, strict=True):
-        weight, temperature = mean_weights(batch.weight), log_temperature.exp()
+        weight, temperature = mean_weights(batch.weight, reduce), log_temperature.exp()
         observation = policy.encoder(batch.observation)
         with torch.no_grad():  # eq. 3 and 5
             next_observation = policy.encoder(batch.next_observation)
@@ -94,20 +100,24 @@ def learn(
         values = policy.critics(observation, policy.normalize_action(batch.action))
         critic_loss = 0.5 * ((values - td_target).square() @ weight).sum()
         backward(critic_loss, policy.critic_parameters())
+        critic_loss = critic_loss.detach()
+        reduce(critics.gradient, critic_loss)
         critics.step(math.inf)
 
         observation = observation.detach()  # only the critic loss trains the encoder
         action, log_prob = policy.sample(observation, draws[:, policy.num_draws :])
         actor_loss = (temperature * log_prob - policy.critics(observation, action).amin(0)) @ weight  # eq. 9
         backward(actor_loss, policy.actor_parameters())
-        actor.step(math.inf)
-
         # eq. 18, with log temperature in place of temperature
         entropy_error = (log_prob.detach() + target_entropy) @ weight
+        actor_loss = actor_loss.detach()
+        reduce(actor.gradient, actor_loss, entropy_error)
+        actor.step(math.inf)
+
         temperature_loss = -log_temperature * entropy_error
         if config.learn_temperature:
             temperature_optimizer.gradient.copy_(-entropy_error)
             temperature_optimizer.step(math.inf)
         polyak(target_critics, critics.flat, config.tau)
-        rows.append((actor_loss.detach(), critic_loss.detach(), temperature[0], temperature_loss[0]))
+        rows.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
     return means(rows, METRICS)

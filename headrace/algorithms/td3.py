@@ -14,6 +14,7 @@ from headrace.algorithms.actor_q_networks import Networks, actor_q, make_network
 from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
 from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -67,11 +68,18 @@ class TD3(OffPolicy[TD3Config]):
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         delay = self.config.policy_delay
         since = self.updates % delay if len(random) % delay else 0
-        return learn(self.networks, batches, random, since, self.config)
+        return learn(self.networks, batches, random, since, self.config, self.reduce)
 
 
 @fused("td3.learn", "headrace.bindings.sac_td3_ddpg")
-def learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
+def learn(
+    networks: Networks,
+    batches: Batch,
+    random: Tensor,
+    since: int,
+    config: TD3Config,
+    reduce: Reduce = one_learner,
+) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of METRICS.
 
     random: uniform draws [G, B, num_draws], for the noise on target actions.
@@ -81,7 +89,7 @@ def learn(networks: Networks, batches: Batch, random: Tensor, since: int, config
     rows = []
     actor_loss = torch.zeros((), device=random.device)
     for step, (batch, draws) in enumerate(zip(split_batches(batches), random, strict=True), since + 1):
-        weight = mean_weights(batch.weight)
+        weight = mean_weights(batch.weight, reduce)
         observation = policy.encoder(batch.observation)
         with torch.no_grad():
             next_observation = target.encoder(batch.next_observation)
@@ -92,14 +100,18 @@ def learn(networks: Networks, batches: Batch, random: Tensor, since: int, config
         values = policy.critics(observation, policy.normalize_action(batch.action))
         critic_loss = ((values - td_target).square() @ weight).sum()
         backward(critic_loss, policy.critic_parameters())
+        critic_loss = critic_loss.detach()
+        reduce(critics.gradient, critic_loss)
         critics.step(math.inf)
 
         if step % config.policy_delay == 0:
             observation = observation.detach()  # only the critic loss trains the encoder
             actor_loss = -(policy.critics(observation, policy.best_action(observation))[0] @ weight)
             backward(actor_loss, policy.actor_parameters())
+            actor_loss = actor_loss.detach()
+            reduce(actor.gradient, actor_loss)
             actor.step(math.inf)
             polyak(target_flat[0], actor.flat, config.tau)
             polyak(target_flat[1], critics.flat, config.tau)
-        rows.append((actor_loss.detach(), critic_loss.detach()))
+        rows.append((actor_loss, critic_loss))
     return means(rows, METRICS)

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.minibatches import count, minibatches
 from headrace.algorithms.on_policy import AnyActorCritic, OnPolicy, Targets, mean_weights, normalized
+from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.device import known
+from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Rollout
 
 Surrogate = Callable[[], tuple[Tensor, Tensor]]  # gives the surrogate objective, and the KL divergence
@@ -47,21 +48,25 @@ class TRPO(OnPolicy[TRPOConfig]):
     config = TRPOConfig()
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        metrics = learn_actor(self.policy, rollout, targets.advantage, self.config)
+        metrics = learn_actor(self.policy, rollout, targets.advantage, self.config, self.reduce)
         order = self.permutation(rollout, self.config.critic_epochs)
-        metrics["value_loss"] = learn_critic(self.policy, self.optimizer, rollout, targets.returns, order, self.config)
+        metrics["value_loss"] = learn_critic(
+            self.policy, self.optimizer, rollout, targets.returns, order, self.config, self.reduce
+        )
         return metrics
 
 
-def learn_actor(policy: AnyActorCritic, rollout: Rollout, advantage: Tensor, config: TRPOConfig) -> dict[str, Tensor]:
+def learn_actor(
+    policy: AnyActorCritic, rollout: Rollout, advantage: Tensor, config: TRPOConfig, reduce: Reduce = one_learner
+) -> dict[str, Tensor]:
     """Step along the natural gradient of the surrogate, as far as KL and line search allow; appendix C of the paper.
 
     advantage: [T, N]. Gives metrics (see TRPO.update).
     """
     rows = policy.rows
     valid = rows(rollout.valid[: rollout.num_steps])
-    weight = mean_weights(valid)
-    advantage = normalized(rows(advantage), valid) if config.normalize_advantage else rows(advantage)
+    weight = mean_weights(valid, reduce)
+    advantage = normalized(rows(advantage), valid, reduce) if config.normalize_advantage else rows(advantage)
     inputs, action = policy.inputs(rollout), rows(rollout.action)
     parameters = [parameter for parameter in policy.actor_parameters() if parameter.requires_grad]
     with torch.no_grad():
@@ -74,19 +79,28 @@ def learn_actor(policy: AnyActorCritic, rollout: Rollout, advantage: Tensor, con
         return (ratio * advantage) @ weight, old.kl(now) @ weight  # eq. 14
 
     objective, divergence = surrogate_and_kl()
-    gradient = _gradient(objective, parameters, retain_graph=True)
+    gradient, before = _gradient(objective, parameters, retain_graph=True), objective.detach()
+    reduce(gradient, before)
     kl_gradient = _gradient(divergence, parameters, create_graph=True)
 
     def fisher(vector: Tensor) -> Tensor:
         """The KL's Hessian times a vector, by differentiating its gradient along it; appendix C.1."""
-        return _gradient(kl_gradient @ vector, parameters, retain_graph=True) + config.damping * vector
+        product = _gradient(kl_gradient @ vector, parameters, retain_graph=True)
+        reduce(product)
+        return product + config.damping * vector
 
     with torch.no_grad():
         direction = conjugate_gradient(fisher, gradient, config.cg_steps)
         with torch.enable_grad():
             curvature = direction @ fisher(direction)
         step = (2 * config.max_kl / curvature.clamp(min=MIN_DIVISOR)).sqrt() * direction
-        return _line_search(surrogate_and_kl, parameters, step, objective.detach(), config)
+
+        def reduced() -> tuple[Tensor, Tensor]:
+            found = surrogate_and_kl()
+            reduce(*found)
+            return found
+
+        return _line_search(reduced, parameters, step, before, config)
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, steps: int) -> Tensor:
@@ -142,7 +156,13 @@ def _gradient(value: Tensor, parameters: Sequence[nn.Parameter], **options: Any)
 
 
 def learn_critic(
-    policy: AnyActorCritic, optimizer: Adam, rollout: Rollout, returns: Tensor, order: Tensor, config: TRPOConfig
+    policy: AnyActorCritic,
+    optimizer: Adam,
+    rollout: Rollout,
+    returns: Tensor,
+    order: Tensor,
+    config: TRPOConfig,
+    reduce: Reduce = one_learner,
 ) -> Tensor:
     """Fit the values to returns [T, N] in epochs of minibatches; gives the mean loss. The actor stays as it is.
 
@@ -151,16 +171,19 @@ def learn_critic(
     valid = policy.rows(rollout.valid[: rollout.num_steps]).to(torch.float32)
     columns = {"inputs": policy.inputs(rollout), "returns": policy.rows(returns), "valid": valid}
     unit = policy.sequence_length
-    number = count(len(valid), config.minibatch_size, unit)
+    number = number_of_minibatches(len(valid), config.minibatch_size, unit, reduce)
     losses = []
     for epoch in order:
         for batch in minibatches(columns, epoch, number, unit):
-            weight = batch["valid"] / batch["valid"].sum().clamp(min=1)
+            weight = mean_weights(batch["valid"], reduce)
             _, value = policy(batch["inputs"])
             loss = (value - batch["returns"]).square() @ weight / policy.value_scale() ** 2
             loss.backward()
             for parameter in policy.shared_parameters():  # the critic must not move the actor beyond its KL bound
                 parameter.grad.zero_()  # type: ignore[union-attr]
+            reduce(optimizer.gradient)
             optimizer.step(config.max_grad_norm)  # Adam does not move a parameter whose gradients were all 0
             losses.append(loss.detach())
-    return torch.stack(losses).mean()
+    loss = torch.stack(losses).mean()
+    reduce(loss)
+    return loss

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig, Networks
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.bindings import dqn_manual
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
@@ -89,10 +90,10 @@ class Learner:
 _learners: Bound[Learner] = Bound()
 
 
-def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> bool:
+def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner) -> bool:
     """Whether the kernel is the fastest for this policy; where it is not, dqn_manual gives the reason, if any."""
     policy = networks.policy
-    known = dqn_manual.serves(networks, batches, follow, config) is True and not policy.dueling
+    known = dqn_manual.serves(networks, batches, follow, config, reduce) is True and not policy.dueling
     return known and narrow((*policy.hidden, policy.encoder.size))
 
 
@@ -103,7 +104,9 @@ def settings_of(optimizer: Adam, config: DQNConfig) -> Settings:
 
 @register("dqn.learn", serves, DIGESTS["dqn.learn"], dqn_manual.CLASSES)
 @torch.no_grad()
-def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
+def learn(
+    networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
+) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.dqn.learn, with the same results within rounding."""
     policy, _, slow, optimizer = networks
     shape = (batches.reward.shape[0], batches.reward.shape[1])

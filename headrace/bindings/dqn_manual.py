@@ -12,10 +12,11 @@ from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig, Networks
+from headrace.algorithms.reduce import Reduce, one_learner, size_of
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import why_not_learn
+from headrace.bindings.eligibility import SEVERAL_LEARNERS, why_not_learn
 from headrace.bindings.manual_backward import ACTIVATIONS, BatchedMLP, dense_parameters, encode, mean_weights
 from headrace.core.fused import register
 from headrace.data.replay import Batch
@@ -67,8 +68,12 @@ class _Network:
 _networks: Bound[_Network] = Bound()
 
 
-def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> bool | str:
+def serves(
+    networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
+) -> bool | str:
     """Whether the gradients of this policy are written out here; else the reason."""
+    if size_of(reduce) > 1:
+        return SEVERAL_LEARNERS
     written = written_out(networks)
     if written is not True:
         return written
@@ -99,7 +104,9 @@ def _are_choices(policy: QNetwork, action: Tensor) -> bool:
 
 @register("dqn.learn", serves, DIGESTS["dqn.learn"], CLASSES)
 @torch.no_grad()
-def learn(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig) -> tuple[dict[str, Tensor], Tensor]:
+def learn(
+    networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
+) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.dqn.learn, with the same results within rounding."""
     policy, target, slow, optimizer = networks
     steps, size = batches.rows.shape

@@ -22,6 +22,7 @@ from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 
+SEVERAL_LEARNERS = "its gradients are added to those of other learners, which plain torch does"
 WIDEST = 256  # hidden layers wider than this are faster in plain torch
 _HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
 _ROLES: dict[type[Policy], dict[str, tuple[type, ...]]] = {  # the classes of a policy's parts

@@ -15,8 +15,9 @@ from torch import Tensor
 from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
+from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
-from headrace.bindings.eligibility import verdict
+from headrace.bindings.eligibility import SEVERAL_LEARNERS, verdict
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
 from headrace.policies.actor_q import ActorQ
@@ -183,9 +184,11 @@ def inputs(policy: ActorQ, batches: Batch) -> list[Inputs]:
     return [Inputs(*parts) for parts in zip(*split, strict=True)]
 
 
-def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig) -> bool | str:
+def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig | Reduce) -> bool | str:
     """Whether gradients of SAC's, TD3's or DDPG's learning call on these networks are written out; else the reason."""
     policy, optimizers = networks.policy, [x for x in call if isinstance(x, Adam)]
+    if any(size_of(x) > 1 for x in call[-1:] if callable(x)):
+        return SEVERAL_LEARNERS
     written = written_out(networks, *optimizers)
     if written is not True:
         return written

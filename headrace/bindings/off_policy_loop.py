@@ -18,6 +18,7 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.ddpg import DDPG
 from headrace.algorithms.dqn import DQN
 from headrace.algorithms.off_policy import OffPolicy, learn_from_replay
+from headrace.algorithms.reduce import size_of
 from headrace.algorithms.sac import METRICS, SAC
 from headrace.algorithms.td3 import TD3
 from headrace.bindings import dqn, dqn_manual, manual_backward, sac_td3_ddpg
@@ -128,6 +129,8 @@ def _learns(algorithm: OffPolicy[Any]) -> bool:
     """Whether this is an algorithm whose learning call by the kernels is the best there is, on vectors."""
     policy = algorithm.policy
     if type(policy.encoder) is not VectorEncoder or "learn" in vars(algorithm):  # type: ignore[attr-defined]
+        return False
+    if size_of(algorithm.reduce) > 1:  # each gradient step needs the sums of the others
         return False
     if type(algorithm) is DQN:
         networks = algorithm.networks

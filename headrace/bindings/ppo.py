@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.minibatches import count
-from headrace.algorithms.on_policy import Targets
+from headrace.algorithms.on_policy import Targets, normalized
 from headrace.algorithms.ppo import METRICS, PPOConfig
+from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner, size_of
 from headrace.bindings.actor_critic_layout import CLASSES, Encoded, compiled, encoded
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
@@ -20,7 +20,18 @@ from headrace.bindings.eligibility import why_not_learn
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
-from headrace.kernels.learning.ppo_arguments import DONE, PART, PARTS, STEPS, SUMS, Columns, Loss, PPOArguments
+from headrace.kernels.learning.ppo_arguments import (
+    ADDED_BY_OTHERS,
+    DONE,
+    PART,
+    PARTS,
+    STEPS,
+    SUMS,
+    TASK,
+    Columns,
+    Loss,
+    PPOArguments,
+)
 from headrace.kernels.nn.layout import DISCRETE, WORKERS, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, Call
@@ -48,32 +59,63 @@ class _Learner:
             aligned(PARTS * len(self.tables.subnetworks), SUMS),
             aligned(8),
         )
+        self.flat = torch.from_numpy(self.arrays[3])
         self.batch = np.zeros(8, np.int64)
         self.work_queue = WorkQueue()
         self.bound: tuple[Any, ...] = ()  # what the buffers and the call were made for
 
     def learn(
-        self, policy: ActorCritic, optimizer: Adam, rollout: Rollout, targets: Targets, order: Tensor, config: PPOConfig
+        self,
+        policy: ActorCritic,
+        optimizer: Adam,
+        rollout: Rollout,
+        targets: Targets,
+        order: Tensor,
+        number: int,
+        config: PPOConfig,
+        reduce: Reduce,
     ) -> Tensor:
-        """Sums over each minibatch, float32 [minibatches, SUMS]."""
-        number = count(order.shape[1], config.minibatch_size)
+        """Sums over each of `number` minibatches an epoch, float32 [minibatches, SUMS]."""
         seen = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
         memory, stride, (center, scale, limit) = seen
         places = (x.ctypes.data for x in (memory, center, scale))
-        bound = (*places, float(limit), len(memory), stride, *rollout.reward.shape, *order.shape, number)
+        several = size_of(reduce) > 1
+        bound = (*places, float(limit), len(memory), stride, *rollout.reward.shape, *order.shape, number, several)
         if self.bound != bound:
-            self._bind(policy, seen, rollout.reward.numel(), order, config)
+            self._bind(policy, seen, rollout.reward.numel(), order, number, several, config)
             self.bound = bound
-        self._take(rollout, targets, config)
+        self._take(rollout, targets, config, reduce)
         self.order.copy_(order)
         self.batch[:] = 0
         self.call.put(self.loss_place, self._loss(policy, config))
         self.call.put(self.settings_place, self._settings(optimizer, config))
-        self.work_queue.run(self.call, self._threads(order.numel(), order.shape[1] // number))
+        threads = self._threads(order.numel(), order.shape[1] // number)
+        if several:
+            self._weigh(targets.valid, number, reduce)
+        self.work_queue.run(self.call, threads)
+        while several and self.batch[TASK] == ADDED_BY_OTHERS:
+            reduce(self.flat, self.sums[self.batch[DONE] - 1])
+            self.work_queue.run(self.call, threads)
         optimizer.steps += int(self.batch[STEPS])
         return self.sums[: self.batch[DONE]]
 
-    def _bind(self, policy: ActorCritic, seen: Encoded, rows: int, order: Tensor, config: PPOConfig) -> None:
+    def _weigh(self, valid: Tensor, number: int, reduce: Reduce) -> None:
+        """The weight of a row in each minibatch, from the number of valid rows that it has at all learners."""
+        size = self.order.shape[1] // number
+        rows = flatten(valid)[self.order[:, : size * number]].view(-1, size).sum(1, dtype=torch.float32)
+        reduce(rows)
+        torch.div(1, rows.clamp(min=1), out=self.weights)
+
+    def _bind(
+        self,
+        policy: ActorCritic,
+        seen: Encoded,
+        rows: int,
+        order: Tensor,
+        number: int,
+        several: bool,
+        config: PPOConfig,
+    ) -> None:
         """Make buffers for the columns and minibatches of a rollout, and the calls that work on them."""
         tables = self.tables
         rest = torch.zeros(len(Columns._fields) - 3, rows)
@@ -81,13 +123,13 @@ class _Learner:
         action = np.zeros((len(tables.start), rows), np.float32)
         columns = Columns(observation, np.uint64(stride), action, *rest.numpy())
         self.order = torch.zeros(order.shape, dtype=torch.int64)
-        number = count(order.shape[1], config.minibatch_size)
+        self.weights = torch.zeros(len(order) * number if several else 0)
         self.sums = torch.zeros(len(order) * number, SUMS)
         kernel_arguments = PPOArguments(
             *(tables.network.layers, tables.subnetworks, tables.ranges, tables.head, tables.offsets),
             *(self._loss(policy, config), normalizer),
             columns,
-            *(self.order.numpy(), *self.arrays, self.batch),
+            *(self.order.numpy(), *self.arrays, self.batch, self.weights.numpy()),
         )
         arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 5, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.ppo", "learn", arguments, ANNOUNCEMENT), arguments)
@@ -103,14 +145,18 @@ class _Learner:
         self.taking = Call(entry("learning.ppo_rows", "take", raw, announcement), raw)
         self.given_places = [self.taking.slot(0, 0 if discrete else 1), *(self.taking.slot(n) for n in range(2, 7))]
 
-    def _take(self, rollout: Rollout, targets: Targets, config: PPOConfig) -> None:
+    def _take(self, rollout: Rollout, targets: Targets, config: PPOConfig, reduce: Reduce) -> None:
         """Copy the columns of a rollout and its targets to where the call reads them."""
+        normalize = config.normalize_advantage
+        if normalize and size_of(reduce) > 1:  # by the moments of all learners
+            targets = targets._replace(advantage=normalized(targets.advantage, targets.valid, reduce))
+            normalize = False
         action = flatten(rollout.action).reshape(rollout.reward.numel(), -1).t()
         given = (action, rollout.log_prob, rollout.value[: rollout.num_steps], targets.valid, *targets[:2])
         columns = [column.contiguous() for column in given]
         for slot, column in zip(self.given_places, columns, strict=True):
             self.taking.point(slot, column.data_ptr())
-        self.taking.put(self.taking.slot(7), int(config.normalize_advantage))
+        self.taking.put(self.taking.slot(7), int(normalize))
         self.taking()
 
     def _threads(self, samples: int, size: int) -> int:
@@ -150,7 +196,13 @@ def _fit(policy: ActorCritic, rollout: Rollout, targets: Targets, order: Tensor)
 
 
 def serves(
-    policy: Policy, optimizer: Adam, rollout: Rollout, targets: Targets, order: Tensor, config: PPOConfig
+    policy: Policy,
+    optimizer: Adam,
+    rollout: Rollout,
+    targets: Targets,
+    order: Tensor,
+    config: PPOConfig,
+    reduce: Reduce = one_learner,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
     if rollout.device.type != "cpu":
@@ -165,13 +217,20 @@ def serves(
 @register("ppo.learn", serves, DIGESTS["ppo.learn"], (*CLASSES, Adam))
 @torch.no_grad()
 def learn(
-    policy: ActorCritic, optimizer: Adam, rollout: Rollout, targets: Targets, permutation: Tensor, config: PPOConfig
+    policy: ActorCritic,
+    optimizer: Adam,
+    rollout: Rollout,
+    targets: Targets,
+    permutation: Tensor,
+    config: PPOConfig,
+    reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
     depends_on = (last_examined(policy), optimizer.flat, optimizer.mean, optimizer.square)
     learner = _learners.get(lambda: _Learner(policy, optimizer), policy, *depends_on)
-    sums = learner.learn(policy, optimizer, rollout, targets, permutation, config)
-    return _metrics(sums, count(permutation.shape[1], config.minibatch_size), config)
+    number = number_of_minibatches(permutation.shape[1], config.minibatch_size, 1, reduce)
+    sums = learner.learn(policy, optimizer, rollout, targets, permutation, number, config, reduce)
+    return _metrics(sums, number, config)
 
 
 def _metrics(sums: Tensor, number: int, config: PPOConfig) -> dict[str, Tensor]:

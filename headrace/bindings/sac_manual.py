@@ -10,6 +10,7 @@ from torch import Tensor
 from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import means
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
@@ -98,7 +99,12 @@ def target_entropy(policy: ActorQ, config: SACConfig) -> float:
 @register("sac.learn", serves, DIGESTS["sac.learn"], CLASSES)
 @torch.no_grad()
 def learn(
-    networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig
+    networks: Networks,
+    temperature_optimizer: Adam,
+    batches: Batch,
+    random: Tensor,
+    config: SACConfig,
+    reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
     policy, target, actor, critics, _, target_critics = networks

@@ -16,6 +16,7 @@ from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.algorithms.ddpg import DDPGConfig
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.algorithms.td3 import TD3Config
 from headrace.bindings import manual_backward, sac_manual, td3_manual
@@ -118,7 +119,7 @@ def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None
     return _learners.get(lambda: Learner(networks, shape, temperature), networks.policy, *depends_on)
 
 
-def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig) -> bool:
+def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig | Reduce) -> bool:
     """Whether the kernel is the best there is for these networks; what else there is says what it does not know."""
     policy = networks.policy
     sizes = (*policy.hidden, policy.encoder.size + policy.action_size)
@@ -144,7 +145,12 @@ def td_settings(networks: Networks, since: int, delay: int, tau: float) -> Setti
 @register("sac.learn", serves, DIGESTS["sac.learn"], sac_manual.CLASSES)
 @torch.no_grad()
 def sac_learn(
-    networks: Networks, temperature_optimizer: Adam, batches: Batch, random: Tensor, config: SACConfig
+    networks: Networks,
+    temperature_optimizer: Adam,
+    batches: Batch,
+    random: Tensor,
+    config: SACConfig,
+    reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
     policy, _, actor, critics, *_ = networks
@@ -172,7 +178,14 @@ def _follow(
 
 @register("td3.learn", serves, DIGESTS["td3.learn"], td3_manual.CLASSES)
 @torch.no_grad()
-def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
+def td3_learn(
+    networks: Networks,
+    batches: Batch,
+    random: Tensor,
+    since: int,
+    config: TD3Config,
+    reduce: Reduce = one_learner,
+) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
     smoothing = td3_manual.target_smoothing(networks.policy, random, config)
     return _follow(networks, batches, smoothing, since, config.policy_delay, config.tau)
@@ -180,7 +193,9 @@ def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, co
 
 @register("ddpg.learn", serves, DIGESTS["ddpg.learn"], td3_manual.CLASSES)
 @torch.no_grad()
-def ddpg_learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
+def ddpg_learn(
+    networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce = one_learner
+) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""
     silence = torch.zeros(*batches.reward.shape, networks.policy.action_size)
     return _follow(networks, batches, silence, 0, 1, config.tau)

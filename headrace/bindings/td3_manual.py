@@ -11,6 +11,7 @@ from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.off_policy import means
+from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.algorithms.td3 import METRICS, TD3Config
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
@@ -96,7 +97,14 @@ def target_smoothing(policy: ActorQ, random: Tensor, config: TD3Config) -> Tenso
 
 @register("td3.learn", serves, DIGESTS["td3.learn"], CLASSES)
 @torch.no_grad()
-def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config) -> dict[str, Tensor]:
+def td3_learn(
+    networks: Networks,
+    batches: Batch,
+    random: Tensor,
+    since: int,
+    config: TD3Config,
+    reduce: Reduce = one_learner,
+) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
     smoothing = target_smoothing(networks.policy, random, config)
     return _learn(networks, batches, smoothing, since, config.policy_delay, config.tau)
@@ -104,6 +112,8 @@ def td3_learn(networks: Networks, batches: Batch, random: Tensor, since: int, co
 
 @register("ddpg.learn", serves, DIGESTS["ddpg.learn"], CLASSES)
 @torch.no_grad()
-def ddpg_learn(networks: Networks, batches: Batch, config: DDPGConfig) -> dict[str, Tensor]:
+def ddpg_learn(
+    networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce = one_learner
+) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""
     return _learn(networks, batches, None, 0, 1, config.tau)

@@ -23,6 +23,7 @@ from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
 from headrace.training.config import TrainConfig, merge_settings, read_toml, takes_none
 from headrace.training.loop import train
+from headrace.training.torchrun import started_by_torchrun
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
 
@@ -91,6 +92,8 @@ def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation 
     else:
         given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
         run = train(parsed.algorithm, parsed.env, on_interrupt="return", **given)
+    if (started_by_torchrun() or (0, 1))[0]:
+        return run, None  # rank 0 has the run's folder
     evaluation = _evaluated(run, parsed.final_episodes, quiet)
     if not (quiet or run.interrupted):
         with saying():

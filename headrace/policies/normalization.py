@@ -6,6 +6,7 @@ statistics it was collected with.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +37,11 @@ class Moments:
         shift = other.mean - self.mean
         squares = self.squares + (other.squares + shift.square() * (self.count * fraction))
         return Moments(count, self.mean + shift * fraction, squares)
+
+
+def own_rows(moments: Moments) -> Moments:
+    """What update() of a normaliser merges: the moments of its rows; with several learners, those of all rows."""
+    return moments
 
 
 class RunningStatistics(nn.Module):
@@ -76,6 +82,7 @@ class ObservationNormalizer(nn.Module):
 
     center: Tensor
     scale: Tensor
+    merged: Callable[[Moments], Moments] = staticmethod(own_rows)
 
     def __init__(self, size: int, limit: float = 10.0) -> None:
         super().__init__()
@@ -91,7 +98,7 @@ class ObservationNormalizer(nn.Module):
     @torch.no_grad()
     def update(self, observation: Tensor, valid: Tensor) -> None:
         """Update the statistics with the valid rows of observations [R, F]."""
-        self.merge(Moments.of(observation, valid))
+        self.merge(self.merged(Moments.of(observation, valid)))
 
     @torch.no_grad()
     def merge(self, new: Moments) -> None:
@@ -109,6 +116,7 @@ class ReturnNormalizer(nn.Module):
 
     center: Tensor
     scale: Tensor
+    merged: Callable[[Moments], Moments] = staticmethod(own_rows)
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +134,7 @@ class ReturnNormalizer(nn.Module):
 
         weight [1, H] and bias [1] of the last layer are changed in place. van Hasselt et al. 2016, eq. 8 and 9.
         """
-        self.merge(Moments.of(returns.unsqueeze(1), valid), weight, bias)
+        self.merge(self.merged(Moments.of(returns.unsqueeze(1), valid)), weight, bias)
 
     @torch.no_grad()
     def merge(self, new: Moments, weight: Tensor, bias: Tensor) -> None:

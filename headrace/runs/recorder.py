@@ -119,6 +119,10 @@ class Recorder:
             self.progress.say(note)
         self.progress.show(result)
 
+    def save(self) -> None:
+        """Write last/ as the training is now."""
+        self._save_last()
+
     def finish(self, reason: str) -> Run:
         """Write the last row, last/ and best/, and give the Run."""
         self._take_results(left=0)

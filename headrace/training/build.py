@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +22,7 @@ from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.parts import part_maker
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting
-from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actor_env import ActorEnv, MakePart
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
@@ -34,7 +36,9 @@ from headrace.training import multi_agent
 from headrace.training.combinations import check_lag
 from headrace.training.config import MAKE_SETTINGS, TrainConfig
 from headrace.training.plan import TrainPlan, saved_settings
+from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
+from headrace.training.shards import Sharded
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,16 @@ class Parts:
         return self.collector if isinstance(self.collector, GradientActors) else self.algorithm
 
 
-def build(plan: TrainPlan, stack: ExitStack) -> Parts:
+def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Parts:
     """The parts of a training. Whatever has to be closed is pushed on the stack, also where this fails.
+
+    ranks: with several learners, the one that has these parts.
 
     Raises TypeError, ValueError for settings that do not fit the environment or the algorithm.
     """
-    asked = plan.config.device if plan.ready_env is None else plan.ready_env.device
+    asked: Any = plan.config.device if plan.ready_env is None else plan.ready_env.device
+    if ranks is not None:
+        asked = "cpu"
     collect = plan.config.collect_device or (None if plan.config.actors is None else "cpu")
     placement = Placement.on(asked, _num_weights(plan), plan.config.eval_device, collect)
     for device in dict.fromkeys((placement.learn, placement.collect)):
@@ -69,11 +77,11 @@ def build(plan: TrainPlan, stack: ExitStack) -> Parts:
             from headrace.checks import parity
 
             parity.offer_kernels(device)
-    made, config = _environment(plan, placement)
+    made, config = _environment(plan, placement, ranks)
     if plan.ready_env is None:
         stack.callback(made.close)
     env = informed(made, plan.agent_info)
-    algorithm = _algorithm(plan, env, placement.learn)
+    algorithm = _divided(_algorithm(plan, env, placement.learn), env, config, ranks)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, placement.learn))
     check_lag(config, algorithm)
     if config.advantages == "actor" and isinstance(algorithm, Grouped):
@@ -112,13 +120,15 @@ def _num_weights(plan: TrainPlan) -> int:
     return hidden_weights(getattr(plan.algorithm_config, "hidden", ()))
 
 
-def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfig]:
+def _environment(plan: TrainPlan, placement: Placement, ranks: Ranks | None) -> tuple[Env, TrainConfig]:
     """The environments, and the config with their number and that of their workers."""
     config = plan.config
     env = plan.ready_env
     if env is None and config.actors is not None:
-        env = actor_env(plan, placement)
-        return env, replace(config, actors=len(env.parts))
+        env = actor_env(plan, placement, ranks)
+        return env, replace(config, actors=len(env.parts) * config.learners)
+    if env is None and ranks is not None:
+        return _part_maker(plan)(ranks.part.size, ranks.part.first), config
     if env is None:
         env = _made(plan, config.backend, placement)
         workers = len(env.parts) if isinstance(env, AsyncEnv) and env.backend == "workers" else 0
@@ -129,17 +139,32 @@ def _environment(plan: TrainPlan, placement: Placement) -> tuple[Env, TrainConfi
     return env, replace(config, num_envs=copies)
 
 
-def actor_env(plan: TrainPlan, placement: Placement) -> ActorEnv:
-    """The environments of actors."""
+def _part_maker(plan: TrainPlan) -> MakePart:
+    """What makes some of the environments in a process."""
     config = plan.config
-    assert plan.source is not None and isinstance(config.actors, int)  # decided() has replaced "auto"
+    assert plan.source is not None
     wrapping = {name: getattr(config, name) for name in ("frame_stack", "time_limit", "reward_scale")}
-    make_part = part_maker(
+    return part_maker(
         plan.source, backend=config.backend, on_error=config.on_error, group_by=config.group_by, **wrapping
     )
+
+
+def _after(make_part: MakePart, first: int, number: int, place: int) -> Env:
+    """Environments of a part that begins at `first`."""
+    return make_part(number, first + place)
+
+
+def actor_env(plan: TrainPlan, placement: Placement, ranks: Ranks | None = None) -> ActorEnv:
+    """The environments of actors; ranks: with several learners, the one that has them."""
+    config, make_part = plan.config, _part_maker(plan)
+    assert isinstance(config.actors, int)  # decided() has replaced "auto"
+    number, actors = config.num_envs, config.actors
+    if ranks is not None:
+        make_part = partial(_after, make_part, ranks.part.first)
+        number, actors = ranks.part.size, actors // ranks.size
     return ActorEnv(
         make_part,
-        *(config.num_envs, plan.borrowed or config.actors),
+        *(number, plan.borrowed or actors),
         on_error=config.on_error,
         step_timeout=config.step_timeout,
         device=placement.learn,
@@ -178,6 +203,17 @@ def _behind(inside: Collector, config: TrainConfig, learn: torch.device) -> Devi
     return DeviceCollector(inside, learn, max_steps, of_copy(config.precision, env.device))
 
 
+def _divided(algorithm: Algorithm, env: Env, config: TrainConfig, ranks: Ranks | None) -> Any:
+    """The algorithm of one of several learners, or of one that adds sums in parts."""
+    size = config.shards or 1 if ranks is None else ranks.size
+    if size > 1 and env.num_agents > 1:
+        raise ValueError(f"{env.name} has several agents, which one learner learns from: leave out learners and shards")
+    if ranks is not None:
+        algorithm.part = (ranks.part.first, ranks.part.total)  # type: ignore[attr-defined]
+        return algorithm
+    return Sharded(algorithm, size) if size > 1 else algorithm
+
+
 def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector, apart: bool) -> Stagger:
     rollouts_whole = "value" in algorithm.columns()
     if config.drop_slowest and (config.stagger or not rollouts_whole):
@@ -185,7 +221,7 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
     if config.stagger and not rollouts_whole:
         raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {algorithm.name}")
     here = config.stagger and not isinstance(env, ActorEnv) and not apart  # these collectors do it themselves
-    return Stagger(collector.rollout, env.max_steps if here else None, env.num_agents)
+    return Stagger(collector.rollout, env.max_steps if here else None, env.num_agents, env.first_env)
 
 
 def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> GraphedIteration | None:

@@ -8,8 +8,10 @@ from typing import Any
 from headrace.algorithms.base import Algorithm
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
+from headrace.envs.construct import comes_as_vector
 from headrace.parallel.schedule import check_equal
 from headrace.training.config import TrainConfig
+from headrace.training.torchrun import started_by_torchrun
 
 # which learns from experience of any age in a similar way
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
@@ -30,6 +32,16 @@ def with_actors(config: TrainConfig) -> TrainConfig:
     left = "the others are" if cores() - number > 1 else "one core is"
     tell(f"collection='overlapped' starts actors: {number} of {cores()} cores collect, and {left} left to the learner")
     return replace(config, actors=number)
+
+
+def with_learners(config: TrainConfig) -> TrainConfig:
+    """The config with as many learners as torchrun has started. Raises ValueError where another number is given."""
+    started = started_by_torchrun()
+    if started is None or config.learners == started[1]:
+        return config
+    if config.learners > 1:
+        raise ValueError(f"torchrun has started {started[1]} processes: leave out learners={config.learners}")
+    return replace(config, learners=started[1])
 
 
 def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any) -> None:
@@ -140,3 +152,47 @@ def _check_gradients(config: TrainConfig, algorithm: Any) -> None:
     most, actors = config.max_policy_lag + 1, config.actors
     if collection == "async" and isinstance(actors, int) and actors > most:
         tell(f"{most} of {actors} actors are at work at a time: give max_policy_lag={actors - 1} for all of them")
+
+
+def check_learners(config: TrainConfig, own: Any, source: Any, agent_info: Any, borrowed: bool) -> None:
+    """Raise ValueError, with the nearest combination that works, for settings that several learners do not support.
+
+    own: the algorithm's config, or None. source: of the environments; None where they are made. borrowed: whether
+    processes of the user are given.
+    """
+    number = max(config.learners, config.shards or 1)
+    if number == 1:
+        return
+    what = f"learners={config.learners}" if config.learners > 1 else f"shards={config.shards}"
+    if config.learners > 1 and config.shards not in (None, config.learners):
+        raise ValueError(f"shards={config.shards} is for one learner, and {what} are as many shards: leave it out")
+    if number > config.num_envs:
+        raise ValueError(f"{what} divide num_envs={config.num_envs} environments: give at most {config.num_envs}")
+    if number > getattr(own, "batch_size", number):
+        raise ValueError(f"{what} divide the {own.batch_size} rows of a batch: give a batch_size of {number} or more")
+    if config.collection == "async" or config.exchange == "gradients":
+        wrong = "collection='async'" if config.collection == "async" else "exchange='gradients'"
+        raise ValueError(f"{wrong} is for one learner: leave out {what}, or use collection='sync' or 'overlapped'")
+    if config.learners > 1:
+        _check_parts(config, source, agent_info, borrowed, what)
+    elif getattr(own, "exploration_spread", 0):
+        raise ValueError(f"exploration_spread={own.exploration_spread} goes with learners, not with {what}: use those")
+
+
+def _check_parts(config: TrainConfig, source: Any, agent_info: Any, borrowed: bool, what: str) -> None:
+    """Raise ValueError for environments that learners cannot divide."""
+    if source is None or agent_info is not None or borrowed:
+        given = "environments that are made" if source is None else "Workers" if borrowed else "agent_info"
+        raise ValueError(f"{what} make their environments in their own processes, and {given} do not reach these")
+    if config.workers is not None or config.drop_slowest:
+        raise ValueError(f"{what} do not go with workers={config.workers}: give actors={config.workers} in their place")
+    if isinstance(config.actors, int) and config.actors % config.learners:
+        near = max(config.actors // config.learners, 1) * config.learners
+        raise ValueError(f"actors={config.actors} cannot be divided by {what}: give actors={near}")
+    if config.stagger and config.actors is not None:
+        raise ValueError(f"stagger does not go with {what} that have actors: leave out stagger or actors")
+    if config.backend not in ("auto", "cpu", "inline") or comes_as_vector(source):
+        raise ValueError(f"{what} divide environments that are made one by one, of the backend 'cpu' or 'inline'")
+    for name in ("device", "collect_device"):
+        if getattr(config, name) not in ("auto", "cpu", None):
+            raise ValueError(f"{what} learn on the CPU: leave out {name}={getattr(config, name)!r}, or learners")

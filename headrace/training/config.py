@@ -17,7 +17,10 @@ from headrace.core.types import Json, Settings
 
 EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
-COUNTS = ("num_envs", "actors", "max_policy_lag", "window", "eval_episodes", "total_steps", "max_episodes", "threads")
+COUNTS = (
+    *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "total_steps"),
+    *("max_episodes", "threads"),
+)
 LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
@@ -45,6 +48,9 @@ class TrainConfig:
     replay_order: str | None = None
     advantages: Literal["learner", "actor"] = "learner"  # who computes them, with actors; the result is the same
     exchange: Literal["experience", "gradients"] = "experience"  # what actors send, see docs/parallel.md
+    learners: int = 1  # processes that learn from a part of the environments each, and add their gradients
+    # parts of each minibatch whose sums are added in order; None: one for each of the learners, see docs/learners.md
+    shards: int | None = None
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+import torch
+from torch import Tensor
+
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
 
@@ -22,9 +25,11 @@ class Episodes:
         columns: the environments to count.
         """
         episode_return, episode_length = rollout.episode_return[:, columns], rollout.episode_length[:, columns]
-        # an episode of no steps is an environment reset on resuming, or an agent that waits for the others
-        ended = ~rollout.valid[: rollout.num_steps, columns] & (episode_length > 0)
-        returns, lengths = episode_return[ended].tolist(), episode_length[ended].tolist()
+        now = ended(rollout, columns)
+        return self.extend(episode_return[now].tolist(), episode_length[now].tolist())
+
+    def extend(self, returns: list[float], lengths: list[int]) -> tuple[list[float], list[int]]:
+        """Add episodes of these returns and lengths, which are returned."""
         self.count += len(returns)
         self.returns.extend(returns)
         self.lengths.extend(lengths)
@@ -52,3 +57,16 @@ class Episodes:
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
+
+
+def ended(rollout: Rollout, columns: slice = slice(None)) -> Tensor:
+    """In which rows an episode of at least one step has ended, bool [T, N]. columns: the environments to ask for."""
+    # an episode of no steps is an environment reset on resuming, or an agent that waits for the others
+    return ~rollout.valid[: rollout.num_steps, columns] & (rollout.episode_length[:, columns] > 0)
+
+
+def ended_episodes(rollout: Rollout) -> Tensor:
+    """Step, environment, return and length of each episode that has ended in a rollout, float64 [E, 4]."""
+    now = ended(rollout)
+    found = (*now.nonzero().unbind(1), rollout.episode_return[now], rollout.episode_length[now])
+    return torch.stack([column.double() for column in found], 1).cpu()

@@ -12,6 +12,7 @@ from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import is_resolvable
 from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.parallel.learners import RankLost
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, Run, identity, new_folder
@@ -20,7 +21,9 @@ from headrace.training.config import TrainConfig, read_toml
 from headrace.training.scaling import scaling_message
 from headrace.training.trainer import Trainer
 
-FIXED = ("num_envs", "num_steps", "seed")  # what the state of a run depends on: resuming cannot change these
+# what the state of a run depends on: resuming cannot change these
+FIXED = ("num_envs", "num_steps", "seed", "learners", "shards")
+RESTARTS = 3  # of a training with several learners that lost one of them
 
 
 def train(
@@ -39,13 +42,16 @@ def train(
     On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration (gives up a rollout of environments that are not compiled),
     and saves. on_interrupt: what follows: "raise" KeyboardInterrupt, or for the other signals SystemExit, so that
     a loop over seeds ends too; or "return" the run.
-    Raises TypeError, ValueError for wrong settings; NotFinite where a NaN or infinity appears; OSError where the folder
-    cannot be written.
+    With several learners, the loss of a process restarts the training from last/, three times at most.
+    Raises TypeError, ValueError for wrong settings; RankLost where a learner is lost again; NotFinite where a NaN or
+    infinity appears; OSError where the folder cannot be written.
     """
     if on_interrupt not in ("raise", "return"):
         raise ValueError(f"on_interrupt must be 'raise' or 'return', got {on_interrupt!r}")
     if resume is None:
         trainer = Trainer(algorithm, env, config=config, **options)
+        if trainer.follows:
+            return _followed(trainer)
         with _closed_on_error(trainer):
             folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
             recorder = Recorder(trainer, folder)
@@ -53,20 +59,52 @@ def train(
             recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
-    with recorder, recorder.interrupts as interrupts:
-        while not (reason := interrupts.caught or trainer.reason_to_stop()):
-            with suppress(Stopped):
-                recorder.record(trainer.iterate(lambda: bool(interrupts.caught) or trainer.out_of_time()))
-        run = recorder.finish(reason)
+        if recorder is None:
+            return _followed(trainer)
+    if trainer.config.learners > 1:
+        recorder.save()  # what a restart goes on from
+    run = None
+    for restart in range(1, RESTARTS + 2):
+        try:
+            run = _until_the_end(trainer, recorder)
+            break
+        except RankLost as error:
+            if restart > RESTARTS:
+                raise
+            ready = None if isinstance(algorithm, str) else algorithm
+            trainer, recorder = _resumed(recorder.folder, ready, env, None, {})
+            assert recorder is not None  # RankLost is raised where ranks follow, too, but then this process ends
+            recorder.progress.say(f"{error}: going on from step {trainer.steps:,} (restart {restart} of {RESTARTS})")
+    assert run is not None
     if run.interrupted and on_interrupt == "raise":
         raise_caught(run.reason)
     return run
 
 
+def _followed(trainer: Trainer) -> Run:
+    """Take part in a training of which rank 0 writes the files; the run is without a folder."""
+    try:
+        trainer.follow_orders()
+    finally:
+        trainer.close()
+    facts = (trainer.policy, trainer.algorithm.name, trainer.plan.env, trainer.steps, trainer.seconds)
+    return Run(Path(trainer.config.log_folder), *facts)
+
+
+def _until_the_end(trainer: Trainer, recorder: Recorder) -> Run:
+    """Iterate and record until a limit is met, or a signal has come."""
+    with recorder, recorder.interrupts as interrupts:
+        while not (reason := interrupts.caught or trainer.reason_to_stop()):
+            with suppress(Stopped):
+                recorder.record(trainer.iterate(lambda: bool(interrupts.caught) or trainer.out_of_time()))
+            interrupts.caught = interrupts.caught or trainer.caught
+        return recorder.finish(reason)
+
+
 def _resumed(
     path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
-) -> tuple[Trainer, Recorder]:
-    """A trainer and a recorder that continue from a checkpoint."""
+) -> tuple[Trainer, Recorder | None]:
+    """A trainer and a recorder that continue from a checkpoint; no recorder where rank 0 records and orders that."""
     folder, manifest, state = checkpoint.read(path, LAST, state="training")
     if "settings" not in manifest or state is None:
         raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
@@ -74,7 +112,8 @@ def _resumed(
         saved, positions = dict(manifest["settings"]), dict(manifest["positions"])
         name, source = saved.pop("algorithm"), saved.pop("env")
     given = {**(read_toml(config) if config else {}), **options}
-    for field in FIXED if _any_number_of_actors(saved, given) else (*FIXED, "actors"):
+    any_actors = saved.get("learners", 1) == 1 and _any_number_of_actors(saved, given)
+    for field in FIXED if any_actors else (*FIXED, "actors"):
         if field in given and field in saved and given[field] != saved[field]:
             raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
     if env is None and source is None:
@@ -89,6 +128,8 @@ def _resumed(
     with _closed_on_error(trainer):
         if algorithm is None and not _alike(identity(trainer.policy), manifest.get("policy")):
             raise TypeError(f"{folder} has a policy of your own: give its algorithm, train(resume=..., algorithm=...)")
+        if trainer.follows:
+            return trainer, None
         with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
             trainer.load_state_dict(state)
         recorder = Recorder(trainer, folder.parent)

@@ -10,7 +10,7 @@ from headrace import envs
 from headrace.algorithms.registry import absolute_reference, algorithm_classes
 from headrace.core.device import resolve
 from headrace.core.types import EnvArgument, Json, Settings
-from headrace.training.combinations import check, with_actors
+from headrace.training.combinations import check, check_learners, with_actors, with_learners
 from headrace.training.config import MAKE_SETTINGS, TrainConfig, merge_settings, read_toml
 from headrace.training.scaling import derived
 
@@ -69,8 +69,9 @@ def settle(
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
     if ready_env is not None:
         _refuse_for_ready(train_config, ready_env)
-    train_config = with_actors(train_config)
+    train_config = with_actors(with_learners(train_config))
     check(train_config, kind, ready_env is not None, agent_info)
+    check_learners(train_config, algorithm_config, source, agent_info, bool(given))
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),

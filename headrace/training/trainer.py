@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -26,11 +27,15 @@ from headrace.parallel.actors import RECENT, Actors
 from headrace.policies.base import Policy
 from headrace.training.auto_actors import decided
 from headrace.training.build import build
-from headrace.training.episodes import Episodes
+from headrace.training.distributed import TorchrunRanks
+from headrace.training.episodes import Episodes, ended_episodes
 from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
-from headrace.training.plan import saved_settings, settle
+from headrace.training.plan import TrainPlan, saved_settings, settle
+from headrace.training.ranks import COMPARED_EVERY, ITERATE, Collected, Leader, Ranks
+from headrace.training.shards import room_of
+from headrace.training.torchrun import started_by_torchrun
 from headrace.training.warm_up import warm_up
 
 ENOUGH = 1.0  # s of training after which it is said how fast actors should be, or RECENT updates
@@ -55,9 +60,26 @@ class Trainer:
         agent_info: Any = None,
         **options: Any,
     ) -> None:
-        self.plan = decided(settle(algorithm, env, config, agent_info, options))
+        self._build(decided(settle(algorithm, env, config, agent_info, options)))
+
+    @classmethod
+    def of(cls, plan: TrainPlan, ranks: Ranks) -> Trainer:
+        """The trainer of one of several learners, which rank 0 has settled the plan of."""
+        trainer = cls.__new__(cls)
+        trainer._build(plan, ranks)
+        return trainer
+
+    def _build(self, plan: TrainPlan, ranks: Ranks | None = None) -> None:
+        self.plan = plan
         with ExitStack() as stack:
-            parts = build(self.plan, stack)
+            if ranks is None and plan.config.learners > 1:
+                started = started_by_torchrun()
+                make = partial(Trainer.of, plan)
+                ranks = TorchrunRanks(*started, plan.config) if started else Leader(plan.config, make)
+                stack.callback(ranks.close)
+            self._ranks: Any = ranks  # Ranks of several learners; None for one
+            self._leads = ranks is not None and ranks.rank == 0
+            parts = build(plan, stack, ranks)
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
             self.env, self.algorithm, self.collector = parts.env, parts.algorithm, parts.collector
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
@@ -75,12 +97,16 @@ class Trainer:
             ) = []  # of the first of them, until it is said how fast actors should be
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
+            self._all: Collected | None = None  # by all ranks, in the last iteration
             with self._torch_settings():
                 warm_up(parts)
                 replay = self.algorithm.prepare(self.collector.rollout)
                 self.collector.warm_up()
                 resources = [self.env.plan(), replay]
                 self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
+                if isinstance(ranks, Leader | TorchrunRanks):
+                    ranks.join(room_of(self.algorithm))
+                    self.begin()
             self.timer.seconds.clear()
             self._say_where_threads_spin()
             self._stack = stack.pop_all()
@@ -90,6 +116,11 @@ class Trainer:
         line = spinning(threads) if self.placement.learn.type == "cpu" else ""
         if line:
             tell(line)
+
+    def begin(self) -> None:
+        """With several learners: begin as one of them."""
+        assert self._ranks is not None
+        self._ranks.begin_with(self.algorithm)
 
     @property
     def policy(self) -> Policy:
@@ -103,13 +134,33 @@ class Trainer:
         this raises Stopped, and state_dict() is that before the rollout. Save and close the trainer then.
         Raises NotFinite.
         """
+        progress = self.progress()
+        if self._leads:
+            self._ranks.order(ITERATE, (progress, stop is not None))
+        metrics, ended = self._whole_iteration(progress, stop, stop is not None)
+        if self._leads:
+            self._ranks.iterated()
+        return self.result(metrics, *ended, notes=self._forecast())
+
+    def follow(self, progress: float, may_stop: bool) -> None:
+        """iterate() of another rank than 0, which gives the progress, and says whether it may give up the rollout."""
+        with suppress(Stopped):
+            self._whole_iteration(progress, None, may_stop)
+
+    def _whole_iteration(
+        self, progress: float, stop: Callable[[], bool] | None, may_stop: bool
+    ) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
+        """An iteration that leaves the state before it where it is stopped."""
         self._iteration_began = perf_counter()
+        if self._ranks is not None:
+            may_stop = may_stop and not self.collector.atomic  # actors may have gone on to the next rollout
+            stop = self._ranks.stop_asking(stop, may_stop)
         if stop is not None and self.env.backend not in ("cpu", "cuda"):
-            self._before = None if self.collector.atomic else deepcopy(self.collector.state_dict())
+            self._before = deepcopy(self.collector.state_dict()) if may_stop and not self.collector.atomic else None
             self.collector.stop = stop
         try:
             with self._torch_settings():
-                metrics, ended = self._iterate()
+                metrics, ended = self._iterate(progress)
         except Stopped:
             self._before = self._before or self.collector.state_dict()
             raise
@@ -117,7 +168,7 @@ class Trainer:
             self.seconds += perf_counter() - self._iteration_began
             self.collector.stop = None
         self._before = None
-        return self.result(metrics, *ended, notes=self._forecast())
+        return metrics, ended
 
     def _forecast(self) -> tuple[str, ...]:
         """How fast actors should be, once: after some updates during which they have collected the next rollouts."""
@@ -129,14 +180,13 @@ class Trainer:
         learn, self._learn_seconds = fmean(self._learn_seconds), None
         return (str(self.collector.forecast(learn)),)
 
-    def _iterate(self) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
-        taken, progress = self.collector.steps, self.progress()
+    def _iterate(self, progress: float) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
+        taken = self.collector.steps
         self._stagger.before(taken)
         learned = self._graph.iterate(progress) if self._graph else None
-        rollout = self.collector.collect() if learned is None else self.collector.rollout
+        rollout = self._collect() if learned is None else self._captured()
         self._collected = perf_counter()
         self._learned += past_warm_up(self.algorithm)
-        self._stagger.after()
         finite.check_rollout(rollout, taken, self.steps)
         ended = self._count(rollout)
         with self.timer("learning"):
@@ -146,10 +196,37 @@ class Trainer:
             # one transfer for all of them
             metrics = dict(zip(update, torch.stack([x.float() for x in update.values()]).tolist(), strict=True))
         finite.check_metrics(metrics, self.steps)
+        if self._ranks is not None and self.algorithm.iteration % COMPARED_EVERY == 0:
+            self._ranks.compare(self.algorithm)
         return metrics, ended
+
+    def _captured(self) -> Rollout:
+        """The rollout of an iteration that a graph has done."""
+        self._stagger.after()
+        return self.collector.rollout
+
+    def _collect(self) -> Rollout:
+        """The next rollout. Raises Stopped where this or another rank gives it up."""
+        stopped, rollout = False, self.collector.rollout
+        try:
+            rollout = self.collector.collect()
+        except Stopped:
+            if self._ranks is None:
+                raise
+            stopped = True
+        self._stagger.after()
+        if self._ranks is not None:
+            steps = 0 if stopped else int(rollout.valid_steps())
+            self._all = self._ranks.collected(stopped, steps, self.env.restarts, ended_episodes(rollout))
+            if self._all.stopped:
+                raise Stopped
+        return rollout
 
     def _count(self, rollout: Rollout) -> tuple[list[float], list[int]]:
         """Count a rollout's steps and episodes; give the returns and lengths of those that ended."""
+        if self._all is not None:
+            self.steps += self._all.steps
+            return self.episodes.extend(self._all.ended[:, 2].tolist(), self._all.ended[:, 3].long().tolist())
         self._group_episodes.add(rollout)
         self.steps += int(rollout.valid_steps())
         return self.episodes.add(rollout)
@@ -176,6 +253,20 @@ class Trainer:
         """Whether max_seconds is over, asked during an iteration."""
         limit = self.config.max_seconds
         return limit is not None and self.seconds + perf_counter() - self._iteration_began >= limit
+
+    @property
+    def follows(self) -> bool:
+        """Whether this is a rank of torchrun's that follows the orders of rank 0."""
+        return isinstance(self._ranks, TorchrunRanks) and not self._leads
+
+    def follow_orders(self) -> None:
+        """Take part until rank 0 ends the training."""
+        self._ranks.follow(self)
+
+    @property
+    def caught(self) -> str:
+        """The name of the signal that another learner's process has received; empty where none has."""
+        return str(self._ranks.caught) if self._leads else ""
 
     @property
     def gave_up(self) -> bool:
@@ -223,26 +314,47 @@ class Trainer:
 
     def _workers(self) -> dict[str, int]:
         """Environments that were made again after a failure, and steps that were dropped, since the run began."""
-        now = {"restarts": self.env.restarts, "dropped_steps": self.collector.dropped_steps}
+        restarts = self.env.restarts if self._all is None else self._all.restarts
+        now = {"restarts": restarts, "dropped_steps": self.collector.dropped_steps}
         return {name: self._workers_before[name] + number for name, number in now.items()}
 
     def state_dict(self) -> StateDict:
         """All from which load_state_dict() goes on, on the CPU bit for bit where the environment can be saved."""
+        collector, algorithm = self.own_state()
+        others = self._ranks.states() if self._leads else []
         learner = {
-            "algorithm": self.algorithm.state_dict(),
+            "algorithm": self.algorithm.state_dict() if algorithm is None else algorithm,
             "episodes": self.episodes.state_dict(),
             "group_episodes": self._group_episodes.state_dict(),
             "steps": self.steps,
             "seconds": self.seconds,
         }
+        if others and algorithm is not None:
+            learner["ranks"] = [state for _, state in others]
+        return {
+            "learner": learner,
+            "collectors": [collector, *(state for state, _ in others)],
+            "workers": self._workers(),
+        }
+
+    def own_state(self) -> tuple[StateDict, StateDict | None]:
+        """Of this rank alone: the state of the collector, and that of an algorithm with a replay buffer, else None."""
         collector = self.collector.state_dict() if self._before is None else self._before
-        return {"learner": learner, "collectors": [collector], "workers": self._workers()}
+        return collector, self.algorithm.state_dict() if hasattr(self.algorithm, "replay") else None
+
+    def load_own_state(self, collector: StateDict, algorithm: Any) -> None:
+        """Continue from the state of this rank alone."""
+        self.algorithm.load_state_dict(algorithm)
+        self.collector.load_state_dict(collector)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict()."""
-        learner, (collector,) = state["learner"], state["collectors"]
-        self.algorithm.load_state_dict(learner["algorithm"])
-        self.collector.load_state_dict(collector)
+        learner, (collector, *others) = state["learner"], state["collectors"]
+        algorithm = learner["algorithm"]
+        if self._leads:
+            algorithms = learner.get("ranks", [algorithm] * len(others))
+            self._ranks.load(list(zip(others, algorithms, strict=True)))
+        self.load_own_state(collector, algorithm)
         self.episodes.load_state_dict(learner["episodes"])
         self._group_episodes.load_state_dict(learner["group_episodes"])
         self.steps = self._steps_before = learner["steps"]

@@ -9,10 +9,10 @@ import torch
 from helpers.corridor import Corridor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.minibatches import count
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig, learn, ppo_loss
 from headrace.core import fused
+from headrace.data.minibatches import count
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.parallel.collector import InlineCollector

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PROGRAMS = ("kill_runs", "kill_actors", "damage_checkpoints", "fill_disk", "send_signals", "save_memory")
+PROGRAMS = ("kill_runs", "kill_actors", "kill_learners", "damage_checkpoints", "fill_disk", "send_signals")
+PROGRAMS += ("save_memory",)
 
 
 @pytest.fixture(autouse=True)

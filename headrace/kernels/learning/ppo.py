@@ -5,6 +5,9 @@ The loss is that of headrace.algorithms.ppo, written for sixteen samples at a ti
 results do not depend on the number of threads, which share the parts (kernels.runtime.work_queue). Actor and critic are
 parts of their own where they share no layers: a thread then mostly computes one of them, whose weights stay in its
 core's cache.
+
+With several learners the call returns between a minibatch's gradient and its step, so that the gradients and sums of
+all can be added, and is called again.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import math
 
 import numpy as np
 
-from headrace.kernels.learning.ppo_arguments import DONE, PART, PARTS, STEPS
+from headrace.kernels.learning.ppo_arguments import ADDED_BY_OTHERS, DONE, PART, PARTS, STEPS, TASK
 from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, store_scale
 from headrace.kernels.nn.dense import add, clear
 from headrace.kernels.nn.layout import ACTOR, BLOCK, CRITIC, DISCRETE, WIDTH
@@ -29,7 +32,7 @@ F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 BEGIN, DIFFERENTIATE, ADD_UP, STEP = range(4)  # tasks; BEGIN is that of zeros in batch
-_TASK, _EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (0, 1, 2, 3, 4, 6))  # indices in PPOArguments.batch
+_EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (1, 2, 3, 4, 6))  # indices in PPOArguments.batch
 _SQUARES = U(5)  # index in PPOArguments.numbers
 POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
 # rows of a block that hold one number a sample
@@ -128,6 +131,17 @@ def _differentiate(arguments, subnetwork, part, parts, scratch, gradient, sums):
         backward(layers, arguments.offsets.transposed, arguments.parameters, scratch, gradient)
 
 
+@njit(**INNER)
+def _squares(arguments, subnetwork):
+    """The sum of squares of a sub-network's gradient in flat."""
+    total_squares = F(0)
+    for r in range(len(arguments.ranges)):
+        owner, first, length = arguments.ranges[r]
+        if owner == subnetwork:
+            total_squares += squares(arguments.flat, first, length)
+    return total_squares
+
+
 @njit(**MERGED)
 def _add_up(arguments, subnetwork, parts):
     """Add up the parts' gradients of a sub-network, in order, into flat; the sum of its squares into numbers."""
@@ -139,12 +153,7 @@ def _add_up(arguments, subnetwork, parts):
     if outputs & U(ACTOR) and arguments.head.kind != DISCRETE:
         for c in range(_0, U(len(arguments.head.sizes))):
             arguments.flat[arguments.head.log_std + c] = arguments.gradient[_0, c]
-    total_squares = F(0)
-    for r in range(len(arguments.ranges)):
-        owner, first, length = arguments.ranges[r]
-        if owner == subnetwork:
-            total_squares += squares(arguments.flat, first, length)
-    arguments.numbers[_SQUARES + subnetwork] = total_squares
+    arguments.numbers[_SQUARES + subnetwork] = _squares(arguments, subnetwork)
 
 
 @njit(**MERGED)
@@ -161,11 +170,11 @@ def _step(arguments, subnetwork):
 def _work(part, worker, arguments):
     """Do a part of the current task."""
     parts = U(arguments.batch[_PARTS])
-    if arguments.batch[_TASK] == DIFFERENTIATE:
+    if arguments.batch[TASK] == DIFFERENTIATE:
         subnetwork, p = part // parts, part % parts
         scratch, gradient, sums = arguments.scratch[worker], arguments.gradient[p], arguments.sums[part]
         _differentiate(arguments, subnetwork, p, parts, scratch, gradient, sums)
-    elif arguments.batch[_TASK] == ADD_UP:
+    elif arguments.batch[TASK] == ADD_UP:
         _add_up(arguments, part, parts)
     else:
         _step(arguments, part)
@@ -183,9 +192,12 @@ def _next_minibatch(arguments, number):
     order = arguments.permutation[U(epoch)]
     size = len(order) // number
     parts = min(PARTS, (size + PART - 1) // PART)
-    arguments.batch[_TASK], arguments.batch[_EPOCH], arguments.batch[_START] = DIFFERENTIATE, epoch, batch * size
+    arguments.batch[TASK], arguments.batch[_EPOCH], arguments.batch[_START] = DIFFERENTIATE, epoch, batch * size
     arguments.batch[_SIZE], arguments.batch[_PARTS] = size, parts
-    arguments.numbers[0] = _weight(arguments.columns, order, U(batch * size), U(size))
+    if len(arguments.weights) > 0:
+        arguments.numbers[0] = arguments.weights[arguments.batch[DONE]]
+    else:
+        arguments.numbers[0] = _weight(arguments.columns, order, U(batch * size), U(size))
     refresh(arguments.head, arguments.parameters)
     return True
 
@@ -194,24 +206,33 @@ def _next_minibatch(arguments, number):
 def _next_task(arguments, number, settings, metrics):
     """Describe the task after the current one; returns the number of its parts, 0 at the end. Main thread only."""
     steps, learning_rate, eps, max_norm, target_kl = settings
-    subnetworks, task = len(arguments.subnetworks), arguments.batch[_TASK]
+    subnetworks, task, alone = len(arguments.subnetworks), arguments.batch[TASK], len(arguments.weights) == 0
     if task == DIFFERENTIATE:
         for row in range(1, arguments.batch[_PARTS] * subnetworks):
             add(arguments.sums[0], arguments.sums[row], _0, WIDTH)
         store(metrics, U(arguments.batch[DONE]) * WIDTH, load(arguments.sums[0], _0))
         arguments.batch[DONE] += 1
-        if target_kl > 0.0 and arguments.sums[_0, KL] > F(1.5 * target_kl):
+        if alone and target_kl > 0.0 and arguments.sums[_0, KL] > F(1.5 * target_kl):
             arguments.batch[_STOPPED] = 1
-        if not arguments.batch[_STOPPED]:
-            arguments.batch[_TASK] = ADD_UP
+        if not (alone and arguments.batch[_STOPPED]):
+            arguments.batch[TASK] = ADD_UP
             return subnetworks
-    elif task == ADD_UP:
+    elif task == ADD_UP and not alone:
+        arguments.batch[TASK] = ADDED_BY_OTHERS
+        return 0
+    elif task == ADDED_BY_OTHERS:
+        arguments.batch[TASK] = STEP
+        if target_kl > 0.0 and metrics[U(arguments.batch[DONE] - 1) * WIDTH + KL] > F(1.5 * target_kl):
+            arguments.batch[_STOPPED] = 1
+        for subnetwork in range(_0, U(subnetworks)):
+            arguments.numbers[_SQUARES + subnetwork] = _squares(arguments, subnetwork)
+    if (task == ADDED_BY_OTHERS and not arguments.batch[_STOPPED]) or task == ADD_UP:
         norm = math.sqrt(arguments.numbers[_SQUARES] + (arguments.numbers[_SQUARES + _1] if subnetworks > 1 else _ZERO))
         arguments.batch[STEPS] += 1
         scale = scales(norm, steps + arguments.batch[STEPS], learning_rate, max_norm)
         store_scale(arguments.numbers, _1, scale)
         arguments.numbers[4] = eps
-        arguments.batch[_TASK] = STEP
+        arguments.batch[TASK] = STEP
         return subnetworks
     return arguments.batch[_PARTS] * subnetworks if _next_minibatch(arguments, number) else 0
 
@@ -228,7 +249,8 @@ def _weight(columns, order, start, size):
 @njit(**ENTRY)
 def learn(worker, state, arguments, number, settings, metrics):
     """Epochs of `number` minibatches of the rows in PPOArguments.permutation; its batch then holds the number of steps
-    and of minibatches done.
+    and of minibatches done. With several learners it returns after the gradient of each minibatch, with the task
+    ADDED_BY_OTHERS: flat and the minibatch's row of metrics are to be added to those of the others by then.
 
     worker: 0 is the main thread; worker threads call with the same arguments and return when it is done. state:
     kernels.runtime.work_queue's. settings: float64 (steps before, learning rate, eps, max_norm, target_kl or 0).

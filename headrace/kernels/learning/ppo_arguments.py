@@ -9,7 +9,8 @@ import numpy as np
 from headrace.kernels.nn.layout import Head, Normalizer, ScratchOffsets
 
 PARTS, PART = 8, 128  # parts of a minibatch at most, and samples that make a part worth its own gradient
-DONE, STEPS = np.uint64(5), np.uint64(7)  # indices in PPOArguments.batch
+TASK, DONE, STEPS = np.uint64(0), np.uint64(5), np.uint64(7)  # indices in PPOArguments.batch
+ADDED_BY_OTHERS = 4  # the task at which a call with several learners returns, until their gradients were added to flat
 SUMS = 16  # numbers of a minibatch's sums: one vector
 
 
@@ -47,7 +48,8 @@ class PPOArguments(NamedTuple):
     scratch: float32, one row for each worker. gradient: one row for each part. sums: float32 [parts * subnetworks,
     SUMS]. batch: int64 [8], zeros at first: task, epoch, start, size, parts, minibatches done, whether KL stopped it,
     steps taken. numbers: float32 [8]: 1 / valid rows, the step's scale (adam_step.scales) and eps, the sum of squares
-    of each sub-network's gradient.
+    of each sub-network's gradient. weights: float32 [minibatches], 1 / valid rows of all learners in each; empty for
+    one learner.
     """
 
     layers: np.ndarray
@@ -68,3 +70,4 @@ class PPOArguments(NamedTuple):
     sums: np.ndarray
     numbers: np.ndarray
     batch: np.ndarray
+    weights: np.ndarray

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headrace.algorithms.minibatches import count, minibatches
+from headrace.data.minibatches import count, minibatches
 from headrace.data.rollout import Group
 
 

@@ -1,0 +1,106 @@
+"""Sums over learners: what an algorithm needs to know of the others, and the quantities that are not plain sums.
+
+A learner has a part of the environments' columns. Its losses are means over the rows of all learners, and its gradient
+is a part of theirs: it is added to the others', as are counts of rows, moments and metrics. A single learner adds
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce as fold
+
+import torch
+from torch import Tensor, nn
+
+from headrace.core import rng
+from headrace.data.minibatches import count
+from headrace.policies.normalization import Moments, normalizers
+
+# Adds tensors, in place, to those of the other learners. All learners call it in turn for tensors of the same shapes,
+# and get the same bits. Where there are several, it has a `rank`, of this learner, and a `size`, their number.
+Reduce = Callable[..., None]
+
+
+def one_learner(*tensors: Tensor) -> None:
+    """The Reduce of a single learner: the tensors stay as they are."""
+
+
+def size_of(reduce: Reduce) -> int:
+    """The number of learners."""
+    return getattr(reduce, "size", 1)
+
+
+def rank_of(reduce: Reduce) -> int:
+    """Which of the learners this is: 0 to size - 1."""
+    return getattr(reduce, "rank", 0)
+
+
+def of_each(own: Tensor, reduce: Reduce) -> Tensor:
+    """A tensor of each learner, in order of rank: [size, ...]. It has the same shape at all of them."""
+    each = torch.zeros(size_of(reduce), *own.shape, dtype=own.dtype, device=own.device)
+    each[rank_of(reduce)] = own
+    reduce(each)
+    return each
+
+
+def gathered(own: Tensor, reduce: Reduce) -> Tensor:
+    """The rows of all learners, [R, ...], in order of rank. own: this one's, [r, ...], of which there may be none."""
+    counts = of_each(torch.tensor(len(own)), reduce).tolist()
+    found, first = own.new_zeros(sum(counts), *own.shape[1:]), sum(counts[: rank_of(reduce)])
+    if len(found):
+        found[first : first + len(own)] = own
+        reduce(found)
+    return found
+
+
+def number_of_minibatches(rows: int, minibatch_size: int, unit: int, reduce: Reduce) -> int:
+    """minibatches.count() for the rows of all learners. Each has as many minibatches, of its own part of the rows."""
+    if size_of(reduce) == 1:
+        return count(rows, minibatch_size, unit)
+    each = of_each(torch.tensor(rows), reduce)
+    return min(count(int(each.sum()), minibatch_size, unit), int(each.min()) // unit)
+
+
+def shuffle_seed(seed: int, reduce: Reduce) -> int:
+    """The seed of a learner's shuffles: each has one of its own, the first that of a single learner."""
+    return rng.seed(seed, rng.Purpose.SHUFFLE, rank_of(reduce)) if rank_of(reduce) else seed
+
+
+def merged(moments: Moments, reduce: Reduce) -> Moments:
+    """Moments of the rows of all learners, merged in order of rank."""
+    if size_of(reduce) == 1:
+        return moments
+    size = len(moments.mean)
+    own = torch.cat((moments.count.view(1), moments.mean, moments.squares))
+    parts = (Moments(each[0], each[1 : 1 + size], each[1 + size :]) for each in of_each(own, reduce))
+    return fold(Moments.merge, parts)
+
+
+@contextmanager
+def merging(policy: nn.Module, reduce: Reduce) -> Iterator[None]:
+    """Inside, the policy's normalisers are updated with the rows of all learners."""
+    if size_of(reduce) == 1:
+        yield
+        return
+    found = normalizers(policy)
+    for normalizer in found:
+        normalizer.merged = lambda moments: merged(moments, reduce)
+    try:
+        yield
+    finally:
+        for normalizer in found:
+            del normalizer.merged
+
+
+def explained(value: Tensor, returns: Tensor, valid: Tensor, reduce: Reduce) -> Tensor:
+    """core.returns.explained_variance() over the valid rows of all learners; value, returns, valid: [T, N]."""
+    valued = torch.stack((returns, returns - value), -1).flatten(0, 1)
+    return explained_by(merged(Moments.of(valued, valid.flatten()), reduce)).to(value)
+
+
+def explained_by(moments: Moments) -> Tensor:
+    """The explained variance, float64 [], from the moments of (returns, returns - value)."""
+    variance, unexplained = moments.squares
+    return torch.where(variance > 0, 1 - unexplained / variance, 0.0)

@@ -1,0 +1,124 @@
+"""Several learners that torchrun has started, on one machine or several: their sums are torch.distributed's, by gloo.
+
+Connections between machines are neither encrypted nor authenticated: use a network that only they are on.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.core.types import StateDict
+from headrace.data.shared_memory import Memory
+from headrace.parallel.fragments import packed, unpacked
+from headrace.parallel.learners import RankLost
+from headrace.training.config import TrainConfig
+from headrace.training.ranks import ITERATE, LOAD, SAVE, SIGNALS, Ranks, materialised
+
+END = -1  # an order, in addition to those of training.ranks
+PATIENCE = 10  # times step_timeout for which a sum may wait for another rank
+BETWEEN_ORDERS = timedelta(days=1)  # for which rank 0 may evaluate, or its user think, until the others give up
+
+
+class DistributedSum:
+    """A Reduce by a process group of torch.distributed. group: has allreduce(); sums on the CPU.
+
+    Raises RankLost where another rank is gone, or does not come to the sum within the group's time-out.
+    """
+
+    def __init__(self, rank: int, size: int, group: Any) -> None:
+        self.rank, self.size, self.group = rank, size, group
+        self.flags = np.zeros(2, np.int64)  # of this rank alone, see Ranks.stop_asking()
+
+    def beat(self) -> None:
+        """The other ranks do not see signs of life."""
+
+    @torch.no_grad()
+    def __call__(self, *tensors: Tensor) -> None:
+        """Replace the tensors by their sums over all ranks."""
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            same = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.detach().flatten().cpu() for tensor in same])
+            try:
+                self.group.allreduce([flat]).wait()
+            except RuntimeError as error:
+                raise RankLost(f"a rank was lost, as rank {self.rank} has noticed: {error}") from error
+            for tensor, part in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
+                tensor.copy_(part.view(tensor.shape))
+
+
+class TorchrunRanks(Ranks):
+    """A rank that torchrun has started. Rank 0 gives orders, which the others follow()."""
+
+    caught = ""
+
+    def __init__(self, rank: int, size: int, config: TrainConfig) -> None:
+        super().__init__(rank, size, config.num_envs, config.step_timeout)
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", timeout=BETWEEN_ORDERS)
+        self._dist = dist
+
+    def join(self, room: int, memory: Memory | None = None) -> None:
+        """Make the group of the sums."""
+        group = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE * self.step_timeout))
+        self.sum = DistributedSum(self.rank, self.size, group)
+
+    def order(self, what: int, message: tuple[Any, ...] = ()) -> None:
+        """Give an order to all other ranks."""
+        self._dist.broadcast_object_list([what, message], src=0)
+
+    def iterated(self) -> None:
+        """Wait until all have iterated."""
+        for caught in self._gathered(""):
+            self.caught = self.caught or caught
+
+    def _gathered(self, own: Any) -> list[Any]:
+        """What each rank gives, at rank 0; an empty list elsewhere."""
+        found: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        self._dist.gather_object(own, found, dst=0)
+        return found or []
+
+    def states(self) -> list[tuple[StateDict, StateDict | None]]:
+        """Of each other rank, the state of its collector, and with a replay buffer that of its algorithm."""
+        self.order(SAVE)
+        return [unpacked(state)["state"] for state in self._gathered(b"")[1:]]
+
+    def load(self, states: list[tuple[StateDict, StateDict]]) -> None:
+        """Let each other rank go on from the state of its collector and its algorithm."""
+        self.order(LOAD, tuple(packed({"state": materialised(state)}) for state in states))
+
+    def close(self) -> None:
+        """At rank 0, let the others end; leave the group. A second call does nothing."""
+        if not self._dist.is_initialized():
+            return
+        if self.rank == 0:
+            with suppress(RuntimeError):  # one of them is gone
+                self.order(END)
+        self._dist.destroy_process_group()
+
+    def follow(self, trainer: Any) -> None:
+        """Do what rank 0 orders, until the end. Signals are for rank 0 to decide about."""
+        caught: list[str] = []
+        for number in SIGNALS:
+            signal.signal(number, lambda number, _: caught.append(signal.Signals(number).name))
+        while True:
+            order: list[Any] = [None, None]
+            self._dist.broadcast_object_list(order, src=0)
+            what, message = order
+            if what == END:
+                return
+            if what == ITERATE:
+                trainer.follow(*message)
+                self._gathered(caught[-1] if caught else "")
+            elif what == SAVE:
+                self._gathered(packed({"state": materialised(trainer.own_state())}))
+            elif what == LOAD:
+                trainer.load_own_state(*unpacked(message[self.rank - 1])["state"])
