@@ -14,14 +14,6 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROGRAMS = ("kill_runs", "kill_actors", "kill_learners", "damage_checkpoints", "fill_disk", "send_signals")
 PROGRAMS += ("save_memory",)
-    "kill_runs",
-    "kill_actors",
-    "kill_learners",
-    "damage_checkpoints",
-    "fill_disk",
-    "send_signals",
-    "save_memory",
-)
 
 
 @pytest.fixture(autouse=True)
