@@ -48,6 +48,7 @@ def train(
     """
     if on_interrupt not in ("raise", "return"):
         raise ValueError(f"on_interrupt must be 'raise' or 'return', got {on_interrupt!r}")
+    recorder: Recorder | None
     if resume is None:
         trainer = Trainer(algorithm, env, config=config, **options)
         if trainer.follows:
@@ -73,7 +74,7 @@ def train(
                 raise
             ready = None if isinstance(algorithm, str) else algorithm
             trainer, recorder = _resumed(recorder.folder, ready, env, None, {})
-            assert recorder is not None  # RankLost is raised where ranks follow, too, but then this process ends
+            assert recorder is not None  # this process is rank 0
             recorder.progress.say(f"{error}: going on from step {trainer.steps:,} (restart {restart} of {RESTARTS})")
     assert run is not None
     if run.interrupted and on_interrupt == "raise":
