@@ -43,6 +43,7 @@ FLOORS = (
     "envs",
     "algorithms",
     "parallel",
+    "parallel.cluster",
     "bindings",
     "evaluation",
     "checks",

@@ -19,6 +19,7 @@ from headrace.envs.workers.protocol import Task
 from headrace.envs.workers.resources import check_processes, in_words
 from headrace.envs.workers.transport import Transport
 from headrace.parallel.actor import Acting, ActorFacts, Part
+from headrace.parallel.executor import Executor, Job
 
 UNDER_WAY = 1.0  # s in which an actor may end the step that it is taking when all is closed
 MakePart = Callable[[int, int], Env]  # of n and the number of the first: these environments
@@ -33,7 +34,8 @@ class ActorEnv(Env):
     them with new episodes and count it in `restarts`.
     step_timeout: seconds without a step after which an actor counts as hanging.
     set_up, clean_up: called in each process with its number, first and last of all.
-    role: what its processes do.
+    role: what its processes do. executor: makes what carries out orders, and starts processes elsewhere, such as
+    those of a cluster; None: processes of this machine.
     device: on which rollouts are learned from. collect_device: on which the actors' copies of the policy act.
     Raises TypeError for a function that cannot be sent; ValueError for a number of actors that does not fit.
     """
@@ -53,20 +55,30 @@ class ActorEnv(Env):
         device: torch.device | str = "cpu",
         collect_device: torch.device | str = "cpu",
         role: type[Acting] = Acting,
+        executor: Callable[[ActorEnv, Job], Executor] | None = None,
     ) -> None:
         if isinstance(actors, int) and not 1 <= actors <= num_copies:
             raise ValueError(f"actors must be between 1 and num_envs = {num_copies}, got {actors}")
         self.device, self.collect_device = torch.device(device), torch.device(collect_device)
-        self.on_error = on_error
+        self.on_error, self.step_timeout = on_error, step_timeout
+        self.executor, self.make_part = executor, make_part
+        self.shared = ""  # what memory is shared with the actors, in words
+        self.lost = 0  # environments made again because their process was gone
+        if executor is not None:
+            if not isinstance(actors, int):
+                raise ValueError("actors of a cluster are started there: give their number in place of Workers")
+            self.parts = divided(num_copies, actors)
+            self.answers = [0] * actors  # environments that each actor has made again
+            self._describe(_facts(make_part), num_copies)
+            return
         begin, end = set_up and sendable(set_up), clean_up and sendable(clean_up)
         owner = actors if isinstance(actors, Workers) else Workers(actors)
         check_processes(min(owner.number, num_copies))
         self.transport = Transport(owner.acquire(num_copies), step_timeout)
         self._close = weakref.finalize(self, _release, self.transport, owner, owner is actors)
         count = len(self.transport.workers)
+        self.answers = self.transport.answers
         self.parts = divided(num_copies, count)
-        self.shared = ""  # what memory is shared with the actors, in words
-        self.lost = 0  # environments made again because their process was gone
         try:
             self.transport.assign(
                 [
@@ -95,13 +107,15 @@ class ActorEnv(Env):
 
     def plan(self) -> str:
         """The memory of processes, weights and fragments, in a line."""
+        if self.executor is not None:
+            return f"{len(self.parts)} actors with {self.num_copies} environments of {self.name}; {self.shared}"
         pids = [worker.process.pid for worker in self.transport.workers]
         what = f"actors with {self.num_copies} environments of {self.name}"
         return in_words(what, pids, self.shared)
 
     @property
     def restarts(self) -> int:
-        return self.lost + sum(self.transport.answers)
+        return self.lost + sum(self.answers)
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Refused: actors reset and step their own environments."""
@@ -119,7 +133,17 @@ class ActorEnv(Env):
         """Nothing: see state_dict()."""
 
     def close(self) -> None:
-        self._close()
+        if self.executor is None:
+            self._close()
+
+
+def _facts(make_part: MakePart) -> ActorFacts:
+    """Those of one environment, made here and closed again."""
+    env = make_part(1, 0)
+    try:
+        return ActorFacts.of(env)
+    finally:
+        env.close()
 
 
 def divided(num_copies: int, actors: int) -> list[Part]:

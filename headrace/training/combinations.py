@@ -41,6 +41,8 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
         _check_gradients(config, algorithm)
     if config.advantages == "actor":
         _check_advantages(config, algorithm)
+    if config.cluster is not None:
+        _check_cluster(config)
     if config.actors is None:
         if config.collection == "overlapped":
             raise ValueError(
@@ -72,6 +74,17 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
         _only_async(config, "collection='async'")
     elif config.actors != "auto":
         check_equal(config.num_envs, config.actors)
+
+
+def _check_cluster(config: TrainConfig) -> None:
+    """Raise ValueError where the actors of a cluster cannot do what is asked for."""
+    if not isinstance(config.actors, int):
+        raise ValueError(f"cluster={config.cluster!r} has cores for actors: give actors, their number")
+    if config.exchange == "gradients":
+        raise ValueError(
+            f"exchange='gradients' passes sums between actors in shared memory, which cluster={config.cluster!r} does "
+            "not have: leave out one of them"
+        )
 
 
 def _only_async(config: TrainConfig, needs: str) -> None:

@@ -45,6 +45,9 @@ class TrainConfig:
     replay_order: str | None = None
     advantages: Literal["learner", "actor"] = "learner"  # who computes them, with actors; the result is the same
     exchange: Literal["experience", "gradients"] = "experience"  # what actors send, see docs/parallel.md
+    # actors on a Ray cluster: local (one of this machine alone), auto, or its address. See docs/cluster.md
+    cluster: str | None = None
+    cluster_open: bool = False  # allow Ray to listen beyond loopback, or a cluster without a token
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s
