@@ -76,6 +76,8 @@ class Options(TypedDict, total=False):
     replay_order: str | None
     advantages: Literal["learner", "actor"]
     exchange: Literal["experience", "gradients"]
+    cluster: str | None
+    cluster_open: bool
     drop_slowest: float
     on_error: Literal["raise", "restart"]
     step_timeout: float

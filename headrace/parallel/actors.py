@@ -24,8 +24,7 @@ from headrace.core.timer import Timer
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.parallel.actor import CollectorSpec, Part, constructor
-from headrace.parallel.actor_env import ActorEnv, divided
-from headrace.parallel.executor import Executor, Job
+from headrace.parallel.actor_env import ActorEnv, Executor, Job, divided
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import of_copies, packed, unpacked

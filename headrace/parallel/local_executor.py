@@ -13,8 +13,7 @@ from headrace.envs.workers.process import START_TIMEOUT
 from headrace.envs.workers.protocol import ASSIGN
 from headrace.envs.workers.resources import check_rollout
 from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS
-from headrace.parallel.actor_env import ActorEnv
-from headrace.parallel.executor import Job
+from headrace.parallel.actor_env import ActorEnv, Job
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import Fragments, of_copies, part_columns, unpacked
 from headrace.parallel.gradient_actor import LEARNER, SUMS, GradientSlots

@@ -23,12 +23,11 @@ from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.parts import part_maker
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting
-from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actor_env import ActorEnv, Executor, Job
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
 from headrace.parallel.cuda_graphs import GraphedIteration
 from headrace.parallel.device_collector import DeviceCollector
-from headrace.parallel.executor import Executor, Job
 from headrace.parallel.gradient_actor import GradientActing
 from headrace.parallel.gradients import GradientActors
 from headrace.parallel.placement import Placement, hidden_weights

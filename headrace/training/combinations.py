@@ -85,6 +85,8 @@ def _check_cluster(config: TrainConfig) -> None:
             f"exchange='gradients' passes sums between actors in shared memory, which cluster={config.cluster!r} does "
             "not have: leave out one of them"
         )
+    if config.collect_device not in (None, "cpu"):
+        raise ValueError(f"collect_device={config.collect_device!r} is not for a cluster's actors, which use CPUs")
 
 
 def _only_async(config: TrainConfig, needs: str) -> None:

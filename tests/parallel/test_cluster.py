@@ -102,6 +102,7 @@ def test_a_process_without_the_token_is_refused():
     [
         ({}, "cluster='local' has cores for actors: give actors, their number"),
         ({"workers": 2, "actors": None}, "give actors"),
+        ({"actors": 2, "collect_device": "mps"}, "collect_device='mps' is not for a cluster"),
         ({"actors": 2, "exchange": "gradients"}, "exchange='gradients' passes sums .* leave out one of them"),
     ],
 )

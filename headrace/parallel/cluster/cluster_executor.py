@@ -26,11 +26,10 @@ from headrace.data.shared_memory import LINE, shared_size
 from headrace.envs.workers.process import START_TIMEOUT, WorkerError
 from headrace.envs.workers.resources import MEGABYTE
 from headrace.envs.workers.transport import TRIES
-from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actor_env import ActorEnv, Job
 from headrace.parallel.cluster.connection import Connection, Settings
 from headrace.parallel.cluster.node_actor import setup_of
 from headrace.parallel.cluster.pool import ActorPool, Member, measured, original
-from headrace.parallel.executor import Job
 from headrace.parallel.fragments import SLOTS, STATES, Fragments, of_copies, part_columns, unpacked
 from headrace.parallel.schedule import Fragment
 from headrace.parallel.weights import Weights
