@@ -20,7 +20,7 @@ from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete
 from headrace.envs import Env
 from headrace.parallel.collector import InlineCollector
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.parallel.placement import measured_file
 
 VECTOR, IMAGE = Box(-1, 1, (24,)), Box(0, 255, (4, 42, 42), np.uint8)

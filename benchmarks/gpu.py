@@ -27,7 +27,7 @@ from headrace.core.precision import PRECISIONS, computing
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.parallel.collector import InlineCollector
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 
 CUDA = torch.device("cuda")
 NUM_ENVS = (1024, 16_384, 131_072, 1_048_576)

@@ -79,6 +79,8 @@ class Options(TypedDict, total=False):
     exchange: Literal["experience", "gradients"]
     learners: int
     shards: int | None
+    cluster: str | None
+    cluster_open: bool
     drop_slowest: float
     on_error: Literal["raise", "restart"]
     step_timeout: float

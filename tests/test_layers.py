@@ -45,6 +45,7 @@ FLOORS = (
     "envs.vector_env",
     "algorithms",
     "parallel",
+    "parallel.cluster",
     "bindings",
     "evaluation",
     "checks",

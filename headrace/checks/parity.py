@@ -36,7 +36,7 @@ from headrace.kernels.language.errors import EnvError
 from headrace.kernels.runtime.cache_folder import folder, json_table
 from headrace.kernels.targets.compare import Deviation, deviation
 from headrace.parallel.collector import InlineCollector
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic
 
 ENVS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too

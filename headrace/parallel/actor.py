@@ -117,11 +117,10 @@ class Acting:
     def carry_out(self, what: int, where: int) -> int | None:
         """Carry out one of the orders above. Answers POLICY by the bytes of a state, COLLECT by restarts."""
         if what == COLLECT:
-            with self.computing():
-                return self._collect(*divmod(where, SLOTS))
+            return self.collect(*divmod(where, SLOTS))
         if what == POLICY:
             with plain_only(bool(where)):
-                return self._begin(self.orders.recv())
+                return self.begin(self.orders.recv())
         if what == MEMORY:
             self._attach(*self.orders.recv())
         elif what == RESTORE:
@@ -135,7 +134,7 @@ class Acting:
         with without_denormals(), computing(self.spec.precision, self.env.device), plain:
             yield
 
-    def _begin(self, spec: CollectorSpec) -> int:
+    def begin(self, spec: CollectorSpec) -> int:
         """Make the copy of the policy and the collector. Returns the bytes that its state takes."""
         os.environ["HEADRACE_THREADS"] = str(spec.threads)
         self.spec, device = spec, spec.device
@@ -167,13 +166,18 @@ class Acting:
     def _attach(self, columns: Columns, state_size: int, size: int, weights_size: int) -> None:
         """Take the shared memory, whose descriptors follow the message."""
         memory = Memory(size, recv_handle(self.orders))
-        rollout, spec = self.collector.rollout, self.spec
-        assert columns == {name: rollout.columns[name] for name in columns}, (columns, rollout.columns)
-        self.fragments = Fragments(spec.num_steps, rollout.num_envs, columns, state_size, memory)
+        fragments = Fragments(self.spec.num_steps, self.collector.rollout.num_envs, columns, state_size, memory)
         weights = Memory(weights_size, recv_handle(self.orders))
-        self.weights = WeightsReader(self.policy, spec.layout, weights, self.part.total, self.part.slice)
+        self.attach(fragments, weights)
         memory.close()
         weights.close()
+
+    def attach(self, fragments: Fragments, weights: Memory) -> None:
+        """Write fragments, and read weights, there."""
+        rollout, columns = self.collector.rollout, fragments.rollouts[0].columns
+        assert columns == {name: rollout.columns[name] for name in columns}, (columns, rollout.columns)
+        self.fragments = fragments
+        self.weights = WeightsReader(self.policy, self.spec.layout, weights, self.part.total, self.part.slice)
         self._columns = columns_of(rollout, columns)
         self._targets = [columns_of(fragment) for fragment in self.fragments.rollouts]
         self.collector.stop = self._beat
@@ -183,8 +187,12 @@ class Acting:
         self.fragments.heartbeat[0] += 1
         return bool(self.fragments.give_up[0])
 
+    def collect(self, number: int, slot: int) -> int:
+        """Collect a fragment with the weights in a slot, and write it and the state after it. Returns restarts."""
+        with self.computing():
+            return self._collect(number, slot)
+
     def _collect(self, number: int, slot: int) -> int:
-        """Collect a fragment with the weights in a slot, and write it and the state after it."""
         collector, began = self.collector, (perf_counter(), process_time())
         self.weights.read(slot)
         self.stagger.before(collector.steps)
@@ -201,6 +209,7 @@ class Acting:
         waited = began[0] - self.ended if self.ended else 0.0
         self.ended = perf_counter()
         self.fragments.spent[:] = self.ended - began[0], process_time() - began[1], waited
+        self.fragments.restarts[0] = self.env.restarts
         return self.env.restarts
 
     def _process(self, algorithm: Any) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -19,30 +17,25 @@ from torch import Tensor
 
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core.cores import cores
-from headrace.core.fused import kernels_serve
 from headrace.core.precision import of_copy
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import StateDict
-from headrace.data.rollout import Column, Columns, Rollout, column_map
-from headrace.data.shared_memory import FOLDER, shared_size
-from headrace.envs.workers.process import START_TIMEOUT
-from headrace.envs.workers.protocol import ASSIGN
-from headrace.envs.workers.resources import check_rollout
-from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS, CollectorSpec, Part, constructor
-from headrace.parallel.actor_env import ActorEnv, divided
+from headrace.data.rollout import Column, Columns, Rollout
+from headrace.parallel.actor import CollectorSpec, Part, constructor
+from headrace.parallel.actor_env import ActorEnv, Executor, Job, divided
 from headrace.parallel.forecast import Forecast
 from headrace.parallel.fragments import SLOTS as FRAGMENTS
-from headrace.parallel.fragments import Fragments, of_copies, packed, unpacked
+from headrace.parallel.fragments import of_copies, packed, unpacked
+from headrace.parallel.local_executor import LocalExecutor
 from headrace.parallel.repartition import for_parts
 from headrace.parallel.schedule import Fragment, ReplayOrder, Schedule, check_equal, records
 from headrace.parallel.transfer import RolloutTransfer
-from headrace.parallel.weights import Weights, sent
+from headrace.parallel.weights import Layout, changing, sent
 from headrace.policies.base import Policy
 
 RECENT = 8  # rollouts by which it is said how fast actors are
-SPARE = 4096  # bytes by which a state may be longer than twice its first length
 ASKED = 0.1  # s between two questions whether to stop
 SHORT = 1e-3  # s between two questions whether a GPU has learned
 
@@ -66,6 +59,8 @@ class Actors:
     made_of = b""
     stop: Callable[[], bool] | None = None
     atomic = True
+    executor: Executor  # once warm_up() was called
+    _learner: Any = None  # what actors need that send gradients
 
     def __init__(
         self,
@@ -104,12 +99,8 @@ class Actors:
         if not self.schedule.in_step:
             check_equal(copies, len(env.parts))
             self._env, self.rollout.env = torch.arange(num_envs), torch.arange(num_envs, device=env.device)
-        self.fragments: dict[int, Fragments] = {}  # by place
+        self._close: Callable[[], None] = lambda: None  # what may be closed
         self._targets = [of_copies(gathered, of_rollout, part.slice) for part in parts]
-        self._sources: dict[int, list[list[Tensor]]] = {}  # columns by place and slot
-        self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
-        self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
-        self._beginning: set[int] = set()  # places of processes that load or restore something before their first step
         self._slowest: deque[float] = deque(maxlen=RECENT)  # s of the slowest fragments of the last rollouts
         self._columns_at = [_columns(env.num_agents, of_rollout, part.slice) for part in parts]  # of the rollout
         self._columns_of = [_columns(env.num_agents, copies, part.slice) for part in env.parts]  # of all environments
@@ -128,50 +119,22 @@ class Actors:
         return self.schedule.rounds * self.rollout.num_steps
 
     def warm_up(self) -> None:
-        """Give every actor its copy of the policy and its shared memory; they compile what has to be compiled."""
-        parts, transport = self.env.parts, self.env.transport
-        max_lag = self.schedule.max_lag
-        self.weights = Weights(self.policy, max_lag + 2)
-        self.weights.write(self.schedule.version)
+        """Give every actor its copy of the policy; they compile what has to be compiled."""
+        max_lag, steps = self.schedule.max_lag, self.rollout.num_steps
         busy = min(max_lag, self.learning_cores)
-        self._spec = CollectorSpec(
-            sent(self.policy, "actors"),
-            *(self.rollout.num_steps, self._own_columns, self.seed, self.weights.layout, self.stagger),
-            threads=max(1, (cores() - busy) // len(parts)),
+        layout = Layout.of(changing(self.policy))
+        spec = CollectorSpec(
+            *(sent(self.policy, "actors"), steps, self._own_columns, self.seed, layout, self.stagger),
+            threads=max(1, (cores() - busy) // len(self.env.parts)),
             algorithm=self._algorithm,
             precision=of_copy(self.precision, self.env.collect_device),
             device=self.env.collect_device,
         )
-        steps, envs = self.rollout.num_steps, self.rollout.num_envs
-        check_rollout(FRAGMENTS * shared_size(steps, envs, self.rollout.columns), steps, envs, FOLDER)
-        transport.heartbeat = partial(_steps_begun, self.fragments)
-        for place in range(len(parts)):
-            self._send_policy(place)
-        while self._new:
-            self.wait()
-        size, each = self.weights.layout.size, self.fragments[0].memory.size
-        self.env.shared = f"weights {size / 1e3:,.3g} kB, fragments {len(parts)} x {each / 1e3:,.3g} kB, shared"
-
-    def _send_policy(self, place: int) -> None:
-        """Let a process make its copy of the policy, and compile what has to be compiled."""
-        self._new[place] = POLICY
-        self.env.transport.start(place, POLICY, not kernels_serve(), self._spec, timeout=START_TIMEOUT)
-
-    def _new_fragments(self, place: int, state_size: int) -> None:
-        """Make the shared memory of an actor. state_size: bytes of its state now."""
-        size = self.env.parts[place].size
-        columns = column_map(partial(_of_part, of=self.env.num_copies, size=size), self.rollout.columns)
-        num_envs = size * self.env.num_agents
-        fragments = Fragments(self.rollout.num_steps, num_envs, columns, 2 * state_size + SPARE)
-        self._sources[place] = [of_copies(x, size, slice(None)) for x in fragments.rollouts]
-        self.fragments[place] = fragments
-
-    def _attach(self, place: int) -> None:
-        """Let an actor use its shared memory and the weights."""
-        fragments, weights = self.fragments[place], self.weights.memory
-        what = (fragments.rollouts[0].columns, fragments.room - 8, fragments.memory.size, weights.size)
-        worker = self.env.transport.workers[place]
-        worker.tell(MEMORY, 0, what, fragments.memory.descriptor, weights.descriptor)
+        job = Job(self.policy, spec, self.rollout.columns, max_lag + 2, self._learner)
+        self.executor = (self.env.executor or LocalExecutor)(self.env, job)
+        self._close = self.executor.close
+        self.executor.publish(self.schedule.version)
+        self.executor.begin()
 
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own; the next call overwrites it.
@@ -189,6 +152,7 @@ class Actors:
             if not self._gathered:
                 self._copy(taken)
             self._gather(taken)
+        self.executor.release(taken)
         self.schedule.take(taken)
         self._gathered = []
         self.order(learning=True)
@@ -200,7 +164,7 @@ class Actors:
         if self._transfer is not None and self.schedule.max_lag:
             self._copy_meanwhile()
         with self.timer("publishing"):
-            self.weights.write(self.schedule.version)
+            self.executor.publish(self.schedule.version)
 
     def _copy_meanwhile(self) -> None:
         """While a GPU still learns what was queued there: copy the fragments of the next rollout, if they are there in
@@ -217,19 +181,11 @@ class Actors:
 
     def order(self, learning: bool = False) -> None:
         """Let the actors that may collect do so."""
-        for order in self.schedule.orders(learning):
-            self._send(order)
+        self.executor.order(self.schedule.orders(learning))
 
     def _complete(self) -> list[Fragment]:
         """The fragments of the next rollout; none where it has to wait for more."""
         return self.schedule.complete()
-
-    def _send(self, order: Fragment) -> None:
-        where = order.number * SLOTS + self.weights.slot(order.version)
-        timeout = START_TIMEOUT if order.place in self._beginning else None  # until its first step
-        self._beginning.discard(order.place)
-        self.fragments[order.place].plain[0] = not kernels_serve()
-        self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> None:
         """Until an actor has answered or was replaced, or for `timeout` seconds. Raises Stopped."""
@@ -239,22 +195,15 @@ class Actors:
 
     def _answers(self, timeout: float | None) -> None:
         """As wait(), which cannot be stopped."""
-        ready, lost = self.env.transport.get(timeout)
-        for place in ready:
-            if place in self._new:
-                self._prepare(place)
-            else:
-                self.schedule.answer(place)
-        for place in lost:
-            self._replace(place)
+        for place in self.executor.wait(timeout):
+            self.schedule.answer(place)
 
     def _copy(self, taken: list[Fragment]) -> None:
-        """Copy fragments out of shared memory: into the rollout, or on their way to the device that learns."""
+        """Copy fragments to where they are together: into the rollout, or on their way to the device that learns."""
         if self._transfer is not None:
             self._transfer.wait_to_write()
         for targets, fragment in zip(self._targets, taken, strict=True):
-            sources = self._sources[fragment.place]
-            torch._foreach_copy_(targets, sources[fragment.number % len(sources)])
+            torch._foreach_copy_(targets, self.executor.tensors(fragment))
         if self._transfer is not None:
             self._transfer.start()
 
@@ -266,9 +215,9 @@ class Actors:
                 self._lag[self._columns_at[at]] = float(self.schedule.lag(fragment))
             if env is not None:
                 self._env[self._columns_at[at]] = self._columns_of[fragment.place]
-        spent = [self.fragments[fragment.place].spent for fragment in taken]
-        self._slowest.append(max(float(seconds) for seconds, _, _ in spent))
-        waited = sum(float(seconds) for _, _, seconds in spent) / len(self.env.parts)
+        spent = [self.executor.spent(fragment.place) for fragment in taken]
+        self._slowest.append(max(seconds for seconds, _, _ in spent))
+        waited = sum(seconds for _, _, seconds in spent) / len(self.env.parts)
         self.timer.add_elsewhere("waiting for slots", waited)
         if lag is not None:
             lag.copy_(self._lag)
@@ -278,65 +227,23 @@ class Actors:
         if self._transfer is not None:
             self._transfer.finish()
 
-    def _replace(self, place: int) -> None:
-        """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and
-        may not begin again, or where it has been lost several times at the same fragment."""
-        env, order = self.env, self.schedule.open.get(place)
-        number = order.number if order else 0
-        if not self._known(place, number):
-            if env.on_error != "restart":
-                error = env.transport.failure(place)
-                error.add_note("Its environments cannot be saved: on_error='restart' begins new episodes instead.")
-                raise error
-            env.lost += env.parts[place].size
-        env.lost += env.transport.answers[place]
-        env.transport.begin_replacing(place, number)
-        self._new[place] = ASSIGN
-
-    def _known(self, place: int, number: int) -> bool:
-        """Whether another process can collect an actor's fragment `number` as it would have done."""
-        return number == self._begun[place] or bool(unpacked(self.fragments[place].state(number - 1))["env"])
-
-    def _prepare(self, place: int) -> None:
-        """Give a new process what it needs next; at last the order of the one that it replaces."""
-        if self._new[place] == ASSIGN:
-            self._send_policy(place)
-            return
-        del self._new[place]
-        self._beginning.add(place)
-        if place not in self.fragments:
-            self._new_fragments(place, self.env.transport.answers[place])
-        self.env.transport.answers[place] = 0
-        self._attach(place)
-        if order := self.schedule.open.get(place):
-            self._restore(place, order.number)
-            self._send(order)
-
-    def _restore(self, place: int, number: int) -> None:
-        """Bring an actor's environments to their state before a fragment."""
-        if not number:
-            return
-        if not unpacked(self.fragments[place].state(number - 1))["env"]:
-            self._begun[place] = number
-        self._beginning.add(place)
-        self.env.transport.workers[place].tell(RESTORE, number)
-
     def state_dict(self) -> StateDict:
         """The actors' states after what was learned from, and the versions of what they are to collect next."""
         schedule = self.schedule
         states = [
-            unpacked(self.fragments[place].state(number - 1)) if number else None
+            unpacked(self.executor.state(place, number - 1)) if number else None
             for place, number in enumerate(schedule.taken)
         ]
         actors = [{"taken": number, "state": state} for number, state in zip(schedule.taken, states, strict=True)]
         waiting = schedule.waiting()
+        earlier = {x.version for x in waiting} - {schedule.version}
         return {
             "env": all(state is None or bool(state["env"]) for state in states),
             "version": schedule.version,
             "rounds": schedule.rounds,
             "actors": actors,
             "waiting": {f"{x.place}.{x.number}": x.version for x in waiting},
-            "weights": {str(x): self.weights.state(x) for x in {y.version for y in waiting} if x != schedule.version},
+            "weights": {str(version): self.executor.weights(version) for version in earlier},
         }
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -351,26 +258,29 @@ class Actors:
         taken = [saved["taken"] for saved in state["actors"]]
         self._gathered = []
         self.schedule.resume(state["version"], state["rounds"], taken, waiting)
-        self.weights.write(state["version"])
+        self.executor.publish(state["version"])
         for version, weights in state["weights"].items():
-            self.weights.set_state(int(version), weights)
+            self.executor.set_weights(int(version), weights)
         for place, saved in enumerate(state["actors"]):
-            if saved["state"] is not None:
-                self.fragments[place].write_state(saved["taken"] - 1, packed(saved["state"]))
-            self._restore(place, saved["taken"])
+            before = None if saved["state"] is None else packed(saved["state"])
+            self.executor.restore(place, saved["taken"], before)
 
     def forecast(self, learn: float) -> Forecast:
         """What an update should take, by the last fragments of each actor. learn: s of learning from a rollout."""
-        spent = [fragments.spent for fragments in self.fragments.values()]
-        collect = tuple(max(float(seconds), 1e-9) for seconds, _, _ in spent)
-        busy = sum(float(core) for _, core, _ in spent) / sum(collect)
+        spent = [self.executor.spent(place) for place in range(len(self.env.parts))]
+        collect = tuple(max(seconds, 1e-9) for seconds, _, _ in spent)
+        busy = sum(core for _, core, _ in spent) / sum(collect)
         rows = self.rollout.num_steps * self.rollout.num_envs
-        return Forecast(self.collection, rows, collect, fmean(self._slowest), busy, learn)
+        advice = self.executor.advice(fmean(collect))
+        return Forecast(self.collection, rows, collect, fmean(self._slowest), busy, learn, advice)
+
+    def details(self) -> dict[str, float]:
+        """What is to be logged of the actors."""
+        return self.executor.details()
 
     def close(self) -> None:
         """Let actors give up what they are collecting."""
-        for fragments in self.fragments.values():
-            fragments.give_up[0] = 1
+        self._close()
 
 
 def _queue_end(device: torch.device) -> Callable[[], bool]:
@@ -385,13 +295,3 @@ def _queue_end(device: torch.device) -> Callable[[], bool]:
 def _columns(agents: int, copies: int, part: slice) -> Tensor:
     """Numbers [agents, n] of the columns of some copies of the environment, of `copies` in all."""
     return torch.arange(agents * copies).unflatten(0, (-1, copies))[:, part]
-
-
-def _of_part(column: Column, of: int, size: int) -> Column:
-    """A column of the rollouts of `size` of `of` copies of the environment."""
-    return column if column.envs is None else replace(column, envs=column.envs // of * size)
-
-
-def _steps_begun(fragments: dict[int, Fragments], place: int) -> int:
-    """How many steps an actor's environments have begun, where these are in Python."""
-    return int(fragments[place].heartbeat[0]) if place in fragments else 0

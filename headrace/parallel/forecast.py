@@ -17,6 +17,7 @@ class Forecast:
     slowest: float  # s of the slowest fragment of a rollout, in the mean
     busy: float  # fraction of these during which an actor kept a core busy
     learn: float  # s from a rollout to the next version of the policy
+    advice: str = ""  # what would be faster, by those who know the actors
 
     @property
     def seconds(self) -> float:
@@ -47,6 +48,8 @@ class Forecast:
 
     def _advice(self) -> str:
         """What would be faster, where that is plain."""
+        if self.advice:
+            return self.advice
         if self.collection == "sync":
             return ""
         if self.busy * len(self.collect) + 1 > cores():

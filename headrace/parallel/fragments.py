@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.types import StateDict
-from headrace.data.rollout import Columns, Group, Rollout, each_column
+from headrace.data.rollout import Column, Columns, Group, Rollout, column_map, each_column
 from headrace.data.shared_memory import LINE, Memory, SharedRollout, padded, shared_size
 
 SLOTS = 2  # fragments: one is read while the next one is written
@@ -19,38 +20,56 @@ STATES = 3  # states: of the last fragment that was taken, of one that waits, an
 
 
 class Fragments:
-    """The shared memory of one actor. Fragment `number` is in `rollouts[number % SLOTS]`.
+    """The memory of one actor. Fragment `number` is in `rollouts[number % slots]`, and there are as many states.
 
     state_size: bytes of the largest state that is expected. memory: that of the other process; None for a new one.
     """
 
     def __init__(
-        self, num_steps: int, num_envs: int, columns: Columns, state_size: int, memory: Memory | None = None
+        self,
+        num_steps: int,
+        num_envs: int,
+        columns: Columns,
+        state_size: int,
+        memory: Memory | None = None,
+        *,
+        slots: int = SLOTS,
+        states: int = STATES,
     ) -> None:
         each = shared_size(num_steps, num_envs, columns)
-        self.room = padded(8 + state_size)
-        self.memory = memory = memory or Memory(LINE + SLOTS * each + STATES * self.room)
-        flags = memory.tensor(0, (3,), torch.int64).numpy()
+        self.room, self.slots, self.states = padded(8 + state_size), slots, states
+        self.memory = memory = memory or Memory(LINE + slots * each + states * self.room)
+        flags = memory.tensor(0, (4,), torch.int64).numpy()
         # grows with every step; asks to end the fragment; whether plain functions run instead of kernels
-        self.heartbeat, self.give_up, self.plain = flags[:1], flags[1:2], flags[2:]
+        self.heartbeat, self.give_up, self.plain = flags[:1], flags[1:2], flags[2:3]
+        self.restarts = flags[3:]  # environments that were made again so far
         # of the last fragment: s, s of a core, and s of waiting for its order
         self.spent = memory.tensor(flags.nbytes, (3,), torch.float64).numpy()
         self.rollouts = [
-            SharedRollout(num_steps, num_envs, columns, memory, LINE + slot * each) for slot in range(SLOTS)
+            SharedRollout(num_steps, num_envs, columns, memory, LINE + slot * each) for slot in range(slots)
         ]
-        self._states = LINE + SLOTS * each
+        self._states = LINE + slots * each
 
     def rollout(self, number: int) -> Rollout:
         """The rollout of a fragment."""
-        return self.rollouts[number % SLOTS]
+        return self.rollouts[number % self.slots]
 
     def write_state(self, number: int, state: bytes) -> None:
         """Keep the state after a fragment. Raises ValueError where it does not fit."""
-        self.memory.write(self._states + number % STATES * self.room, self.room, state)
+        self.memory.write(self._states + number % self.states * self.room, self.room, state)
 
     def state(self, number: int) -> bytes:
         """The state after a fragment."""
-        return self.memory.read(self._states + number % STATES * self.room)
+        return self.memory.read(self._states + number % self.states * self.room)
+
+
+def part_columns(columns: Columns, of: int, size: int) -> Columns:
+    """The columns of the rollouts of `size` of `of` copies of the environment."""
+
+    def part(column: Column) -> Column:
+        return column if column.envs is None else replace(column, envs=column.envs // of * size)
+
+    return column_map(part, columns)
 
 
 class _Packed(NamedTuple):

@@ -19,7 +19,8 @@ from headrace.parallel.actor import Part, constructor
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.parallel.forecast import GradientForecast
-from headrace.parallel.gradient_actor import LEARNER, SUMS, GradientSlots, LearnerSpec
+from headrace.parallel.gradient_actor import GradientSlots, LearnerSpec
+from headrace.parallel.local_executor import LocalExecutor
 from headrace.parallel.schedule import Fragment
 from headrace.policies.base import Policy
 from headrace.policies.normalization import Moments, ReturnNormalizer, normalizers
@@ -41,6 +42,7 @@ class GradientActors(Actors):
     slots = 1
     any_number = False  # the sums of another number of actors are rounded differently
     learning_cores = 0
+    executor: LocalExecutor
 
     def __init__(self, algorithm: Any, env: ActorEnv, *arguments: Any, collection: str, **options: Any) -> None:
         if isinstance(algorithm, Grouped):
@@ -52,8 +54,12 @@ class GradientActors(Actors):
         moments = sum(normalizer.statistics.mean.nbytes for normalizer in normalizers(self.policy))
         make = constructor(algorithm)
         self._learner = LearnerSpec(make, len(gradient), gradient.dtype, SPARE + 2 * moments, collection == "async")
-        self._slots: dict[int, GradientSlots] = {}  # by place
         self._learned: list[Fragment] = []  # of the last rollout
+
+    @property
+    def _slots(self) -> dict[int, GradientSlots]:
+        """The shared memory of each place for gradients."""
+        return self.executor.gradients
 
     def _parts(self) -> list[Part]:
         size = self.env.parts[0].size
@@ -67,18 +73,6 @@ class GradientActors(Actors):
     def steps(self) -> int:
         """Steps so far of each environment; when asynchronous, on average."""
         return super().steps * len(self._targets) // len(self.env.parts)
-
-    def warm_up(self) -> None:
-        super().warm_up()
-        self.env.shared += f"; gradients {len(self._slots)} x {self._slots[0].memory.size / 1e3:,.3g} kB"
-
-    def _attach(self, place: int) -> None:
-        """Let an actor have its copy of the algorithm before it takes the weights, which that moves."""
-        if place not in self._slots:
-            self._slots[place] = self._learner.slots()
-        memory = self._slots[place].memory
-        self.env.transport.workers[place].tell(LEARNER, 0, (self._learner, memory.size), memory.descriptor)
-        super()._attach(place)
 
     def order(self, learning: bool = False) -> None:
         if not learning:  # an actor goes on once its gradient is applied
@@ -100,7 +94,7 @@ class GradientActors(Actors):
         for fragment in taken:
             self._slots[fragment.place].totals[:known] = total
             self.schedule.ask(fragment)
-            self.env.transport.start(fragment.place, SUMS, known)
+            self.executor.add_sums(fragment, known)
 
     def _copy_meanwhile(self) -> None:
         """Nothing: an actor waits until its gradient is applied."""

@@ -97,7 +97,7 @@ class Actors:
         return [self._fragment(order) for order in self._given]
 
     def _fragment(self, order: Order) -> Fragment:
-        rollout = self._collector.fragments[order.place].rollout(order.number)
+        rollout = self._collector.executor.rollout(order)
         return Fragment(rollout, self.env.parts[order.place].slice, self._collector.schedule.lag(order))
 
     def publish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from headrace.algorithms.base import Algorithm
 from headrace.algorithms.group_algorithm import Grouped
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import torch_threads
+from headrace.core.packages import require
 from headrace.core.precision import of_copy, resolve
 from headrace.core.timer import Timer
 from headrace.core.types import Json
@@ -22,10 +24,10 @@ from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.parts import part_maker
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting
-from headrace.parallel.actor_env import ActorEnv, MakePart
+from headrace.parallel.actor_env import ActorEnv, Executor, Job, MakePart
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.parallel.device_collector import DeviceCollector
 from headrace.parallel.gradient_actor import GradientActing
 from headrace.parallel.gradients import GradientActors
@@ -170,7 +172,19 @@ def actor_env(plan: TrainPlan, placement: Placement, ranks: Ranks | None = None)
         device=placement.learn,
         collect_device=placement.collect,
         role=GradientActing if config.exchange == "gradients" else Acting,
+        executor=_executor(config),
     )
+
+
+def _executor(config: TrainConfig) -> Callable[[ActorEnv, Job], Executor] | None:
+    """What makes actors on a cluster; None for processes of this machine."""
+    if config.cluster is None:
+        return None
+    require("ray", "cluster needs Ray: pip install 'headrace[ray]'")
+    from headrace.parallel.cluster.cluster_executor import ClusterExecutor
+    from headrace.parallel.cluster.connection import Settings
+
+    return partial(ClusterExecutor, Settings(config.cluster, config.cluster_open))
 
 
 def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:

@@ -53,6 +53,8 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
         _check_gradients(config, algorithm)
     if config.advantages == "actor":
         _check_advantages(config, algorithm)
+    if config.cluster is not None:
+        _check_cluster(config)
     if config.actors is None:
         if config.collection == "overlapped":
             raise ValueError(
@@ -84,6 +86,19 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
         _only_async(config, "collection='async'")
     elif config.actors != "auto":
         check_equal(config.num_envs, config.actors)
+
+
+def _check_cluster(config: TrainConfig) -> None:
+    """Raise ValueError where the actors of a cluster cannot do what is asked for."""
+    if not isinstance(config.actors, int):
+        raise ValueError(f"cluster={config.cluster!r} has cores for actors: give actors, their number")
+    if config.exchange == "gradients":
+        raise ValueError(
+            f"exchange='gradients' passes sums between actors in shared memory, which cluster={config.cluster!r} does "
+            "not have: leave out one of them"
+        )
+    if config.collect_device not in (None, "cpu"):
+        raise ValueError(f"collect_device={config.collect_device!r} is not for a cluster's actors, which use CPUs")
 
 
 def _only_async(config: TrainConfig, needs: str) -> None:
@@ -189,6 +204,8 @@ def _check_parts(config: TrainConfig, source: Any, agent_info: Any, borrowed: bo
     if isinstance(config.actors, int) and config.actors % config.learners:
         near = max(config.actors // config.learners, 1) * config.learners
         raise ValueError(f"actors={config.actors} cannot be divided by {what}: give actors={near}")
+    if config.cluster is not None:
+        raise ValueError(f"{what} have actors on their own machine: leave out cluster={config.cluster!r}, or learners")
     if config.stagger and config.actors is not None:
         raise ValueError(f"stagger does not go with {what} that have actors: leave out stagger or actors")
     if config.backend not in ("auto", "cpu", "inline") or comes_as_vector(source):

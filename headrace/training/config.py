@@ -51,6 +51,9 @@ class TrainConfig:
     learners: int = 1  # processes that learn from a part of the environments each, and add their gradients
     # parts of each minibatch whose sums are added in order; None: one for each of the learners, see docs/learners.md
     shards: int | None = None
+    # actors on a Ray cluster: local (one of this machine alone), auto, or its address. See docs/cluster.md
+    cluster: str | None = None
+    cluster_open: bool = False  # allow Ray to listen beyond loopback, or a cluster without a token
     drop_slowest: float = 0.0  # with async: fraction of workers that may miss the last steps of a rollout
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s

@@ -310,7 +310,8 @@ class Trainer:
         counts, lag = self._workers(), self.collector.rollout.lag
         shown = {"restarts": counts["restarts"] > 0, "dropped_steps": self.config.drop_slowest > 0}
         lags = {} if lag is None else {"lag": lag.mean().item(), "lag_max": lag.max().item()}
-        return {name: number for name, number in counts.items() if shown[name]} | lags
+        of_cluster = self.collector.details() if isinstance(self.collector, Actors) else {}
+        return {name: number for name, number in counts.items() if shown[name]} | lags | of_cluster
 
     def _workers(self) -> dict[str, int]:
         """Environments that were made again after a failure, and steps that were dropped, since the run began."""

@@ -36,7 +36,7 @@ class Recorder(TorchDispatchMode):
 
 
 def record(body: Callable[[], None]) -> Callable[[], None]:
-    """As headrace.parallel.cuda_graphs.cuda_graph; but the function also runs, and the caller puts things back."""
+    """As headrace.parallel.cuda.cuda_graphs.cuda_graph; but the function also runs, and the caller puts things back."""
     recorder = Recorder()
     with recorder:
         body()

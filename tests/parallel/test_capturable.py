@@ -13,8 +13,8 @@ from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused
 from headrace.core.returns import gae
-from headrace.parallel.capturable import Capturable, NotCapturable
 from headrace.parallel.collector import InlineCollector
+from headrace.parallel.cuda.capturable import Capturable, NotCapturable
 
 X = torch.arange(6.0)
 

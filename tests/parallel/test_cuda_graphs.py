@@ -14,7 +14,7 @@ from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused, rng
 from headrace.parallel.collector import InlineCollector
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.parallel.stagger import Stagger
 
 CONFIG = {"num_steps": 4, "epochs": 2, "minibatch_size": 16, "hidden": (8,), "schedule": "linear"}

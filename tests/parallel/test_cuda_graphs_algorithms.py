@@ -15,7 +15,7 @@ from headrace import envs
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core import fused, rng
 from headrace.parallel.collector import InlineCollector
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 
 SMALL = {"num_steps": 4, "hidden": (8,), "learning_starts": 32, "batch_size": 16, "epochs": 1}
 CONTINUOUS = ("ddpg", "td3", "sac")

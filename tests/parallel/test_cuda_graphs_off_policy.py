@@ -13,7 +13,7 @@ from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.core import fused
 from headrace.core.device import torch_threads
 from headrace.parallel.collector import InlineCollector
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 
 CONFIG = {"hidden": (8,), "batch_size": 16, "learning_starts": 40, "buffer_size": 500, "num_steps": 2}
 

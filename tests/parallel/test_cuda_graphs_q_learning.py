@@ -12,7 +12,7 @@ from headrace.algorithms.pqn import PQN, PQNConfig
 from headrace.core import fused, rng
 from headrace.core.device import torch_threads
 from headrace.parallel.collector import InlineCollector
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 
 REPLAYED = {"batch_size": 16, "learning_starts": 40, "buffer_size": 500, "gradient_steps": 3, "target_interval": 4}
 SETTINGS = [

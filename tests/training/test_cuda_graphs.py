@@ -12,7 +12,7 @@ from helpers.fake_graph import record
 from headrace.algorithms import ppo
 from headrace.core import fused, rng
 from headrace.data.finite import NotFinite
-from headrace.parallel.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.training.trainer import Trainer
 
 SETTINGS = {"num_envs": 8, "num_steps": 8, "minibatch_size": 32, "epochs": 1, "hidden": (4,), "schedule": "linear"}

@@ -17,8 +17,8 @@ from torch import Tensor
 from headrace.algorithms.base import Algorithm, past_warm_up
 from headrace.core.terminal import tell
 from headrace.data.rollout import tree_map
-from headrace.parallel.capturable import Capturable, NotCapturable
 from headrace.parallel.collector import InlineCollector
+from headrace.parallel.cuda.capturable import Capturable, NotCapturable
 from headrace.policies.examination import Examination, examine
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]  # a function -> what replays its kernels

@@ -1,0 +1,143 @@
+"""One measurement of actors on a Ray cluster, in a process of its own: started by cluster.py."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from timed_env import TimedEnv
+
+FRAGMENTS = {"20_kB": 20_000, "1_MB": 1_000_000, "10_MB": 10_000_000}
+FLOATS = {"20_k": 20_000, "1_M": 1_000_000}
+ACTORS = 4  # that fetch weights
+
+
+def private(pids: list[int]) -> float:
+    """MB that some processes do not share with others."""
+    total = 0.0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1e3
+    return round(total, 1)
+
+
+def seconds(call: Callable[[], object], repeats: int) -> float:
+    """Of a call: the median."""
+    call()
+    spent = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        spent.append(time.perf_counter() - began)
+    return median(spent)
+
+
+def parts(options: argparse.Namespace) -> dict[str, Any]:
+    """Start-up, memory, a call, fragments to the learner, weights to four actors. Milliseconds, but for the start."""
+    from headrace.parallel.cluster.connection import Connection, Settings, own_processes
+
+    repeats, found = options.repeats, {}
+    began = time.perf_counter()
+    connection = Connection(Settings("local"), ACTORS, 400_000_000)
+    found["cluster_s"] = time.perf_counter() - began
+    import ray
+
+    from headrace.parallel.cluster.node_actor import ClusterActor
+
+    @ray.remote
+    class Reader(ClusterActor):
+        def total(self, weights: np.ndarray) -> float:
+            """What an actor does with weights."""
+            return float(weights.copy()[0])
+
+    def started() -> list[Any]:
+        actors = [Reader.options(num_cpus=1).remote() for _ in range(ACTORS)]
+        ray.get([actor.echo.remote(1) for actor in actors])
+        return actors
+
+    began = time.perf_counter()
+    actors = connection.call(started)
+    found["four_actors_s"] = time.perf_counter() - began
+    processes = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in own_processes()[1:]}
+    own = [pid for pid, command in processes.items() if b"Reader" in command]
+    found["actor_MB"] = private(own) / max(1, len(own))
+    found["ray_MB"] = private([pid for pid in processes if pid not in own])
+    fetch = lambda size: connection.call(lambda: ray.get(actors[0].echo.remote(size)))  # noqa: E731
+    found["call_ms"] = 1e3 * seconds(lambda: fetch(1), repeats)
+    for name, size in FRAGMENTS.items():
+        found[f"fragment_{name}_ms"] = 1e3 * seconds(lambda size=size: fetch(size), repeats)
+    for name, count in FLOATS.items():
+        weights = np.zeros(count, np.float32)
+
+        def publish(weights: np.ndarray = weights) -> None:
+            reference = ray.put(weights)
+            ray.get([actor.total.remote(reference) for actor in actors])
+
+        found[f"weights_{name}_ms"] = 1e3 * seconds(lambda publish=publish: connection.call(publish), repeats)
+    connection.close()
+    return found
+
+
+def steps(options: argparse.Namespace) -> dict[str, Any]:
+    """Environment steps per second of PPO with actors, after some updates."""
+    from functools import partial
+
+    from headrace.training.trainer import Trainer
+
+    began = time.perf_counter()
+    trainer = Trainer(
+        "ppo",
+        partial(TimedEnv, options.seconds, options.sleeping),
+        num_envs=options.num_envs,
+        num_steps=options.num_steps,
+        actors=options.actors,
+        collection=options.collection,
+        cluster="local" if options.cluster else None,
+        epochs=1,
+        progress="none",
+        scale=False,
+    )
+    start = time.perf_counter() - began
+    rates = []
+    for _ in range(2):
+        trainer.iterate()
+    for _ in range(options.windows):
+        began, taken = time.perf_counter(), trainer.collector.steps
+        while time.perf_counter() - began < options.window:
+            trainer.iterate()
+        rates.append((trainer.collector.steps - taken) * options.num_envs / (time.perf_counter() - began))
+    resources = trainer.resources
+    trainer.close()
+    rate = {"sps": median(rates), "sps_min": min(rates), "sps_max": max(rates)}
+    return {"start_s": start, **rate, "resources": resources}
+
+
+def main() -> None:
+    """Measure, and print the result as JSON."""
+    flags = argparse.ArgumentParser(description=__doc__)
+    flags.add_argument("what", choices=["parts", "steps"])
+    flags.add_argument("--repeats", type=int, default=100)
+    flags.add_argument("--seconds", type=float, default=0.01, help="of a step")
+    flags.add_argument("--sleeping", action="store_true")
+    flags.add_argument("--cluster", action="store_true")
+    flags.add_argument("--actors", type=int, default=2)
+    flags.add_argument("--num-envs", type=int, default=2)
+    flags.add_argument("--num-steps", type=int, default=64)
+    flags.add_argument("--collection", default="sync")
+    flags.add_argument("--window", type=float, default=5.0)
+    flags.add_argument("--windows", type=int, default=3)
+    options = flags.parse_args()
+    print(json.dumps({"parts": parts, "steps": steps}[options.what](options)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""`headrace cluster ADDRESS`: the nodes of a Ray cluster, and which actors would be placed where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional
+
+from headrace.core.text import plain_table
+
+DESCRIPTION = "Show the nodes of a Ray cluster, their free cores, and where actors would be placed: without training."
+HEADINGS = ("node", "address", "cores", "free", "actors", "object store")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Which cluster, and how many actors."""
+
+    address: Annotated[str, Positional]  # of its head (10.0.0.1:6379), or auto: the cluster that this machine is in
+    actors: int | None = None  # how many there would be; None: one for each free core
+    cluster_open: FlagCreatePairsOff[bool] = False  # allow a cluster without a token
+
+
+def main(arguments: list[str]) -> None:
+    """Print a table."""
+    options = tyro.cli(Cluster, prog="headrace cluster", description=DESCRIPTION, args=arguments)
+    if options.address == "local":
+        raise ValueError("a local cluster exists only during a training: give the address of one that runs")
+    from headrace.parallel.cluster.connection import Connection, Node, Settings
+
+    connection = Connection(Settings(options.address, options.cluster_open))
+    try:
+        nodes = connection.nodes()
+    finally:
+        connection.close()
+    free = sum(node.free for node in nodes)
+    actors = free if options.actors is None else options.actors
+    places = spread([node.free for node in nodes], actors)
+
+    def row(node: Node, count: int) -> tuple[str, ...]:
+        numbers = (node.cores, node.free, count)
+        return node.id[:8], node.address, *map(str, numbers), f"{node.store / 1e6:,.0f} MB"
+
+    print(plain_table([HEADINGS, *map(row, nodes, places)]))
+    print(f"{len(nodes)} nodes, {free} of {sum(node.cores for node in nodes)} cores free")
+    if actors > free:
+        print(f"{actors - free} of {actors} actors would wait for a core; until then the others do their work too")
+
+
+def spread(free: list[int], actors: int) -> list[int]:
+    """How many of the actors go to each node, which has so many free cores: evenly, where there is room."""
+    placed: Counter[int] = Counter()
+    for _ in range(min(actors, sum(free))):
+        open_nodes = [node for node, cores in enumerate(free) if placed[node] < cores]
+        placed[min(open_nodes, key=lambda node: placed[node])] += 1
+    return [placed[node] for node in range(len(free))]

@@ -1,0 +1,228 @@
+"""Ray in a thread of its own: a cluster of this machine that nothing outside can reach, or one that runs already."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from headrace.core.packages import require
+from headrace.core.terminal import tell
+from headrace.data.shared_memory import FOLDER
+from headrace.envs.workers.resources import MEGABYTE
+from headrace.parallel.cluster import namespace
+
+LOCAL = "local"
+LEAST_STORE = 75 * 2**20  # bytes: Ray's object stores are not smaller
+TOKEN_FILE = Path.home() / ".ray" / "auth_token"
+QUIET = {  # and Ray tells its makers nothing
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+Result = TypeVar("Result")
+
+
+class Settings(NamedTuple):
+    """Which cluster is used, and what is allowed."""
+
+    address: str  # "local", "auto", or that of a cluster's head
+    open: bool = False  # whether Ray may listen beyond loopback, or be used without a token
+
+
+class Node(NamedTuple):
+    """A machine of a cluster."""
+
+    id: str
+    address: str
+    cores: int
+    free: int  # cores that nobody uses
+    store: int  # bytes of its object store
+
+
+class _Thread:
+    """The thread in which a process uses Ray. Ray's own threads are its children and stay in its network namespace,
+    so there is one in the life of a process; in it "local" clusters follow each other, or others do."""
+
+    def __init__(self, local: bool, allowed_open: bool) -> None:
+        self.local = local
+        self.closed = False
+        self.pool = ThreadPoolExecutor(1, "ray")
+        if local:
+            self.closed = self.pool.submit(_closed, allowed_open).result()
+
+
+_thread: _Thread | None = None
+
+
+def _closed(allowed_open: bool) -> bool:
+    """Whether this thread can be reached from this machine alone, once that was tried. Raises ValueError where it could
+    be reached from elsewhere, and that is not allowed."""
+    try:
+        if namespace.reachable():
+            namespace.enter()
+        return True
+    except OSError as error:
+        if not allowed_open:
+            addresses = ", ".join(f"{address} ({name})" for name, address in namespace.reachable().items())
+            raise ValueError(
+                "cluster='local' starts Ray in a network namespace of its own, which the system does not allow "
+                f"({error}). Without it Ray listens on all addresses of this machine: {addresses}; its token is the "
+                "protection. Give cluster_open=True to allow that, or run the command inside `unshare -rn`"
+            ) from None
+        return False
+
+
+def _thread_for(settings: Settings) -> _Thread:
+    global _thread
+    local = settings.address == LOCAL
+    if _thread is None:
+        _thread = _Thread(local, settings.open)
+    if _thread.local != local:
+        was, now = ("a cluster of its own", "another one") if _thread.local else ("a cluster", "one of its own")
+        raise ValueError(f"this process has used {was}, and Ray cannot change to {now}: use another process")
+    return _thread
+
+
+class Connection:
+    """A connection to a cluster. All that uses Ray runs in its thread: call(function, ...).
+
+    actors: how many there will be, for a cluster that is started. store: bytes of its object store.
+    Raises ImportError without Ray; ValueError for a cluster that is open to others where that is not allowed;
+    ConnectionError where none answers; MemoryError where the object store does not fit.
+    """
+
+    def __init__(self, settings: Settings, actors: int = 1, store: int = 0) -> None:
+        self.settings = settings
+        self.local = settings.address == LOCAL
+        require("ray", "cluster needs Ray: pip install 'headrace[ray]'")
+        os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+        _take_token(settings)
+        self._pool = _thread_for(settings).pool
+        self.store = max(store, LEAST_STORE)
+        if self.local:
+            _check_store(self.store)
+        self.call(self._connect, actors)
+        if self.local and not _thread_for(settings).closed:
+            tell(f"Ray listens beyond this machine: {', '.join(self.call(_open_sockets))}")
+
+    def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """The result of a function, called in Ray's thread."""
+        return self._pool.submit(function, *arguments).result()
+
+    def _connect(self, actors: int) -> None:
+        import ray
+        from ray import _raylet
+
+        core: Any = _raylet  # an extension module, without types
+
+        if ray.is_initialized():
+            raise ValueError("Ray is in use in this process: close the other training, or call ray.shutdown()")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        core.Config.initialize("")  # Ray has read its environment variables when it was imported
+        if not self.settings.open and core.get_authentication_mode() != core.AuthenticationMode.TOKEN:
+            raise ValueError("this version of Ray does not ask for a token: install ray 2.60 or later")
+        own: dict[str, Any] = {}
+        if self.local:
+            own = {"num_cpus": actors, "object_store_memory": self.store, "include_dashboard": False}
+        try:
+            context: Any = ray.init(
+                self.settings.address,
+                namespace="headrace",
+                log_to_driver=False,
+                configure_logging=False,
+                logging_level=logging.ERROR,
+                **own,
+            )
+        except (ConnectionError, RuntimeError) as error:
+            ray.shutdown()
+            raise ConnectionError(
+                f"there is no cluster at {self.settings.address!r}, or it takes another token: {error}. Start one by "
+                "`ray start --head` (docs/cluster.md), or use cluster='local'"
+            ) from None
+        self._session = str(context.address_info["session_dir"])
+
+    def nodes(self) -> list[Node]:
+        """The machines that are there now, this one first."""
+        return self.call(_nodes)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        self.call(_shutdown)
+        if self.local:
+            shutil.rmtree(self._session, ignore_errors=True)  # its logs
+
+
+def _nodes() -> list[Node]:
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    available = ray._private.state.available_resources_per_node()
+    found = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            has, left = node["Resources"], available.get(node["NodeID"], {})
+            numbers = has.get("CPU", 0), left.get("CPU", 0), has.get("object_store_memory", 0)
+            found.append(Node(node["NodeID"], node["NodeManagerAddress"], *map(int, numbers)))
+    return sorted(found, key=lambda node: (node.id != here, node.address))
+
+
+def _shutdown() -> None:
+    import ray
+
+    ray.shutdown()
+
+
+def _open_sockets() -> list[str]:
+    """Where Ray's processes listen, beyond loopback."""
+    return sorted({str(one) for one in namespace.listening(own_processes()) if not one.loopback})
+
+
+def own_processes() -> list[int]:
+    """This process and all that it has started, and these in turn."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = status.read_text().rpartition(") ")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(status.parent.name)] = int(words[1])
+    found = [os.getpid()]
+    for pid in found:  # grows
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def _take_token(settings: Settings) -> None:
+    """See to it that Ray asks for a token. Raises ValueError where it would not, and that is not allowed."""
+    mode = os.environ.get("RAY_AUTH_MODE")
+    if settings.address == LOCAL:
+        if mode not in (None, "token"):
+            raise ValueError(
+                f"RAY_AUTH_MODE is {mode!r}, and cluster='local' is not started without a token: unset RAY_AUTH_MODE"
+            )
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        return
+    there = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")) or TOKEN_FILE.is_file()
+    if there and mode in (None, "token"):
+        os.environ["RAY_AUTH_MODE"] = "token"
+    elif not settings.open:
+        raise ValueError(
+            f"cluster={settings.address!r} would be used without a token, so that whoever reaches its ports runs "
+            "code on its machines. Make one (`ray get-auth-token --generate`), start the cluster with "
+            "RAY_AUTH_MODE=token, and put it into RAY_AUTH_TOKEN or ~/.ray/auth_token here; or give cluster_open=True"
+        )
+
+
+def _check_store(size: int) -> None:
+    free = shutil.disk_usage(FOLDER).free
+    if size > free:
+        raise MemoryError(
+            f"the object store for fragments and weights takes {size / MEGABYTE:,.0f} MB, and {FOLDER} has "
+            f"{free / MEGABYTE:,.0f} MB free: use fewer environments or steps, or give it more (in Docker: --shm-size)"
+        )

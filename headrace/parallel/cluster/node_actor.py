@@ -1,0 +1,148 @@
+"""What an actor does on a node of a cluster: as headrace.parallel.actor's, for any place, and several of them."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import socket
+import sys
+from functools import partial
+from multiprocessing import Pipe
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from headrace.core.fused import kernels_serve, plain_only
+from headrace.core.packages import installed
+from headrace.data.rollout import Columns
+from headrace.data.shared_memory import Memory
+from headrace.envs.workers.env import sendable
+from headrace.parallel.actor import Acting, CollectorSpec, Part
+from headrace.parallel.actor_env import MakePart
+from headrace.parallel.fragments import Fragments, part_columns, unpacked
+
+SPARE = 4096  # bytes by which a state may be longer than twice its first length
+LOOKS = 8  # times that a step is noted as begun, at most, in the time after which an actor counts as hanging
+SOURCES = "(sources)"  # the version of Headrace where it is not installed
+
+
+class Setup(NamedTuple):
+    """What an actor needs to collect for any place."""
+
+    make_parts: list[bytes]  # by place: functions without arguments that give the environments, by cloudpickle
+    parts: list[Part]
+    spec: CollectorSpec
+    columns: Columns  # of rollouts of all environments
+    step_timeout: float  # s without a step after which an actor counts as hanging
+    plain: bool  # whether plain functions run instead of kernels
+    version: str  # of Headrace
+
+
+class Place:
+    """The environments of a place and a copy of the policy, with the memory of one fragment and the state after it."""
+
+    def __init__(self, setup: Setup, place: int) -> None:
+        part, spec = setup.parts[place], setup.spec
+        self.acting = Acting(setup.make_parts[place], part, Pipe()[0])  # orders come by calls instead
+        with plain_only(setup.plain):
+            state_size = self.acting.begin(spec)
+        columns = part_columns(setup.columns, part.total, part.size)
+        envs = self.acting.collector.rollout.num_envs
+        self.fragment = Fragments(spec.num_steps, envs, columns, 2 * state_size + SPARE, slots=1, states=1)
+        self.fragment.plain[0] = setup.plain
+        self.weights = Memory(spec.layout.size)
+        self.acting.attach(self.fragment, self.weights)
+        self._watch = _Watch(setup.step_timeout)
+        self.acting.collector.stop = self._watch
+        self._array = np.frombuffer(self.fragment.memory.bytes, np.uint8)
+
+    def restore(self, state: bytes) -> None:
+        """Go on from a state."""
+        self.acting.collector.load_state_dict(unpacked(state))
+
+    def collect(self, number: int, weights: np.ndarray) -> np.ndarray:
+        """The next fragment and the state after it."""
+        np.copyto(np.frombuffer(self.weights.bytes, np.uint8)[: len(weights)], weights)
+        try:
+            self.acting.collect(number, 0)
+        finally:
+            self._watch.end()
+        return self._array
+
+
+class _Watch:
+    """Asked before each step of environments in Python, it ends this process when the next one does not begin: by a
+    thread of C, which a step that holds Python's lock does not stop."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._noted = -seconds
+
+    def __call__(self) -> bool:
+        now = monotonic()
+        if now - self._noted > self.seconds / LOOKS:
+            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__ or 2)
+            self._noted = now
+        return False
+
+    def end(self) -> None:
+        """The steps of a fragment are taken."""
+        faulthandler.cancel_dump_traceback_later()
+        self._noted = -self.seconds
+
+
+class ClusterActor:
+    """A process on a node. Its methods are called from the learner's process, one after another."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self.places: dict[int, Place] = {}
+
+    def begin(self, setup: Setup) -> tuple[str, str, int]:
+        """Take what is needed for any place. Returns node, host name and process. Raises ImportError for another
+        version of Headrace."""
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        if (version := installed("headrace", SOURCES)) != setup.version:
+            raise ImportError(f"{socket.gethostname()} has headrace {version}, and the learner {setup.version}")
+        self.setup = setup
+        return node, socket.gethostname(), os.getpid()
+
+    def prepare(self, place: int) -> None:
+        """Make the environments of a place and the copy of the policy; compile what has to be compiled."""
+        self.places[place] = Place(self.setup, place)
+
+    def collect(self, place: int, number: int, weights: np.ndarray, state: bytes | None) -> np.ndarray:
+        """A fragment of a place, as bytes that Fragments reads. state: to go on from; b"" for the beginning; None where
+        the last fragment was collected here."""
+        if place not in self.places or state == b"":
+            self.drop(place)
+            self.prepare(place)
+        if state:
+            self.places[place].restore(state)
+        return self.places[place].collect(number, weights)
+
+    def drop(self, place: int) -> None:
+        """Close the environments of a place: another actor goes on with them."""
+        if found := self.places.pop(place, None):
+            found.acting.close()
+
+    def echo(self, size: int) -> np.ndarray:
+        """So many bytes, to measure the way to here and back."""
+        return np.zeros(size, np.uint8)
+
+    def close(self) -> None:
+        """Close all environments."""
+        for place in list(self.places):
+            self.drop(place)
+
+
+def setup_of(make_part: MakePart, parts: list[Part], spec: CollectorSpec, columns: Columns, timeout: float) -> Setup:
+    """A Setup. Raises TypeError for a function that cannot be sent."""
+    make = [sendable(partial(make_part, part.size, part.first)) for part in parts]
+    return Setup(
+        make, parts, spec._replace(threads=1), columns, timeout, not kernels_serve(), installed("headrace", SOURCES)
+    )

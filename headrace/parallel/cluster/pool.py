@@ -1,0 +1,193 @@
+"""The actors on the nodes of a cluster: started, replaced when they are lost, and which places each of them has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from headrace.core.terminal import tell
+from headrace.envs.workers.process import START_TIMEOUT, WorkerError
+from headrace.envs.workers.transport import TRIES
+from headrace.parallel.cluster.node_actor import ClusterActor
+
+COLORS = re.compile("\x1b\\[[0-9;]*m")  # in Ray's tracebacks
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # s between two tries to start an actor; each is twice as long as the one before
+UNDER_WAY = 1.0  # s in which an actor may end what it is doing when all is closed
+
+
+@dataclass(eq=False)
+class Member:
+    """An actor: a process on a node."""
+
+    actor: Any  # Ray's handle
+    node: str = ""
+    host: str = ""
+    pid: int = 0
+    next: dict[int, int] = field(default_factory=dict)  # by place: the fragment that it can go on with
+
+    def __str__(self) -> str:
+        return f"the actor on {self.host or 'its way'} (node {self.node[:8] or 'unknown'})"
+
+
+class ActorPool:
+    """The actors that are there, those that are about to be, and which of them has which place.
+
+    places: how many there are, and so how many actors are wanted. Each has one core. While there is room for fewer, or
+    some are lost, the others have several places each.
+    All of this runs in Ray's thread.
+    """
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self._setup: Any = None  # a reference to a Setup
+        self.members: list[Member] = []
+        self.joining: dict[Any, Member] = {}  # by the reference that is there once they are ready
+        self.of: dict[int, Member] = {}  # the actor of each place
+        self.lost = 0  # actors so far
+        # not in a placement group: Ray places what a group has lost only where there is room for all of that
+        self._class: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(ClusterActor)
+        self._pause, self._next_try = FIRST_PAUSE, 0.0
+        self._short_since: float | None = None
+        self._seconds_lost = 0.0
+
+    def start(self, setup: Any) -> None:
+        """Start as many actors as there is room for; others follow when there is more. Raises what hinders them.
+
+        setup: a reference to a Setup."""
+        self._setup = setup
+        room = min(self.places, int(ray.available_resources().get("CPU", 0)))
+        if not room:
+            used = int(ray.cluster_resources().get("CPU", 0))
+            raise WorkerError(
+                f"the cluster has no free core for an actor: {used} are in use by others. Wait for them, or add "
+                "a node (`ray start --address ...`)"
+            )
+        if room < self.places:
+            tell(f"the cluster has room for {room} of {self.places} actors; the others follow when there is more")
+        self._request()
+        until, failures = monotonic() + START_TIMEOUT, 0
+        while len(self.members) < room:
+            ready, _ = ray.wait(list(self.joining), timeout=1.0)
+            for ref in ready:
+                if error := self.join(ref):
+                    failures += 1
+                    if failures == TRIES:
+                        raise error
+            self._request()
+            if monotonic() > until:
+                raise WorkerError(f"{len(self.members)} of {room} actors have started in {START_TIMEOUT:g} s")
+        for place in range(self.places):
+            self.of[place] = self.members[place % room]
+        if room < self.places:
+            self._note_strength()
+
+    def _request(self) -> None:
+        """Ask for the actors that are missing, once the pause after the last failure is over."""
+        if monotonic() < self._next_try:
+            return
+        for _ in range(self.places - len(self.members) - len(self.joining)):
+            actor = self._class.remote()
+            self.joining[actor.begin.remote(self._setup)] = Member(actor)
+
+    def join(self, ref: Any) -> Exception | None:
+        """Take an actor that is ready, and give it places. Returns why it is not; it is asked for again later."""
+        member = self.joining.pop(ref)
+        try:
+            member.node, member.host, member.pid = ray.get(ref)
+        except RayError as error:
+            ray.kill(member.actor)
+            if monotonic() >= self._next_try:
+                self._next_try = monotonic() + self._pause
+                self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            return original(error, member)
+        self._pause = FIRST_PAUSE
+        self.members.append(member)
+        if self.of:
+            self._share_with(member)
+            self._note_strength()
+            tell(f"{member} is there: {len(self.members)} of {self.places} actors")
+        return None
+
+    def _share_with(self, new: Member) -> None:
+        """Give an actor places of those that have most, until it has its share."""
+        have: dict[Member, list[int]] = {member: [] for member in self.members}
+        for place, member in self.of.items():
+            have[member].append(place)
+        while len(most := max(have.values(), key=len)) > len(have[new]) + 1:
+            place = most.pop()
+            have[new].append(place)
+            self.of[place].actor.drop.remote(place)  # after what it was ordered before
+            self.of[place].next.pop(place, None)
+            self.of[place] = new
+
+    def lose(self, member: Member) -> None:
+        """An actor is lost: the others take its places, until another one has started."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        self.lost += 1
+        ray.kill(member.actor)  # where it cannot be reached at present, it must not come back
+        places = [place for place, other in self.of.items() if other is member]
+        for place in places:
+            del self.of[place]
+        self.spread(places)
+        self._note_strength()
+
+    def spread(self, places: list[int]) -> None:
+        """Give places to the actors that have fewest; to none while there are no actors."""
+        for place in places:
+            counts = {member: 0 for member in self.members}
+            for member in self.of.values():
+                counts[member] += 1
+            if counts:
+                self.of[place] = min(counts, key=lambda member: counts[member])
+
+    def look(self) -> None:
+        """Ask for actors that are missing, and give places that have none to those that are there."""
+        self._request()
+        if missing := [place for place in range(self.places) if place not in self.of]:
+            self.spread(missing)
+
+    def _note_strength(self) -> None:
+        now, short = monotonic(), len(self.members) < self.places
+        if self._short_since is not None:
+            self._seconds_lost += now - self._short_since
+        self._short_since = now if short else None
+
+    @property
+    def seconds_lost(self) -> float:
+        """Seconds with fewer actors than places, so far."""
+        self._note_strength()
+        return self._seconds_lost
+
+    def close(self) -> None:
+        """End all actors: those that are in a step after a second."""
+        closing = [member.actor.close.remote() for member in self.members]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=UNDER_WAY)
+        for member in [*self.members, *self.joining.values()]:
+            ray.kill(member.actor)
+
+
+def original(error: Exception, member: Member) -> Exception:
+    """The exception of an actor, to be raised here, with its traceback there."""
+    if isinstance(error, RayTaskError):
+        cause: Exception = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error.cause))
+        cause.add_note(f"in {member}:\n{COLORS.sub('', str(error))}")
+        return cause
+    return WorkerError(f"{member} is lost: {error}")
+
+
+def measured(member: Member, size: int, calls: int = 5) -> float:
+    """Seconds for a call of an actor that answers with so many bytes, the least of some."""
+    spent = []
+    for _ in range(calls):
+        began = monotonic()
+        ray.get(member.actor.echo.remote(size))
+        spent.append(monotonic() - began)
+    return min(spent)

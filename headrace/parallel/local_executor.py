@@ -1,0 +1,201 @@
+"""Carries out the orders of actors by processes of this machine, in shared memory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from headrace.core.fused import kernels_serve
+from headrace.data.rollout import Rollout
+from headrace.data.shared_memory import FOLDER, shared_size
+from headrace.envs.workers.process import START_TIMEOUT
+from headrace.envs.workers.protocol import ASSIGN
+from headrace.envs.workers.resources import check_rollout
+from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS
+from headrace.parallel.actor_env import ActorEnv, Job
+from headrace.parallel.fragments import SLOTS as FRAGMENTS
+from headrace.parallel.fragments import Fragments, of_copies, part_columns, unpacked
+from headrace.parallel.gradient_actor import LEARNER, SUMS, GradientSlots
+from headrace.parallel.schedule import Fragment
+from headrace.parallel.weights import Weights
+
+SPARE = 4096  # bytes by which a state may be longer than twice its first length
+
+
+class LocalExecutor:
+    """An Executor. Each place has a process, which env.transport starts and replaces.
+
+    gradients: the shared memory of each place for gradients, where actors send these.
+    """
+
+    def __init__(self, env: ActorEnv, job: Job) -> None:
+        self.env, self.job = env, job
+        self.fragments: dict[int, Fragments] = {}  # by place
+        self.gradients: dict[int, GradientSlots] = {}  # by place
+        self.open: dict[int, Fragment] = {}  # orders that are not carried out, by place
+        self._tensors: dict[int, list[list[Tensor]]] = {}  # by place and slot
+        self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
+        self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
+        self._beginning: set[int] = set()  # places of processes that load or restore something before their first step
+        self._weights = Weights(job.policy, job.versions)
+
+    def begin(self) -> None:
+        """Give every actor its copy of the policy and its shared memory; they compile what has to be compiled."""
+        steps, columns, parts = self.job.spec.num_steps, self.job.columns, self.env.parts
+        envs = parts[0].total * self.env.num_agents
+        check_rollout(FRAGMENTS * shared_size(steps, envs, columns), steps, envs, FOLDER)
+        self.env.transport.heartbeat = partial(_steps_begun, self.fragments)
+        for place in range(len(parts)):
+            self._send_policy(place)
+        while self._new:
+            self.wait(None)
+        size, each = self._weights.layout.size, self.fragments[0].memory.size
+        self.env.shared = f"weights {size / 1e3:,.3g} kB, fragments {len(parts)} x {each / 1e3:,.3g} kB, shared"
+        if self.gradients:
+            self.env.shared += f"; gradients {len(parts)} x {self.gradients[0].memory.size / 1e3:,.3g} kB"
+
+    def _send_policy(self, place: int) -> None:
+        """Let a process make its copy of the policy, and compile what has to be compiled."""
+        self._new[place] = POLICY
+        self.env.transport.start(place, POLICY, not kernels_serve(), self.job.spec, timeout=START_TIMEOUT)
+
+    def _new_fragments(self, place: int, state_size: int) -> None:
+        """Make the shared memory of an actor. state_size: bytes of its state now."""
+        size = self.env.parts[place].size
+        columns = part_columns(self.job.columns, self.env.num_copies, size)
+        steps, num_envs = self.job.spec.num_steps, size * self.env.num_agents
+        fragments = Fragments(steps, num_envs, columns, 2 * state_size + SPARE)
+        self._tensors[place] = [of_copies(x, size, slice(None)) for x in fragments.rollouts]
+        self.fragments[place] = fragments
+
+    def _attach(self, place: int) -> None:
+        """Let an actor use its shared memory and the weights."""
+        worker, learner = self.env.transport.workers[place], self.job.learner
+        if learner is not None:  # before the weights, which its copy of the algorithm moves
+            if place not in self.gradients:
+                self.gradients[place] = learner.slots()
+            memory = self.gradients[place].memory
+            worker.tell(LEARNER, 0, (learner, memory.size), memory.descriptor)
+        fragments, weights = self.fragments[place], self._weights.memory
+        what = (fragments.rollouts[0].columns, fragments.room - 8, fragments.memory.size, weights.size)
+        worker.tell(MEMORY, 0, what, fragments.memory.descriptor, weights.descriptor)
+
+    def order(self, orders: list[Fragment]) -> None:
+        for order in orders:
+            self.open[order.place] = order
+            self._send(order)
+
+    def _send(self, order: Fragment) -> None:
+        where = order.number * SLOTS + self._weights.slot(order.version)
+        timeout = START_TIMEOUT if order.place in self._beginning else None  # until its first step
+        self._beginning.discard(order.place)
+        self.fragments[order.place].plain[0] = not kernels_serve()
+        self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
+
+    def add_sums(self, order: Fragment, known: int) -> None:
+        """Let an actor go on with its gradient: so many of the sums over all actors are known."""
+        self.open[order.place] = order
+        self.env.transport.start(order.place, SUMS, known)
+
+    def wait(self, timeout: float | None) -> list[int]:
+        done = []
+        ready, lost = self.env.transport.get(timeout)
+        for place in ready:
+            if place in self._new:
+                self._prepare(place)
+            else:
+                del self.open[place]
+                done.append(place)
+        for place in lost:
+            self._replace(place)
+        return done
+
+    def _replace(self, place: int) -> None:
+        """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and
+        may not begin again, or where it has been lost several times at the same fragment."""
+        env, order = self.env, self.open.get(place)
+        number = order.number if order else 0
+        if not self._known(place, number):
+            if env.on_error != "restart":
+                error = env.transport.failure(place)
+                error.add_note("Its environments cannot be saved: on_error='restart' begins new episodes instead.")
+                raise error
+            env.lost += env.parts[place].size
+        env.lost += env.transport.answers[place]
+        env.transport.begin_replacing(place, number)
+        self._new[place] = ASSIGN
+
+    def _known(self, place: int, number: int) -> bool:
+        """Whether another process can collect an actor's fragment `number` as it would have done."""
+        return number == self._begun[place] or bool(unpacked(self.fragments[place].state(number - 1))["env"])
+
+    def _prepare(self, place: int) -> None:
+        """Give a new process what it needs next; at last the order of the one that it replaces."""
+        if self._new[place] == ASSIGN:
+            self._send_policy(place)
+            return
+        del self._new[place]
+        self._beginning.add(place)
+        if place not in self.fragments:
+            self._new_fragments(place, self.env.transport.answers[place])
+        self.env.transport.answers[place] = 0
+        self._attach(place)
+        if order := self.open.get(place):
+            self._restore(place, order.number)
+            self._send(order)
+
+    def _restore(self, place: int, number: int) -> None:
+        """Bring an actor's environments to their state before a fragment."""
+        if not number:
+            return
+        if not unpacked(self.fragments[place].state(number - 1))["env"]:
+            self._begun[place] = number
+        self._beginning.add(place)
+        self.env.transport.workers[place].tell(RESTORE, number)
+
+    def rollout(self, fragment: Fragment) -> Rollout:
+        return self.fragments[fragment.place].rollout(fragment.number)
+
+    def tensors(self, fragment: Fragment) -> list[Tensor]:
+        slots = self._tensors[fragment.place]
+        return slots[fragment.number % len(slots)]
+
+    def release(self, fragments: list[Fragment]) -> None:
+        """Nothing: a slot is written again by the order after the next one of its place."""
+
+    def spent(self, place: int) -> tuple[float, float, float]:
+        seconds, core, waited = self.fragments[place].spent
+        return float(seconds), float(core), float(waited)
+
+    def state(self, place: int, number: int) -> bytes:
+        return self.fragments[place].state(number)
+
+    def restore(self, place: int, number: int, state: bytes | None) -> None:
+        if state is not None:
+            self.fragments[place].write_state(number - 1, state)
+        self._restore(place, number)
+
+    def publish(self, version: int) -> None:
+        self._weights.write(version)
+
+    def weights(self, version: int) -> Tensor:
+        return self._weights.state(version)
+
+    def set_weights(self, version: int, weights: Tensor) -> None:
+        self._weights.set_state(version, weights)
+
+    def details(self) -> dict[str, float]:
+        return {}
+
+    def advice(self, seconds: float) -> str:
+        return ""
+
+    def close(self) -> None:
+        for fragments in self.fragments.values():
+            fragments.give_up[0] = 1
+
+
+def _steps_begun(fragments: dict[int, Fragments], place: int) -> int:
+    """How many steps an actor's environments have begun, where these are in Python."""
+    return int(fragments[place].heartbeat[0]) if place in fragments else 0

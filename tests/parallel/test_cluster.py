@@ -1,0 +1,144 @@
+"""Actors on a Ray cluster: the bits of local ones, whatever is lost; and nothing that others can reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.parallel.cluster import connection, namespace
+from headrace.parallel.cluster.connection import Settings
+from headrace.training.trainer import Trainer
+
+pytest.importorskip("ray")
+RUNS = Path(__file__).parents[1] / "helpers" / "cluster_runs.py"
+
+
+def allowed() -> bool:
+    """Whether this user may make network namespaces."""
+    return subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode == 0
+
+
+needs_namespace = pytest.mark.skipif(not allowed(), reason="this user may not make network namespaces")
+
+
+def run(name: str, *arguments: object, seconds: float = 200.0) -> dict:
+    """What a function of helpers/cluster_runs.py returns, in a process of its own."""
+    path = os.pathsep.join([str(RUNS.parents[1]), str(RUNS.parents[2]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, str(RUNS), name, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=seconds,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_namespace
+def test_a_cluster_of_its_own_gives_the_bits_and_listens_on_loopback_alone():
+    found = run("closed")
+    assert found["same"]
+    assert found["processes"] >= 5 and len(found["listening"]) >= 3 and found["beyond"] == []
+    assert found["left"] == [] and found["shared"] == [] and found["session"] == [True, False]
+    assert found["details"] == {"actors": 2, "actors_lost": 0, "seconds_lost": 0.0}
+    assert "1 node (2 on" in found["resources"] and "object store 79 MB" in found["resources"]
+
+
+@pytest.mark.slow
+@needs_namespace
+@pytest.mark.parametrize("collection", ["sync", "overlapped"])
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_any_number_of_actors_gives_the_bits_of_local_ones(algorithm, collection):
+    assert run("numbers", algorithm, collection) == {"1": True, "2": True, "4": True}
+
+
+@pytest.mark.slow
+@needs_namespace
+def test_losing_an_actor_a_node_and_all_nodes_changes_no_bit():
+    found = run("lost")
+    assert found["same"] and "3 nodes (3 on" in found["resources"]
+    assert found["actors"][0] == 3 and min(found["actors"]) == 1
+    assert found["details"]["actors"] == 3 and found["details"]["actors_lost"] >= 4
+    assert found["details"]["seconds_lost"] > 0 and "restarts" not in found["details"]
+
+
+@pytest.mark.slow
+@needs_namespace
+def test_a_node_that_comes_late_takes_its_share():
+    assert run("late") == {"same": True, "before": 2, "after": 4}
+
+
+@pytest.mark.slow
+@needs_namespace
+def test_environments_that_fail_hang_or_cannot_be_saved(tmp_path):
+    found = run("faults", tmp_path)
+    assert found["error"][0] == "ZeroDivisionError" and "saved.py" in found["error"][-1]
+    assert found["error"][-1].startswith("in the actor on")
+    assert found["import"][0] == "ModuleNotFoundError" and "a_package_that_is_not_here" in found["import"][1]
+    assert socket.gethostname() in found["import"][-1] and "in __new__" in found["import"][-1]
+    assert found["hang"] is True
+    assert found["unsaved"][0] == "WorkerError" and "on_error='restart'" in found["unsaved"][1]
+    assert found["restarts"] >= 2
+
+
+@pytest.mark.slow
+@needs_namespace
+def test_a_run_goes_on_on_a_cluster_and_back(tmp_path):
+    assert run("resumed", tmp_path) == {"to": True, "from": True}
+
+
+@pytest.mark.slow
+@needs_namespace
+def test_a_process_without_the_token_is_refused():
+    assert run("stranger") == {"none": [False, True], "another": [False, True], "right": [True, False]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "cluster='local' has cores for actors: give actors, their number"),
+        ({"workers": 2, "actors": None}, "give actors"),
+        ({"actors": 2, "collect_device": "mps"}, "collect_device='mps' is not for a cluster"),
+        ({"actors": 2, "exchange": "gradients"}, "exchange='gradients' passes sums .* leave out one of them"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Trainer("a2c", "CartPole-v1", num_envs=4, progress="none", cluster="local", **options)
+
+
+def test_a_cluster_without_a_token_is_refused(monkeypatch, tmp_path):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(connection, "TOKEN_FILE", tmp_path / "none")
+    with pytest.raises(ValueError, match=r"cluster='10.0.0.1:6379' would be used without a token.* cluster_open=True"):
+        connection.Connection(Settings("10.0.0.1:6379"))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(ValueError, match=r"RAY_AUTH_MODE is 'disabled'.* not started without a token"):
+        connection.Connection(Settings("local"))
+
+
+def test_without_namespaces_it_says_what_would_be_open(monkeypatch):
+    def refused():
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(namespace, "enter", refused)
+    monkeypatch.setattr(namespace, "reachable", lambda: {"eth0": "10.1.2.3"})
+    with pytest.raises(ValueError, match=r"listens on all addresses .*: 10.1.2.3 \(eth0\); its token"):
+        connection._closed(allowed_open=False)
+    assert connection._closed(allowed_open=True) is False
+
+
+@pytest.mark.parametrize(("host", "loopback"), [("127.0.0.1", True), ("0.0.0.0", False), ("::1", True), ("::", False)])
+def test_listening_sockets_are_found(host, loopback):
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.bind((host, 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        found = [one for one in namespace.listening([os.getpid()]) if one.port == port]
+    assert [one.loopback for one in found] == [loopback]
+    assert not [one for one in namespace.listening([os.getpid()]) if one.port == port]
