@@ -46,6 +46,7 @@ FLOORS = (
     "algorithms",
     "parallel",
     "parallel.cluster",
+    "parallel.cuda",
     "bindings",
     "evaluation",
     "checks",
