@@ -76,8 +76,14 @@ def settings(config: str) -> str:
     comments: dict[str, str] = {}
     for parent in reversed(kind.__mro__[:-1]):
         comments |= field_comments(inspect.getsource(parent))
-    rows = [f"| `{field.name}` | `{field.default!r}` | {comments.get(field.name, '')} |" for field in fields(kind)]
+    rows = [f"| `{x.name}` | `{x.default!r}` | {_linked(comments.get(x.name, ''))} |" for x in fields(kind)]
     return "\n".join(["| Setting | Default | |", "|---|---|---|", *rows])
+
+
+def _linked(comment: str) -> str:
+    """A comment as Markdown of a page in a folder of docs/: `docs/gpu.md` as a link, and no HTML."""
+    escaped = comment.replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"docs/([\w-]+)\.md", r"[\1](../\1.md)", escaped)
 
 
 def field_comments(source: str) -> dict[str, str]:

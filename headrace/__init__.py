@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
     from headrace.runs.run import Run as Run
     from headrace.runs.run import load as load
+    from headrace.runs.run import save as save
     from headrace.training.config import TrainConfig as TrainConfig
     from headrace.training.loop import train as train
     from headrace.training.trainer import Trainer as Trainer
@@ -86,7 +87,7 @@ _NAMES = {  # module -> its public names
     "policies.fused_mlp": ("FusedMLP",),
     "policies.base": ("Policy",),
     "data.rollout": ("Rollout",),
-    "runs.run": ("Run", "load"),
+    "runs.run": ("Run", "load", "save"),
     "data.spaces": ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple"),
     "training.trainer": ("Trainer",),
     "training.loop": ("train",),

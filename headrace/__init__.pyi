@@ -56,11 +56,13 @@ from headrace.policies.base import Policy as Policy
 from headrace.policies.fused_mlp import FusedMLP as FusedMLP
 from headrace.runs.run import Run as Run
 from headrace.runs.run import load as load
+from headrace.runs.run import save as save
 from headrace.training.config import TrainConfig as TrainConfig
 from headrace.training.trainer import Trainer as _Trainer
 
 class Options(TypedDict, total=False):
     num_envs: int
+    registered: bool
     scale: bool
     stagger: bool
     seed: int

@@ -56,6 +56,11 @@ def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
     except BrokenPipeError:  # the reader of a pipe has closed it, as in `headrace envs | head -3`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SyntaxError as error:  # in a file of the user's, which was imported by name
+        if show_traceback or not error.filename:
+            raise
+        line = f": {error.text.strip()}" if error.text else ""
+        return _complain(f"{error.filename}, line {error.lineno}: {error.msg}{line}")
     except Exception as error:
         if show_traceback or not is_message(error):
             raise

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from headrace.core.text import plain_table
+from headrace.core.text import did_you_mean, plain_table
 from headrace.evaluation.history import differing
 from headrace.runs.listing import RunSummary, runs
 
@@ -66,6 +66,10 @@ def _table(found: Sequence[RunSummary], show: Sequence[str] | None) -> list[Sequ
     tasks: dict[tuple[str, str], list[RunSummary]] = {}
     for run in found:
         tasks.setdefault((run.algorithm, run.env), []).append(run)
+    known = {name for run in found for name in run.settings}
+    for name in show or ():
+        if name not in known:
+            raise ValueError(f"no run has a setting {name!r}{did_you_mean(name, known)}")
     names = dict.fromkeys(
         show or (name for same in tasks.values() for name in differing([run.settings for run in same]))
     )

@@ -77,7 +77,8 @@ def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation 
     algorithm = named["algorithm"] or next(iter(ALGORITHMS))
     kind, config_class = algorithm_classes(algorithm)
     # the saved settings of a resumed run include those registered for its environment
-    registered = envs.spec(named["env"]).defaults.get(kind.name, {}) if named["env"] and not resume else {}
+    wanted = file.get("registered", True) and "--no-registered" not in arguments
+    registered = envs.spec(named["env"]).defaults.get(kind.name, {}) if named["env"] and wanted and not resume else {}
     parser = _parser(named, *merge_settings(config_class, registered, saved | file, {}))
     if asks_for_help:
         arguments = ["--help"]  # the help omits positional arguments that are given

@@ -133,6 +133,16 @@ def identity(policy: Policy) -> Json:
     return {"class": f"{kind.__module__}:{kind.__qualname__}", "config": policy.config()}
 
 
+def save(policy: Policy, folder: str | Path) -> Path:
+    """Write a policy to a folder, from which load() reads it; a policy that was there is replaced. Returns the folder.
+
+    For a training that you step yourself: `hr.save(trainer.policy, "my_policy")`. A folder of train() has more.
+    Raises OSError where the folder cannot be written.
+    """
+    checkpoint.save(folder, {"policy": policy.state_dict()}, policy=identity(policy))
+    return Path(folder)
+
+
 def load(path: str | Path, policy_class: type[Policy] | None = None, which: str = "") -> Policy:
     """The policy of a run's folder, or of one of its best/, last/, step_N/. Needs no environment.
 

@@ -185,6 +185,11 @@ def check_learners(config: TrainConfig, own: Any, source: Any, agent_info: Any, 
         raise ValueError(f"{what} divide num_envs={config.num_envs} environments: give at most {config.num_envs}")
     if number > getattr(own, "batch_size", number):
         raise ValueError(f"{what} divide the {own.batch_size} rows of a batch: give a batch_size of {number} or more")
+    if getattr(own, "train_freq", 0):
+        near = f"num_steps={own.train_freq}"
+        raise ValueError(
+            f"train_freq={own.train_freq} is for one learner: leave out {what}, or give {near} in its place"
+        )
     if config.collection == "async" or config.exchange == "gradients":
         wrong = "collection='async'" if config.collection == "async" else "exchange='gradients'"
         raise ValueError(f"{wrong} is for one learner: leave out {what}, or use collection='sync' or 'overlapped'")

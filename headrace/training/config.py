@@ -30,7 +30,8 @@ class TrainConfig:
     """Settings that do not depend on the algorithm. Training stops at the first limit that is reached."""
 
     num_envs: int = 64  # environments that are stepped together
-    scale: bool = True  # adapt settings that depend on num_envs and are registered, or by default, for another
+    registered: bool = True  # begin with the settings that are registered for the environment, where there are some
+    scale: bool = True  # adapt settings to num_envs where they were found with another number, see docs/scaling.md
     stagger: bool = False  # cut off first episodes at different steps, so that the environments are out of phase
     seed: int = 0  # of weights, episodes, actions and minibatches
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
@@ -112,6 +113,10 @@ def merge_settings(
     own = {field.name for field in fields(algorithm_config)} if algorithm_config else set()
     for given in (env_defaults if algorithm_config else {}, file, options):
         for name in given:
+            if name == "params":
+                raise TypeError(
+                    "params belong to the environment: give train() hr.make(source, num_envs, params={...})"
+                )
             if name not in known | own:
                 raise TypeError(f"there is no setting {name!r}{did_you_mean(name, known | own)}")
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}

@@ -12,13 +12,14 @@ from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import is_resolvable
 from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.evaluation.history import NOT_OF_LEARNING
 from headrace.parallel.learners import RankLost
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, Run, identity, new_folder
 from headrace.runs.signals import raise_caught
 from headrace.training.config import TrainConfig, read_toml
-from headrace.training.scaling import scaling_message
+from headrace.training.scaling import registered_message, scaling_message
 from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
@@ -58,10 +59,15 @@ def train(
             recorder = Recorder(trainer, folder)
         if trainer.plan.derived:
             recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
+        if trainer.plan.registered and trainer.plan.tuned:
+            recorder.progress.say(registered_message(trainer.short_name, trainer.plan.registered))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
         if recorder is None:
             return _followed(trainer)
+        if reason := trainer.reason_to_stop():
+            limit = getattr(trainer.config, reason)
+            recorder.progress.say(f"nothing to do: {reason} {limit:,} is reached already; resume with another, or none")
     if trainer.config.learners > 1:
         recorder.save()  # what a restart goes on from
     run = None
@@ -135,6 +141,9 @@ def _resumed(
             trainer.load_state_dict(state)
         recorder = Recorder(trainer, folder.parent)
         recorder.resume(folder, positions, state.get("evaluations", ()))
+    for field, value in given.items():
+        if field in saved and field not in NOT_OF_LEARNING and saved[field] != value:
+            recorder.progress.say(f"{field} {saved[field]} -> {value} from step {trainer.steps:,} on")
     if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return trainer, recorder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ class TrainPlan:
     agent_info: Any = None
     borrowed: Workers | None = None  # processes of the user, for workers or actors
     num_envs: int | None = None  # where it was given by name
+    registered: Settings = field(default_factory=dict)  # for the environment; those that were not given
+    tuned: bool = False  # whether settings of the algorithm were given, among which registered ones may surprise
 
     @property
     def env(self) -> Source | Env:
@@ -64,7 +66,8 @@ def settle(
     given = {name: options[name] for name in ("workers", "actors") if hasattr(options.get(name), "acquire")}
     options = {**options, **{name: processes.number for name, processes in given.items()}}
     kind, config_class = algorithm_classes(algorithm) if isinstance(algorithm, str) else (algorithm, None)
-    defaults = {} if source is None else envs.spec(source).defaults.get(kind.name, {})
+    wanted = {**file, **options}.get("registered", True) and source is not None
+    defaults = envs.spec(source).defaults.get(kind.name, {}) if wanted else {}  # type: ignore[arg-type]
     follows = derived(config_class, defaults, {**file, **options})
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
     if ready_env is not None:
@@ -75,6 +78,8 @@ def settle(
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
+        registered={name: value for name, value in defaults.items() if name not in {*file, *options, *follows}},
+        tuned=bool({*file, *options} & set(getattr(config_class, "__dataclass_fields__", ()))),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from headrace.core.types import Settings
 from headrace.training.config import merge_settings
@@ -39,5 +40,15 @@ def scaling_message(num_envs: int, settings: Settings) -> str:
     return f"for {num_envs:,} envs: {', '.join(parts)} (--no-scale keeps the settings as they were)"
 
 
-def _number(value: float | str) -> str:
+def registered_message(env: str, settings: Settings) -> str:
+    """A message: which settings are registered for an environment."""
+    parts = [f"{name} {_number(value)}" for name, value in settings.items()]
+    return f"registered for {env}: {', '.join(parts)} (--no-registered leaves these out)"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "x".join(map(str, value))
+    if isinstance(value, str):
+        return value
     return str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -263,3 +265,29 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_0(tmp_path):
     assert process.returncode == 0
     assert f"headrace train --resume {monitor.parent}" in printed
     assert (monitor.parent / "last" / "manifest.json").exists()
+
+
+def test_a_syntax_error_in_a_file_of_the_user_is_told_in_a_line(tmp_path, capsys):
+    (tmp_path / "broken.py").write_text("x = 1\ny = (\n")
+    assert command(f"train ppo {tmp_path / 'broken.py'}:Env") == 2
+    assert re.fullmatch(r"headrace: .*broken\.py, line 2: .*\n", capsys.readouterr().err)
+
+
+def test_registered_settings_are_named_where_others_are_given_and_can_be_left_out(tmp_path, capsys):
+    small = [*SMALL, "--total-steps", "500", "--final-episodes", "0", "--log-folder", tmp_path]
+    assert command("train ppo CartPole-v1 --learning-rate 0.001", *small) == 0
+    said = capsys.readouterr()
+    line = next(line for line in (said.out + said.err).splitlines() if line.startswith("registered for CartPole-v1: "))
+    assert "clip 0.3" in line and "learning_rate" not in line
+    assert command("train ppo CartPole-v1 --learning-rate 0.001 --no-registered", *small) == 0
+    said = capsys.readouterr()
+    assert "registered for" not in said.out + said.err
+    settings = tomllib.loads((tmp_path / "ppo" / "CartPole-v1_2" / "config.toml").read_text())
+    assert (settings["clip"], settings["learning_rate"], settings["registered"]) == (0.2, 0.001, False)
+
+
+def test_resuming_says_what_it_changes_and_where_there_is_nothing_to_do(run, capsys):
+    assert command("train --final-episodes 0 --learning-rate 0.5 --resume", run) == 0
+    said = capsys.readouterr()
+    assert "learning_rate" in said.out + said.err and "-> 0.5 from step" in said.out + said.err
+    assert "nothing to do: total_steps 2,000 is reached already" in said.out + said.err

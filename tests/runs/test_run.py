@@ -295,3 +295,16 @@ def test_a_folder_belongs_to_one_training_at_a_time(run):
     hr.train(resume=run.path, env=Nosy(), total_steps=run.steps + 1)
     assert (run.path / "monitor.csv").read_bytes().startswith(monitor)
     hr.train(resume=run.path, env=Walk(), total_steps=run.steps + 1)  # it is free again
+
+
+def test_a_policy_of_a_training_that_was_stepped_by_hand_is_saved_and_loaded(tmp_path):
+    trainer = hr.Trainer("ppo", "CartPole-v1", num_envs=4, num_steps=8, hidden=(8,))
+    trainer.iterate()
+    folder = hr.save(trainer.policy, tmp_path / "policy")
+    loaded = hr.load(folder)
+    for name, tensor in trainer.policy.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name])
+    trainer.iterate()
+    hr.save(trainer.policy, folder)  # in place of the one before
+    assert torch.equal(hr.load(folder).actor_out.weight, trainer.policy.actor_out.weight)
+    trainer.close()
