@@ -22,7 +22,8 @@ def single(
     """A KernelEnv in plain Python, as a gymnasium.Env. Its random numbers are those of environment 0 of the kernels.
 
     A class with several agents gives a pettingzoo.ParallelEnv. params: name -> number, in place of Params' defaults.
-    Raises TypeError for what is no class; EnvError where it could not be compiled; ImportError where PettingZoo is needed and not installed.
+    Raises TypeError for what is no class; EnvError where it could not be compiled; ImportError where PettingZoo is
+    needed and not installed.
     """
     if not isinstance(cls, type):
         raise TypeError(f"single() takes a class, not {cls!r}: import it, as in `from my_env import MyEnv`")
