@@ -53,8 +53,8 @@ def trained(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     task = TASKS[options.env]
     like = "ppo" if options.algorithm == "appo" else options.algorithm
     settings = {**registry.spec(options.env).defaults[like], "target_return": None, "seed": options.seed}
-    exchange, _, rest = options.mode.rpartition("gradients ")
-    mode, _, slow = rest.partition(" ")
+    exchange = options.mode.startswith("gradients ")
+    mode, _, slow = options.mode.removeprefix("gradients ").partition(" ")
     if options.actors:
         settings |= {"actors": options.actors, "collection": mode} | ({"exchange": "gradients"} if exchange else {})
     if options.algorithm == "appo":

@@ -26,7 +26,7 @@ from headrace.policies.rnn import RecurrentEncoder, step
 
 ROWS, STEPS = 50, 20  # environments that take steps: a thousand observations
 TOLERANCE = 1e-5  # times max(1, |y|)
-LAST_BITS = 16  # times the change of an output by the last bits of the weights, where that is more: sums round, too
+LAST_BITS = 64  # times the change of an output by the last bits of the weights, where that is more: sums round, too
 WIDE = 1e4  # bounds further out say nothing of the observations
 
 

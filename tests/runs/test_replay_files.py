@@ -250,6 +250,7 @@ def test_a_full_disk_ends_the_training_and_leaves_the_checkpoint_before(often, u
 
 
 def test_learning_does_not_wait_for_the_disk(often, monkeypatch):
+    monkeypatch.setattr(recorder, "SAVE_EVERY", 0.0)  # from the first iteration on, before there is a full piece
     trainer = hr.Trainer("sac", "Pendulum-v1", total_steps=600, **SAC)
     go_on, fsync = threading.Event(), os.fsync
 
