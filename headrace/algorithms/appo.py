@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from headrace.algorithms import ppo
-from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig, VTraceConfig, narrowed
+from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig, VTraceConfig, narrowed
 from headrace.algorithms.on_policy import OnPolicy, Targets, importance_weights, mean_rho, vtrace_targets
 from headrace.data.rollout import Rollout
 
@@ -20,20 +20,8 @@ MIN_RHO = 1e-30  # so that an advantage of 0 divided by it is 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class APPOConfig(VTraceConfig, ActorCriticConfig, OnPolicyConfig):
+class APPOConfig(ClippedConfig, VTraceConfig, ActorCriticConfig, OnPolicyConfig):
     """APPO's settings: PPO's and V-trace's. Raises ValueError for one out of range."""
-
-    epochs: int = 4  # passes over each rollout
-    minibatch_size: int = 256  # rows of a minibatch; minibatches have one size, the nearest to this that fits
-    gae_lambda: float = 0.95  # of advantages: 0 one-step, 1 returns to the rollout's end
-    clip: float = 0.2  # range around 1 in which the probability ratio is not clipped
-    value_clip: float = 0.0  # largest change of a value that counts, in standard deviations of returns; 0: off
-    entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
-    value_coef: float = 0.5  # weight of the value loss in the loss
-    target_kl: float = 0.0  # stop learning from a rollout at a KL divergence of 1.5 times this, in nats; 0: off
-    layer_norm: bool = False  # layer normalisation before each activation
-    shared: bool = False  # actor and critic share their hidden layers
-    initial_std: float = 1.0  # standard deviation of Box actions at the start, in half their range
 
     def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> APPOConfig:
         """These settings, tuned for base_envs environments, adapted to num_envs, as PPO's are: see docs/scaling.md."""

@@ -40,6 +40,23 @@ class ActorCriticConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClippedConfig:
+    """Settings of PPO's learning from a rollout: epochs of minibatch steps with a clipped objective."""
+
+    epochs: int = 4  # passes over each rollout
+    minibatch_size: int = 256  # rows of a minibatch; minibatches have one size, the nearest to this that fits
+    gae_lambda: float = 0.95  # of generalised advantage estimation: 0 one-step, 1 returns to the rollout's end
+    clip: float = 0.2  # range around 1 in which the probability ratio is not clipped
+    value_clip: float = 0.0  # largest change of a value that counts, in standard deviations of returns; 0: off
+    entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
+    value_coef: float = 0.5  # weight of the value loss in the loss
+    target_kl: float = 0.0  # stop learning from a rollout at a KL divergence of 1.5 times this, in nats; 0: off
+    layer_norm: bool = False  # layer normalisation before each activation
+    shared: bool = False  # actor and critic share their hidden layers
+    initial_std: float = 1.0  # standard deviation of Box actions at the start, in half their range
+
+
+@dataclass(frozen=True, kw_only=True)
 class VTraceConfig:
     """Settings of V-trace, for rollouts of an earlier policy."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
+from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.device import known
@@ -24,20 +24,8 @@ MIN_ROWS = 1024  # of a rollout: with fewer, gradients are too noisy, see docs/s
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(ActorCriticConfig, OnPolicyConfig):
+class PPOConfig(ClippedConfig, ActorCriticConfig, OnPolicyConfig):
     """PPO's settings. Raises ValueError for one out of range."""
-
-    epochs: int = 4  # passes over each rollout
-    minibatch_size: int = 256  # rows of a minibatch; minibatches have one size, the nearest to this that fits
-    gae_lambda: float = 0.95  # of generalised advantage estimation: 0 one-step, 1 returns to the rollout's end
-    clip: float = 0.2  # range around 1 in which the probability ratio is not clipped
-    value_clip: float = 0.0  # largest change of a value that counts, in standard deviations of returns; 0: off
-    entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
-    value_coef: float = 0.5  # weight of the value loss in the loss
-    target_kl: float = 0.0  # stop learning from a rollout at a KL divergence of 1.5 times this, in nats; 0: off
-    layer_norm: bool = False  # layer normalisation before each activation
-    shared: bool = False  # actor and critic share their hidden layers
-    initial_std: float = 1.0  # standard deviation of Box actions at the start, in half their range
 
     def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> PPOConfig:
         """These settings, tuned for base_envs environments, adapted to num_envs: see docs/scaling.md.

@@ -6,12 +6,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from headrace.core.partition import partition
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.envs.base import Env
@@ -218,8 +218,7 @@ def _facts(make_part: MakePart) -> ActorFacts:
 
 def divided(num_copies: int, actors: int) -> list[Part]:
     """Which of so many environments each of some actors has."""
-    bounds = [num_copies * place // actors for place in range(actors + 1)]
-    return [Part(first, after - first, num_copies) for first, after in pairwise(bounds)]
+    return [Part(part.start, part.stop - part.start, num_copies) for part in partition(num_copies, actors)]
 
 
 def _release(transport: Transport, owner: Workers, keep: bool) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from headrace.algorithms.reduce import gathered, of_each
 from headrace.core.fused import silence
+from headrace.core.partition import partition
 from headrace.core.types import StateDict
 from headrace.data.pieces import Rows
 from headrace.data.rollout import named_tensors
@@ -35,7 +36,6 @@ from headrace.parallel.actor import Part
 from headrace.parallel.fragments import packed, unpacked
 from headrace.parallel.learners import Ended, RankLost, SharedSum
 from headrace.training.config import TrainConfig
-from headrace.training.shards import bounds
 
 JOIN, ITERATE, SAVE, LOAD = range(4)  # orders
 COMPARED_EVERY = 100  # updates after which the ranks compare their weights
@@ -59,7 +59,7 @@ class Ranks:
 
     def __init__(self, rank: int, size: int, num_envs: int, step_timeout: float) -> None:
         self.rank, self.size, self.step_timeout = rank, size, step_timeout
-        own = bounds(num_envs, size)[rank]
+        own = partition(num_envs, size)[rank]
         self.part = Part(own.start, own.stop - own.start, num_envs)
         self.sum: Any  # a Reduce: SharedSum, or training.distributed's
 
@@ -130,7 +130,7 @@ class Leader(Ranks):
         self.close = weakref.finalize(self, _close, self.processes, self._sums)
         sent = sendable(make)
         for rank, process in enumerate(self.processes, 1):
-            part = bounds(self.part.total, self.size)[rank]
+            part = partition(self.part.total, self.size)[rank]
             what = f"envs {part.start} to {part.stop - 1}"
             settings = (rank, self.size, config.num_envs, config.step_timeout)
             process.assign(Task(partial(Following, sent, settings), what, rank, self.size, kind="rank"))

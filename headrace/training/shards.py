@@ -10,7 +10,6 @@ import pickle
 import threading
 from collections.abc import Callable
 from copy import deepcopy
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,16 +17,11 @@ from torch import Tensor
 
 from headrace.algorithms.base import past_warm_up
 from headrace.core.device import without_denormals
+from headrace.core.partition import partition
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.parallel.actor import constructor
 from headrace.parallel.learners import ThreadSum
-
-
-def bounds(num_envs: int, parts: int) -> list[slice]:
-    """The environments of each part: sizes differ by one at most, and larger ones come last."""
-    edges = [num_envs * part // parts for part in range(parts + 1)]
-    return [slice(first, end) for first, end in pairwise(edges)]
 
 
 def room_of(algorithm: Any) -> int:
@@ -70,7 +64,7 @@ class Sharded:
         size, room, memory = len(self.replicas), room_of(self.replicas[0]), None
         self._cut(rollout)
         lines = []
-        parts = bounds(rollout.num_envs, size)
+        parts = partition(rollout.num_envs, size)
         for rank, (replica, part) in enumerate(zip(self.replicas, parts, strict=True)):
             replica.reduce = summed = ThreadSum(rank, size, room, memory, self._barrier)
             memory = summed.memory
@@ -112,7 +106,7 @@ class Sharded:
 
     def _cut(self, rollout: Rollout) -> None:
         """Copy the parts of a rollout to rollouts of their own, in the layout that a learner's would have."""
-        parts = bounds(rollout.num_envs, len(self.replicas))
+        parts = partition(rollout.num_envs, len(self.replicas))
         if not self._parts:
             self._parts = [
                 Rollout(rollout.num_steps, part.stop - part.start, rollout.columns, rollout.device) for part in parts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -13,6 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from headrace.core.partition import partition
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.data.shared_memory import FOLDER, Memory
@@ -69,8 +69,7 @@ class WorkerVectorEnv(VectorEnv):
         self._transport = Transport(owner.acquire(num_envs), step_timeout)
         self._release = weakref.finalize(self, release, self._transport, owner, owner is workers)
         count = len(self._transport.workers)
-        cuts = [num_envs * k // count for k in range(count + 1)]
-        self.parts = [slice(first, after) for first, after in pairwise(cuts)]
+        self.parts = partition(num_envs, count)
         try:
             self._transport.assign([self._task(sent, place) for place in range(count)])
             self._describe()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Literal
 from weakref import WeakKeyDictionary
 
 import gymnasium
 import torch
 
+from headrace.core.partition import partition
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_size
@@ -83,9 +83,8 @@ class WorkerEnv(AsyncEnv):
         self._seed = 0
         self._numbers: WeakKeyDictionary[SharedRollout, int] = WeakKeyDictionary()  # of those that workers write into
         self._bound: list[int] = []  # numbers that the workers know
-        self.parts, tasks = [], []
-        for place, (first, after) in enumerate(pairwise(num_envs * k // count for k in range(count + 1))):
-            self.parts.append(slice(first, after))
+        self.parts, tasks = partition(num_envs, count), []
+        for place, (first, after) in enumerate((part.start, part.stop) for part in self.parts):
             part = {"first_env": first, "of": num_envs, "restart": self.restart, "group_by": group_by}
             role = partial(Stepping, sent, after - first, name, part)
             tasks.append(Task(role, f"envs {first} to {after - 1} of {name}", place, count, begin, end))
