@@ -14,6 +14,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_it_runs_quickly(tmp_path):
     pytest.importorskip("Box2D")
     program = [sys.executable, str(BENCHMARKS / "any_env.py"), "--quick", "--results", str(tmp_path)]

@@ -32,6 +32,7 @@ def run(name: str, tmp_path: Path, *flags: object) -> tuple[str, dict]:
     return done.stdout, result
 
 
+@pytest.mark.slow
 def test_env_throughput(tmp_path):
     printed, result = run("env_throughput", tmp_path, "--libraries", "headrace", "gymnasium", "--num-envs", 1, 64)
     assert "median of three windows" in printed
@@ -42,6 +43,7 @@ def test_env_throughput(tmp_path):
         assert 0 < row["sps_min"] <= row["sps"] <= row["sps_max"]
 
 
+@pytest.mark.slow
 def test_export_and_serving(tmp_path):
     _, result = run("export", tmp_path)
     assert {row["format"] for row in result["rows"]} == {"onnx", "numpy", "c"}
@@ -215,6 +217,7 @@ def test_repeated_work_is_the_same_in_both(on_path):
         assert terminated == fallen
 
 
+@pytest.mark.slow
 def test_return_over_time(tmp_path):
     _, result = run("return_over_time", tmp_path, "--lines", "kernel, tuned")
     (row,) = result["rows"]
@@ -239,6 +242,7 @@ def is_png(path):
     return path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_scaling(tmp_path):
     printed, result = run("scaling", tmp_path)
     rows = {(row["settings"], row["num_envs"]): row for row in result["rows"]}

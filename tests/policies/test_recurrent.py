@@ -170,7 +170,11 @@ def test_config_makes_the_same_policy_and_the_shell_needs_memory():
         (APPO, APPOConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=2e-3)),
         (A2C, A2CConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=5e-3)),
         (IMPALA, IMPALAConfig(num_steps=12, recurrent="gru", rnn_size=16, hidden=(16,), learning_rate=5e-3)),
-        (TRPO, TRPOConfig(num_steps=12, recurrent="lstm", rnn_size=16, hidden=(16,), max_kl=0.03, critic_epochs=2)),
+        pytest.param(
+            TRPO,
+            TRPOConfig(num_steps=12, recurrent="lstm", rnn_size=16, hidden=(16,), max_kl=0.03, critic_epochs=2),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_cue_is_remembered(kind, config):
