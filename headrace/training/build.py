@@ -13,14 +13,17 @@ import torch
 
 from headrace import envs
 from headrace.algorithms.base import Algorithm
+from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.algorithms.group_algorithm import Grouped
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import torch_threads
 from headrace.core.packages import require
 from headrace.core.precision import of_copy, resolve
+from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import Json
 from headrace.envs.base import AsyncEnv, Env
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.parts import part_maker
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting
@@ -41,6 +44,9 @@ from headrace.training.plan import TrainPlan, saved_settings
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
 from headrace.training.shards import Sharded
+
+ROWS = 64  # of a rollout, of all environments together, within which an off-policy algorithm learns by default
+FEW_ROWS = 8  # of a rollout, up to which what is done once a rollout takes longer than learning with a small network
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.ready_env is None:
         stack.callback(made.close)
     env = informed(made, plan.agent_info)
+    plan = _learning_within_rollouts(plan, env, config, placement)
     algorithm = _divided(_algorithm(plan, env, placement.learn), env, config, ranks)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, placement.learn))
     check_lag(config, algorithm)
@@ -208,6 +215,34 @@ def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:
     multi_agent.check_actions(plan.algorithm, env)
     with torch_threads(1):  # several take longer over such small matrices, and give other bits
         return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device)
+
+
+def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, placement: Placement) -> TrainPlan:
+    """The plan, in which an off-policy algorithm with short rollouts learns as often, but within longer ones: acting,
+    compiled environments, the replay buffer and learning are one call for all steps of a rollout then. Other
+    environments may be slow, and a rollout that learns is not given up: there the faster settings are said."""
+    own = plan.algorithm_config
+    if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or own.gradient_steps:
+        return plan
+    rows = own.num_steps * env.num_envs
+    one_process = not isinstance(env, ActorEnv) and not placement.apart and placement.learn.type == "cpu"
+    if (
+        not one_process
+        or env.num_agents > 1
+        or config.collection != "sync"
+        or (config.shards or 1) > 1
+        or 2 * rows > ROWS
+    ):
+        return plan
+    longer = replace(own, num_steps=own.num_steps * -(-ROWS // rows), train_freq=own.num_steps)
+    if isinstance(env, CompiledEnv):
+        return replace(plan, algorithm_config=longer)
+    if rows <= FEW_ROWS:
+        tell(
+            f"{plan.algorithm} learns after every {rows} steps: where a step takes less than a millisecond, "
+            f"num_steps={longer.num_steps} and train_freq={longer.train_freq} learn as often in less time"
+        )
+    return plan
 
 
 def _behind(inside: Collector, config: TrainConfig, learn: torch.device) -> DeviceCollector:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from headrace.envs import Env, Source
     from headrace.envs.workers.process import Workers
 
+ROLLOUT = {"num_steps", "train_freq", "gradient_steps"}  # settings of when an off-policy algorithm learns
+
 
 @dataclass(frozen=True)
 class TrainPlan:
@@ -35,6 +37,7 @@ class TrainPlan:
     num_envs: int | None = None  # where it was given by name
     registered: Settings = field(default_factory=dict)  # for the environment; those that were not given
     tuned: bool = False  # whether settings of the algorithm were given, among which registered ones may surprise
+    rollout_given: bool = True  # whether settings were given of which there is one that ROLLOUT names
 
     @property
     def env(self) -> Source | Env:
@@ -80,6 +83,7 @@ def settle(
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
         registered={name: value for name, value in defaults.items() if name not in {*file, *options, *follows}},
         tuned=bool({*file, *options} & set(getattr(config_class, "__dataclass_fields__", ()))),
+        rollout_given=bool({*file, *options} & ROLLOUT),
     )
 
 
