@@ -226,13 +226,8 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
         return plan
     rows = own.num_steps * env.num_envs
     one_process = not isinstance(env, ActorEnv) and not placement.apart and placement.learn.type == "cpu"
-    if (
-        not one_process
-        or env.num_agents > 1
-        or config.collection != "sync"
-        or (config.shards or 1) > 1
-        or 2 * rows > ROWS
-    ):
+    one_sum = config.collection == "sync" and (config.shards or 1) == 1
+    if not one_process or not one_sum or env.num_agents > 1 or 2 * rows > ROWS:
         return plan
     longer = replace(own, num_steps=own.num_steps * -(-ROWS // rows), train_freq=own.num_steps)
     if isinstance(env, CompiledEnv):
