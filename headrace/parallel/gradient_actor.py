@@ -114,25 +114,31 @@ class GradientActing(Acting):
     def carry_out(self, what: int, where: int) -> int | None:
         """As Acting's; SUMS is answered by restarts, too."""
         if what == SUMS:
-            self.weights.read(self._slot)  # a tally has changed the normalisers
-            with self.computing():
-                return self._learn(where)
+            return self.go_on(where)
         if what == LEARNER:
-            self._begin_learner(*self.orders.recv())
+            spec, size = self.orders.recv()
+            memory = Memory(size, recv_handle(self.orders))
+            self.begin_learner(LearnerSpec(*spec), memory)
+            memory.close()
             return None
         return super().carry_out(what, where)
 
-    def _begin_learner(self, spec: tuple[Any, ...], size: int) -> None:
-        """Make the copy of the algorithm, which moves the policy's parameters into one buffer; take its memory."""
-        self._learner_spec = LearnerSpec(*spec)
-        build: Callable[[Policy], Any] = pickle.loads(self._learner_spec.make)
+    def begin_learner(self, spec: LearnerSpec, memory: Memory | None = None) -> None:
+        """Make the copy of the algorithm, which moves the policy's parameters into one buffer; write gradients into
+        this memory, or into new one."""
+        self._learner_spec = spec
+        build: Callable[[Policy], Any] = pickle.loads(spec.make)
         self.learner = build(self.policy)
-        memory = Memory(size, recv_handle(self.orders))
-        self.slots = self._learner_spec.slots(memory)
-        memory.close()
+        self.slots = spec.slots(memory)
         agents, part, total = self.env.num_agents, self.part.slice, self.part.total
         numbers = torch.arange(agents * total, device=self.env.device).view(agents, total)
         self.collector.rollout.env = numbers[:, part].flatten()
+
+    def go_on(self, known: int) -> int:
+        """Go on with the gradient: so many of the sums over all actors are known. Returns restarts."""
+        self.weights.read(self._slot)  # a tally has changed the normalisers
+        with self.computing():
+            return self._learn(known)
 
     def _collect(self, number: int, slot: int) -> int:
         """Collect a fragment, and compute its gradient as far as that is possible alone."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,17 +16,28 @@ from torch import Tensor
 from headrace.algorithms.group_algorithm import Grouped
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.parallel.actor import Part, constructor
-from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actor_env import ActorEnv, Executor
 from headrace.parallel.actors import Actors
 from headrace.parallel.forecast import GradientForecast
 from headrace.parallel.gradient_actor import GradientSlots, LearnerSpec
-from headrace.parallel.local_executor import LocalExecutor
 from headrace.parallel.schedule import Fragment
 from headrace.policies.base import Policy
 from headrace.policies.normalization import Moments, ReturnNormalizer, normalizers
 
 COUNTED = ("valid", "episode_return", "episode_length")  # columns that are sent: steps and episodes are counted by them
 SPARE = 8192  # bytes of a tally besides its moments
+
+
+class GradientExecutor(Executor, Protocol):
+    """Carries out orders that are answered by gradients.
+
+    gradients: what each place has answered last.
+    """
+
+    gradients: dict[int, GradientSlots]
+
+    def add_sums(self, order: Fragment, known: int) -> None:
+        """Let the actor of an order go on: its slots have so many of the sums over all actors."""
 
 
 class GradientActors(Actors):
@@ -42,7 +53,7 @@ class GradientActors(Actors):
     slots = 1
     any_number = False  # the sums of another number of actors are rounded differently
     learning_cores = 0
-    executor: LocalExecutor
+    executor: GradientExecutor
 
     def __init__(self, algorithm: Any, env: ActorEnv, *arguments: Any, collection: str, **options: Any) -> None:
         if isinstance(algorithm, Grouped):
@@ -58,7 +69,7 @@ class GradientActors(Actors):
 
     @property
     def _slots(self) -> dict[int, GradientSlots]:
-        """The shared memory of each place for gradients."""
+        """What each place has answered."""
         return self.executor.gradients
 
     def _parts(self) -> list[Part]:

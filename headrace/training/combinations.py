@@ -92,11 +92,6 @@ def _check_cluster(config: TrainConfig) -> None:
     """Raise ValueError where the actors of a cluster cannot do what is asked for."""
     if not isinstance(config.actors, int):
         raise ValueError(f"cluster={config.cluster!r} has cores for actors: give actors, their number")
-    if config.exchange == "gradients":
-        raise ValueError(
-            f"exchange='gradients' passes sums between actors in shared memory, which cluster={config.cluster!r} does "
-            "not have: leave out one of them"
-        )
     if config.collect_device not in (None, "cpu"):
         raise ValueError(f"collect_device={config.collect_device!r} is not for a cluster's actors, which use CPUs")
 

@@ -86,6 +86,33 @@ def numbers(algorithm: str, collection: str) -> dict:
     return {str(actors): learns(actors=actors, cluster="local") == local for actors in (1, 2, 4)}
 
 
+def gradients() -> dict:
+    """Gradients of two actors: on a cluster, of which actors are lost, and asynchronous."""
+    from headrace.training.trainer import Trainer
+
+    nodes = Nodes(2, 1)
+    options = {"progress": "none", "num_envs": 4, "num_steps": 16, "normalize_advantage": True, "actors": 2}
+
+    def learns(losses: tuple[int, ...] = (), **mode: Any) -> tuple[str, list[dict[str, float]]]:
+        trainer = Trainer("a2c", "CartPole-v1", exchange="gradients", **options, **mode)
+        details = []
+        for number in range(8):
+            if number in losses:
+                kill_actor(trainer, 0)
+            details.append(trainer.iterate().details)
+        trainer.close()
+        return bits(trainer), details
+
+    local = learns()
+    found: dict[str, Any] = {"same": learns(cluster=nodes.address)[0] == local[0]}
+    weights, details = learns((2, 5), cluster=nodes.address)
+    found["after losses"] = [weights == local[0], details[-1]["actors_lost"]]
+    _, details = learns((3,), cluster=nodes.address, collection="async")
+    found["lag"] = max(row["lag_max"] for row in details)
+    nodes.close()
+    return found
+
+
 def lost() -> dict:
     """Three nodes; an actor is killed, then a node, then both others; one comes later."""
     from headrace.training.trainer import Trainer
@@ -132,6 +159,25 @@ def late() -> dict:
     trainer.close()
     nodes.close()
     return {"same": same, "before": before, "after": after}
+
+
+def late_for_unsaved() -> dict:
+    """As late(), with environments that cannot be saved: they stay where they are."""
+    from helpers.saved import Unsaved
+
+    from headrace.training.trainer import Trainer
+
+    nodes = Nodes(1, 1)
+    make = partial(Unsaved, "never", "")
+    trainer = Trainer("ppo", make, **{**SMALL, "num_envs": 4}, actors=2, cluster=nodes.address)
+    trainer.iterate()
+    nodes.add(1)
+    wait_for(trainer, 2)
+    for _ in range(3):
+        details = trainer.iterate().details
+    trainer.close()
+    nodes.close()
+    return details
 
 
 def faults(folder: str) -> dict:

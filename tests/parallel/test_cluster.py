@@ -74,6 +74,20 @@ def test_a_node_that_comes_late_takes_its_share():
 
 @pytest.mark.slow
 @needs_namespace
+def test_environments_that_cannot_be_saved_stay_where_they_are():
+    details = run("late_for_unsaved")
+    assert details["actors"] == 2 and "restarts" not in details
+
+
+@pytest.mark.slow
+@needs_namespace
+def test_gradients_of_a_cluster_are_those_of_local_actors():
+    found = run("gradients")
+    assert found["same"] and found["after losses"] == [True, 2] and 1 <= found["lag"] <= 2
+
+
+@pytest.mark.slow
+@needs_namespace
 def test_environments_that_fail_hang_or_cannot_be_saved(tmp_path):
     found = run("faults", tmp_path)
     assert found["error"][0] == "ZeroDivisionError" and "saved.py" in found["error"][-1]
@@ -103,7 +117,6 @@ def test_a_process_without_the_token_is_refused():
         ({}, "cluster='local' has cores for actors: give actors, their number"),
         ({"workers": 2, "actors": None}, "give actors"),
         ({"actors": 2, "collect_device": "mps"}, "collect_device='mps' is not for a cluster"),
-        ({"actors": 2, "exchange": "gradients"}, "exchange='gradients' passes sums .* leave out one of them"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(options, message):

@@ -31,6 +31,7 @@ from headrace.parallel.cluster.connection import Connection, Settings
 from headrace.parallel.cluster.node_actor import setup_of
 from headrace.parallel.cluster.pool import ActorPool, Member, measured, original
 from headrace.parallel.fragments import SLOTS, STATES, Fragments, of_copies, part_columns, unpacked
+from headrace.parallel.gradient_actor import GradientSlots
 from headrace.parallel.schedule import Fragment
 from headrace.parallel.weights import Weights
 
@@ -81,6 +82,8 @@ class ClusterExecutor:
         self._waiting: list[Fragment] = []  # orders that nobody is there for
         self._fragments: dict[tuple[int, int], Fragments] = {}  # by place and number
         self._states: dict[tuple[int, int], bytes] = {}  # likewise
+        self.gradients: dict[int, GradientSlots] = {}  # what each place has answered, where actors send gradients
+        self._collected: dict[int, Member] = {}  # who has answered the last order of each place
         self._spent = [(0.0, 0.0, 0.0)] * places
         self._begun = [0] * places  # the fragment at which each began new episodes
         self._lost: Counter[tuple[int, int]] = Counter()  # how often an actor died at a fragment
@@ -89,7 +92,7 @@ class ClusterExecutor:
         self._alone_since: float | None = None
         self._closed = False
         self.seconds_per_call = 0.0
-        self.pool = ActorPool(places)
+        self.pool = ActorPool(places, self._movable)
         self.connection = Connection(settings, places, self._store())
 
     def _bytes_of(self, place: int) -> int:
@@ -100,14 +103,15 @@ class ClusterExecutor:
         """Bytes of an object store for all fragments and weights that there can be at a time."""
         fragments = len(self.env.parts) * (SLOTS + 1) * self._size
         weights = self.job.versions * self.job.spec.layout.size + len(self.job.spec.policy)
-        return int(ROOM * (fragments + weights))
+        gradients = 0 if self.job.learner is None else len(self.env.parts) * self.job.learner.slots().memory.size
+        return int(ROOM * (fragments + weights + gradients))
 
     def begin(self) -> None:
         self.connection.call(self._begin)
 
     def _begin(self) -> None:
         env, job = self.env, self.job
-        setup = setup_of(env.make_part, env.parts, job.spec, job.columns, env.step_timeout)
+        setup = setup_of(env.make_part, env.parts, job, env.step_timeout)
         self.pool.start(ray.put(setup))
         preparing = {member.actor.prepare.remote(place): member for place, member in self.pool.of.items()}
         ready, late = ray.wait(list(preparing), num_returns=len(preparing), timeout=START_TIMEOUT)
@@ -158,6 +162,23 @@ class ClusterExecutor:
         ref = member.actor.collect.remote(place, number, self._versions[order.version], state)
         member.next[place] = number + 1
         self._open[ref] = _Open(order, member)
+
+    def add_sums(self, order: Fragment, known: int) -> None:
+        """Let the actor of an order go on with its gradient: so many of the sums over all actors are known."""
+        self.connection.call(self._add_sums, order, known)
+
+    def _add_sums(self, order: Fragment, known: int) -> None:
+        member = self.pool.of.get(order.place)
+        if member is None or member is not self._collected[order.place]:  # whoever has the place begins again
+            self._order([order])
+            return
+        totals = self.gradients[order.place].totals[:known].numpy()
+        self._open[member.actor.go_on.remote(order.place, known, totals)] = _Open(order, member)
+
+    def _movable(self, place: int) -> bool:
+        """Whether the last state of a place has its environments, or it has not begun."""
+        last = max((number for other, number in self._states if other == place), default=-1)
+        return last < 0 or bool(unpacked(self._states[place, last])["env"])
 
     def _state_before(self, place: int, number: int) -> bytes:
         """The state to begin a fragment from. Raises WorkerError where new episodes would begin that may not."""
@@ -216,13 +237,24 @@ class ClusterExecutor:
     def _receive(self, order: _Open, ref: Any) -> bool:
         """Take what came of an order: whether it is a fragment. Where it is lost, the order is given again."""
         try:
-            self._keep(order.fragment, ray.get(ref))
+            self._take(order, ray.get(ref))
             return True
         except RayTaskError as error:
             raise original(error, order.member) from None
         except RayError as error:
             self._lose(order, error)
         return False
+
+    def _take(self, order: _Open, answer: np.ndarray | tuple[np.ndarray, np.ndarray]) -> None:
+        """Keep an answer to an order: a fragment and its gradient, or that alone."""
+        place, learner = order.fragment.place, self.job.learner
+        self._collected[place] = order.member
+        if isinstance(answer, tuple):
+            self._keep(order.fragment, answer[0])
+            answer = answer[1]
+        if learner is not None:
+            slots = self.gradients.get(place) or self.gradients.setdefault(place, learner.slots())
+            np.copyto(np.frombuffer(slots.memory.bytes, np.uint8), answer)
 
     def _keep(self, order: Fragment, array: np.ndarray) -> None:
         place, number = order.place, order.number

@@ -20,8 +20,9 @@ from headrace.data.rollout import Columns
 from headrace.data.shared_memory import Memory
 from headrace.envs.workers.env import sendable
 from headrace.parallel.actor import Acting, CollectorSpec, Part
-from headrace.parallel.actor_env import MakePart
+from headrace.parallel.actor_env import Job, MakePart
 from headrace.parallel.fragments import Fragments, part_columns, unpacked
+from headrace.parallel.gradient_actor import GradientActing, LearnerSpec
 
 SPARE = 4096  # bytes by which a state may be longer than twice its first length
 LOOKS = 8  # times that a step is noted as begun, at most, in the time after which an actor counts as hanging
@@ -38,20 +39,28 @@ class Setup(NamedTuple):
     step_timeout: float  # s without a step after which an actor counts as hanging
     plain: bool  # whether plain functions run instead of kernels
     version: str  # of Headrace
+    learner: LearnerSpec | None  # where gradients are sent
 
 
 class Place:
-    """The environments of a place and a copy of the policy, with the memory of one fragment and the state after it."""
+    """The environments of a place and a copy of the policy, with the memory of one fragment and the state after it,
+    and that of its gradient."""
 
     def __init__(self, setup: Setup, place: int) -> None:
         part, spec = setup.parts[place], setup.spec
-        self.acting = Acting(setup.make_parts[place], part, Pipe()[0])  # orders come by calls instead
+        role = Acting if setup.learner is None else GradientActing
+        self.acting = role(setup.make_parts[place], part, Pipe()[0])  # orders come by calls instead
         with plain_only(setup.plain):
             state_size = self.acting.begin(spec)
         columns = part_columns(setup.columns, part.total, part.size)
         envs = self.acting.collector.rollout.num_envs
         self.fragment = Fragments(spec.num_steps, envs, columns, 2 * state_size + SPARE, slots=1, states=1)
         self.fragment.plain[0] = setup.plain
+        self._gradient = np.empty(0, np.uint8)
+        if setup.learner is not None:  # before the weights, which its copy of the algorithm moves
+            assert isinstance(self.acting, GradientActing)
+            self.acting.begin_learner(setup.learner)
+            self._gradient = np.frombuffer(self.acting.slots.memory.bytes, np.uint8)
         self.weights = Memory(spec.layout.size)
         self.acting.attach(self.fragment, self.weights)
         self._watch = _Watch(setup.step_timeout)
@@ -62,14 +71,21 @@ class Place:
         """Go on from a state."""
         self.acting.collector.load_state_dict(unpacked(state))
 
-    def collect(self, number: int, weights: np.ndarray) -> np.ndarray:
-        """The next fragment and the state after it."""
+    def collect(self, number: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The next fragment with the state after it, and its gradient."""
         np.copyto(np.frombuffer(self.weights.bytes, np.uint8)[: len(weights)], weights)
         try:
             self.acting.collect(number, 0)
         finally:
             self._watch.end()
-        return self._array
+        return self._array, self._gradient
+
+    def go_on(self, known: int, totals: np.ndarray) -> np.ndarray:
+        """The gradient, by so many sums over all actors."""
+        assert isinstance(self.acting, GradientActing)
+        self.acting.slots.totals[:known] = torch.from_numpy(totals.copy())
+        self.acting.go_on(known)
+        return self._gradient
 
 
 class _Watch:
@@ -115,15 +131,21 @@ class ClusterActor:
         """Make the environments of a place and the copy of the policy; compile what has to be compiled."""
         self.places[place] = Place(self.setup, place)
 
-    def collect(self, place: int, number: int, weights: np.ndarray, state: bytes | None) -> np.ndarray:
-        """A fragment of a place, as bytes that Fragments reads. state: to go on from; b"" for the beginning; None where
-        the last fragment was collected here."""
+    def collect(
+        self, place: int, number: int, weights: np.ndarray, state: bytes | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """A fragment of a place, as bytes that Fragments reads, and its gradient, as those of GradientSlots. state: to go
+        on from; b"" for the beginning; None where the last fragment was collected here."""
         if place not in self.places or state == b"":
             self.drop(place)
             self.prepare(place)
         if state:
             self.places[place].restore(state)
         return self.places[place].collect(number, weights)
+
+    def go_on(self, place: int, known: int, totals: np.ndarray) -> np.ndarray:
+        """Likewise the gradient of the place's last fragment, by so many sums over all actors."""
+        return self.places[place].go_on(known, totals)
 
     def drop(self, place: int) -> None:
         """Close the environments of a place: another actor goes on with them."""
@@ -140,9 +162,15 @@ class ClusterActor:
             self.drop(place)
 
 
-def setup_of(make_part: MakePart, parts: list[Part], spec: CollectorSpec, columns: Columns, timeout: float) -> Setup:
+def setup_of(make_part: MakePart, parts: list[Part], job: Job, timeout: float) -> Setup:
     """A Setup. Raises TypeError for a function that cannot be sent."""
-    make = [sendable(partial(make_part, part.size, part.first)) for part in parts]
     return Setup(
-        make, parts, spec._replace(threads=1), columns, timeout, not kernels_serve(), installed("headrace", SOURCES)
+        [sendable(partial(make_part, part.size, part.first)) for part in parts],
+        parts,
+        job.spec._replace(threads=1),
+        job.columns,
+        timeout,
+        not kernels_serve(),
+        installed("headrace", SOURCES),
+        job.learner,
     )

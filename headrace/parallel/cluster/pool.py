@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -39,11 +40,12 @@ class ActorPool:
 
     places: how many there are, and so how many actors are wanted. Each has one core. While there is room for fewer, or
     some are lost, the others have several places each.
+    movable: whether another actor can go on with a place without a loss.
     All of this runs in Ray's thread.
     """
 
-    def __init__(self, places: int) -> None:
-        self.places = places
+    def __init__(self, places: int, movable: Callable[[int], bool]) -> None:
+        self.places, self._movable = places, movable
         self._setup: Any = None  # a reference to a Setup
         self.members: list[Member] = []
         self.joining: dict[Any, Member] = {}  # by the reference that is there once they are ready
@@ -117,7 +119,8 @@ class ActorPool:
         """Give an actor places of those that have most, until it has its share."""
         have: dict[Member, list[int]] = {member: [] for member in self.members}
         for place, member in self.of.items():
-            have[member].append(place)
+            if self._movable(place):
+                have[member].append(place)
         while len(most := max(have.values(), key=len)) > len(have[new]) + 1:
             place = most.pop()
             have[new].append(place)
