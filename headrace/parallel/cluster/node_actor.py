@@ -134,8 +134,9 @@ class ClusterActor:
     def collect(
         self, place: int, number: int, weights: np.ndarray, state: bytes | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A fragment of a place, as bytes that Fragments reads, and its gradient, as those of GradientSlots. state: to go
-        on from; b"" for the beginning; None where the last fragment was collected here."""
+        """A fragment of a place, as bytes that Fragments reads, and its gradient, as those of GradientSlots.
+
+        state: to go on from; b"" for the beginning; None where the last fragment was collected here."""
         if place not in self.places or state == b"":
             self.drop(place)
             self.prepare(place)
