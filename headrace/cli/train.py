@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
-from headrace import envs
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli.run_policy import check_trust
 from headrace.core.terminal import saying
@@ -24,6 +23,7 @@ from headrace.runs.run import LAST, Run
 from headrace.training.config import TrainConfig, merge_settings, read_toml, takes_none
 from headrace.training.loop import train
 from headrace.training.torchrun import started_by_torchrun
+from headrace.training.unregistered import settings_for
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
 
@@ -78,7 +78,7 @@ def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation 
     kind, config_class = algorithm_classes(algorithm)
     # the saved settings of a resumed run include those registered for its environment
     wanted = file.get("registered", True) and "--no-registered" not in arguments
-    registered = envs.spec(named["env"]).defaults.get(kind.name, {}) if named["env"] and wanted and not resume else {}
+    registered = settings_for(named["env"], kind.name, file) if named["env"] and wanted and not resume else {}
     parser = _parser(named, *merge_settings(config_class, registered, saved | file, {}))
     if asks_for_help:
         arguments = ["--help"]  # the help omits positional arguments that are given

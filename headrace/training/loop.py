@@ -59,8 +59,9 @@ def train(
             recorder = Recorder(trainer, folder)
         if trainer.plan.derived:
             recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
-        if trainer.plan.registered and trainer.plan.tuned:
-            recorder.progress.say(registered_message(trainer.short_name, trainer.plan.registered))
+        plan = trainer.plan
+        if plan.registered and (plan.tuned or plan.assumed):
+            recorder.progress.say(registered_message(trainer.short_name, plan.registered, plan.assumed))
     else:
         trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
         if recorder is None:

@@ -13,6 +13,7 @@ from headrace.core.types import EnvArgument, Json, Settings
 from headrace.training.combinations import check, check_learners, with_actors, with_learners
 from headrace.training.config import MAKE_SETTINGS, TrainConfig, merge_settings, read_toml
 from headrace.training.scaling import derived
+from headrace.training.unregistered import settings_for
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -36,6 +37,7 @@ class TrainPlan:
     borrowed: Workers | None = None  # processes of the user, for workers or actors
     num_envs: int | None = None  # where it was given by name
     registered: Settings = field(default_factory=dict)  # for the environment; those that were not given
+    assumed: bool = False  # whether these are of training.unregistered, because none are registered
     tuned: bool = False  # whether settings of the algorithm were given, among which registered ones may surprise
     rollout_given: bool = True  # whether settings were given of which there is one that ROLLOUT names
 
@@ -70,7 +72,7 @@ def settle(
     options = {**options, **{name: processes.number for name, processes in given.items()}}
     kind, config_class = algorithm_classes(algorithm) if isinstance(algorithm, str) else (algorithm, None)
     wanted = {**file, **options}.get("registered", True) and source is not None
-    defaults = envs.spec(source).defaults.get(kind.name, {}) if wanted else {}  # type: ignore[arg-type]
+    defaults = settings_for(source, kind.name, {**file, **options}) if wanted else {}  # type: ignore[arg-type]
     follows = derived(config_class, defaults, {**file, **options})
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
     if ready_env is not None:
@@ -82,6 +84,7 @@ def settle(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
         registered={name: value for name, value in defaults.items() if name not in {*file, *options, *follows}},
+        assumed=wanted and kind.name not in envs.spec(source).defaults,  # type: ignore[arg-type]
         tuned=bool({*file, *options} & set(getattr(config_class, "__dataclass_fields__", ()))),
         rollout_given=bool({*file, *options} & ROLLOUT),
     )

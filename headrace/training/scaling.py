@@ -40,10 +40,11 @@ def scaling_message(num_envs: int, settings: Settings) -> str:
     return f"for {num_envs:,} envs: {', '.join(parts)} (--no-scale keeps the settings as they were)"
 
 
-def registered_message(env: str, settings: Settings) -> str:
-    """A message: which settings are registered for an environment."""
+def registered_message(env: str, settings: Settings, assumed: bool = False) -> str:
+    """A message: which settings are registered for an environment; assumed: none are, and these are taken."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
-    return f"registered for {env}: {', '.join(parts)} (--no-registered leaves these out)"
+    where = f"nothing is registered for {env}, stepped in Python" if assumed else f"registered for {env}"
+    return f"{where}: {', '.join(parts)} (--no-registered leaves these out)"
 
 
 def _number(value: Any) -> str:
