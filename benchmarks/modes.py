@@ -7,7 +7,8 @@
 A training is one row in results/modes.jsonl, in a process of its own; one that is there already is not run again.
 Solved: the mean return of deterministic episodes is at the threshold, checked at intervals of steps; seconds are those
 of training alone. `relative`: median steps compared with those of the same algorithm in one process ("inline"). Every
-mode has the settings that are registered for one process. "slow": the environments of one actor take ten times as long.
+mode has the settings that are registered for one process. "slow": the environments of one actor take ten times as long;
+"learners": the number is that of learners, which collect themselves.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _cases() -> list[Case]:
     ]
     lander = "LunarLander-v3"
     found += [Case("ppo", lander, "inline", 0), *(Case("ppo", lander, mode, 2) for mode in ("sync", "overlapped"))]
-    return [*found, Case("appo", lander, "async slow", 2, inline="ppo")]
+    return [*found, Case("appo", lander, "async slow", 2, inline="ppo"), Case("ppo", lander, "learners", 2)]
 
 
 CASES = _cases()

@@ -55,7 +55,9 @@ def trained(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     settings = {**registry.spec(options.env).defaults[like], "target_return": None, "seed": options.seed}
     exchange = options.mode.startswith("gradients ")
     mode, _, slow = options.mode.removeprefix("gradients ").partition(" ")
-    if options.actors:
+    if options.mode == "learners":
+        settings["learners"] = options.actors
+    elif options.actors:
         settings |= {"actors": options.actors, "collection": mode} | ({"exchange": "gradients"} if exchange else {})
     if options.algorithm == "appo":
         settings = {name: value for name, value in settings.items() if name in _known(options.algorithm)}
