@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from headrace.runs.run import load as load
     from headrace.runs.run import save as save
     from headrace.training.config import TrainConfig as TrainConfig
+    from headrace.training.loop import Training as Training
     from headrace.training.loop import train as train
     from headrace.training.trainer import Trainer as Trainer
 
@@ -90,7 +91,7 @@ _NAMES = {  # module -> its public names
     "runs.run": ("Run", "load", "save"),
     "data.spaces": ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple"),
     "training.trainer": ("Trainer",),
-    "training.loop": ("train",),
+    "training.loop": ("Training", "train"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*_HOMES]

@@ -58,6 +58,7 @@ from headrace.runs.run import Run as Run
 from headrace.runs.run import load as load
 from headrace.runs.run import save as save
 from headrace.training.config import TrainConfig as TrainConfig
+from headrace.training.loop import Training as Training
 from headrace.training.trainer import Trainer as _Trainer
 
 class Options(TypedDict, total=False):

@@ -9,9 +9,10 @@ import gymnasium
 
 from headrace.core.types import Settings
 from headrace.envs import sources
+from headrace.envs.gym.several import Several
 
 PREFIX = "headrace/"  # of the ids under which Gymnasium knows registered environments, see headrace.gym
-Source = str | type | Callable[..., gymnasium.Env]
+Source = str | type | Callable[..., gymnasium.Env] | list | tuple
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,14 @@ def register(name: str, entry: Source, defaults: Mapping[str, Settings] | None =
 def spec(source: Source) -> Spec:
     """What is registered under a name, or for a class; for anything else a spec without defaults.
 
-    Raises TypeError for what is neither a name nor a class nor a function.
+    Raises TypeError for what is neither a name nor a class nor a function, nor a list of them.
     """
     if isinstance(source, str):
         source = source.removeprefix(PREFIX) if source.removeprefix(PREFIX) in _specs else source
         return _specs.get(source) or _of_entry(source) or Spec(source, source)
+    if isinstance(source, list | tuple) and source:
+        inside = dict.fromkeys(spec(kind).name for kind in source)
+        return Spec(f"<{' | '.join(inside)}>", Several(source))
     if not callable(source):
         raise TypeError(
             f"{source!r} does not make environments: give a name, a class, or a function such as "

@@ -155,4 +155,10 @@ def last_metrics(path: Path) -> Json:
 def tensorboard_tags(row: Json) -> dict[str, float]:
     """The TensorBoard scalars of one row of metrics, by tag."""
     shown = {name: float(value) for name, value in row.items() if value is not None and name not in COUNTERS}
-    return {TENSORBOARD.get(name, f"train/{name}"): value for name, value in shown.items()}
+    return {_tag(name): value for name, value in shown.items()}
+
+
+def _tag(name: str) -> str:
+    """The tag of a column: one with a slash is its own tag, but for the returns of groups of agents."""
+    own = "/" in name and not name.startswith("return/")
+    return name if own else TENSORBOARD.get(name, f"train/{name}")

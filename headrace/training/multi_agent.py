@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 
@@ -11,11 +12,13 @@ from headrace.algorithms.group_algorithm import Grouped, seed_of
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
-from headrace.data.spaces import action_column, observation_column
+from headrace.data.spaces import Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
 from headrace.policies.group_policy import GroupedPolicy
 from headrace.training.episodes import Episodes
+
+MakePolicy: TypeAlias = Callable[[tuple[Space, Space], int], Policy]  # of spaces and a seed
 
 
 def columns_of_groups(env: Env) -> dict[str, slice]:
@@ -38,15 +41,26 @@ def columns_of_groups(env: Env) -> dict[str, slice]:
     return columns
 
 
-def build(kind: type[Algorithm], config: Any, env: Env, seed: int, device: torch.device) -> Algorithm:
-    """An Algorithm with its usual policy for an env: one for all agents, or one for each group of them."""
+def build(
+    kind: type[Algorithm],
+    config: Any,
+    env: Env,
+    seed: int,
+    device: torch.device,
+    make_policy: MakePolicy | None = None,
+) -> Algorithm:
+    """An Algorithm for an env: one for all agents, or one for each group of them. make_policy: of its spaces and a
+    seed; None for the algorithm's usual policy."""
+
+    def one(pair: tuple[Space, Space], seed: int) -> Algorithm:
+        if make_policy is None:
+            return kind.build(config, *pair, seed, device)
+        return kind(make_policy(pair, seed).to(device), config, seed)  # type: ignore[call-arg]
+
     spaces = env.spaces
     if not columns_of_groups(env):
-        return kind.build(config, *next(iter(spaces.values())), seed, device)
-    algorithms = {
-        group: kind.build(config, *pair, seed_of(seed, number), device)
-        for number, (group, pair) in enumerate(spaces.items())
-    }
+        return one(next(iter(spaces.values())), seed)
+    algorithms = {group: one(pair, seed_of(seed, number)) for number, (group, pair) in enumerate(spaces.items())}
     return Grouped(algorithms, env.groups)  # type: ignore[return-value]  # its iteration is that of its parts
 
 
