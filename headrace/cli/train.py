@@ -14,6 +14,7 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from headrace import envs
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.cli import pairs
 from headrace.cli.run_policy import check_trust
 from headrace.core.terminal import saying
 from headrace.core.types import DataclassInstance, Json
@@ -66,10 +67,11 @@ def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation 
     saved = _saved_settings(resume) if resume else {}
     file = read_toml(config) if config else {}
     typed = _positionals(arguments)
-    named = {name: typed.get(name) or file.pop(name, None) or saved.get(name) for name in ("algorithm", "env")}
+    of_file = {name: file.pop(name, None) for name in ("algorithm", "env")}
+    named = {name: typed.get(name) or given or saved.get(name) for name, given in of_file.items()}
     if resume:
-        own = (saved.get(name) for name in named if not typed.get(name))
-        check_trust(resume, "--trust" in arguments, *own)
+        own = [saved.get(name) for name in named if not typed.get(name)]
+        check_trust(resume, "--trust" in arguments, *own, saved.get("policy"), *saved.get("wrapper", ()))
     saved = {name: value for name, value in saved.items() if name not in named}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     if not asks_for_help:
@@ -84,7 +86,7 @@ def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation 
         arguments = ["--help"]  # the help omits positional arguments that are given
     optional = takes_none(TrainConfig) | takes_none(config_class)
     args = [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
-    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=args)
+    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=args, registry=pairs.registry())
     settings = _flat(parsed.training, parsed.learning)
     if resume:
         before = _flat(*merge_settings(config_class, {}, saved, {}))
