@@ -113,7 +113,9 @@ def own_policy_of(run: Path) -> type[Policy] | None:
     if name is None:
         return None
     if is_nameless(name):
-        raise ValueError(f"the policy of {run} is {name}, made in Python: load it there, hr.load(run, policy_class=...)")
+        raise ValueError(
+            f"the policy of {run} is {name}, made in Python: load it there, hr.load(run, policy_class=...)"
+        )
     return own_policy(name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import field, fields, make_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,8 @@ from headrace.runs import checkpoint
 from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
 from headrace.training.config import TrainConfig, merge_settings, read_toml, takes_none
-from headrace.training.loop import train
+from headrace.training.iteration import IterationResult
+from headrace.training.loop import Training
 from headrace.training.torchrun import started_by_torchrun
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
@@ -35,6 +36,7 @@ defaults.
 
 Ctrl-C saves a checkpoint, and prints the command that resumes the run."""
 FINAL_EPISODES = 100
+Each = Callable[[Training, IterationResult], None]
 CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
 FLAGS = {  # that are no settings: type, name of the value, default, help
     "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml"),
@@ -61,8 +63,11 @@ def main(arguments: list[str]) -> None:
         trained(arguments)
 
 
-def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation | None]:
-    """The run of these arguments, and its evaluation; quiet: without printing that and the commands for next steps."""
+def trained(arguments: list[str], quiet: bool = False, each: Each | None = None) -> tuple[Run, Evaluation | None]:
+    """The run of these arguments, and its evaluation; quiet: without printing that and the commands for next steps.
+
+    each: called after each iteration. A run that it has stopped is not evaluated.
+    """
     resume, config = _path_after("--resume", arguments), _path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else {}
     file = read_toml(config) if config else {}
@@ -91,13 +96,20 @@ def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation 
     if resume:
         before = _flat(*merge_settings(config_class, {}, saved, {}))
         changed = {name: value for name, value in settings.items() if value != before[name]}
-        run = train(env=typed.get("env"), resume=resume, on_interrupt="return", **changed)
+        training = Training(env=typed.get("env"), resume=resume, on_interrupt="return", **changed)
     else:
         given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
-        run = train(parsed.algorithm, parsed.env, on_interrupt="return", **given)
+        training = Training(parsed.algorithm, parsed.env, on_interrupt="return", **given)
+    with training:
+        for row in training:
+            if each is not None:
+                each(training, row)
+    run = training.run
     if (started_by_torchrun() or (0, 1))[0]:
         return run, None  # rank 0 has the run's folder
-    evaluation = _evaluated(run, parsed.final_episodes, quiet)
+    evaluation = (
+        None if run.reason not in TrainConfig.__dataclass_fields__ else _evaluated(run, parsed.final_episodes, quiet)
+    )
     if not (quiet or run.interrupted):
         with saying():
             print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")), flush=True)
