@@ -54,6 +54,8 @@ from headrace.parallel.own_loop import Actors as Actors
 from headrace.policies.actor_critic import ActorCritic as ActorCritic
 from headrace.policies.base import Policy as Policy
 from headrace.policies.fused_mlp import FusedMLP as FusedMLP
+from headrace.runs.hub import pull_from_hub as pull_from_hub
+from headrace.runs.hub import push_to_hub as push_to_hub
 from headrace.runs.run import Run as Run
 from headrace.runs.run import load as load
 from headrace.runs.run import save as save

@@ -22,6 +22,7 @@ VERBS = {  # each is a module of headrace.cli with main(arguments)
     "plot": ("plot learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
     "runs": ("list runs with their settings and returns", "headrace runs"),
     "export": ("write a trained agent to onnx, numpy or c", "headrace export runs/ppo/CartPole-v1_1 --to onnx"),
+    "hub": ("push a policy to the Hugging Face hub, or pull one", "headrace hub push runs/ppo/CartPole-v1_1 me/pole"),
     "diagnose": ("find out where the time of a training script goes", "headrace diagnose train.py"),
     "cluster": ("show the nodes of a Ray cluster", "headrace cluster 10.0.0.1:6379"),
     "check": ("check an environment, or the kernels of this machine", "headrace check LunarLander-v3"),

@@ -18,7 +18,16 @@ Array = NDArray[np.float64]
 # settings that say how long a run was, what it wrote, and where: runs that differ in no others are treated as seeds
 NOT_OF_LEARNING = (
     *("seed", "total_steps", "max_seconds", "max_episodes", "target_return", "window", "replay_order"),
-    *("eval_freq", "eval_episodes", "eval_device", "parallel_evaluation", "save_freq", "log_folder", "progress"),
+    *(
+        "eval_freq",
+        "eval_episodes",
+        "eval_device",
+        "parallel_evaluation",
+        "save_freq",
+        "log_folder",
+        "progress",
+        "track",
+    ),
 )
 
 

@@ -22,7 +22,9 @@ from headrace.runs.progress import Progress, summary
 from headrace.runs.replay_files import ReplayFiles
 from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
 from headrace.runs.saver import Saver
+from headrace.runs.sb3_scalars import sb3_scalars
 from headrace.runs.signals import Interrupts
+from headrace.runs.trackers import tracker
 from headrace.training.config import to_toml
 from headrace.training.iteration import IterationResult
 from headrace.training.trainer import Trainer
@@ -48,7 +50,8 @@ class Recorder:
         self.trainer, self.folder = trainer, folder
         self._lock = lock(folder)
         checkpoint.clean_up(folder)
-        self.logs = Logs(folder, trainer.short_name)
+        self._tracker = tracker(trainer.config.track, folder, trainer.settings())
+        self.logs = Logs(folder, trainer.short_name, trainer.settings(), self._tracker)
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
         self.interrupts = Interrupts()
         self._best_score: float | None = None
@@ -80,6 +83,8 @@ class Recorder:
             with suppress(OSError):  # the disk may be what has failed
                 self.logs.close()
         self._lock.close()
+        if self._tracker is not None:
+            self._tracker.close()
         if isinstance(error, KeyboardInterrupt):
             self.progress.say(f"interrupted at once, without saving. {self._last_good()}")
         if isinstance(error, NotFinite):
@@ -252,7 +257,7 @@ class Recorder:
     def _write_row(self, evaluation: Json | None = None) -> None:
         self._row = self._result.row() | self._logged | (evaluation or {})
         self._logged = {}
-        self.logs.row(self._row)
+        self.logs.row(self._row, sb3_scalars(self.trainer.algorithm))
 
     def _save_last(self, **facts: str) -> None:
         started = perf_counter()

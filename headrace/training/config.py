@@ -84,6 +84,7 @@ class TrainConfig:
     eval_episodes: int = 20  # episodes per evaluation
     parallel_evaluation: bool = False  # evaluate in a process of its own while training goes on
     save_freq: int = 0  # environment steps between the checkpoints step_N/; 0: only last/ and best/
+    track: Literal["wandb"] | None = None  # send rows of metrics to this tracker, too
     log_folder: str = "runs"  # the run's folder is LOG_FOLDER/<algorithm>/<env>_<n>/
     progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich in a terminal, otherwise plain lines
     # CPU threads of torch during training. More than 1 is faster for minibatches of about 2000 rows and more on an idle
