@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -36,7 +37,7 @@ class Pull:
 
 def main(arguments: list[str]) -> None:
     """Push or pull, and print where."""
-    kinds = {"push": Push, "pull": Pull}
+    kinds: dict[str, Callable[..., Push | Pull]] = {"push": Push, "pull": Pull}
     command = tyro.extras.subcommand_cli_from_dict(kinds, prog="headrace hub", description=DESCRIPTION, args=arguments)
     if isinstance(command, Push):
         print(push_to_hub(command.run, command.repo, private=command.private))

@@ -94,7 +94,7 @@ class Elsewhere:
         with Interrupts() as interrupts:
             for _ in range(self._jobs):
                 here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, self._train), name="trial")
+                process: BaseProcess = context.Process(target=_work, args=(there, self._train), name="trial")
                 process.start()
                 there.close()
                 processes[here] = process

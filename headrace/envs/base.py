@@ -189,14 +189,12 @@ class EnvWrapper(Env):
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.max_steps, self.factory, self.first_env = env.max_steps, env.factory, env.first_env
         self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
+        self._params = env.params
         self.made_with, self.fixed_params = env.made_with, env.fixed_params
-
-    @property
-    def params(self) -> Settings:
-        return self.env.params
 
     def _set_params(self, params: Settings) -> None:
         self.env.set_params(**params)
+        self._params = self.env.params
 
     @property
     def restarts(self) -> int:

@@ -24,7 +24,7 @@ from headrace.envs.gym.agent_groups import Grouping, grouped
 from headrace.envs.gym.several import Several
 from headrace.envs.gym.wrappers import NamedWrapper, limited, wrapped
 from headrace.envs.gym.wrapping import UNWRAPPED, Wrapping
-from headrace.envs.registry import Source, Spec, names, spec
+from headrace.envs.registry import Maker, Source, Spec, names, spec
 from headrace.envs.sources import Entry
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def make(
     tasks of EnvPool ("envpool/Pong-v5"), ids with a vector entry point, and functions with a parameter `num_envs` that
     return a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator. A list of sources that are not
     compiled: environment i is made by number i modulo theirs. A pettingzoo.AECEnv, in which agents take turns, is
-    stepped by PettingZoo's turn_based_aec_to_parallel: only the action of the agent whose turn it is counts.
+    stepped by PettingZoo's turn_based_aec_to_parallel: only the action of the agent that is next counts.
     backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another (of
     a port: its reference); "workers" steps them in processes; "vector" steps a vector environment; "auto" compiles
     what can be compiled, for `device`, and otherwise uses workers where they are given, or a vector environment.
@@ -369,7 +369,7 @@ def factory_elsewhere(
     return build
 
 
-def elsewhere(known: Spec) -> Source | Entry:
+def elsewhere(known: Spec) -> Maker | Entry:
     """What another process makes these environments of: a source file by its whole path; else what is known here."""
     entry = known.entry
     if isinstance(entry, type) and is_from_file(sys.modules.get(entry.__module__)):

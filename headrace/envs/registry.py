@@ -12,7 +12,8 @@ from headrace.envs import sources
 from headrace.envs.gym.several import Several
 
 PREFIX = "headrace/"  # of the ids under which Gymnasium knows registered environments, see headrace.gym
-Source = str | type | Callable[..., gymnasium.Env] | list | tuple
+Maker = str | type | Callable[..., gymnasium.Env]
+Source = Maker | list | tuple  # several of them, in turn
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Spec:
     """
 
     name: str
-    entry: Source
+    entry: Maker
     defaults: Mapping[str, Settings] = field(default_factory=dict)
     listed: bool = True
 
@@ -33,7 +34,7 @@ class Spec:
 _specs: dict[str, Spec] = {}
 
 
-def register(name: str, entry: Source, defaults: Mapping[str, Settings] | None = None, listed: bool = True) -> Spec:
+def register(name: str, entry: Maker, defaults: Mapping[str, Settings] | None = None, listed: bool = True) -> Spec:
     """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it.
 
         register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})
@@ -71,5 +72,5 @@ def names() -> list[str]:
     return list(_specs)
 
 
-def _of_entry(entry: Source) -> Spec | None:
+def _of_entry(entry: Maker) -> Spec | None:
     return next((known for known in _specs.values() if known.entry == entry), None)

@@ -14,7 +14,7 @@ from headrace.core.types import Settings
 if TYPE_CHECKING:
     from tensorboardX.event_file_writer import EventsWriter
 
-COMPARED = ("rollout/ep_rew_mean", "eval/mean_reward")  # beside hyperparameters
+COMPARED = ("rollout/ep_rew_mean", "eval/mean_reward")  # in the table of hyperparameters
 Rows = Sequence[tuple[float, int, Mapping[str, float]]]  # seconds since 1970, environment steps, scalars by tag
 
 

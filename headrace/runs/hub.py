@@ -46,7 +46,7 @@ def push_to_hub(
     """Push a run's policy (best/, or else last/), settings, curves and a model card to the hub, and return its URL.
 
     repo: "user/name", which is made where there is none. evaluation: its mean return goes into the card. There are no
-    optimizer, replay buffer or environment states in it: nobody can resume from it.
+    optimizer, replay buffer or environment states in it, so no training can resume from it.
     Raises FileNotFoundError where there is no run, ImportError without huggingface_hub, and what the library raises.
     """
     require("huggingface_hub", MISSING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +37,7 @@ class WeightsAndBiases:
 
         known = folder / "wandb_id.txt"
         if not known.exists():
-            known.write_text(wandb.util.generate_id())
+            known.write_text(secrets.token_hex(4))
         self._run: Any = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=f"{folder.parent.name}/{folder.name}",

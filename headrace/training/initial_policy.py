@@ -81,7 +81,7 @@ def take_weights(policy: Policy, run: str, names: tuple[str, ...] = (checkpoint.
     policy.load_state_dict({**own, **fit})
     if different:
         taken = f"init_from: {len(fit)} of {len(own)} tensors are those of {run}"
-        tell(f"{taken}; others begin anew: {'; '.join(different)}")
+        tell(f"{taken}; others have first values: {'; '.join(different)}")
 
 
 def _shape(tensor: torch.Tensor | None) -> str:

@@ -32,7 +32,8 @@ class DrawnPort(Single):
     def render(self) -> Any:
         """The reference's image of the port's state."""
         own: Any = self._reference.unwrapped
-        if np.shape(getattr(own, "state", None)) != (len(self.state),):
+        known: Any = getattr(own, "state", None)
+        if np.shape(known) != (len(self.state),):
             raise TypeError(f"{self._reference} keeps its state in another form than {self.cls.__name__}: no images")
         own.state = np.array(self.state, np.float64)
         return self._reference.render()

@@ -27,7 +27,7 @@ def repacked(ir: EnvIR, params: ParamValues, num_envs: int, per_env: bool) -> tu
             "the environments with as many"
         )
     if per_env and not given:
-        packs = [np.ascontiguousarray(np.broadcast_to(pack[:, None], (len(pack), num_envs))) for pack in packs]
+        packs = [np.array(np.broadcast_to(pack[:, None], (len(pack), num_envs))) for pack in packs]
     floats, integers = packs
     return floats, integers
 
