@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, Positional
+from tyro.conf import FlagCreatePairsOff, Positional, subcommand
 
 from headrace.runs.hub import pull_from_hub, push_to_hub
 
@@ -37,8 +36,8 @@ class Pull:
 
 def main(arguments: list[str]) -> None:
     """Push or pull, and print where."""
-    kinds: dict[str, Callable[..., Push | Pull]] = {"push": Push, "pull": Pull}
-    command = tyro.extras.subcommand_cli_from_dict(kinds, prog="headrace hub", description=DESCRIPTION, args=arguments)
+    kinds: Any = Annotated[Push, subcommand("push")] | Annotated[Pull, subcommand("pull")]
+    command = tyro.cli(kinds, prog="headrace hub", description=DESCRIPTION, args=arguments)
     if isinstance(command, Push):
         print(push_to_hub(command.run, command.repo, private=command.private))
     else:

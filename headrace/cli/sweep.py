@@ -178,7 +178,9 @@ def _print(study: Study, options: Sweep, space: Space, rest: Sequence[str]) -> N
         (
             str(trial.number),
             *(_cell(trial.params.get(name)) for name in names),
-            *(_cell(trial.value), f"{trial.user_attrs.get('steps', 0):,}", trial.state.name.lower()),
+            _cell(trial.value if trial.state.name == "COMPLETE" else None),
+            f"{trial.user_attrs.get('steps', 0):,}",
+            trial.state.name.lower(),
             str(trial.user_attrs.get("run", "")),
         )
         for trial in counted(study)

@@ -76,7 +76,7 @@ def take_weights(policy: Policy, run: str, names: tuple[str, ...] = (checkpoint.
     fit = {name: x for name, x in weights.items() if name in own and x.shape == own[name].shape}
     others = [name for name in {**own, **weights} if name not in fit]
     different = [f"{name} {_shape(weights.get(name))} -> {_shape(own.get(name))}" for name in others]
-    if not any(isinstance(x, torch.nn.Parameter) for name, x in policy.named_parameters() if name in fit):
+    if not any(x.dim() > 1 for name, x in policy.named_parameters() if name in fit):
         raise ValueError(f"init_from={run}: no weight of its policy fits this one ({'; '.join(different[:4])} ...)")
     policy.load_state_dict({**own, **fit})
     if different:

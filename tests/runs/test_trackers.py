@@ -43,7 +43,7 @@ def events(path):
 
 
 def test_tensorboard_has_what_stable_baselines3_writes():
-    run = hr.train("ppo", "Pendulum-v1", epochs=3, clip=0.15, initial_std=0.5, **{**SMALL, "epochs": 3})
+    run = hr.train("ppo", "Pendulum-v1", clip=0.15, initial_std=0.5, **SMALL | {"epochs": 3})
     scalars, settings = events(run.path)
     assert scalars["train/clip_range"] == pytest.approx(0.15) and 0.4 < scalars["train/std"] < 0.6
     assert scalars["train/n_updates"] == 3 * run.metrics["iteration"]
