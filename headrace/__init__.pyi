@@ -93,6 +93,12 @@ class Options(TypedDict, total=False):
     frame_stack: int
     time_limit: int | None
     reward_scale: float
+    params: dict[str, Any]
+    env_kwargs: dict[str, Any]
+    wrapper: tuple[str, ...]
+    ignore: tuple[str, ...]
+    policy: str | None
+    init_from: str | None
     total_steps: int | None
     max_seconds: float | None
     max_episodes: int | None
@@ -102,6 +108,7 @@ class Options(TypedDict, total=False):
     eval_episodes: int
     parallel_evaluation: bool
     save_freq: int
+    track: Literal["wandb"] | None
     log_folder: str
     progress: Literal["auto", "rich", "plain", "none"]
     threads: int | None
