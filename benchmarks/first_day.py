@@ -184,7 +184,7 @@ print(observation.shape, envs.step(envs.action_space.sample())[1].sum())""",
     Step("A loop of your own, with a curriculum", "python own_loop.py", r"60 episodes \{'gravity'"),
     Step(
         "SAC on Pendulum",
-        f"headrace train sac Pendulum-v1 --total-steps 3000 --target-return none --final-episodes 2 --progress plain",
+        "headrace train sac Pendulum-v1 --total-steps 3000 --target-return none --final-episodes 2 --progress plain",
         r"runs/sac/Pendulum-v1_1",
     ),
     Step(

@@ -12,6 +12,7 @@ import torch
 import headrace as hr
 from headrace.cli.main import main
 from headrace.core.user_names import import_user_module
+from headrace.envs.gym.pettingzoo import inline
 
 FILE = '''
 import gymnasium, numpy as np, torch
@@ -163,6 +164,8 @@ def test_a_list_of_functions_makes_environments_in_turn():
         env.step(rollout, t)
     assert rollout.episode_length.amax(0).tolist() == [3, 5, 3]
     assert rollout.reward[0].tolist() == [0.5, 1.0, 0.5]
+    part = inline(env.factory, 2, "part", first_env=1)  # of a worker
+    assert [one.unwrapped.length for one in part.envs] == [5, 3]
     run = hr.train("ppo", kinds, ignore=("mission",), **SMALL)
     assert sorted(set(run.evaluate(4).returns)) == [1.5, 5.0] and run.needed_to_resume == ("env",)
     with pytest.raises(ValueError, match="the observation_space of environment 1 is"):

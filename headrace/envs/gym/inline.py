@@ -19,8 +19,8 @@ from headrace.data.rollout import Rollout
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
-from headrace.envs.gym.columns import action_caster, as_number, put, views
 from headrace.envs.gym.change_params import change_params
+from headrace.envs.gym.columns import action_caster, as_number, put, views
 from headrace.envs.gym.saving import restore, savable, state_of
 from headrace.envs.gym.several import Several, check_same_spaces, factory_of
 
