@@ -114,13 +114,14 @@ def _returns_by_agent(path: Path) -> dict[str, Array]:
     """The columns return/NAME of the metrics. Damaged rows, of which _steps_at() warns, are left out."""
     found: dict[str, list[tuple[float, float, float]]] = {}
     for line in _whole_lines(path) if path.is_file() else ():
-        with suppress(ValueError, LookupError, TypeError):
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
             row = json.loads(line)
             for name, value in row.items():
-                if name.startswith(PREFIX) and value is not None:
-                    place = (float(row["steps"]), float(row["seconds"]), float(value))
-                    found.setdefault(name.removeprefix(PREFIX), []).append(place)
-    return {name: np.array(sorted(rows)) for name, rows in found.items()}
+                if name.startswith(PREFIX):
+                    rows = found.setdefault(name.removeprefix(PREFIX), [])
+                    if value is not None:
+                        rows.append((float(row["steps"]), float(row["seconds"]), float(value)))
+    return {name: np.array(sorted(rows)) for name, rows in found.items() if rows}
 
 
 def _rows(path: Path, lines: list[str], first: int, parse: Callable[[str], list[float]]) -> list[list[float]]:

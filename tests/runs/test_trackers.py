@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -88,8 +89,11 @@ def test_wandb_offline(monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = hr.train("ppo", "CartPole-v1", track="wandb", **SMALL)
     (written,) = run.path.glob("wandb/offline-run-*/run-*.wandb")
-    data = written.read_bytes()
-    assert b"rollout/ep_rew_mean" in data and (run.path / "wandb_id.txt").read_text().encode() in data
+    until = time.monotonic() + 60  # its process writes after finish() has returned
+    while b"rollout/ep_rew_mean" not in written.read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert (run.path / "wandb_id.txt").read_text().encode() in written.read_bytes()
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch):
