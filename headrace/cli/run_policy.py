@@ -133,9 +133,8 @@ def env_of(run: Path) -> str:
 def eval_env_kwargs(run: Path) -> Settings:
     """The settings of a run's environments that evaluation uses too; none without a config."""
     settings = _config(run)
-    return {
-        name: None if settings[name] == "none" else settings[name] for name in EVAL_ENV_SETTINGS if name in settings
-    }
+    given = [name for name in EVAL_ENV_SETTINGS if name in settings and settings[name] not in ({}, [])]
+    return {name: None if settings[name] == "none" else settings[name] for name in given}
 
 
 def _config(run: Path) -> Json:

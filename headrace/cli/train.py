@@ -93,27 +93,31 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     args = [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
     parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=args, registry=pairs.registry())
     settings = _flat(parsed.training, parsed.learning)
+    body = {} if each is None else {"each": each}
     if resume:
         before = _flat(*merge_settings(config_class, {}, saved, {}))
         changed = {name: value for name, value in settings.items() if value != before[name]}
-        training = Training(env=typed.get("env"), resume=resume, on_interrupt="return", **changed)
+        run = train(env=typed.get("env"), resume=resume, on_interrupt="return", **body, **changed)
     else:
         given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
-        training = Training(parsed.algorithm, parsed.env, on_interrupt="return", **given)
-    with training:
-        for row in training:
-            if each is not None:
-                each(training, row)
-    run = training.run
+        run = train(parsed.algorithm, parsed.env, on_interrupt="return", **body, **given)
     if (started_by_torchrun() or (0, 1))[0]:
         return run, None  # rank 0 has the run's folder
-    evaluation = (
-        None if run.reason not in TrainConfig.__dataclass_fields__ else _evaluated(run, parsed.final_episodes, quiet)
-    )
+    whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not the body
+    evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
         with saying():
             print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")), flush=True)
     return run, evaluation
+
+
+def train(*names: str, each: Each | None = None, **options: Any) -> Run:
+    """headrace.train() with a body."""
+    with Training(*names, **options) as training:
+        for row in training:
+            if each is not None:
+                each(training, row)
+    return training.run
 
 
 def _check_names(named: dict[str, str | None], resume: Path | None) -> None:
