@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -87,7 +88,8 @@ class Elsewhere:
         def give(connection: Connection) -> None:
             """The next task; where there is none, the process ends."""
             task = None if interrupts.caught else next(numbered, None)
-            connection.send(None if task is None else task[1][0])
+            with suppress(OSError):  # a signal may have ended it
+                connection.send(None if task is None else task[1][0])
             if task is not None:
                 at_work[connection] = task[0], task[1][1]
 
@@ -108,15 +110,17 @@ class Elsewhere:
                     number, report = at_work[connection]
                     try:
                         answer = connection.recv()
-                    except EOFError:
-                        answer = Outcome("", None, 0, "error", error="the process of this trial was killed")
+                    except (EOFError, OSError):
+                        signal, killed = interrupts.caught, "the process of this trial was killed"
+                        answer = Outcome("", None, 0, signal or "error", bool(signal), "" if signal else killed)
                     if isinstance(answer, Outcome):
                         del at_work[connection]
                         done(number, answer)
                         if processes[connection].is_alive():
                             give(connection)
                     else:
-                        connection.send(report(*answer))
+                        with suppress(OSError):
+                            connection.send(report(*answer))
         for process in processes.values():
             process.join()
 
@@ -129,9 +133,10 @@ def _work(parent: Connection, train: Train) -> None:
         parent.send((point, mean_return))
         return bool(parent.recv())
 
-    while (arguments := parent.recv()) is not None:
-        try:
-            parent.send(carry_out(train, arguments, report))
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}" if is_message(error) else traceback.format_exc()
-            parent.send(Outcome("", None, 0, "error", error=text))
+    with suppress(KeyboardInterrupt):  # between two tasks
+        while (arguments := parent.recv()) is not None:
+            try:
+                parent.send(carry_out(train, arguments, report))
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}" if is_message(error) else traceback.format_exc()
+                parent.send(Outcome("", None, 0, "error", error=text))
