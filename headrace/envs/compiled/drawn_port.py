@@ -23,12 +23,7 @@ class DrawnPort(gymnasium.Wrapper):
         super().__init__(self.port)
         assert cls.gymnasium_id is not None
         self._reference = gymnasium.make(cls.gymnasium_id, render_mode=render_mode)
-        self.metadata = self._reference.metadata
-
-    @property
-    def render_mode(self) -> str | None:
-        """The reference's."""
-        return self._reference.render_mode
+        self.metadata, self.port.render_mode = self._reference.metadata, render_mode
 
     def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Any, Json]:
         """Begin an episode of both."""
