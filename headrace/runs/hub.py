@@ -12,7 +12,6 @@ from headrace.core.packages import installed, require
 from headrace.core.types import Json
 from headrace.evaluation.evaluator import Evaluation
 from headrace.runs import checkpoint
-from headrace.runs.listing import summary
 from headrace.runs.logs import METRICS, MONITOR
 from headrace.runs.run import BEST, LAST
 
@@ -63,6 +62,8 @@ def push_to_hub(
 
 def stage(run: Path, folder: Path, repo: str, evaluation: Evaluation | None = None) -> Json:
     """Write what is pushed of a run into a folder. Returns facts for the card."""
+    from headrace.runs.listing import summary
+
     about = summary(run)
     _, manifest, weights = checkpoint.read(run, BEST, LAST, state="policy")
     kept = {name: manifest[name] for name in ("score", "steps") if name in manifest}

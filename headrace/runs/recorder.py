@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
@@ -24,10 +25,12 @@ from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
 from headrace.runs.saver import Saver
 from headrace.runs.sb3_scalars import sb3_scalars
 from headrace.runs.signals import Interrupts
-from headrace.runs.trackers import tracker
 from headrace.training.config import to_toml
 from headrace.training.iteration import IterationResult
 from headrace.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from headrace.runs.trackers import Tracker
 
 EVALUATED = ("eval_return", "eval_std", "eval_length")  # columns of evaluations
 SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
@@ -50,7 +53,7 @@ class Recorder:
         self.trainer, self.folder = trainer, folder
         self._lock = lock(folder)
         checkpoint.clean_up(folder)
-        self._tracker = tracker(trainer.config.track, folder, trainer.settings())
+        self._tracker = _tracker(trainer, folder)
         self.logs = Logs(folder, trainer.short_name, trainer.settings(), self._tracker)
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
         self.interrupts = Interrupts()
@@ -309,6 +312,15 @@ class Recorder:
         if (self.folder / LAST).exists():
             return f"The last good checkpoint is {self.folder / LAST}"
         return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"
+
+
+def _tracker(trainer: Trainer, folder: Path) -> Tracker | None:
+    """The tracker of the settings."""
+    if trainer.config.track is None:
+        return None
+    from headrace.runs.trackers import tracker
+
+    return tracker(trainer.config.track, folder, trainer.settings())
 
 
 def passed(every: int, before: int, steps: int) -> bool:

@@ -39,7 +39,7 @@ from headrace.parallel.learning_collector import LearningCollector
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.policies.base import Policy
-from headrace.training import initial_policy, multi_agent
+from headrace.training import multi_agent
 from headrace.training.combinations import check_lag
 from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
 from headrace.training.multi_agent import MakePolicy
@@ -226,11 +226,13 @@ def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
     Raises TypeError where the algorithm cannot use it.
     """
     config, run = plan.algorithm_config, plan.config.init_from
+    if plan.own_policy is None and run is None:
+        return None
+    from headrace.training import initial_policy
+
     own = None if plan.own_policy is None else initial_policy.own_policy(plan.own_policy)
     if own is not None:
         initial_policy.check_kind(own, kind)
-    elif run is None:
-        return None
     elif not hasattr(kind, "make_policy"):
         raise TypeError(f"init_from needs an algorithm with make_policy(), which {plan.algorithm} has not")
 

@@ -54,7 +54,7 @@ def test_tensorboard_has_what_stable_baselines3_writes():
 def test_a_tracker_gets_each_row_by_environment_steps(monkeypatch):
     got = []
     given = SimpleNamespace(row=lambda steps, scalars: got.append((steps, scalars)), close=lambda: got.append("closed"))
-    monkeypatch.setattr("headrace.runs.recorder.tracker", lambda name, folder, settings: given if name else None)
+    monkeypatch.setattr("headrace.runs.trackers.tracker", lambda name, folder, settings: given if name else None)
     with hr.Training("ppo", Walk(), total_steps=500, track="wandb", **TINY) as t:
         for _ in t:
             t.log("level", 7)
