@@ -97,7 +97,7 @@ class Residual(hr.ActorCritic):
 """,
     "own_loop.py": """import headrace as hr
 
-with hr.Training("ppo", "CartPole-v1", num_envs=8, num_steps=32, total_steps=4000, progress="none") as t:
+with hr.Training("ppo", "CartPole-v1", num_envs=8, num_steps=32, total_steps=20_000, progress="none") as t:
     for row in t:
         if row.mean_return is not None and row.mean_return > 20 * t.state.get("level", 1):
             t.state["level"] = t.state.get("level", 1) + 1
