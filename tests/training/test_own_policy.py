@@ -98,6 +98,16 @@ def test_a_policy_by_name_trains_resumes_and_is_evaluated(capsys):
     assert "a Residual cannot be exported" in capsys.readouterr().err
 
 
+def test_a_policy_in_the_runs_own_folder_is_run_only_where_it_is_trusted(capsys):
+    run = hr.train("ppo", "CartPole-v1", policy="mine.py:Residual", **SMALL)
+    shutil.copy("mine.py", run.path / "mine.py")
+    config = run.path / "config.toml"
+    config.write_text(config.read_text().replace(str(Path("mine.py").resolve()), str(run.path / "mine.py")))
+    for words in (["eval", str(run.path), "--episodes", "1"], ["export", str(run.path), "--to", "numpy"]):
+        assert main(words) == 2 and "add --trust" in capsys.readouterr().err
+    assert main(["eval", str(run.path), "--episodes", "1", "--trust"]) == 0
+
+
 def test_a_class_that_no_name_finds_is_asked_for_again():
     class Local(hr.ActorCritic):
         pass
