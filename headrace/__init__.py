@@ -59,10 +59,13 @@ if TYPE_CHECKING:
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
     from headrace.policies.base import Policy as Policy
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
+    from headrace.runs.hub import pull_from_hub as pull_from_hub
+    from headrace.runs.hub import push_to_hub as push_to_hub
     from headrace.runs.run import Run as Run
     from headrace.runs.run import load as load
     from headrace.runs.run import save as save
     from headrace.training.config import TrainConfig as TrainConfig
+    from headrace.training.loop import Training as Training
     from headrace.training.loop import train as train
     from headrace.training.trainer import Trainer as Trainer
 
@@ -87,10 +90,11 @@ _NAMES = {  # module -> its public names
     "policies.fused_mlp": ("FusedMLP",),
     "policies.base": ("Policy",),
     "data.rollout": ("Rollout",),
+    "runs.hub": ("pull_from_hub", "push_to_hub"),
     "runs.run": ("Run", "load", "save"),
     "data.spaces": ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple"),
     "training.trainer": ("Trainer",),
-    "training.loop": ("train",),
+    "training.loop": ("Training", "train"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*_HOMES]

@@ -54,10 +54,13 @@ from headrace.parallel.own_loop import Actors as Actors
 from headrace.policies.actor_critic import ActorCritic as ActorCritic
 from headrace.policies.base import Policy as Policy
 from headrace.policies.fused_mlp import FusedMLP as FusedMLP
+from headrace.runs.hub import pull_from_hub as pull_from_hub
+from headrace.runs.hub import push_to_hub as push_to_hub
 from headrace.runs.run import Run as Run
 from headrace.runs.run import load as load
 from headrace.runs.run import save as save
 from headrace.training.config import TrainConfig as TrainConfig
+from headrace.training.loop import Training as Training
 from headrace.training.trainer import Trainer as _Trainer
 
 class Options(TypedDict, total=False):
@@ -90,6 +93,12 @@ class Options(TypedDict, total=False):
     frame_stack: int
     time_limit: int | None
     reward_scale: float
+    params: dict[str, Any]
+    env_kwargs: dict[str, Any]
+    wrapper: tuple[str, ...]
+    ignore: tuple[str, ...]
+    policy: str | None
+    init_from: str | None
     total_steps: int | None
     max_seconds: float | None
     max_episodes: int | None
@@ -99,6 +108,7 @@ class Options(TypedDict, total=False):
     eval_episodes: int
     parallel_evaluation: bool
     save_freq: int
+    track: Literal["wandb"] | None
     log_folder: str
     progress: Literal["auto", "rich", "plain", "none"]
     threads: int | None

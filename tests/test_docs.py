@@ -44,6 +44,7 @@ OTHER_FILES = {
 NOT_RUN = {  # what a command contains that is parsed alone -> why
     "LunarLander": "needs Box2D",
     "headrace cluster": "needs a cluster",
+    "headrace hub": "needs a network",
     "HalfCheetah": "needs MuJoCo",
     "simple_spread": "needs MPE2",
     "ALE/": "needs ALE",
@@ -58,10 +59,13 @@ SMALL = {
     "train": "--total-steps 1 --final-episodes 1 --progress plain",
     "eval": "--episodes 2",
     "play": "--max-steps 10",
+    "sweep": "--trials 1 --total-steps 50 --num-envs 4 --hidden 8 --final-episodes 1",
     "check": "--steps 20 --measure 0",
 }
 SMALLER = "import runpy\nimport headrace as hr\ntrain_, evaluate_ = hr.train, hr.evaluate\n" + (
     "hr.train = lambda *args, **options: train_(*args, **options | {'total_steps': 1, 'num_steps': 8})\n"
+    "Training_ = hr.Training\n"
+    "hr.Training = lambda *args, **options: Training_(*args, **options | {'total_steps': 1, 'num_steps': 8})\n"
     "hr.evaluate = lambda *args, **options: evaluate_(*args, **options | {'episodes': 2})\n"
 )
 TRAINED = "policy = hr.train('ppo', 'CartPole-v1').policy\nobservations = np.zeros((3, 4), np.float32)\n"
@@ -99,6 +103,14 @@ observation, random = torch.zeros(2, 4), torch.zeros(2, policy.num_draws)
 """,
     "docs/from_sb3.md": "",
     "docs/vector_envs.md": "",
+    "docs/own-loop.md": """
+class Tracker:
+    def __init__(self, settings): pass
+    def log(self, row, step): pass
+""",
+    "docs/own-policy.md": """
+make_env = lambda: gymnasium.wrappers.ReshapeObservation(gymnasium.make('CartPole-v1'), (2, 2))
+""",
     "docs/runs.md": f"{TRAINED}observation = observations[0]\n",
     "docs/tutorials/first-training.md": TRAINED,
     "docs/tutorials/your-environment.md": "",
@@ -203,6 +215,8 @@ def folder(tmp_path_factory) -> Path:
     for document, path in shown.items():
         (block,) = [text for text in blocks(ROOT / document) if text.startswith("from typing import NamedTuple")]
         (folder / path).write_text(block)
+    network = blocks(ROOT / "docs/own-policy.md")[0].partition("run = ")[0]
+    (folder / "my_policy.py").write_text(network)
     for path in ("drift.py", "my_kernel.py", "train.py"):
         (folder / path).write_text("")
     for env in ("CartPole-v1", "Pursuit"):

@@ -50,8 +50,13 @@ FLOORS = (
     "bindings",
     "evaluation",
     "checks",
+    "runs.events",
+    "runs.logs",
+    "runs.tensor_file",
+    "runs.checkpoint",  # which a training may begin from
     "training",
     "runs",
+    "training.resuming",
     "training.loop",  # brings a Trainer and a Recorder together
     "deploy",
     "diagnose.injected",

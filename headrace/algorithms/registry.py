@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.algorithms.base import Algorithm
@@ -52,12 +51,6 @@ def algorithm_classes(name: str) -> AlgorithmClasses:
         if not isinstance(getattr(module, wanted, None), type):
             raise ValueError(f"{place} has no class {wanted}: an algorithm has a class and a dataclass <class>Config")
     return AlgorithmClasses(getattr(module, class_name), getattr(module, f"{class_name}Config"))
-
-
-def absolute_reference(name: str) -> str:
-    """The name by which algorithm_classes() finds the same algorithm from any folder."""
-    place, _, class_name = name.rpartition(":")
-    return f"{Path(place).expanduser().resolve()}:{class_name}" if place.endswith(".py") else name
 
 
 def is_resolvable(name: str) -> bool:

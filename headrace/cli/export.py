@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from headrace.cli.run_policy import Flag, describe
+from headrace.cli.run_policy import Flag, check_trust, describe, own_policy_name, own_policy_of
 from headrace.deploy.exporter import export
 from headrace.policies.group_policy import GroupedPolicy
 from headrace.runs.run import BEST, LAST, load_with_folder
@@ -26,13 +26,16 @@ class ExportPolicy:
     output: Path | None = None
     value: Flag = False  # write the critic's value, too
     load_last: Flag = False  # the policy at the end of training, not the one with the best return
+    trust: Flag = False  # run the code of a policy that lies in the run's own folder
     group: str | None = None  # of agents, where groups have a policy each
 
 
 def main(arguments: list[str]) -> None:
     """Export, and print the interface of the file and how it compares with the policy."""
     options = tyro.cli(ExportPolicy, prog="headrace export", description=DESCRIPTION, args=arguments)
-    policy, folder = load_with_folder(options.run, [LAST] if options.load_last else [BEST, LAST])
+    which = [LAST] if options.load_last else [BEST, LAST]
+    check_trust(options.run, options.trust, own_policy_name(options.run))
+    policy, folder = load_with_folder(options.run, which, own_policy_of(options.run))
     chosen = policy if options.group is None else _of_group(policy, options.group)
     written = export(chosen, options.to, options.output, options.value)
     print(describe(folder))

@@ -16,11 +16,13 @@ from headrace.core.text import did_you_mean
 
 VERBS = {  # each is a module of headrace.cli with main(arguments)
     "train": ("train an agent", "headrace train ppo CartPole-v1"),
+    "sweep": ("search settings with Optuna", "headrace sweep ppo CartPole-v1 --search learning_rate=1e-4..1e-2"),
     "eval": ("evaluate a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
     "play": ("record a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
     "plot": ("plot learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
     "runs": ("list runs with their settings and returns", "headrace runs"),
     "export": ("write a trained agent to onnx, numpy or c", "headrace export runs/ppo/CartPole-v1_1 --to onnx"),
+    "hub": ("push a policy to the Hugging Face hub, or pull one", "headrace hub push runs/ppo/CartPole-v1_1 me/pole"),
     "diagnose": ("find out where the time of a training script goes", "headrace diagnose train.py"),
     "cluster": ("show the nodes of a Ray cluster", "headrace cluster 10.0.0.1:6379"),
     "check": ("check an environment, or the kernels of this machine", "headrace check LunarLander-v3"),

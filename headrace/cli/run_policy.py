@@ -14,6 +14,8 @@ from headrace.policies.base import Policy
 from headrace.runs import checkpoint
 from headrace.runs.run import BEST, LAST, load_with_folder
 from headrace.training.config import EVAL_ENV_SETTINGS, read_toml
+from headrace.training.initial_policy import own_policy
+from headrace.training.plan import is_nameless
 
 Default = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="(default)")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
@@ -51,7 +53,8 @@ class Chosen(NamedTuple):
 def load_chosen(run: Path, choice: Choice) -> Chosen:
     """Load the chosen policy of a run. Raises FileNotFoundError or ValueError, see env_of and checkpoint.find."""
     which = [LAST] if choice.load_last else [BEST] if choice.load_best else [BEST, LAST]
-    policy, folder = load_with_folder(run, which)
+    check_trust(run, choice.trust, own_policy_name(run), *_config(run).get("wrapper", ()))
+    policy, folder = load_with_folder(run, which, own_policy_of(run))
     if not choice.env:
         check_trust(run, choice.trust, env_of(run))
     env, deterministic = choice.env or env_of(run), not choice.stochastic
@@ -95,6 +98,27 @@ def _manifest(folder: Path) -> Json:
         return {}
 
 
+def own_policy_name(run: Path) -> str | None:
+    """The name of a run's policy class where that is of the user's own."""
+    name = _config(run).get("policy", "none")
+    return None if name == "none" else str(name)
+
+
+def own_policy_of(run: Path) -> type[Policy] | None:
+    """The class of a run's policy where that is of the user's own, by its config.toml; None otherwise.
+
+    Raises ValueError where it was defined in a process that is gone.
+    """
+    name = own_policy_name(run)
+    if name is None:
+        return None
+    if is_nameless(name):
+        raise ValueError(
+            f"the policy of {run} is {name}, made in Python: load it there, hr.load(run, policy_class=...)"
+        )
+    return own_policy(name)
+
+
 def env_of(run: Path) -> str:
     """The environment of a run. Raises ValueError if its config does not name one, FileNotFoundError without config."""
     config = _config(run)
@@ -109,9 +133,8 @@ def env_of(run: Path) -> str:
 def eval_env_kwargs(run: Path) -> Settings:
     """The settings of a run's environments that evaluation uses too; none without a config."""
     settings = _config(run)
-    return {
-        name: None if settings[name] == "none" else settings[name] for name in EVAL_ENV_SETTINGS if name in settings
-    }
+    given = [name for name in EVAL_ENV_SETTINGS if name in settings and settings[name] not in ({}, [])]
+    return {name: None if settings[name] == "none" else settings[name] for name in given}
 
 
 def _config(run: Path) -> Json:

@@ -119,7 +119,7 @@ def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], 
                 done.append(_answer(connection, process, running.values()))
                 print(f"seed {done[-1].seed} ended: {done[-1].path}", flush=True)
             if interrupts.caught and not told:
-                _pass_on(interrupts.caught, running.values())
+                pass_on(interrupts.caught, running.values())
     return done
 
 
@@ -152,13 +152,13 @@ def _answer(connection: Connection, process: BaseProcess, others: Iterable[BaseP
     process.join()
     if isinstance(found, Done):
         return found
-    _pass_on("SIGTERM", others)
+    pass_on("SIGTERM", others)
     for other in others:
         other.join()
     raise RuntimeError(found)
 
 
-def _pass_on(name: str, processes: Iterable[BaseProcess]) -> None:
+def pass_on(name: str, processes: Iterable[BaseProcess]) -> None:
     """Send a signal to processes. Those that have had it, as by Ctrl-C in a terminal, take it as the same wish."""
     for process in processes:
         if process.pid and process.is_alive():

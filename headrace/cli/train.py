@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import field, fields, make_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.cli import pairs
 from headrace.cli.run_policy import check_trust
 from headrace.core.terminal import saying
 from headrace.core.types import DataclassInstance, Json
@@ -21,9 +22,10 @@ from headrace.runs import checkpoint
 from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
 from headrace.training.config import TrainConfig, merge_settings, read_toml, takes_none
-from headrace.training.loop import train
+from headrace.training.iteration import IterationResult
+from headrace.training.loop import Training
+from headrace.training.scaling import settings_for
 from headrace.training.torchrun import started_by_torchrun
-from headrace.training.unregistered import settings_for
 
 DESCRIPTION = """Train an agent: headrace train ppo CartPole-v1
 
@@ -34,6 +36,7 @@ defaults.
 
 Ctrl-C saves a checkpoint, and prints the command that resumes the run."""
 FINAL_EPISODES = 100
+Each = Callable[[Training, IterationResult], None]
 CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
 FLAGS = {  # that are no settings: type, name of the value, default, help
     "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml"),
@@ -60,16 +63,20 @@ def main(arguments: list[str]) -> None:
         trained(arguments)
 
 
-def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation | None]:
-    """The run of these arguments, and its evaluation; quiet: without printing that and the commands for next steps."""
+def trained(arguments: list[str], quiet: bool = False, each: Each | None = None) -> tuple[Run, Evaluation | None]:
+    """The run of these arguments, and its evaluation; quiet: without printing that and the commands for next steps.
+
+    each: called after each iteration. A run that it has stopped is not evaluated.
+    """
     resume, config = _path_after("--resume", arguments), _path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else {}
     file = read_toml(config) if config else {}
     typed = _positionals(arguments)
-    named = {name: typed.get(name) or file.pop(name, None) or saved.get(name) for name in ("algorithm", "env")}
+    of_file = {name: file.pop(name, None) for name in ("algorithm", "env")}
+    named = {name: typed.get(name) or given or saved.get(name) for name, given in of_file.items()}
     if resume:
-        own = (saved.get(name) for name in named if not typed.get(name))
-        check_trust(resume, "--trust" in arguments, *own)
+        own = [saved.get(name) for name in named if not typed.get(name)]
+        check_trust(resume, "--trust" in arguments, *own, saved.get("policy"), *saved.get("wrapper", ()))
     saved = {name: value for name, value in saved.items() if name not in named}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     if not asks_for_help:
@@ -84,22 +91,33 @@ def trained(arguments: list[str], quiet: bool = False) -> tuple[Run, Evaluation 
         arguments = ["--help"]  # the help omits positional arguments that are given
     optional = takes_none(TrainConfig) | takes_none(config_class)
     args = [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
-    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=args)
+    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=args, registry=pairs.registry())
     settings = _flat(parsed.training, parsed.learning)
+    body = {} if each is None else {"each": each}
     if resume:
         before = _flat(*merge_settings(config_class, {}, saved, {}))
         changed = {name: value for name, value in settings.items() if value != before[name]}
-        run = train(env=typed.get("env"), resume=resume, on_interrupt="return", **changed)
+        run = train(env=typed.get("env"), resume=resume, on_interrupt="return", **body, **changed)
     else:
         given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
-        run = train(parsed.algorithm, parsed.env, on_interrupt="return", **given)
+        run = train(parsed.algorithm, parsed.env, on_interrupt="return", **body, **given)
     if (started_by_torchrun() or (0, 1))[0]:
         return run, None  # rank 0 has the run's folder
-    evaluation = _evaluated(run, parsed.final_episodes, quiet)
+    whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not the body
+    evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
         with saying():
             print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")), flush=True)
     return run, evaluation
+
+
+def train(*names: str, each: Each | None = None, **options: Any) -> Run:
+    """headrace.train() with a body."""
+    with Training(*names, **options) as training:
+        for row in training:
+            if each is not None:
+                each(training, row)
+    return training.run
 
 
 def _check_names(named: dict[str, str | None], resume: Path | None) -> None:

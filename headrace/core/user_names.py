@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change: an edited file is loaded again
 
@@ -17,6 +18,31 @@ def import_user_module(place: str) -> ModuleType:
     Raises FileNotFoundError for a missing file, ImportError for a missing module.
     """
     return _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+
+
+def member(name: str, what: str) -> Any:
+    """The class or function that `path/to/file.py:Name` or `package.module:Name` names. what: in words, for messages.
+
+    Raises ValueError where there is none, and what import_user_module() raises.
+    """
+    place, _, own = name.rpartition(":")
+    if not place or not own.isidentifier():
+        raise ValueError(f"{what} is {name!r}: name it as path/to/file.py:Name or package.module:Name")
+    found = getattr(import_user_module(place), own, None)
+    if not callable(found):
+        raise ValueError(f"there is no class or function {own!r} in {place}, which was named as {what}")
+    return found
+
+
+def absolute_reference(name: str) -> str:
+    """The name by which the same class or function is found from any folder."""
+    place, _, own = name.rpartition(":")
+    return f"{Path(place).expanduser().resolve()}:{own}" if place.endswith(".py") else name
+
+
+def module_of(thing: Any) -> ModuleType | None:
+    """The module in which a class or function was defined."""
+    return sys.modules.get(thing.__module__)
 
 
 def is_from_file(module: ModuleType | None) -> bool:

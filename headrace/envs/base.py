@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from gymnasium.spaces import Space
@@ -40,6 +40,8 @@ class Env(Protocol):
     _params: Settings = MappingProxyType({})  # see params
     factory: Callable | None = None  # makes one of the environments; None where that is not known
     made_with: Settings = MappingProxyType({})  # options of make() that others like these take, besides params
+    changed_params: Settings = MappingProxyType({})  # what set_params() has been given so far
+    fixed_params: str = ""  # why set_params() is refused; empty where it is not
 
     @property
     def num_agents(self) -> int:
@@ -73,6 +75,25 @@ class Env(Protocol):
     def params(self, values: Settings) -> None:
         """Refused: they are part of what was made."""
         raise AttributeError(f"params cannot be set: make the environments with make(..., params={shown(values)})")
+
+    def set_params(self, **params: Any) -> None:
+        """Change parameters of the environments while they are used, from their next step on: a curriculum.
+
+        Of compiled environments they are those of Params: a number, or one for each environment where one was given so
+        when they were made. Others have their method set_params(**params) called, or their attributes of these names
+        set. A resumed training has the same parameters. Evaluations keep those of the training's settings.
+        Raises ValueError, AttributeError for a parameter that there is not; ValueError for environments without any.
+        """
+        if self.fixed_params:
+            raise ValueError(f"set_params({', '.join(params)}) does not reach the environments: {self.fixed_params}")
+        self._set_params(params)
+        self.changed_params = {**self.changed_params, **params}
+
+    def _set_params(self, params: Settings) -> None:
+        """set_params() of this kind of environments."""
+        raise ValueError(
+            f"the environments of {self.name} are of the backend {self.backend!r}, and have no set_params()"
+        )
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action."""
@@ -169,7 +190,11 @@ class EnvWrapper(Env):
         self.max_steps, self.factory, self.first_env = env.max_steps, env.factory, env.first_env
         self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
         self._params = env.params
-        self.made_with = env.made_with
+        self.made_with, self.fixed_params = env.made_with, env.fixed_params
+
+    def _set_params(self, params: Settings) -> None:
+        self.env.set_params(**params)
+        self._params = self.env.params
 
     @property
     def restarts(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -14,21 +15,23 @@ from gymnasium.spaces import Space
 from headrace.core.device import resolve
 from headrace.core.text import did_you_mean, shown
 from headrace.core.types import EnvArgument, Settings
-from headrace.core.user_names import is_from_file
+from headrace.core.user_names import absolute_reference, is_from_file, member
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.builtin import settings  # noqa: F401  registers environments
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.agent_groups import Grouping, grouped
-from headrace.envs.gym.wrappers import limited, wrapped
+from headrace.envs.gym.several import Several
+from headrace.envs.gym.wrappers import NamedWrapper, limited, wrapped
 from headrace.envs.gym.wrapping import UNWRAPPED, Wrapping
-from headrace.envs.registry import Source, Spec, names, spec
+from headrace.envs.registry import Maker, Source, Spec, names, spec
 from headrace.envs.sources import Entry
 
 if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
 
-Wrappers = Sequence[Callable[[gymnasium.Env], gymnasium.Env]]
+Wrappers = Sequence[Callable[[gymnasium.Env], gymnasium.Env] | str]
+Functions = Sequence[Callable[[gymnasium.Env], gymnasium.Env]]
 BACKENDS = ("auto", "cpu", "cuda", "torch", "inline", "workers", "vector")
 
 
@@ -41,6 +44,7 @@ def make(
     threads: int | None = None,
     params: Settings | None = None,
     wrappers: Wrappers = (),
+    ignore: Sequence[str] = (),
     workers: int | Workers | Literal["auto"] | None = None,
     on_error: Literal["raise", "restart"] = "raise",
     step_timeout: float = 60.0,
@@ -57,7 +61,9 @@ def make(
     "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
     returns a gymnasium.Env or a pettingzoo.ParallelEnv. Vector environments come from Atari games ("ALE/Pong-v5"),
     tasks of EnvPool ("envpool/Pong-v5"), ids with a vector entry point, and functions with a parameter `num_envs` that
-    return a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator.
+    return a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator. A list of sources that are not
+    compiled: environment i is made by number i modulo theirs. A pettingzoo.AECEnv, in which agents take turns, is
+    stepped by PettingZoo's turn_based_aec_to_parallel: only the action of the agent that is next counts.
     backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another (of
     a port: its reference); "workers" steps them in processes; "vector" steps a vector environment; "auto" compiles
     what can be compiled, for `device`, and otherwise uses workers where they are given, or a vector environment.
@@ -65,15 +71,16 @@ def make(
     share a policy: those with the same "spaces", with the same "names" up to a number, none ("agents"), or groups by
     name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
     frame_stack: observations stacked; time_limit: steps until an episode is truncated; reward_scale: a factor of
-    rewards, but not of reported returns. See envs.gym.wrappers; of these, compiled environments take time_limit only.
+    rewards, but not of reported returns; ignore: members of a Dict observation that are left out. See
+    envs.gym.wrappers; of these, compiled environments take time_limit only.
     workers (the number of processes, or the Workers to use, or "auto" to choose by measuring one environment, possibly
     none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv. on_error holds for "inline" as well.
     device: of the rollouts. Environments that run on the CPU are copied to another device by a DeviceEnv.
     first_env: number of the first environment, where these are a part of a larger set: they begin the episodes, and
     draw the random numbers, that the same environments of the whole set would. Not for workers and vectors.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
-    wrappers and kwargs for those that are not: kwargs go to gymnasium.make, the class or the function, and with
-    "vector" to what makes the vector.
+    wrappers (functions, or their names, file.py:Class) and kwargs for those that are not: kwargs go to gymnasium.make,
+    the class or the function, and with "vector" to what makes the vector.
 
     Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a file, module or
     extra that is missing; TypeError for spaces that are not supported.
@@ -84,7 +91,7 @@ def make(
         raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
     known = spec(source)
     entry = _entry(known)
-    wrapping = Wrapping(frame_stack, time_limit, reward_scale)
+    wrapping, wrappers = Wrapping(frame_stack, time_limit, reward_scale, tuple(ignore)), named(wrappers)
     if workers == "auto":
         workers = None
         if backend == "auto" and not sources.is_kernel(entry) and not sources.comes_as_vector(known.name, entry):
@@ -119,7 +126,7 @@ def make(
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
             raise TypeError(f"{known.name} is compiled and takes no {given}: use params, or backend='inline'")
-        if asked := wrapping.asked("frame_stack", "reward_scale"):
+        if asked := wrapping.asked("frame_stack", "reward_scale", "ignore"):
             raise ValueError(
                 f"{known.name} is compiled and takes no {asked}: write it into its observe() or step(), take recurrent "
                 "or normalize_return instead, or use backend='inline'"
@@ -146,6 +153,8 @@ def factory(
     wrappers: Wrappers = (),
     frame_stack: int = 1,
     time_limit: int | None = None,
+    ignore: Sequence[str] = (),
+    params: Settings | None = None,
     **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
     """A function that makes one gymnasium.Env of a source: the reference of a port, or the KernelEnv in plain Python.
@@ -153,7 +162,17 @@ def factory(
     The options are those of make().
     """
     known = spec(source)
-    return _factory(known.name, _entry(known), wrappers, kwargs, Wrapping(frame_stack, time_limit))
+    entry, wrapping = _entry(known), Wrapping(frame_stack, time_limit, ignore=tuple(ignore))
+    if params:
+        if not sources.is_kernel(entry):
+            _refuse_compiled_options(known.name, "inline", None, params)
+        assert sources.is_kernel(entry)
+        if entry.gymnasium_id is not None:
+            from headrace.envs.compiled.drawn_port import DrawnPort
+
+            entry = partial(DrawnPort, entry if time_limit is None else limited(entry, time_limit))
+        kwargs["params"] = params
+    return _factory(known.name, entry, named(wrappers), kwargs, wrapping)
 
 
 def adapted(given: EnvArgument) -> Env:
@@ -162,6 +181,18 @@ def adapted(given: EnvArgument) -> Env:
     from headrace.envs.vector import libraries
 
     return libraries.adapted(given)
+
+
+def named(wrappers: Wrappers) -> Functions:
+    """Wrappers as functions. Raises TypeError for what is neither that nor a name, ValueError for a name of nothing."""
+    if isinstance(wrappers, str):
+        raise TypeError(f"wrappers is {wrappers!r}: give a list, [{wrappers!r}]")
+    for wrapper in wrappers:
+        if isinstance(wrapper, str):
+            member(wrapper, "wrapper")
+        elif not callable(wrapper):
+            raise TypeError(f"{wrapper!r} is no wrapper: give a class or a function, or file.py:Class")
+    return [NamedWrapper(absolute_reference(x)) if isinstance(x, str) else x for x in wrappers]
 
 
 def entry_of(source: Source) -> Entry | str:
@@ -303,13 +334,17 @@ def _refuse_compiled_options(name: str, backend: str, threads: int | None, param
 
 
 def _factory(
-    name: str, entry: Entry | str, wrappers: Wrappers, kwargs: Settings, wrapping: Wrapping = UNWRAPPED
+    name: str, entry: Entry | str, wrappers: Functions, kwargs: Settings, wrapping: Wrapping = UNWRAPPED
 ) -> Callable[[], gymnasium.Env]:
     if wrapping.time_limit is not None:
         if sources.has_a_limit(entry):
             kwargs = {"max_episode_steps": wrapping.time_limit, **kwargs}
         elif sources.is_kernel(entry):
             entry = limited(entry, wrapping.time_limit)
+
+    if isinstance(entry, Several):
+        kinds = [spec(source) for source in entry.factories]
+        return Several([_factory(kind.name, _entry(kind), wrappers, kwargs, wrapping) for kind in kinds])
 
     def build() -> gymnasium.Env:
         env = sources.build(name, entry, kwargs)
@@ -321,7 +356,7 @@ def _factory(
 
 
 def factory_elsewhere(
-    known: Spec, wrappers: Wrappers, kwargs: Settings, wrapping: Wrapping
+    known: Spec, wrappers: Functions, kwargs: Settings, wrapping: Wrapping
 ) -> Callable[[], gymnasium.Env]:
     """As _factory(), for another process, which loads a source file again."""
     place = elsewhere(known)
@@ -334,7 +369,7 @@ def factory_elsewhere(
     return build
 
 
-def elsewhere(known: Spec) -> Source | Entry:
+def elsewhere(known: Spec) -> Maker | Entry:
     """What another process makes these environments of: a source file by its whole path; else what is known here."""
     entry = known.entry
     if isinstance(entry, type) and is_from_file(sys.modules.get(entry.__module__)):

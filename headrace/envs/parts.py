@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headrace.core.types import StateDict
+from headrace.core.types import Settings, StateDict
 from headrace.envs import sources
 from headrace.envs.base import Env
-from headrace.envs.construct import comes_as_vector, elsewhere, factory_elsewhere, make
+from headrace.envs.construct import Wrappers, comes_as_vector, elsewhere, factory_elsewhere, make, named
 from headrace.envs.gym.agent_groups import Grouping
 from headrace.envs.gym.pettingzoo import inline, restarts
 from headrace.envs.gym.wrapping import Wrapping
@@ -28,11 +28,15 @@ def part_maker(
     backend: str = "auto",
     on_error: Literal["raise", "restart"] = "raise",
     group_by: Grouping = "spaces",
+    params: Settings | None = None,
+    wrappers: Wrappers = (),
+    env_kwargs: Settings | None = None,
     **wrapping: Any,
 ) -> Callable[[int, int], Env]:
     """A function for another process: given n and the number of the first, it makes n of the environments there.
 
-    The options are those of make(). Raises ValueError for environments that come as a vector, and for other backends
+    The options are those of make(); env_kwargs: its kwargs.
+    Raises ValueError for environments that come as a vector, and for other backends
     than "auto", "cpu" and "inline".
     """
     known = spec(source)
@@ -49,11 +53,16 @@ def part_maker(
     if sources.is_kernel(found) and backend != "inline":
         resolve_annotations(found)
         given = entry if isinstance(entry, str) else found
-        return partial(_compiled, given, known.name, {"group_by": group_by, **wrapping})
+        options = {"group_by": group_by, "params": params, "wrappers": wrappers, **(env_kwargs or {}), **wrapping}
+        return partial(_compiled, given, known.name, options)
     if backend == "cpu":
         raise ValueError(f"{known.name} is a Gymnasium environment, which backend='cpu' cannot compile: leave it out")
+    if params:
+        raise ValueError(f"{known.name} runs uncompiled, where params={params} has no meaning: leave it out")
     again = {"restart": restarts(on_error), "group_by": group_by}
-    return partial(_inline, factory_elsewhere(known, (), {}, Wrapping(**wrapping)), known.name, again)
+    return partial(
+        _inline, factory_elsewhere(known, named(wrappers), env_kwargs or {}, Wrapping(**wrapping)), known.name, again
+    )
 
 
 def join_states(states: Sequence[StateDict], firsts: Sequence[int]) -> StateDict:

@@ -9,9 +9,11 @@ import gymnasium
 
 from headrace.core.types import Settings
 from headrace.envs import sources
+from headrace.envs.gym.several import Several
 
 PREFIX = "headrace/"  # of the ids under which Gymnasium knows registered environments, see headrace.gym
-Source = str | type | Callable[..., gymnasium.Env]
+Maker = str | type | Callable[..., gymnasium.Env]
+Source = Maker | list | tuple  # several of them, in turn
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Spec:
     """
 
     name: str
-    entry: Source
+    entry: Maker
     defaults: Mapping[str, Settings] = field(default_factory=dict)
     listed: bool = True
 
@@ -32,7 +34,7 @@ class Spec:
 _specs: dict[str, Spec] = {}
 
 
-def register(name: str, entry: Source, defaults: Mapping[str, Settings] | None = None, listed: bool = True) -> Spec:
+def register(name: str, entry: Maker, defaults: Mapping[str, Settings] | None = None, listed: bool = True) -> Spec:
     """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it.
 
         register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})
@@ -48,11 +50,14 @@ def register(name: str, entry: Source, defaults: Mapping[str, Settings] | None =
 def spec(source: Source) -> Spec:
     """What is registered under a name, or for a class; for anything else a spec without defaults.
 
-    Raises TypeError for what is neither a name nor a class nor a function.
+    Raises TypeError for what is neither a name nor a class nor a function, nor a list of them.
     """
     if isinstance(source, str):
         source = source.removeprefix(PREFIX) if source.removeprefix(PREFIX) in _specs else source
         return _specs.get(source) or _of_entry(source) or Spec(source, source)
+    if isinstance(source, list | tuple) and source:
+        inside = dict.fromkeys(spec(kind).name for kind in source)
+        return Spec(f"<{' | '.join(inside)}>", Several(source))
     if not callable(source):
         raise TypeError(
             f"{source!r} does not make environments: give a name, a class, or a function such as "
@@ -67,5 +72,5 @@ def names() -> list[str]:
     return list(_specs)
 
 
-def _of_entry(entry: Source) -> Spec | None:
+def _of_entry(entry: Maker) -> Spec | None:
     return next((known for known in _specs.values() if known.entry == entry), None)

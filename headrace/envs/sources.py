@@ -106,6 +106,10 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
     env = entry(**kwargs)
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise TypeError(f"{name} gave {env!r}, a vector environment: let the function take a parameter `num_envs`")
+    if is_turn_based(env):
+        from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+
+        env = turn_based_aec_to_parallel(env)
     if not isinstance(env, gymnasium.Env | MultiAgentEnv):
         raise TypeError(f"{name} gave {env!r} where a gymnasium.Env or a pettingzoo.ParallelEnv was expected")
     return env  # type: ignore[return-value]  # one of several agents is a MultiAgentEnv
@@ -155,8 +159,13 @@ def in_module(name: str) -> str:
     if hasattr(module, "parallel_env"):
         return f"name what makes an environment in it: {name}:parallel_env"
     if hasattr(module, "raw_env"):  # PettingZoo's name for an environment without wrappers
-        return "its agents take turns, and it has no parallel_env, in which all act at once: Headrace needs one"
+        return f"name what makes an environment in it: {name}:env, whose agents take turns"
     return f"name what makes an environment in it: {name}:Class"
+
+
+def is_turn_based(env: object) -> bool:
+    """Whether this is a pettingzoo.AECEnv; without importing PettingZoo."""
+    return hasattr(env, "agent_iter") and hasattr(env, "last") and hasattr(env, "possible_agents")
 
 
 def has_a_limit(entry: Entry | str) -> bool:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WINDOW = 100  # episodes of a running mean
+RESAMPLES = 1000  # of a bootstrap
 GRID = 200  # points of a curve of several runs
 MAX_POINTS = 3000  # single episodes that are plotted, at most
+STYLES = ("-", "--", ":", "-.")  # of the agents of a group of runs
 # safe for colour blindness (Okabe & Ito 2008)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
@@ -33,8 +35,11 @@ def plot(runs: Sequence[str | Path], output: str | Path | None = None, by: Seque
 
     Each environment has a row: the return of training episodes against environment steps and against wall time. A
     single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one
-    group are treated as seeds: the interquartile mean of their running means, with a 95 % bootstrap confidence band
-    (Agarwal et al. 2021, arXiv:2108.13264). A run that ended before others keeps its last value.
+    group are treated as seeds: the interquartile mean of their running means, with a 95 % confidence band by stratified
+    bootstrap (Agarwal et al. 2021, arXiv:2108.13264): where `by` puts runs of several settings into one group, runs are
+    drawn again among those of the same settings. A run that ended before others keeps its last value.
+    Of several agents there is a line for each, or for each group of them with a policy of its own: its mean over the
+    run's window of episodes.
     Damaged rows of a run's logs are left out, with a warning for each.
     Raises FileNotFoundError, ValueError for a folder that is no run or has no episodes, or a name in `by` that is no
     setting of theirs; ImportError without matplotlib.
@@ -93,16 +98,31 @@ def interquartile_mean(value: Array, axis: int = 0) -> Array:
 
 def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, Array]:
     """x, interquartile mean over runs, and lower and upper bound of its 95 % confidence interval, [200] each."""
-    from scipy.stats import bootstrap
+    known = [(history.axis(axis), running_mean(history.episode_return)) for history in histories]
+    return join_curves(known, strata(histories))
 
-    start = max(history.axis(axis)[0] for history in histories)
-    x = np.linspace(start, max(history.axis(axis)[-1] for history in histories), GRID)
-    curves = np.stack([np.interp(x, h.axis(axis), running_mean(h.episode_return)) for h in histories])
-    with np.errstate(invalid="ignore"):
-        band = bootstrap(
-            (curves,), interquartile_mean, axis=0, n_resamples=1000, method="percentile", rng=0
-        ).confidence_interval
-    return x, interquartile_mean(curves), band.low, band.high
+
+def strata(histories: Sequence[History]) -> list[str]:
+    """Of each run, the values of the settings of learning in which it differs from others."""
+    settings = [history.settings for history in histories]
+    names = differing(settings)
+    return [repr([own.get(name) for name in names]) for own in settings]
+
+
+def join_curves(curves: Sequence[tuple[Array, Array]], stratum: Sequence[str]) -> tuple[Array, Array, Array, Array]:
+    """As join(), of curves given by their x and y. stratum: of each curve, the name of those it is drawn among."""
+    x = np.linspace(max(known[0] for known, _ in curves), max(known[-1] for known, _ in curves), GRID)
+    y = np.stack([np.interp(x, *known) for known in curves])
+    generator, members = (
+        np.random.default_rng(0),
+        [np.flatnonzero(np.array(stratum) == name) for name in dict.fromkeys(stratum)],
+    )
+    means = []
+    for _ in range(RESAMPLES):
+        drawn = np.concatenate([generator.choice(own, len(own)) for own in members])
+        means.append(interquartile_mean(y[drawn]))
+    low, high = np.percentile(means, (2.5, 97.5), axis=0)
+    return x, interquartile_mean(y), low, high
 
 
 def _plot_env(row: Sequence[Axes], env: str, groups: Mapping[str, Sequence[History]]) -> None:
@@ -118,12 +138,14 @@ def _plot_env(row: Sequence[Axes], env: str, groups: Mapping[str, Sequence[Histo
 
 
 def _plot_group(panel: Axes, axis: str, colour: str, name: str, members: Sequence[History]) -> None:
+    if agents := [agent for agent in members[0].by_agent if all(agent in run.by_agent for run in members)]:
+        for style, agent in zip(cycle(STYLES), agents, strict=False):
+            _plot_agent(
+                panel, axis, colour, style, f"{name}, {agent}", [run.by_agent[agent] for run in members], members
+            )
+        return
     if len(members) > 1:
-        x, middle, low, high = join(members, axis)
-        panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-        mean = "mean" if len(members) < 4 else "interquartile mean"
-        label = f"{name}, {mean} of {len(members)} runs, 95 % band"
-        panel.plot(x, middle, color=colour, linewidth=2, label=label)
+        _plot_band(panel, colour, "-", name, len(members), join(members, axis))
         return
     (only,) = members
     chosen = np.unique(np.linspace(0, len(only.steps) - 1, MAX_POINTS).astype(int))
@@ -131,6 +153,25 @@ def _plot_group(panel: Axes, axis: str, colour: str, name: str, members: Sequenc
     alpha = min(0.6, max(0.15, 100 / len(chosen)))  # fewer dots are darker
     panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=alpha, markersize=4, markeredgewidth=0)
     panel.plot(x, running_mean(y), color=colour, linewidth=2, label=f"{name}, mean of {WINDOW} episodes")
+
+
+def _plot_agent(
+    panel: Axes, axis: str, colour: str, style: str, name: str, rows: Sequence[Array], members: Sequence[History]
+) -> None:
+    """A line of one agent. rows: of each run, see History.by_agent."""
+    known = [(row[:, 0 if axis == "steps" else 1], row[:, 2]) for row in rows]
+    if len(known) > 1:
+        _plot_band(panel, colour, style, name, len(known), join_curves(known, strata(members)))
+    else:
+        panel.plot(*known[0], style, color=colour, linewidth=2, label=name)
+
+
+def _plot_band(panel: Axes, colour: str, style: str, name: str, runs: int, curve: tuple[Array, ...]) -> None:
+    """The mean of several runs, and its band."""
+    x, middle, low, high = curve
+    panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    mean = "mean" if runs < 4 else "interquartile mean"
+    panel.plot(x, middle, style, color=colour, linewidth=2, label=f"{name}, {mean} of {runs} runs, 95 % band")
 
 
 def _style(panel: Axes, axis: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -21,6 +21,7 @@ from headrace.data.spaces import Dict, alike
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
 from headrace.envs.wrappers.conditioning import NAME, InformedEnv, for_copies
 from headrace.policies.base import Policy
@@ -76,6 +77,9 @@ def evaluate(
     frame_stack: int = 1,
     time_limit: int | None = None,
     params: Settings | None = None,
+    env_kwargs: Settings | None = None,
+    wrapper: Wrappers = (),
+    ignore: Sequence[str] = (),
     agent_info: Any = None,
     reference: bool = True,
     watch: Watch | None = None,
@@ -91,7 +95,8 @@ def evaluate(
     deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
     With several agents, the return of an episode is the mean over agents, and its length that of the longest.
     workers: a number of processes, or a headrace.Workers; None steps in this process. The results do not depend on it.
-    frame_stack, time_limit, params, agent_info: as in training, see make() and Trainer. Of params and agent_info with
+    frame_stack, time_limit, params, ignore, agent_info: as in training, see make() and Trainer; env_kwargs, wrapper:
+    make()'s kwargs and wrappers. Of params and agent_info with
     an entry for each environment, episode i has that of environment i modulo their number.
     most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
     27,000 where that is longer. reference: whether ports are Gymnasium's, or else compiled.
@@ -112,6 +117,9 @@ def evaluate(
         **remade,
         **({"frame_stack": frame_stack} if frame_stack != 1 else {}),
         **({"time_limit": time_limit} if time_limit is not None else {}),
+        **({"ignore": ignore} if ignore else {}),
+        **({"wrappers": wrapper} if wrapper else {}),
+        **(env_kwargs or {}),
     }
     if params := params or remade.get("params"):
         options["params"] = {name: _repeated(value, episodes) for name, value in params.items()}
@@ -184,7 +192,8 @@ def _make(source: Source, number: int, workers: int | Workers | None, options: J
         return envs.make(source, number, **options)
     workers = min(workers, number) if isinstance(workers, int) else workers
     backend = "inline" if workers is None else "auto"
-    return envs.make(source, number, wrappers=(_one_episode,), backend=backend, workers=workers, **options)
+    options["wrappers"] = (*options.get("wrappers", ()), _one_episode)
+    return envs.make(source, number, backend=backend, workers=workers, **options)
 
 
 def _one_episode(env: gymnasium.Env) -> gymnasium.Env:
@@ -255,7 +264,7 @@ def source_of(env: Env | Source) -> Source:
 
     Raises TypeError where an Env has none of these.
     """
-    if isinstance(env, str) or callable(env):
+    if isinstance(env, str | list | tuple) or callable(env):
         return env
     if env.factory is not None:
         return env.factory
@@ -281,7 +290,7 @@ def recipe_of(env: Env | Source | Recipe) -> Recipe:
     """What environments like a ready Env are made of. Raises TypeError as source_of() does."""
     if isinstance(env, Recipe):
         return env
-    if isinstance(env, str) or callable(env):
+    if isinstance(env, str | list | tuple) or callable(env):
         return Recipe(env, {})
     return Recipe(source_of(env), {**env.made_with, **({"params": env.params} if env.params else {})})
 

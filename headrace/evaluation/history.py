@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import tomllib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +15,21 @@ from numpy.typing import NDArray
 
 from headrace.core.types import Json, Settings
 
+PREFIX = "return/"  # of the columns of agents in metrics.jsonl
 Array = NDArray[np.float64]
 # settings that say how long a run was, what it wrote, and where: runs that differ in no others are treated as seeds
 NOT_OF_LEARNING = (
     *("seed", "total_steps", "max_seconds", "max_episodes", "target_return", "window", "replay_order"),
-    *("eval_freq", "eval_episodes", "eval_device", "parallel_evaluation", "save_freq", "log_folder", "progress"),
+    *(
+        "eval_freq",
+        "eval_episodes",
+        "eval_device",
+        "parallel_evaluation",
+        "save_freq",
+        "log_folder",
+        "progress",
+        "track",
+    ),
 )
 
 
@@ -32,6 +43,8 @@ class History:
     steps: Array  # of all environments together, when the episode ended
     seconds: Array  # of wall time since training began
     settings: Json = field(default_factory=dict)  # those of its config.toml
+    # mean returns of each agent or group of agents, float64 [rows, 3]: steps, seconds, return; empty for one agent
+    by_agent: Mapping[str, Array] = field(default_factory=dict)
 
     def axis(self, name: str) -> Array:
         """The x of each episode: "steps" or "seconds"."""
@@ -53,7 +66,8 @@ def read(path: str | Path) -> History:
     seconds = _spread(seconds)
     steps = _steps_at(folder / "metrics.jsonl", seconds, length)
     settings = tomllib.loads((folder / "config.toml").read_text())
-    return History(settings["algorithm"], env, episode_return, steps, seconds, settings)
+    by_agent = _returns_by_agent(folder / "metrics.jsonl")
+    return History(settings["algorithm"], env, episode_return, steps, seconds, settings, by_agent)
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
@@ -94,6 +108,20 @@ def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
     # rows of evaluations are written when these are finished, after rows of later steps
     known = np.array([[0.0, 0.0], *sorted(rows)])
     return np.interp(seconds, known[:, 0], known[:, 1])
+
+
+def _returns_by_agent(path: Path) -> dict[str, Array]:
+    """The columns return/NAME of the metrics. Damaged rows, of which _steps_at() warns, are left out."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for line in _whole_lines(path) if path.is_file() else ():
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
+            row = json.loads(line)
+            for name, value in row.items():
+                if name.startswith(PREFIX):
+                    rows = found.setdefault(name.removeprefix(PREFIX), [])
+                    if value is not None:
+                        rows.append((float(row["steps"]), float(row["seconds"]), float(value)))
+    return {name: np.array(sorted(rows)) for name, rows in found.items() if rows}
 
 
 def _rows(path: Path, lines: list[str], first: int, parse: Callable[[str], list[float]]) -> list[list[float]]:

@@ -17,6 +17,8 @@ import torch
 from headrace import envs
 from headrace.core.free_name import free
 from headrace.core.packages import require
+from headrace.core.types import Json, Settings
+from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy
 from headrace.policies.group_policy import GroupedPolicy
@@ -57,13 +59,19 @@ def play(
     max_steps: int = MAX_STEPS,
     frame_stack: int = 1,
     time_limit: int | None = None,
+    params: Settings | None = None,
+    env_kwargs: Settings | None = None,
+    wrapper: Wrappers = (),
+    ignore: Sequence[str] = (),
 ) -> Video:
     """Record episodes of a policy, with step and return below each frame.
 
     env: as for make(), recorded in the reference environment by its own renderer; or a Gymnasium environment or
     pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file;
     None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after
-    max_steps. frame_stack, time_limit: as in training, see make(). With several agents, the return is their mean.
+    max_steps. frame_stack, time_limit, params, ignore: as in training, see make(); env_kwargs, wrapper: make()'s kwargs
+    and wrappers. A port with params is stepped in plain Python, and drawn by its reference. With several agents, the
+    return is their mean.
     Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
     """
     target = free("play.gif") if output is None else Path(output)
@@ -74,9 +82,10 @@ def play(
     require("PIL", "videos need Pillow: pip install 'headrace[video]'")
     if target.suffix == ".mp4":
         require("imageio_ffmpeg", "an .mp4 needs ffmpeg: pip install 'imageio[ffmpeg]' (or record a .gif)")
-    if isinstance(env, str) or callable(env):
+    if isinstance(env, str | list | tuple) or callable(env):
         _allow_headless()
-        factory = envs.factory(env, frame_stack=frame_stack, time_limit=time_limit, render_mode="rgb_array")
+        options: Json = {"frame_stack": frame_stack, "time_limit": time_limit, "params": params, "ignore": ignore}
+        factory = envs.factory(env, wrappers=wrapper, render_mode="rgb_array", **options, **(env_kwargs or {}))
         with closing(factory()) as made:
             return play(policy, made, target, episodes, seed, deterministic, max_steps)
     frames: list[Frame] = []

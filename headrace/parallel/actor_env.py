@@ -111,6 +111,7 @@ class ActorEnv(Env):
     """
 
     backend = "actors"
+    fixed_params = "those of actors are in their processes: use workers, or neither"
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ State: TypeAlias = Any  # a tree of mappings, lists, tuples of tensors, arrays, 
 Files: TypeAlias = dict[str, Callable[[Path], str]]  # by name, what writes a file, synced, and gives its SHA-256
 FORMAT = 1
 MANIFEST = "manifest.json"
+LAST, BEST = "last", "best"  # checkpoints of a run
 # what reading raises where the contents are not what this code expects
 WRONG: tuple[type[Exception], ...] = (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error)
 

@@ -9,17 +9,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.core.types import Settings
+
 if TYPE_CHECKING:
     from tensorboardX.event_file_writer import EventsWriter
 
+COMPARED = ("rollout/ep_rew_mean", "eval/mean_reward")  # in the table of hyperparameters
 Rows = Sequence[tuple[float, int, Mapping[str, float]]]  # seconds since 1970, environment steps, scalars by tag
 
 
 class EventFile:
-    """One file of scalars in a folder. purge: a step from which on TensorBoard forgets what earlier files say."""
+    """One file of scalars in a folder. purge: a step from which on TensorBoard forgets what earlier files say.
+    settings: for TensorBoard's table of hyperparameters."""
 
-    def __init__(self, folder: Path, purge: int | None = None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, purge: int | None = None, settings: Settings | None = None) -> None:
+        self.folder, self._settings = folder, settings
         self._purge = purge
         self._writer: EventsWriter | None = None
 
@@ -55,4 +59,10 @@ class EventFile:
         if self._purge is not None:
             start = SessionLog(status=SessionLog.START)
             writer.write_event(Event(wall_time=time.time(), step=self._purge, session_log=start))
+        if self._settings is not None:
+            from tensorboardX.summary import hparams
+
+            plain = {name: x if isinstance(x, bool | int | float) else str(x) for name, x in self._settings.items()}
+            for summary in hparams(plain, dict.fromkeys(COMPARED)):
+                writer.write_event(Event(wall_time=time.time(), summary=summary))
         return writer

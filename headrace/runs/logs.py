@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
-from headrace.core.types import Json
+from headrace.core.types import Json, Settings
 from headrace.parallel.schedule import LOG as FRAGMENTS
 from headrace.runs.events import EventFile
 
@@ -40,14 +41,24 @@ def writing(path: Path, what: str = "the run's files") -> Iterator[None]:
         raise type(error)(error.errno, f"cannot write {what}: {error.strerror}", str(path)) from error
 
 
-class Logs:
-    """Appends to a run's files; rows are buffered until flush()."""
+class TakesRows(Protocol):
+    """A tracker, see runs.trackers."""
 
-    def __init__(self, folder: Path, env: str) -> None:
-        self.folder = folder
+    def row(self, steps: int, scalars: Mapping[str, float]) -> None:
+        """Take the scalars of an environment step."""
+
+
+class Logs:
+    """Appends to a run's files; rows are buffered until flush(). settings: hyperparameters for TensorBoard. tracker:
+    gets each row of metrics, too."""
+
+    def __init__(
+        self, folder: Path, env: str, settings: Settings | None = None, tracker: TakesRows | None = None
+    ) -> None:
+        self.folder, self._tracker = folder, tracker
         self._waiting: dict[str, list[bytes]] = {MONITOR: [], METRICS: [], FRAGMENTS: []}
         self._scalars: list[tuple[float, int, dict[str, float]]] = []
-        self._events = EventFile(folder)
+        self._events = EventFile(folder, settings=settings)
         self._started, self._next_row = time.monotonic(), 0.0
         if not (folder / MONITOR).exists():
             head = f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n"
@@ -69,11 +80,15 @@ class Logs:
         """Whether it is time for another row of metrics."""
         return seconds >= self._next_row
 
-    def row(self, row: Json) -> None:
-        """Log one row of metrics, which may be of an earlier step than the last, and write what is buffered."""
+    def row(self, row: Json, more: Mapping[str, float] | None = None) -> None:
+        """Log one row of metrics, which may be of an earlier step than the last, and write what is buffered. more:
+        scalars for TensorBoard and the tracker alone, by tag."""
         self._next_row = max(self._next_row, row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"]))
         self._waiting[METRICS].append(json.dumps(row).encode() + b"\n")
-        self._scalars.append((time.time(), row["steps"], tensorboard_tags(row)))
+        tags = tensorboard_tags(row) | dict(more or {})
+        self._scalars.append((time.time(), row["steps"], tags))
+        if self._tracker is not None:
+            self._tracker.row(row["steps"], tags)
         self.flush()
 
     def flush(self) -> None:
@@ -155,4 +170,10 @@ def last_metrics(path: Path) -> Json:
 def tensorboard_tags(row: Json) -> dict[str, float]:
     """The TensorBoard scalars of one row of metrics, by tag."""
     shown = {name: float(value) for name, value in row.items() if value is not None and name not in COUNTERS}
-    return {TENSORBOARD.get(name, f"train/{name}"): value for name, value in shown.items()}
+    return {_tag(name): value for name, value in shown.items()}
+
+
+def _tag(name: str) -> str:
+    """The tag of a column: one with a slash is its own tag, but for the returns of groups of agents."""
+    own = "/" in name and not name.startswith("return/")
+    return name if own else TENSORBOARD.get(name, f"train/{name}")

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
-from headrace.evaluation.evaluator import Evaluation, can_be_made, source_of
+from headrace.evaluation.evaluator import Evaluation, can_be_made, evaluate, source_of
 from headrace.runs import checkpoint
 from headrace.runs.evaluations import MOST_QUEUED, Evaluations, Queued, cancelling, copied
 from headrace.runs.logs import COUNTERS, Logs
@@ -22,11 +23,16 @@ from headrace.runs.progress import Progress, summary
 from headrace.runs.replay_files import ReplayFiles
 from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
 from headrace.runs.saver import Saver
+from headrace.runs.sb3_scalars import sb3_scalars
 from headrace.runs.signals import Interrupts
 from headrace.training.config import to_toml
 from headrace.training.iteration import IterationResult
 from headrace.training.trainer import Trainer
 
+if TYPE_CHECKING:
+    from headrace.runs.trackers import Tracker
+
+EVALUATED = ("eval_return", "eval_std", "eval_length")  # columns of evaluations
 SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
 CHOICE_EPISODES = 10  # by which the last policy is compared with the one after the best window
 SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a slow disk takes longer
@@ -47,7 +53,8 @@ class Recorder:
         self.trainer, self.folder = trainer, folder
         self._lock = lock(folder)
         checkpoint.clean_up(folder)
-        self.logs = Logs(folder, trainer.short_name)
+        self._tracker = _tracker(trainer, folder)
+        self.logs = Logs(folder, trainer.short_name, trainer.settings(), self._tracker)
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
         self.interrupts = Interrupts()
         self._best_score: float | None = None
@@ -55,6 +62,9 @@ class Recorder:
         self._best: tuple[StateDict, Json] | None = None  # weights and facts not yet written
         self._row: dict[str, float | None] = {}
         self._result = trainer.result()
+        self._logged: dict[str, float] = {}  # by users, since the last row
+        self.keep_next = False  # whether the next record() keeps a checkpoint
+        self.loop_state: Callable[[], str] = "{}".__str__  # of Training, for checkpoints
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
         self._saver = Saver()
         self._replays = ReplayFiles(folder, self._saver, trainer.algorithm.state_dict())
@@ -76,6 +86,8 @@ class Recorder:
             with suppress(OSError):  # the disk may be what has failed
                 self.logs.close()
         self._lock.close()
+        if self._tracker is not None:
+            self._tracker.close()
         if isinstance(error, KeyboardInterrupt):
             self.progress.say(f"interrupted at once, without saving. {self._last_good()}")
         if isinstance(error, NotFinite):
@@ -102,15 +114,16 @@ class Recorder:
         before, self._result, config = self._result.steps, result, self.trainer.config
         self.logs.episodes(result.returns, result.lengths, result.seconds)
         self.logs.fragments(result.fragments)
-        if _passed(config.eval_freq, before, result.steps):
+        if passed(config.eval_freq, before, result.steps):
             self._evaluate()
         self._take_results()
         if config.eval_freq == 0 and result.window_full:
             self._offer(result.mean_return)
         if self.logs.due(result.seconds):
             self._write_row()
-        keep = _passed(config.save_freq, before, result.steps)
+        keep = self.keep_next or passed(config.save_freq, before, result.steps)
         if keep:
+            self.keep_next = False
             self._save(self.folder / f"step_{result.steps}")
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
@@ -123,6 +136,21 @@ class Recorder:
         """Write last/ as the training is now."""
         self._save_last()
 
+    def log(self, name: str, value: float) -> None:
+        """Add a number of the user's to the next row. Raises ValueError for a name that rows have, TypeError for what
+        is no number."""
+        if name in self._result.row() or name in EVALUATED:
+            raise ValueError(f"rows of metrics have a {name!r} of their own: log it under another name")
+        try:
+            self._logged[name] = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"log() takes numbers, and {name!r} is {value!r}") from error
+
+    def evaluate(self, episodes: int) -> Evaluation:
+        """An evaluation of the policy as it is now, in the reference environment."""
+        trainer = self.trainer
+        return evaluate(trainer.policy, trainer.plan.env, episodes, trainer.config.seed, **self._evaluations.env_kwargs)
+
     def finish(self, reason: str) -> Run:
         """Write the last row, last/ and best/, and give the Run."""
         self._take_results(left=0)
@@ -131,7 +159,7 @@ class Recorder:
         trainer, result = self.trainer, replace(self._result, seconds=self.trainer.seconds)
         self.progress.close()
         self._saver.wait()
-        if result.metrics and self._row.get("steps") != result.steps:
+        if result.metrics and (self._logged or self._row.get("steps") != result.steps):
             self._write_row()
         if self._cancelling or (self._best is None and not (self.folder / BEST).exists()):
             # the score of an evaluation does not compare with a mean of training episodes
@@ -185,7 +213,7 @@ class Recorder:
     def _write_evaluation(self, queued: Queued, result: Evaluation) -> None:
         """Write the row of an evaluation: that of its step, or one of its own where that is written already."""
         length = sum(result.lengths) / len(result.lengths)
-        found = {"eval_return": result.mean, "eval_std": result.std, "eval_length": length}
+        found = dict(zip(EVALUATED, (result.mean, result.std, length), strict=True))
         steps, written = queued.counters["steps"], self._row.get("steps")
         if steps == self._result.steps != written:
             self._write_row(found)
@@ -230,8 +258,9 @@ class Recorder:
         self._best = copied(self.trainer.policy) if weights is None else weights, facts
 
     def _write_row(self, evaluation: Json | None = None) -> None:
-        self._row = self._result.row() | (evaluation or {})
-        self.logs.row(self._row)
+        self._row = self._result.row() | self._logged | (evaluation or {})
+        self._logged = {}
+        self.logs.row(self._row, sb3_scalars(self.trainer.algorithm))
 
     def _save_last(self, **facts: str) -> None:
         started = perf_counter()
@@ -259,7 +288,11 @@ class Recorder:
         with torch_threads(1):  # see ReplayFiles.follow()
             states = {
                 "policy": trainer.policy.state_dict(),
-                "training": {**trainer.state_dict(), "evaluations": self._evaluations.state_dict()},
+                "training": {
+                    **trainer.state_dict(),
+                    "evaluations": self._evaluations.state_dict(),
+                    "loop": self.loop_state(),
+                },
             }
             contents = checkpoint.contents(states, self._replays.keep)
         positions = self.logs.positions()
@@ -281,6 +314,15 @@ class Recorder:
         return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"
 
 
-def _passed(every: int, before: int, steps: int) -> bool:
+def _tracker(trainer: Trainer, folder: Path) -> Tracker | None:
+    """The tracker of the settings."""
+    if trainer.config.track is None:
+        return None
+    from headrace.runs.trackers import tracker
+
+    return tracker(trainer.config.track, folder, trainer.settings())
+
+
+def passed(every: int, before: int, steps: int) -> bool:
     """Whether an iteration passed a multiple of `every` steps."""
     return every > 0 and steps // every > before // every

@@ -20,7 +20,7 @@ from headrace.runs import checkpoint
 from headrace.runs.logs import writing
 
 fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
-LAST, BEST, COMMANDS = "last", "best", "command.txt"
+LAST, BEST, COMMANDS = checkpoint.LAST, checkpoint.BEST, "command.txt"
 MOMENT = 0.05  # s
 
 

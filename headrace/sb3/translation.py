@@ -15,7 +15,7 @@ from headrace.algorithms.registry import algorithm_classes
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.kernels.nn.activation_table import name_of
-from headrace.training.config import TrainConfig
+from headrace.training.config import TrainConfig, default_of
 
 Schedule = Callable[[float], float]  # of the remaining fraction of the training, 1 .. 0
 
@@ -102,7 +102,7 @@ def refuse(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
 def train_settings(**named: Any) -> Json:
     """All settings of TrainConfig at their defaults, but for those named: registered settings of an environment are
     for Headrace's own train()."""
-    return {field.name: field.default for field in fields(TrainConfig)} | {"scale": False, **named}
+    return {field.name: default_of(field) for field in fields(TrainConfig)} | {"scale": False, **named}
 
 
 def _schedule(name: str, value: Any) -> tuple[Schedule | None, float]:

@@ -16,6 +16,7 @@ from headrace.envs import sources
 from headrace.envs.construct import entry_of
 from headrace.envs.workers.tuning import StepTime, choose, step_time
 from headrace.training.build import build
+from headrace.training.config import WRAPPING
 from headrace.training.plan import TrainPlan
 from headrace.training.warm_up import warm_up
 
@@ -37,7 +38,10 @@ def decided(plan: TrainPlan) -> TrainPlan:
         raise ValueError('actors="auto" tries environments and algorithms that it makes by name: give a number')
     if sources.is_kernel(entry_of(plan.source)) and plan.config.backend in ("auto", "cpu", "cuda", "torch"):
         return _compiled(plan)
-    step = step_time(envs.factory(plan.source, **plan.config.eval_env_kwargs()), plan.config.seed)
+    config = plan.config
+    wrapping = {name: getattr(config, name) for name in WRAPPING}
+    factory = envs.factory(plan.source, wrappers=config.wrapper, **wrapping, **config.env_kwargs)  # type: ignore[arg-type]
+    step = step_time(factory, config.seed)
     if plan.config.collection != "sync":
         number = _even(plan, min(WAITING, plan.config.num_envs) if step.waits else cores() - 1)
         _say(f"{number} actors: a step of one environment takes {step.seconds * 1e3:.3g} ms, {_kind(step)}")

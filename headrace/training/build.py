@@ -13,7 +13,7 @@ import torch
 
 from headrace import envs
 from headrace.algorithms.base import Algorithm
-from headrace.algorithms.config_bases import OffPolicyConfig
+from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
 from headrace.algorithms.group_algorithm import Grouped
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import torch_threads
@@ -22,6 +22,7 @@ from headrace.core.precision import of_copy, resolve
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import Json
+from headrace.data.spaces import Space
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.parts import part_maker
@@ -37,9 +38,11 @@ from headrace.parallel.gradients import GradientActors
 from headrace.parallel.learning_collector import LearningCollector
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
+from headrace.policies.base import Policy
 from headrace.training import multi_agent
 from headrace.training.combinations import check_lag
-from headrace.training.config import MAKE_SETTINGS, TrainConfig
+from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
+from headrace.training.multi_agent import MakePolicy
 from headrace.training.plan import TrainPlan, saved_settings
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
@@ -152,10 +155,9 @@ def _part_maker(plan: TrainPlan) -> MakePart:
     """What makes some of the environments in a process."""
     config = plan.config
     assert plan.source is not None
-    wrapping = {name: getattr(config, name) for name in ("frame_stack", "time_limit", "reward_scale")}
-    return part_maker(
-        plan.source, backend=config.backend, on_error=config.on_error, group_by=config.group_by, **wrapping
-    )
+    options = {name: getattr(config, name) for name in (*WRAPPING, "reward_scale", "backend", "on_error", "group_by")}
+    making = {"params": config.params or None, "wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
+    return part_maker(plan.source, **making, **options)  # type: ignore[arg-type]
 
 
 def _after(make_part: MakePart, first: int, number: int, place: int) -> Env:
@@ -197,6 +199,7 @@ def _executor(config: TrainConfig) -> Callable[[ActorEnv, Job], Executor] | None
 def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:
     """The environments by a backend; as plain torch where this machine's CUDA kernel cannot be trusted."""
     options: Json = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
+    options |= {"params": plan.config.params or None, "wrappers": plan.config.wrapper, **plan.config.env_kwargs}
     options["workers"] = plan.borrowed or plan.config.workers
     assert plan.source is not None
     env = envs.make(plan.source, plan.config.num_envs, backend=backend, device=placement.collect, **options)
@@ -214,13 +217,39 @@ def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:
     kind = algorithm_classes(plan.algorithm).algorithm
     multi_agent.check_actions(plan.algorithm, env)
     with torch_threads(1):  # several take longer over such small matrices, and give other bits
-        return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device)
+        return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device, _first_policy(plan, kind))
+
+
+def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
+    """What makes the policy from its spaces and a seed, where it is not the algorithm's usual one from its beginning.
+
+    Raises TypeError where the algorithm cannot use it.
+    """
+    config, run = plan.algorithm_config, plan.config.init_from
+    if plan.own_policy is None and run is None:
+        return None
+    from headrace.training import initial_policy
+
+    own = None if plan.own_policy is None else initial_policy.own_policy(plan.own_policy)
+    if own is not None:
+        initial_policy.check_kind(own, kind)
+    elif not hasattr(kind, "make_policy"):
+        raise TypeError(f"init_from needs an algorithm with make_policy(), which {plan.algorithm} has not")
+
+    def make(spaces: tuple[Space, Space], seed: int) -> Policy:
+        policy = initial_policy.made(own, config, spaces, seed) if own else kind.make_policy(config, *spaces, seed)  # type: ignore[attr-defined]
+        if run is not None:
+            initial_policy.take_weights(policy, run)
+        return policy
+
+    return make
 
 
 def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, placement: Placement) -> TrainPlan:
     """The plan, in which an off-policy algorithm with short rollouts learns as often, but within longer ones: acting,
-    compiled environments, the replay buffer and learning are one call for all steps of a rollout then. Other
-    environments may be slow, and a rollout that learns is not given up: there the faster settings are said."""
+    compiled environments, the replay buffer and learning are one call for all steps of a rollout then. Only where
+    nothing is updated once a rollout, so that the bits are the same. Other environments may be slow, and a rollout that
+    learns is not given up: there the faster settings are said."""
     own = plan.algorithm_config
     if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or own.gradient_steps:
         return plan
@@ -230,7 +259,8 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
     if not one_process or not one_sum or env.num_agents > 1 or 2 * rows > ROWS:
         return plan
     longer = replace(own, num_steps=own.num_steps * -(-ROWS // rows), train_freq=own.num_steps)
-    if isinstance(env, CompiledEnv):
+    once_a_rollout = own.normalize_observation or own.schedule != "constant" or isinstance(own, EpsilonGreedyConfig)
+    if isinstance(env, CompiledEnv) and not once_a_rollout:
         return replace(plan, algorithm_config=longer)
     if rows <= FEW_ROWS:
         tell(

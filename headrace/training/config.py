@@ -8,15 +8,18 @@ from __future__ import annotations
 import tomllib
 import types
 import typing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from headrace.core.text import did_you_mean
 from headrace.core.types import Json, Settings
 
-EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
-MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
+# settings of make() that evaluation and videos use too
+WRAPPING = ("frame_stack", "time_limit", "ignore")
+OF_MAKING = ("params", "env_kwargs", "wrapper")  # of which make() has env_kwargs as its kwargs, wrapper as wrappers
+EVAL_ENV_SETTINGS = (*WRAPPING, *OF_MAKING)
+MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *WRAPPING, "reward_scale")  # of make()
 COUNTS = (
     *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "total_steps"),
     *("max_episodes", "threads"),
@@ -62,6 +65,16 @@ class TrainConfig:
     frame_stack: int = 1  # successive observations stacked into one
     time_limit: int | None = None  # steps after which an episode is truncated; None: the environment's own limit
     reward_scale: float = 1.0  # factor of rewards; reported returns are not scaled
+    # parameters of a compiled environment, such as gravity=20: a number each
+    params: dict[str, Any] = field(default_factory=dict)
+    # arguments of what makes an environment that is not compiled, such as continuous=true
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    # wrappers of a Gymnasium environment, the innermost first: file.py:Class or package.module:function
+    wrapper: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()  # members of a Dict observation that are left out, such as text
+    policy: str | None = None  # a policy of your own, file.py:Class; see docs/own-policy.md
+    # a run whose policy the training begins with, best/ or else last/; or a checkpoint in one
+    init_from: str | None = None
     total_steps: int | None = 1_000_000  # stop after this many environment steps; None: no limit
     max_seconds: float | None = None  # stop after this training time without evaluation and saving, s; None: no limit
     max_episodes: int | None = None  # stop after this many finished episodes; None: no limit
@@ -71,6 +84,7 @@ class TrainConfig:
     eval_episodes: int = 20  # episodes per evaluation
     parallel_evaluation: bool = False  # evaluate in a process of its own while training goes on
     save_freq: int = 0  # environment steps between the checkpoints step_N/; 0: only last/ and best/
+    track: Literal["wandb"] | None = None  # send rows of metrics to this tracker, too
     log_folder: str = "runs"  # the run's folder is LOG_FOLDER/<algorithm>/<env>_<n>/
     progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich in a terminal, otherwise plain lines
     # CPU threads of torch during training. More than 1 is faster for minibatches of about 2000 rows and more on an idle
@@ -93,9 +107,19 @@ class TrainConfig:
         if self.parallel_evaluation and not self.eval_freq:
             raise ValueError("parallel_evaluation is for evaluations during training: give eval_freq, their interval")
 
+        for name, value in self.params.items():
+            if isinstance(value, str) or not hasattr(value, "__float__"):
+                many = ": give train() hr.make(source, num_envs, params={...}) for one of each environment"
+                raise ValueError(f"params has one number for each name, and {name} is {value!r}{many}")
+
     def eval_env_kwargs(self) -> Settings:
         """The settings of make() that evaluation and videos use too."""
         return {name: getattr(self, name) for name in EVAL_ENV_SETTINGS}
+
+
+def default_of(setting: Field) -> Any:
+    """The default of a field of a config."""
+    return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
 def merge_settings(
@@ -113,10 +137,6 @@ def merge_settings(
     own = {field.name for field in fields(algorithm_config)} if algorithm_config else set()
     for given in (env_defaults if algorithm_config else {}, file, options):
         for name in given:
-            if name == "params":
-                raise TypeError(
-                    "params belong to the environment: give train() hr.make(source, num_envs, params={...})"
-                )
             if name not in known | own:
                 raise TypeError(f"there is no setting {name!r}{did_you_mean(name, known | own)}")
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
@@ -171,6 +191,8 @@ def _fit(name: str, value: Any, hint: Any) -> Any:
             return int(value)
         if kind is tuple and isinstance(value, list | tuple):
             return tuple(value)
+        if kind is dict and isinstance(value, typing.Mapping):
+            return dict(value)
         if kind is Literal and value in typing.get_args(choice):
             return value
         if kind in (bool, str) and isinstance(value, kind):

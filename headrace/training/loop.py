@@ -1,30 +1,31 @@
-"""train(): collect, learn and record until a limit is met; and resuming a run that was stopped."""
+"""train(): collect, learn and record until a limit is met; and Training, the same loop with a body of one's own."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Literal, Self
 
 from headrace.algorithms.base import Algorithm
-from headrace.algorithms.registry import is_resolvable
 from headrace.core.stopping import Stopped
-from headrace.core.types import EnvArgument, Json, Settings
-from headrace.evaluation.history import NOT_OF_LEARNING
+from headrace.core.types import EnvArgument, Json
+from headrace.envs.base import Env
+from headrace.evaluation.evaluator import Evaluation
 from headrace.parallel.learners import RankLost
-from headrace.runs import checkpoint
-from headrace.runs.recorder import Recorder
-from headrace.runs.run import LAST, Run, identity, new_folder
+from headrace.policies.base import Policy
+from headrace.runs.recorder import Recorder, passed
+from headrace.runs.run import Run, new_folder
 from headrace.runs.signals import raise_caught
-from headrace.training.config import TrainConfig, read_toml
+from headrace.training.iteration import IterationResult
+from headrace.training.resuming import closed_on_error, resumed
 from headrace.training.scaling import registered_message, scaling_message
 from headrace.training.trainer import Trainer
 
-# what the state of a run depends on: resuming cannot change these
-FIXED = ("num_envs", "num_steps", "seed", "learners", "shards")
 RESTARTS = 3  # of a training with several learners that lost one of them
+LEFT = "break"  # why a training ended whose loop was left early
 
 
 def train(
@@ -47,125 +48,253 @@ def train(
     Raises TypeError, ValueError for wrong settings; RankLost where a learner is lost again; NotFinite where a NaN or
     infinity appears; OSError where the folder cannot be written.
     """
-    if on_interrupt not in ("raise", "return"):
-        raise ValueError(f"on_interrupt must be 'raise' or 'return', got {on_interrupt!r}")
-    recorder: Recorder | None
-    if resume is None:
-        trainer = Trainer(algorithm, env, config=config, **options)
+    with Training(algorithm, env, config=config, resume=resume, on_interrupt=on_interrupt, **options) as training:
+        for _ in training:
+            pass
+    return training.run
+
+
+class Training:
+    """train() with a body of your own after each iteration:
+
+        with hr.Training("ppo", "CartPole-v1") as t:
+            for row in t:
+                t.log("level", level)
+                if row.mean_return is not None and row.mean_return > 400:
+                    t.stop("good enough")
+
+    The arguments are those of train(), and so are the run's folder, resuming, signals and errors. Each `row` is an
+    IterationResult. The iteration is recorded once the body is done, so what it logs is in the same row. An exception
+    in the body ends the run without saving; last/ has been written every minute.
+
+    state: a dict for the body's own values, in JSON's types: checkpoints hold it, and a resumed training has it again.
+    trainer, env, policy: those of the training, within the `with` block; env.set_params(...) changes the environments.
+    run: the Run, after the block. With torchrun, the body runs in rank 0 alone.
+    """
+
+    def __init__(
+        self,
+        algorithm: str | Algorithm | None = None,
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Any,
+    ) -> None:
+        if on_interrupt not in ("raise", "return"):
+            raise ValueError(f"on_interrupt must be 'raise' or 'return', got {on_interrupt!r}")
+        self._arguments = (algorithm, env, config, options)
+        self._resume, self._on_interrupt = resume, on_interrupt
+        self.state: Json = {}
+        self._trainer: Trainer | None = None
+        self._recorder: Recorder | None = None  # None outside of the block, and where rank 0 records
+        self._stack = ExitStack()
+        self._run: Run | None = None
+        self._row: IterationResult | None = None  # which is not recorded yet
+        self._steps = 0  # before it
+        self._reason = ""
+        self._restarts = 0
+
+    def __enter__(self) -> Self:
+        if self._trainer is not None:
+            raise RuntimeError("this training has begun already: make another Training for another run")
+        if self._resume is None:
+            self._begin()
+        else:
+            self._continue(Path(self._resume), *self._arguments)
+        recorder, trainer = self._recorder, self.trainer
+        if recorder is None:
+            return self
+        if self._resume is not None and (reason := trainer.reason_to_stop()):
+            limit = getattr(trainer.config, reason)
+            recorder.progress.say(f"nothing to do: {reason} {limit:,} is reached already; resume with another, or none")
+        if trainer.config.learners > 1:
+            recorder.save()  # what a restart goes on from
+        return self
+
+    def _begin(self) -> None:
+        """A trainer, and unless rank 0 records, a recorder with a new folder."""
+        algorithm, env, config, options = self._arguments
+        trainer = self._trainer = Trainer(algorithm, env, config=config, **options)
         if trainer.follows:
-            return _followed(trainer)
-        with _closed_on_error(trainer):
+            return
+        with closed_on_error(trainer):
             folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
             recorder = Recorder(trainer, folder)
+        self._record_by(recorder)
         if trainer.plan.derived:
             recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
         plan = trainer.plan
         if plan.registered and (plan.tuned or plan.assumed):
             recorder.progress.say(registered_message(trainer.short_name, plan.registered, plan.assumed))
-    else:
-        trainer, recorder = _resumed(Path(resume), algorithm, env, config, options)
-        if recorder is None:
-            return _followed(trainer)
-        if reason := trainer.reason_to_stop():
-            limit = getattr(trainer.config, reason)
-            recorder.progress.say(f"nothing to do: {reason} {limit:,} is reached already; resume with another, or none")
-    if trainer.config.learners > 1:
-        recorder.save()  # what a restart goes on from
-    run = None
-    for restart in range(1, RESTARTS + 2):
-        try:
-            run = _until_the_end(trainer, recorder)
-            break
-        except RankLost as error:
-            if restart > RESTARTS:
-                raise
-            ready = None if isinstance(algorithm, str) else algorithm
-            trainer, recorder = _resumed(recorder.folder, ready, env, None, {})
-            assert recorder is not None  # this process is rank 0
-            recorder.progress.say(f"{error}: going on from step {trainer.steps:,} (restart {restart} of {RESTARTS})")
-    assert run is not None
-    if run.interrupted and on_interrupt == "raise":
-        raise_caught(run.reason)
-    return run
 
+    def _continue(self, path: Path, *arguments: Any) -> None:
+        """As _begin(), from a checkpoint."""
+        self._trainer, recorder, self.state = resumed(path, *arguments)
+        if recorder is not None:
+            self._record_by(recorder)
 
-def _followed(trainer: Trainer) -> Run:
-    """Take part in a training of which rank 0 writes the files; the run is without a folder."""
-    try:
-        trainer.follow_orders()
-    finally:
-        trainer.close()
-    facts = (trainer.policy, trainer.algorithm.name, trainer.plan.env, trainer.steps, trainer.seconds)
-    return Run(Path(trainer.config.log_folder), *facts)
+    def _record_by(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        recorder.loop_state = lambda: _as_json(self.state)
+        self._stack.enter_context(recorder)
+        self._stack.enter_context(recorder.interrupts)
 
-
-def _until_the_end(trainer: Trainer, recorder: Recorder) -> Run:
-    """Iterate and record until a limit is met, or a signal has come."""
-    with recorder, recorder.interrupts as interrupts:
-        while not (reason := interrupts.caught or trainer.reason_to_stop()):
-            with suppress(Stopped):
-                recorder.record(trainer.iterate(lambda: bool(interrupts.caught) or trainer.out_of_time()))
-            interrupts.caught = interrupts.caught or trainer.caught
-        return recorder.finish(reason)
-
-
-def _resumed(
-    path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
-) -> tuple[Trainer, Recorder | None]:
-    """A trainer and a recorder that continue from a checkpoint; no recorder where rank 0 records and orders that."""
-    folder, manifest, state = checkpoint.read(path, LAST, state="training")
-    if "settings" not in manifest or state is None:
-        raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
-    with checkpoint.reading(folder / checkpoint.MANIFEST, "its settings are not those of a run"):
-        saved, positions = dict(manifest["settings"]), dict(manifest["positions"])
-        name, source = saved.pop("algorithm"), saved.pop("env")
-    given = {**(read_toml(config) if config else {}), **options}
-    any_actors = saved.get("learners", 1) == 1 and _any_number_of_actors(saved, given)
-    for field in FIXED if any_actors else (*FIXED, "actors"):
-        if field in given and field in saved and given[field] != saved[field]:
-            raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
-    if env is None and source is None:
-        raise TypeError(f"the environment of {folder} was made by you: give it again, train(resume=..., env=...)")
-    if algorithm is None and not is_resolvable(name):
-        raise TypeError(
-            f"{folder} was trained by an algorithm of your own: give it again, train(resume=..., algorithm=...)"
-        )
-    ready = algorithm is not None and not isinstance(algorithm, str)
-    known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
-    trainer = Trainer(algorithm or name, source if env is None else env, **known | given)
-    with _closed_on_error(trainer):
-        if algorithm is None and not _alike(identity(trainer.policy), manifest.get("policy")):
-            raise TypeError(f"{folder} has a policy of your own: give its algorithm, train(resume=..., algorithm=...)")
+    def __iter__(self) -> Iterator[IterationResult]:
+        trainer = self.trainer
         if trainer.follows:
-            return trainer, None
-        with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
-            trainer.load_state_dict(state)
-        recorder = Recorder(trainer, folder.parent)
-        recorder.resume(folder, positions, state.get("evaluations", ()))
-    for field, value in given.items():
-        if field in saved and field not in NOT_OF_LEARNING and saved[field] != value:
-            recorder.progress.say(f"{field} {saved[field]} -> {value} from step {trainer.steps:,} on")
-    if not state["collectors"][0]["env"]:
-        recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
-    return trainer, recorder
+            return self._follow()
+        if self._recorder is None:
+            raise RuntimeError("this training has ended: make another Training, with resume= to go on")
+        return self._rows()
+
+    def _rows(self) -> Iterator[IterationResult]:
+        """Iterate until a limit is met, a signal has come or stop() was called."""
+        while True:
+            self._record()
+            recorder = self._recorder
+            assert recorder is not None
+            self._reason = recorder.interrupts.caught or self._reason or self.trainer.reason_to_stop()
+            if self._reason:
+                return
+            self._steps = self.trainer.steps
+            try:
+                self._row = self._iterate(recorder)
+            except RankLost as error:
+                self._restart(recorder, error)
+                continue
+            if self._row is not None:
+                yield self._row
+
+    def _iterate(self, recorder: Recorder) -> IterationResult | None:
+        """One iteration; None where its rollout was given up."""
+        trainer, interrupts = self.trainer, recorder.interrupts
+        try:
+            return trainer.iterate(lambda: bool(interrupts.caught) or trainer.out_of_time())
+        except Stopped:
+            return None
+        finally:
+            interrupts.caught = interrupts.caught or trainer.caught
+
+    def _restart(self, recorder: Recorder, error: RankLost) -> None:
+        """Go on from last/ after the loss of a learner. Raises the error where that was one too many."""
+        self._restarts += 1
+        if self._restarts > RESTARTS:
+            raise error
+        self._stack.__exit__(RankLost, error, None)
+        self._stack = ExitStack()
+        algorithm, env = self._arguments[:2]
+        self._continue(recorder.folder, None if isinstance(algorithm, str) else algorithm, env, None, {})
+        assert self._recorder is not None  # this process is rank 0
+        place = f"step {self.trainer.steps:,} (restart {self._restarts} of {RESTARTS})"
+        self._recorder.progress.say(f"{error}: going on from {place}")
+
+    def _record(self) -> None:
+        """Record the last iteration, with what was logged after it."""
+        if self._row is not None:
+            assert self._recorder is not None
+            row, self._row = self._row, None
+            self._recorder.record(row)
+
+    def _follow(self) -> Iterator[IterationResult]:
+        """Take part in a training of which rank 0 writes the files."""
+        self.trainer.follow_orders()
+        return iter(())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._recorder is None:
+            self.trainer.close()
+            self._run = self._without_folder()
+            return
+        try:
+            if error is not None:
+                self._stack.__exit__(kind, error, at)
+                return
+            with self._stack:
+                self._record()
+                self._run = self._recorder.finish(self._recorder.interrupts.caught or self._reason or LEFT)
+        finally:
+            self._recorder = None
+        if self._run.interrupted and self._on_interrupt == "raise":
+            raise_caught(self._run.reason)
+
+    def _without_folder(self) -> Run:
+        """The run of a rank that follows."""
+        trainer = self.trainer
+        facts = (trainer.policy, trainer.algorithm.name, trainer.plan.env, trainer.steps, trainer.seconds)
+        return Run(Path(trainer.config.log_folder), *facts)
+
+    @property
+    def trainer(self) -> Trainer:
+        """The training. Raises RuntimeError before the block."""
+        if self._trainer is None:
+            raise RuntimeError("the training begins with its block: `with hr.Training(...) as t:`")
+        return self._trainer
+
+    @property
+    def env(self) -> Env:
+        """The environments that it trains in."""
+        return self.trainer.env
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that is learning."""
+        return self.trainer.policy
+
+    @property
+    def run(self) -> Run:
+        """The run, once the training has ended. Raises RuntimeError before."""
+        if self._run is None:
+            raise RuntimeError("the run is there once its block has been left without an exception")
+        return self._run
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, for files of your own."""
+        return self._recording().folder
+
+    def _recording(self) -> Recorder:
+        if self._recorder is None:
+            raise RuntimeError("this is for the block of a training: `with hr.Training(...) as t:`")
+        return self._recorder
+
+    def log(self, name: str, value: float) -> None:
+        """Write a number into this iteration's row of metrics.jsonl, and to TensorBoard: under its own name where that
+        has a slash ("curriculum/level"), else under train/. Of rows that are not written, because they come faster
+        than ten a second, the next one has the last value.
+
+        Raises ValueError for a name that the row has anyway, TypeError for what is no number.
+        """
+        self._recording().log(name, value)
+
+    def stop(self, why: str) -> None:
+        """End the training after this iteration. why: what `headrace runs` and Run.reason say."""
+        if not why or why.startswith("SIG"):
+            raise ValueError(f"say why the training ends in a few words, got {why!r}")
+        self._recording()
+        self._reason = why
+
+    def every(self, steps: int) -> bool:
+        """Whether this iteration has passed a multiple of so many environment steps."""
+        return passed(steps, self._steps, self.trainer.steps)
+
+    def evaluate(self, episodes: int = 20) -> Evaluation:
+        """Returns of the policy as it is now in the reference environment, with the settings of the training."""
+        return self._recording().evaluate(episodes)
+
+    def save(self) -> Path:
+        """Keep a checkpoint of the training after this iteration: step_N/, whose path this gives. It is written once
+        the body is done."""
+        self._recording().keep_next = True
+        return self.folder / f"step_{self.trainer.steps}"
 
 
-def _any_number_of_actors(saved: Json, given: Json) -> bool:
-    """Whether a run with actors may go on with another number of them: neither states nor bits depend on it then."""
-    in_step = saved.get("collection") in ("sync", "overlapped") and saved.get("exchange") == "experience"
-    return in_step and all(isinstance(settings.get("actors", 1), int) for settings in (saved, given))
-
-
-@contextmanager
-def _closed_on_error(trainer: Trainer) -> Iterator[None]:
-    """Close a trainer where its run cannot begin: worker processes end, or may be used by others."""
-    try:
-        yield
-    except BaseException:
-        trainer.close()
-        raise
-
-
-def _alike(policy: Json, saved: Json | None) -> bool:
-    """Whether a policy is described as a saved one is, in JSON's types."""
-    return json.loads(json.dumps(policy)) == saved
+def _as_json(state: Json) -> str:
+    """Raises TypeError, naming the value, for what JSON does not have."""
+    for name, value in state.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"state[{name!r}] is {value!r}, which a checkpoint cannot hold: {error}") from error
+    return json.dumps(state)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 
@@ -11,11 +12,14 @@ from headrace.algorithms.group_algorithm import Grouped, seed_of
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
-from headrace.data.spaces import action_column, observation_column
+from headrace.data.spaces import Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
 from headrace.policies.group_policy import GroupedPolicy
 from headrace.training.episodes import Episodes
+
+FEW_AGENTS = 16  # up to which each agent has a column in metrics.jsonl
+MakePolicy: TypeAlias = Callable[[tuple[Space, Space], int], Policy]  # of spaces and a seed
 
 
 def columns_of_groups(env: Env) -> dict[str, slice]:
@@ -38,15 +42,26 @@ def columns_of_groups(env: Env) -> dict[str, slice]:
     return columns
 
 
-def build(kind: type[Algorithm], config: Any, env: Env, seed: int, device: torch.device) -> Algorithm:
-    """An Algorithm with its usual policy for an env: one for all agents, or one for each group of them."""
+def build(
+    kind: type[Algorithm],
+    config: Any,
+    env: Env,
+    seed: int,
+    device: torch.device,
+    make_policy: MakePolicy | None = None,
+) -> Algorithm:
+    """An Algorithm for an env: one for all agents, or one for each group of them. make_policy: of its spaces and a
+    seed; None for the algorithm's usual policy."""
+
+    def one(pair: tuple[Space, Space], seed: int) -> Algorithm:
+        if make_policy is None:
+            return kind.build(config, *pair, seed, device)
+        return kind(make_policy(pair, seed).to(device), config, seed)  # type: ignore[call-arg]
+
     spaces = env.spaces
     if not columns_of_groups(env):
-        return kind.build(config, *next(iter(spaces.values())), seed, device)
-    algorithms = {
-        group: kind.build(config, *pair, seed_of(seed, number), device)
-        for number, (group, pair) in enumerate(spaces.items())
-    }
+        return one(next(iter(spaces.values())), seed)
+    algorithms = {group: one(pair, seed_of(seed, number)) for number, (group, pair) in enumerate(spaces.items())}
     return Grouped(algorithms, env.groups)  # type: ignore[return-value]  # its iteration is that of its parts
 
 
@@ -79,11 +94,18 @@ def check_spaces(policy: Policy, env: Env) -> None:
                 raise ValueError(f"the policy was made for the {name} {mine}, and that of {env.name} is {its}")
 
 
+def columns_of_agents(env: Env) -> dict[str, slice]:
+    """The columns of each of a few agents; empty where there is one, or there are many."""
+    copies = env.num_copies
+    few = 1 < env.num_agents <= FEW_AGENTS
+    return {agent: slice(k * copies, (k + 1) * copies) for k, agent in enumerate(env.agents)} if few else {}
+
+
 class GroupEpisodes:
-    """Finished episodes of each group of agents; empty where there is only one group."""
+    """Finished episodes of each group of agents; where all share one policy, of each agent, if they are few."""
 
     def __init__(self, env: Env, window: int) -> None:
-        self.columns = columns_of_groups(env)
+        self.columns = columns_of_groups(env) or columns_of_agents(env)
         self.episodes = {group: Episodes(window) for group in self.columns}
 
     def add(self, rollout: Rollout) -> None:
@@ -92,14 +114,15 @@ class GroupEpisodes:
             self.episodes[group].add(rollout, columns)
 
     def row(self) -> dict[str, float | None]:
-        """The mean return of each group, for metrics.jsonl."""
+        """The mean return of each group or agent, for metrics.jsonl."""
         return {f"return/{group}": episodes.mean_return() for group, episodes in self.episodes.items()}
 
     def state_dict(self) -> StateDict:
-        """Counts and windows by group."""
+        """Counts and windows by group or agent."""
         return {group: episodes.state_dict() for group, episodes in self.episodes.items()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict()."""
         for group, episodes in self.episodes.items():
-            episodes.load_state_dict(state[group])
+            if group in state:  # runs of earlier versions have none of agents that share a policy
+                episodes.load_state_dict(state[group])

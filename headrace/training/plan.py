@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import envs
-from headrace.algorithms.registry import absolute_reference, algorithm_classes
+from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import resolve
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.core.user_names import absolute_reference
+from headrace.envs.sources import reference
 from headrace.training.combinations import check, check_learners, with_actors, with_learners
-from headrace.training.config import MAKE_SETTINGS, TrainConfig, merge_settings, read_toml
-from headrace.training.scaling import derived
-from headrace.training.unregistered import settings_for
+from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
+from headrace.training.scaling import derived, settings_for
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -37,7 +38,8 @@ class TrainPlan:
     borrowed: Workers | None = None  # processes of the user, for workers or actors
     num_envs: int | None = None  # where it was given by name
     registered: Settings = field(default_factory=dict)  # for the environment; those that were not given
-    assumed: bool = False  # whether these are of training.unregistered, because none are registered
+    assumed: bool = False  # whether these are those of training.scaling, because none are registered
+    own_policy: str | type | None = None  # a policy class of the user's, or its name
     tuned: bool = False  # whether settings of the algorithm were given, among which registered ones may surprise
     rollout_given: bool = True  # whether settings were given of which there is one that ROLLOUT names
 
@@ -68,6 +70,9 @@ def settle(
     if not isinstance(algorithm, str) and not hasattr(algorithm, "update"):
         raise TypeError(f"algorithm is {algorithm!r}: give a name, such as 'ppo', or one you made, PPO(policy)")
     ready_env, source = (envs.adapted(env), None) if is_ready(env) else (None, env)
+    own_policy = {**file, **options}.get("policy")
+    if isinstance(own_policy, type):
+        options = {**options, "policy": reference(own_policy)}
     given = {name: options[name] for name in ("workers", "actors") if hasattr(options.get(name), "acquire")}
     options = {**options, **{name: processes.number for name, processes in given.items()}}
     kind, config_class = algorithm_classes(algorithm) if isinstance(algorithm, str) else (algorithm, None)
@@ -75,6 +80,9 @@ def settle(
     defaults = settings_for(source, kind.name, {**file, **options}) if wanted else {}  # type: ignore[arg-type]
     follows = derived(config_class, defaults, {**file, **options})
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
+    train_config = _absolute(train_config)
+    if own_policy is not None and not isinstance(algorithm, str):
+        raise TypeError(f"policy is for an algorithm given by its name: {algorithm.name} has its policy already")
     if ready_env is not None:
         _refuse_for_ready(train_config, ready_env)
     train_config = with_actors(with_learners(train_config))
@@ -85,16 +93,32 @@ def settle(
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
         registered={name: value for name, value in defaults.items() if name not in {*file, *options, *follows}},
         assumed=wanted and kind.name not in envs.spec(source).defaults,  # type: ignore[arg-type]
+        own_policy=own_policy if isinstance(own_policy, type) else train_config.policy,
         tuned=bool({*file, *options} & set(getattr(config_class, "__dataclass_fields__", ()))),
         rollout_given=bool({*file, *options} & ROLLOUT),
     )
 
 
+def _absolute(config: TrainConfig) -> TrainConfig:
+    """The config with names of files that hold in any folder."""
+    return replace(
+        config,
+        wrapper=tuple(map(absolute_reference, config.wrapper)),
+        policy=config.policy and absolute_reference(config.policy),
+        init_from=config.init_from and str(Path(config.init_from).expanduser().resolve()),
+    )
+
+
+def is_nameless(name: str | None) -> bool:
+    """Whether a reference is to a class that only the process knows which defined it."""
+    return name is not None and ("<" in name or name.startswith("__main__:"))
+
+
 def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
     """Raise ValueError for settings of environments where they exist already, and would be without effect."""
-    for name in (*MAKE_SETTINGS, "backend"):
-        value, default = getattr(config, name), TrainConfig.__dataclass_fields__[name].default
-        if value != default:
+    for name in (*MAKE_SETTINGS, *OF_MAKING, "backend"):
+        value = getattr(config, name)
+        if value != default_of(TrainConfig.__dataclass_fields__[name]):
             raise ValueError(f"{name}={value!r} is for environments that train() makes: give it to make() instead")
     if config.collect_device is not None:
         given = f"collect_device is {config.collect_device!r}"

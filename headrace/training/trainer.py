@@ -11,6 +11,7 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from headrace.algorithms.base import Algorithm, past_warm_up
@@ -32,7 +33,7 @@ from headrace.training.episodes import Episodes, ended_episodes
 from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
-from headrace.training.plan import TrainPlan, saved_settings, settle
+from headrace.training.plan import TrainPlan, is_nameless, saved_settings, settle
 from headrace.training.ranks import COMPARED_EVERY, ITERATE, Collected, Leader, Ranks
 from headrace.training.shards import room_of
 from headrace.training.torchrun import started_by_torchrun
@@ -82,6 +83,8 @@ class Trainer:
             parts = build(plan, stack, ranks)
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
             self.env, self.algorithm, self.collector = parts.env, parts.algorithm, parts.collector
+            if ranks is not None:
+                self.env.fixed_params = f"learners={self.config.learners} have theirs in a process each"
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
             self.limits = Limits(self.config)
             self.episodes = Episodes(self.config.window)
@@ -332,7 +335,9 @@ class Trainer:
         }
         if others and algorithm is not None:
             learner["ranks"] = [state for _, state in others]
+        changed = {name: torch.as_tensor(x) if np.ndim(x) else x for name, x in self.env.changed_params.items()}
         return {
+            **({"params": changed} if changed else {}),
             "learner": learner,
             "collectors": [collector, *(state for state, _ in others)],
             "workers": self._workers(),
@@ -351,6 +356,10 @@ class Trainer:
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict()."""
         learner, (collector, *others) = state["learner"], state["collectors"]
+        if changed := state.get("params"):
+            self.env.set_params(
+                **{name: x.numpy() if isinstance(x, torch.Tensor) else x for name, x in changed.items()}
+            )
         algorithm = learner["algorithm"]
         if self._leads:
             algorithms = learner.get("ranks", [algorithm] * len(others))
@@ -377,6 +386,7 @@ class Trainer:
         """The arguments of train(resume=...) that settings() cannot hold."""
         settings = self.settings()
         own = {"algorithm": not isinstance(self.plan.algorithm, str), "env": settings["env"] is None}
+        own["policy"] = is_nameless(settings["policy"])
         return tuple(name for name, given in {**own, "agent_info": "agent_info" in settings}.items() if given)
 
     def close(self) -> None:

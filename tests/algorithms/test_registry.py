@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import headrace as hr
-from headrace.algorithms.registry import ALGORITHMS, absolute_reference, algorithm_classes
+from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.core.user_names import absolute_reference
 
 SOURCE = """
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.evaluation.curves import interquartile_mean, join, plot, running_mean
+from headrace.evaluation.curves import _plot_group, interquartile_mean, join, join_curves, plot, running_mean, strata
 from headrace.evaluation.history import read
 
 
@@ -138,3 +138,37 @@ def test_a_missing_library_is_an_error_with_the_install_command(tmp_path, monkey
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'headrace\[plot\]'"):
         plot([make_run(tmp_path / "a_1", [(1.0, 1, 1.0)])], tmp_path / "x.png")
+
+
+def test_a_bootstrap_draws_again_among_runs_of_the_same_settings(tmp_path):
+    """Two settings that learn 0 and 10 in each of their seeds: only between settings is there a difference."""
+    x = np.array([0.0, 100.0])
+    curves = [(x, np.full(2, value)) for value in (0.0, 0.0, 10.0, 10.0)]
+    _, middle, low, high = join_curves(curves, ["a", "a", "b", "b"])
+    assert (middle == 5).all() and (low == 5).all() and (high == 5).all()
+    _, middle, low, high = join_curves(curves, ["a"] * 4)
+    assert (middle == 5).all() and (low < 2).all() and (high > 8).all()
+    runs = [make_run(tmp_path / f"a_{k}", [(1.0, 10, 0.5)]) for k in range(3)]
+    for run, rate, seed in zip(runs, (1, 1, 2), (0, 1, 0), strict=True):
+        (run / "config.toml").write_text(f'algorithm = "ppo"\nlearning_rate = {rate}\nseed = {seed}\n')
+    first, second, third = strata([read(run) for run in runs])
+    assert first == second != third
+
+
+def test_several_agents_have_a_line_each(tmp_path):
+    from matplotlib.figure import Figure
+
+    runs = [make_run(tmp_path / f"a_{k}", [(1.0, 10, 0.5)]) for k in range(2)]
+    rows = [{"steps": 100 * k, "seconds": k, "return/fox": k, "return/hen": -k} for k in range(1, 4)]
+    for run in runs:
+        (run / "metrics.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in [{**rows[0], "return/fox": None}, *rows])
+        )
+    histories = [read(run) for run in runs]
+    assert histories[0].by_agent["fox"].tolist() == [[100, 1, 1], [200, 2, 2], [300, 3, 3]]
+    for members, ends in ((histories[:1], "PPO, fox"), (histories, "PPO, fox, mean of 2 runs, 95 % band")):
+        panel = Figure().subplots()
+        _plot_group(panel, "steps", "#000000", "PPO", members)
+        fox, hen = panel.get_lines()
+        assert fox.get_label() == ends and fox.get_ydata()[-1] == 3 and hen.get_ydata()[-1] == -3
+        assert fox.get_linestyle() != hen.get_linestyle()

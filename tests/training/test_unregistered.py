@@ -9,7 +9,7 @@ from helpers.saved import Drifting
 import headrace as hr
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.training.plan import settle
-from headrace.training.unregistered import unregistered
+from headrace.training.scaling import unregistered
 
 
 class Own(CartPole):

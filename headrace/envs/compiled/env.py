@@ -65,6 +65,11 @@ class CompiledEnv(Env):
     def step(self, rollout: Rollout, t: int) -> None:
         self.target.step(rollout, t)
 
+    def _set_params(self, params: Settings) -> None:
+        values = {**self._params, **params}
+        self.target.set_params(values)
+        self._params = values
+
     def run(self, rollout: Rollout) -> None:
         """All T steps, by the actions in the rollout. On CUDA one launch: the state stays in registers."""
         self.target.run(rollout, 0, rollout.num_steps)

@@ -14,13 +14,15 @@ import numpy as np
 import torch
 
 from headrace.core.text import shown
-from headrace.core.types import StateDict
+from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
+from headrace.envs.gym.change_params import change_params
 from headrace.envs.gym.columns import action_caster, as_number, put, views
 from headrace.envs.gym.saving import restore, savable, state_of
+from headrace.envs.gym.several import Several, check_same_spaces, factory_of
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
 EPISODES = ("returns", "lengths", "episodes", "times_remade")  # numbers of each environment that are saved
@@ -74,7 +76,7 @@ class InlineEnv(Env):
         self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
         self._unseeded: set[int] = set()  # those whose next reset() takes a seed: new ones, and those made again
         self._known: set[int] = set()  # ids of the environments
-        self.envs = [self._new(made(factory) if env is None else env)]
+        self.envs = [self._new(made(factory_of(factory, first_env)) if env is None else env)]
         self.max_steps: int | None = None
         try:
             self._describe(self.envs[0])
@@ -87,6 +89,10 @@ class InlineEnv(Env):
         self._reset_all = False
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
 
+    def _set_params(self, params: Settings) -> None:
+        for env in self.envs:
+            change_params(env, params)
+
     def _make_others(self) -> None:
         """Make the environments after the first; say how far that is, where it takes long."""
         said = perf_counter()
@@ -94,7 +100,7 @@ class InlineEnv(Env):
             if self.first_env == 0 and perf_counter() > said + SILENT:
                 said = perf_counter()
                 print(f"made {len(self.envs)} of {self.num_copies} environments of {self.name} ...", file=sys.stderr)
-            self.envs.append(self._new(made(self.factory)))
+            self.envs.append(self._new(self._made(len(self.envs))))
 
     def _describe(self, env: gymnasium.Env) -> None:
         """Take spaces and time limit from an environment. Raises TypeError for unsupported spaces."""
@@ -172,18 +178,26 @@ class InlineEnv(Env):
         with suppress(Exception):  # it is broken already
             before.close()
         self.envs[index] = self._built(index)
+        change_params(self.envs[index], self.changed_params)
         self._known.discard(id(before.unwrapped))
         self._restarts += 1
         self._times_remade[index] += 1
         self._unseeded.add(index)
 
+    def _made(self, index: int) -> gymnasium.Env:
+        """An environment. Raises ValueError where it has other spaces than the first, by one of several functions."""
+        env = made(factory_of(self.factory, self.first_env + index))
+        if isinstance(self.factory, Several):
+            check_same_spaces(self.envs[0], env, self.first_env + index)
+        return env
+
     def _built(self, index: int) -> gymnasium.Env:
         """A new environment. Tries several times: a resource that the old one held may not be free at once."""
         for _ in range(TRIES - 1):
             with suppress(Exception):
-                return self._new(made(self.factory))
+                return self._new(self._made(index))
         try:
-            return self._new(made(self.factory))
+            return self._new(self._made(index))
         except Exception as error:
             self._annotate(error, index)
             raise

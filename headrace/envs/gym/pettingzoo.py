@@ -20,13 +20,14 @@ from headrace.envs.base import MultiAgentEnv
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
 from headrace.envs.gym.columns import Views, action_caster, as_number, put, views
 from headrace.envs.gym.inline import InlineEnv, made
+from headrace.envs.gym.several import factory_of
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 def inline(factory: Callable[[], gymnasium.Env], num_copies: int, name: str, **part: Any) -> InlineEnv:
     """An InlineEnv of what factory makes, or a PettingZooEnv of several agents. part: arguments of InlineEnv."""
-    env = made(factory)
+    env = made(factory_of(factory, part.get("first_env", 0)))
     kind = InlineEnv if isinstance(env, gymnasium.Env) else PettingZooEnv
     return kind(factory, num_copies, name, env=env, **part)
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
-from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObservation, TransformReward
+from gymnasium.spaces import Box, Dict
+from gymnasium.wrappers import (
+    FilterObservation,
+    FrameStackObservation,
+    TimeLimit,
+    TransformObservation,
+    TransformReward,
+)
 
+from headrace.core.user_names import member
 from headrace.data.spaces import channels_first, is_image
+from headrace.envs.base import MultiAgentEnv
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.wrapping import Wrapping
 
@@ -20,6 +30,8 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
     if not wrapping.asked():
         return env
     if not isinstance(env, gymnasium.Env):
+        if wrapping.ignore:
+            raise ValueError(f"ignore={wrapping.ignore} is for environments of one agent: wrap {env} before")
         from headrace.envs.gym.pettingzoo_wrappers import AgentsWrapped
 
         return AgentsWrapped(env, wrapping)
@@ -31,9 +43,37 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
                 "them: make it with a longer limit"
             )
         env = TimeLimit(env, wrapping.time_limit)
+    if wrapping.ignore:
+        env = _without(env, wrapping.ignore)
     if wrapping.frame_stack > 1:
         env = _frames_as_channels(FrameStackObservation(env, wrapping.frame_stack))
     return env if wrapping.reward_scale == 1.0 else ScaledReward(env, wrapping.reward_scale)
+
+
+def _without(env: gymnasium.Env, names: tuple[str, ...]) -> gymnasium.Env:
+    """An environment whose observations lack some members. Raises ValueError for those that they do not have."""
+    space = env.observation_space
+    members = list(space.spaces) if isinstance(space, Dict) else []
+    if missing := [name for name in names if name not in members]:
+        has = f"members {', '.join(members)}" if members else f"no members: they are {space}"
+        raise ValueError(f"ignore has {', '.join(missing)}, and the observations of {env} have {has}")
+    if not (rest := [name for name in members if name not in names]):
+        raise ValueError(f"ignore has all members of the observations of {env}: {', '.join(members)}")
+    return FilterObservation(env, rest)
+
+
+@dataclass(frozen=True)
+class NamedWrapper:
+    """A wrapper by its name, file.py:Class or package.module:function, which each process imports for itself."""
+
+    name: str
+
+    def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
+        """The environment in it. Raises TypeError where that gives no environment."""
+        wrapped_env = member(self.name, "wrapper")(env)
+        if not isinstance(wrapped_env, gymnasium.Env | MultiAgentEnv):
+            raise TypeError(f"the wrapper {self.name} gave {wrapped_env!r} where an environment was expected")
+        return wrapped_env  # type: ignore[return-value]
 
 
 class ScaledReward(TransformReward):

@@ -16,7 +16,7 @@ import gymnasium
 import torch
 
 from headrace.core.partition import partition
-from headrace.core.types import StateDict
+from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_size
 from headrace.envs.base import AsyncEnv
@@ -25,7 +25,18 @@ from headrace.envs.gym.pettingzoo import restarts
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Message, Task
 from headrace.envs.workers.resources import MEGABYTE, check_processes, check_rollout, in_words
-from headrace.envs.workers.stepping import BIND, CUT_OFF, RESET, RESET_ALL, ROWS, STEP, TAKE_OVER, UNBIND, Stepping
+from headrace.envs.workers.stepping import (
+    BIND,
+    CUT_OFF,
+    PARAMS,
+    RESET,
+    RESET_ALL,
+    ROWS,
+    STEP,
+    TAKE_OVER,
+    UNBIND,
+    Stepping,
+)
 from headrace.envs.workers.transport import Order, Transport
 from headrace.envs.workers.tuning import tried
 
@@ -81,6 +92,7 @@ class WorkerEnv(AsyncEnv):
         count = len(self._transport.workers)
         self._lost = [0] * count  # environments of each worker made again because their process was gone
         self._seed = 0
+        self._asked: Settings = {}  # by the last set_params()
         self._numbers: WeakKeyDictionary[SharedRollout, int] = WeakKeyDictionary()  # of those that workers write into
         self._bound: list[int] = []  # numbers that the workers know
         self.parts, tasks = partition(num_envs, count), []
@@ -177,6 +189,10 @@ class WorkerEnv(AsyncEnv):
             raise
         return self.get(timeout) if lost and not ready else ready
 
+    def _set_params(self, params: Settings) -> None:
+        self._asked = params
+        self._do(PARAMS, 0, 0, (dict(params),))
+
     def close(self) -> None:
         self._close()
 
@@ -198,9 +214,11 @@ class WorkerEnv(AsyncEnv):
         self._transport.replace(worker)
         for rollout in self._numbers:
             self._bind(worker, rollout)
-        self._transport.workers[worker].tell(TAKE_OVER, 0, (self._seed, self._lost[worker]))
+        self._transport.workers[worker].tell(TAKE_OVER, 0, (self._seed, self._lost[worker], dict(self.changed_params)))
         if order.what == RESET:
             self._transport.start(worker, RESET, order.where, self._seed)
+        elif order.what == PARAMS:
+            self._transport.start(worker, PARAMS, order.where, (dict(self._asked),))
         else:
             self._transport.start(worker, CUT_OFF, order.where)
             self._transport.answered[worker] = -1  # no step is taken

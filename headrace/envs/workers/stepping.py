@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.data.rollout import Columns, Rollout
     from headrace.envs.gym.agent_groups import AgentGroups
 
-BIND, UNBIND, RESET, STEP, CUT_OFF, RESET_ALL, TAKE_OVER = range(7)
+BIND, UNBIND, RESET, STEP, CUT_OFF, RESET_ALL, TAKE_OVER, PARAMS = range(8)
 ROWS = 2**32  # a rollout's number is stored in the bits above its row
 
 
@@ -52,13 +52,17 @@ class Stepping:
             self.env.reset(self.rollouts[number], self.orders.recv())
         elif what == CUT_OFF:
             self.env.step(self.rollouts[number], t, lost=True)
+        elif what == PARAMS:
+            self.env.set_params(**self.orders.recv()[0])
         else:
             if what == BIND:
                 self._bind(where, *self.orders.recv())
             elif what == UNBIND:
                 del self.rollouts[where]
             elif what == TAKE_OVER:
-                self.env.take_over(*self.orders.recv())
+                *lost, params = self.orders.recv()
+                self.env.take_over(*lost)
+                self.env.set_params(**params)
             else:
                 self.env.load_state_dict({})  # RESET_ALL
             return None

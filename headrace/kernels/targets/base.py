@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.data.rollout import Rollout
 from headrace.kernels.language.ir import EnvIR
+from headrace.kernels.targets.params import ParamValues
 
 
 class CompiledTarget(Protocol):
@@ -33,6 +34,10 @@ class CompiledTarget(Protocol):
     def step(self, rollout: Rollout, t: int) -> None:
         """As Env.step. Draws have key (seed, STEP, environment, episode, length before the step). A masked step
         adds one to the episode and resets with key (seed, RESET, environment, episode, 0)."""
+
+    def set_params(self, params: ParamValues) -> None:
+        """Take other parameters, all that do not have their default. Raises ValueError as the constructor, and where
+        one has a number for each environment and none had when these were made."""
 
     def run(self, rollout: Rollout, first: int, last: int) -> None:
         """Rows `first` .. `last` by the actions in the rollout."""

@@ -14,6 +14,24 @@ from headrace.kernels.language.ir import EnvIR
 ParamValues: TypeAlias = Mapping[str, ArrayLike]  # name -> one number for all environments, or N of them
 
 
+def repacked(ir: EnvIR, params: ParamValues, num_envs: int, per_env: bool) -> tuple[np.ndarray, np.ndarray]:
+    """pack_params() in the form that kernels were compiled for: [P], or [P, N] where per_env is true.
+
+    Raises ValueError where that cannot hold them.
+    """
+    *packs, given = pack_params(ir, params, num_envs)
+    if given and not per_env:
+        several = ", ".join(name for name, value in params.items() if np.ndim(value))
+        raise ValueError(
+            f"{ir.name} was made with one number for each parameter, and {several} has {num_envs}: give one, or make "
+            "the environments with as many"
+        )
+    if per_env and not given:
+        packs = [np.array(np.broadcast_to(pack[:, None], (len(pack), num_envs))) for pack in packs]
+    floats, integers = packs
+    return floats, integers
+
+
 def pack_params(ir: EnvIR, params: ParamValues, num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """Parameters as arrays [P], or [P, N] where one has a value per environment: floats, integers, and which it is.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 
@@ -21,7 +21,7 @@ from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
 from headrace.kernels.targets.cpu.pixels import CpuPixels
 from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, flat, from_blocks, to_blocks
-from headrace.kernels.targets.params import ParamValues, pack_params
+from headrace.kernels.targets.params import ParamValues, pack_params, repacked
 from headrace.kernels.targets.tensor_state import TensorEnvs, empty_packs, stored_dtype
 
 WORTH_A_THREAD = 30e-6  # s; shorter calls gain nothing from a second thread
@@ -52,7 +52,8 @@ class CpuEnvs(TensorEnvs):
         super().__init__(ir, num_envs, first_env, floats, integers, arrays)
         self.threads = threads
         *packs, per_env = pack_params(ir, params or {}, num_envs)
-        self._params = [(to_blocks(torch.from_numpy(x)).numpy() if per_env else x).ravel() for x in packs]
+        self._per_env = per_env  # whether there is a parameter with a number for each environment
+        self._params = self._laid_out(packs)
         self._masked = np.zeros(num_envs, np.int32)
         self._text = cpu_module(ir, per_env)
         self._pixels = CpuPixels(ir, per_env) if ir.frames else None
@@ -63,6 +64,16 @@ class CpuEnvs(TensorEnvs):
         self._trial: dict[bool, list[float]] = {False: [], True: []} if threads is None and worth else {}
         self._step: Callable[[int], None]
         self._call: Call
+
+    def _laid_out(self, packs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Parameters as the kernels read them."""
+        return [(to_blocks(torch.from_numpy(x)).numpy() if self._per_env else x).ravel() for x in packs]
+
+    def set_params(self, params: ParamValues) -> None:
+        """Other parameters, where the kernels read them."""
+        packs = repacked(self.ir, params, self.num_envs, self._per_env)
+        for known, values in zip(self._params, self._laid_out(packs), strict=True):
+            known[:] = values
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every environment; writes observation[0] and valid[0]."""

@@ -19,7 +19,7 @@ from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, cuda_module
 from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pixel_module
 from headrace.kernels.targets.cuda.launch import DeviceArray, array, launch, numba_cuda, on_device, simulated
 from headrace.kernels.targets.episode_text import pack_rows
-from headrace.kernels.targets.params import ParamValues, pack_params
+from headrace.kernels.targets.params import ParamValues, pack_params, repacked
 from headrace.kernels.targets.tensor_state import TensorEnvs, stored_dtype
 
 NUMBERS = {"reset": 0, "step": 1, "run": 2, "run_random": 3}  # kernel -> integer arguments after its arrays
@@ -71,6 +71,7 @@ class CudaEnvs(TensorEnvs):
             {name: array.movedim(-1, 0) for name, array in self._own_arrays.items()},
         )
         self._packs, self._seed = (floats, integers), integers[-2]
+        self._params, self._per_env = (floats[float_rows:], integers[integer_rows:-2]), per_env
         self._module = cache.load(f"{ir.name}_cuda", cuda_module(ir, per_env, self._simulated))
         self._pixel_module: ModuleType | None = None
         if ir.frames:
@@ -81,6 +82,12 @@ class CudaEnvs(TensorEnvs):
         self._rollout: Rollout | None = None
         self._arguments: tuple[DeviceArray, ...] = ()
         self._pixel_arguments: tuple[DeviceArray, ...] = ()
+
+    def set_params(self, params: ParamValues) -> None:
+        """Other parameters, where the kernels read them: captured graphs, too."""
+        packs = repacked(self.ir, params, self.num_envs, self._per_env)
+        for known, values in zip(self._params, packs, strict=True):
+            known.copy_(torch.from_numpy(values).flatten())
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every environment; writes observation[0] and valid[0]."""

@@ -78,6 +78,14 @@ class TorchEnvs(TensorEnvs):
         self._env = torch.arange(first_env, first_env + num_envs, device=device)
         self._renderer = Renderer(ir, params or {}, num_envs, device) if ir.frames else None
 
+    def set_params(self, params: ParamValues) -> None:
+        """Other parameters. Raises ValueError on a GPU, where a captured graph has the old ones in it."""
+        if self.device.type == "cuda":
+            raise ValueError("parameters of the torch backend cannot change on a GPU: use the cuda backend")
+        self._params = _params(self.ir, params, self.num_envs, self.device)
+        if self._renderer is not None:
+            self._renderer.set_params(params)
+
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Episode 0 of every environment; writes observation[0] and valid[0]."""
         self.check(rollout)
@@ -172,13 +180,17 @@ class Renderer:
     """Draws the environments of one EnvIR as batched tensors: all pixels of all environments at once."""
 
     def __init__(self, ir: EnvIR, params: ParamValues, num_envs: int, device: torch.device) -> None:
-        self.ir = ir
+        self.ir, self.num_envs, self.device = ir, num_envs, device
         self._pixel = _defined(ir.pixel_functions, ir, device, exact_namespace(device))["env_pixel"]
-        given = _params(ir, params, num_envs, device)
-        self._params = tuple(_over_pixels(_tensor(x, p.dtype, device)) for p, x in zip(ir.params, given, strict=True))
+        self.set_params(params)
         height, width = ir.observation_space.shape[-2:]
         self._row = torch.arange(height, dtype=torch.int32, device=device).view(-1, 1)
         self._column = torch.arange(width, dtype=torch.int32, device=device)
+
+    def set_params(self, params: ParamValues) -> None:
+        """Draw with these parameters."""
+        given = zip(self.ir.params, _params(self.ir, params, self.num_envs, self.device), strict=True)
+        self._params = tuple(_over_pixels(_tensor(value, param.dtype, self.device)) for param, value in given)
 
     def draw(self, fields: tuple[Tensor, ...], rollout: Rollout, t: int) -> None:
         """Draw row t of environments whose State has these fields, [N] or [N, *shape]."""

@@ -1,0 +1,44 @@
+"""`headrace hub push RUN user/name` and `headrace hub pull user/name FOLDER`: policies at the Hugging Face hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional, subcommand
+
+from headrace.runs.hub import pull_from_hub, push_to_hub
+
+DESCRIPTION = (
+    "Push a run's policy to the Hugging Face hub, or pull one: headrace hub push runs/ppo/CartPole-v1_1 me/pole"
+)
+
+
+@dataclass(frozen=True)
+class Push:
+    """Push the best policy of a run, its settings and its learning curve."""
+
+    run: Positional[Path]  # the run's folder
+    repo: Positional[str]  # user/name
+    private: Annotated[bool, FlagCreatePairsOff] = False  # make a repository that only you see
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Download a policy, for `headrace eval` and `headrace play`."""
+
+    repo: Positional[str]  # user/name
+    folder: Positional[Path]  # where to
+    revision: str | None = None  # a branch, a tag or a commit
+
+
+def main(arguments: list[str]) -> None:
+    """Push or pull, and print where."""
+    kinds: Any = Annotated[Push, subcommand("push")] | Annotated[Pull, subcommand("pull")]
+    command = tyro.cli(kinds, prog="headrace hub", description=DESCRIPTION, args=arguments)
+    if isinstance(command, Push):
+        print(push_to_hub(command.run, command.repo, private=command.private))
+    else:
+        print(pull_from_hub(command.repo, command.folder, command.revision))

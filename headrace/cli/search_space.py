@@ -1,0 +1,101 @@
+"""What a sweep searches: `learning_rate=1e-4..1e-2`, `clip=0.1,0.2,0.3`, `hidden=64x64,256x256`."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.algorithms.registry import algorithm_classes
+from headrace.core.text import did_you_mean
+from headrace.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+LOGARITHMIC = 10.0  # from this ratio of the ends on, a range above 0 is searched on a logarithmic scale
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends, both included."""
+
+    low: float
+    high: float
+    whole: bool  # of a setting of whole numbers
+
+    def suggest(self, trial: Trial, name: str) -> str:
+        """The value of a trial, as a flag takes it."""
+        logarithmic = self.low > 0 and self.high / self.low >= LOGARITHMIC
+        if self.whole:
+            return str(trial.suggest_int(name, int(self.low), int(self.high), log=logarithmic))
+        return repr(trial.suggest_float(name, self.low, self.high, log=logarithmic))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Some values, as flags take them."""
+
+    values: tuple[str, ...]
+
+    def suggest(self, trial: Trial, name: str) -> str:
+        """The value of a trial, as a flag takes it."""
+        return str(trial.suggest_categorical(name, self.values))
+
+
+Space = Mapping[str, Range | Choice]
+
+
+def parsed(words: Sequence[str], algorithm: str) -> Space:
+    """Settings of a training by name, and what is searched. Raises ValueError for what is no setting or no range."""
+    hints = typing.get_type_hints(TrainConfig) | typing.get_type_hints(algorithm_classes(algorithm).config)
+    space: dict[str, Range | Choice] = {}
+    for word in words:
+        given, equals, text = word.partition("=")
+        name = given.replace("-", "_")
+        if not (equals and text):
+            raise ValueError(f"--search takes NAME=LOW..HIGH or NAME=A,B,C, got {word!r}")
+        if name not in hints:
+            raise ValueError(f"there is no setting {name!r}{did_you_mean(name, hints)}")
+        if name in space:
+            raise ValueError(f"--search names {name} twice")
+        space[name] = _range(name, text, hints[name]) if ".." in text else _choice(name, text)
+    if not space:
+        raise ValueError("--search says which settings to search, such as learning_rate=1e-4..1e-2 clip=0.1,0.2")
+    return space
+
+
+def _range(name: str, text: str, hint: Any) -> Range:
+    kinds = typing.get_args(hint) or (hint,)
+    if not {int, float} & {*kinds} or bool in kinds:
+        raise ValueError(f"{name} is no number: name its values, {name}=A,B")
+    try:
+        low, high = map(float, text.split(".."))
+    except ValueError as error:
+        raise ValueError(f"{name}={text} is no range: write two numbers, {name}=0.1..0.9") from error
+    whole = float not in kinds
+    if not low < high:
+        raise ValueError(f"{name}={text} ends before it begins")
+    if whole and not (low.is_integer() and high.is_integer()):
+        raise ValueError(f"{name} is a whole number, and its range is {text}")
+    return Range(low, high, whole)
+
+
+def _choice(name: str, text: str) -> Choice:
+    values = tuple(text.split(","))
+    if len(set(values)) < 2 or len(set(values)) < len(values):
+        raise ValueError(f"{name}={text} has to name two different values or more, each once")
+    return Choice(values)
+
+
+def flags(values: Mapping[str, str]) -> list[str]:
+    """A trial's values as flags of `headrace train`: 64x64 as two values of one flag."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        if value in ("true", "false"):
+            words.append(f"--{flag}" if value == "true" else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *(value.split("x") if value.replace("x", "").isdecimal() else [value])]
+    return words

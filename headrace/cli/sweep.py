@@ -1,0 +1,197 @@
+"""`headrace sweep ALGORITHM ENV --search ...`: searches settings with Optuna."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from headrace.cli import search_space
+from headrace.cli.search_space import Space, flags
+from headrace.cli.train import trained
+from headrace.cli.trials import PRUNED, Elsewhere, Here, Outcome, Report
+from headrace.core.packages import require
+from headrace.core.text import plain_table
+from headrace.runs.run import lock
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial, Trial
+
+DESCRIPTION = """Search settings: headrace sweep ppo CartPole-v1 --search learning_rate=1e-4..1e-2 clip=0.1,0.2,0.3
+
+Each trial is a training, whose score is the mean return of its last policy in --final-episodes episodes. A trial whose
+learning curve is below the median of those before it is pruned. The same command again goes on with a sweep that was
+interrupted; with more --trials, with one that has ended.
+
+All other flags are those of `headrace train`, and hold for all trials."""
+STUDY = "study.jsonl"  # Optuna's journal, in the sweep's folder
+INTERRUPTED = "interrupted"  # marks trials that are to be made again
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What to search, and where to."""
+
+    algorithm: tyro.conf.Positional[str]
+    env: tyro.conf.Positional[str]
+    # settings and their ranges (LOW..HIGH, on a logarithmic scale from a ratio of 10 on) or values (A,B,C)
+    search: tuple[str, ...]
+    trials: int = 20  # in all, those of earlier calls included
+    jobs: int = 1  # trials at the same time, in processes that share the cores
+    folder: Path | None = None  # of the sweep; without it, runs/sweeps/ALGORITHM-ENV
+    pruning: Annotated[bool, tyro.conf.FlagCreatePairsOff] = True  # end trials that learn worse than most
+    sampler_seed: int = 0  # of the choice of settings
+
+
+def main(arguments: list[str]) -> None:
+    """Search, and print a table of the trials and the command that trains with the best settings."""
+    options, rest = tyro.cli(
+        Sweep, prog="headrace sweep", description=DESCRIPTION, args=arguments, return_unknown_args=True
+    )
+    require("optuna", "sweeps need Optuna: pip install 'headrace[sweep]'")
+    if options.trials < 1 or options.jobs < 1:
+        raise ValueError(f"--trials and --jobs must be at least 1, got {options.trials} and {options.jobs}")
+    space = search_space.parsed(options.search, options.algorithm)
+    names = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in rest if word.startswith("--")}
+    if both := names & space.keys():
+        raise ValueError(f"--search has {', '.join(sorted(both))}: leave out the flag of that name")
+    stem = f"{options.algorithm}-{options.env}".replace("/", "-").replace(":", "-")
+    folder = options.folder or Path("runs/sweeps") / stem
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder):
+        study = _study(folder, options, space, rest)
+        _Searching(study, folder, options, space, rest).run()
+    _print(study, options, space, rest)
+
+
+def _study(folder: Path, options: Sweep, space: Space, rest: Sequence[str]) -> Study:
+    """The study in a folder, a new one where there is none. Raises ValueError for one of other settings."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / STUDY)))
+    study = optuna.create_study(
+        storage=storage, study_name=folder.name, direction="maximize", load_if_exists=True, pruner=_pruner(options)
+    )
+    study.sampler = optuna.samplers.TPESampler(
+        seed=options.sampler_seed + len(study.trials), constant_liar=options.jobs > 1
+    )
+    about = {"algorithm": options.algorithm, "env": options.env, "search": sorted(options.search), "flags": list(rest)}
+    before = study.user_attrs.get("about")
+    if before not in (None, about):
+        changed = [f"{name} {before[name]} -> {value}" for name, value in about.items() if before[name] != value]
+        raise ValueError(f"{folder} has a sweep of other settings ({'; '.join(changed)}): give another --folder")
+    study.set_user_attr("about", about)
+    return study
+
+
+def _pruner(options: Sweep) -> Any:
+    from optuna.pruners import MedianPruner, NopPruner
+
+    return MedianPruner(n_startup_trials=4, n_warmup_steps=2) if options.pruning else NopPruner()
+
+
+class _Searching:
+    """Asks a study for settings, has them tried, and tells it the outcome."""
+
+    def __init__(self, study: Study, folder: Path, options: Sweep, space: Space, rest: Sequence[str]) -> None:
+        self.study, self.folder, self.options, self.space, self.rest = study, folder, options, space, list(rest)
+        self.trials: dict[int, Trial] = {}  # by the number of the task
+        self.interrupted = False
+
+    def run(self) -> None:
+        """Try settings until there are enough trials, or a signal comes."""
+        self._again()
+        jobs = min(self.options.jobs, self.options.trials)
+        executor = Here(trained) if jobs == 1 else Elsewhere(trained, jobs)
+        executor.run(self._tasks(), self._done)
+        if self.interrupted:
+            print(f"interrupted: the same command goes on with {self.folder}")
+
+    def _again(self) -> None:
+        """Have trials made again that were interrupted, or whose process was killed."""
+        from optuna.trial import TrialState
+
+        trials = self.study.get_trials(deepcopy=False)
+        again = {trial.user_attrs.get("again") for trial in trials}
+        for trial in trials:
+            stale = trial.state == TrialState.RUNNING
+            if stale:
+                self.study.tell(trial.number, state=TrialState.FAIL)
+            if (stale or INTERRUPTED in trial.user_attrs) and trial.number not in again:
+                self.study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
+
+    def _tasks(self) -> Iterator[tuple[list[str], Report]]:
+        """Arguments and reports of the trials that are missing."""
+        while len(counted(self.study)) < self.options.trials:
+            trial = self.study.ask()
+            values = {name: what.suggest(trial, name) for name, what in self.space.items()}
+            self.trials[len(self.trials)] = trial
+
+            def report(point: int, mean_return: float, trial: Trial = trial) -> bool:
+                trial.report(mean_return, point)
+                return trial.should_prune()
+
+            # later flags win: where these are given too, they are the user's
+            common = ["--log-folder", str(self.folder), "--progress", "none", *self.rest]
+            yield [self.options.algorithm, self.options.env, *common, *flags(values)], report
+
+    def _done(self, number: int, outcome: Outcome) -> None:
+        from optuna.trial import TrialState
+
+        trial = self.trials[number]
+        trial.set_user_attr("run", outcome.path)
+        trial.set_user_attr("steps", outcome.steps)
+        state, score = TrialState.COMPLETE, outcome.score
+        if outcome.interrupted:
+            trial.set_user_attr(INTERRUPTED, True)
+            self.interrupted, state, score = True, TrialState.FAIL, None
+        elif outcome.reason == PRUNED:
+            state, score = TrialState.PRUNED, None
+        elif score is None:
+            trial.set_user_attr("error", outcome.error)
+            state = TrialState.FAIL
+        self.study.tell(trial.number, score, state=state)
+        said = f"score {score:.4g}" if score is not None else outcome.error or outcome.reason
+        print(f"trial {trial.number}: {json.dumps(trial.params)}: {said}", flush=True)
+
+
+def counted(study: Study) -> list[FrozenTrial]:
+    """Trials that need not be made: all but those interrupted."""
+    return [
+        trial
+        for trial in study.get_trials(deepcopy=False)
+        if trial.state.name in ("COMPLETE", "PRUNED", "RUNNING") or "error" in trial.user_attrs
+    ]
+
+
+def _print(study: Study, options: Sweep, space: Space, rest: Sequence[str]) -> None:
+    names = list(space)
+    rows = [
+        (
+            str(trial.number),
+            *(_cell(trial.params.get(name)) for name in names),
+            _cell(trial.value if trial.state.name == "COMPLETE" else None),
+            f"{trial.user_attrs.get('steps', 0):,}",
+            trial.state.name.lower(),
+            str(trial.user_attrs.get("run", "")),
+        )
+        for trial in counted(study)
+    ]
+    print(plain_table([("trial", *names, "score", "steps", "state", "run"), *rows]))
+    if any(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False)):
+        best = study.best_trial
+        words = flags({name: str(value) for name, value in best.params.items()})
+        print(f"best: trial {best.number}, score {best.value:.4g}")
+        print(f"  headrace train {shlex.join([options.algorithm, options.env, *rest, *words])}")
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,41 @@
+"""Environments that are not all made alike: by several functions in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import gymnasium
+
+Factory = Callable[..., "gymnasium.Env"]
+
+
+class Several:
+    """Functions that make environments: environment i of a set is made by number i modulo theirs."""
+
+    def __init__(self, factories: Sequence[Factory]) -> None:
+        self.factories = tuple(factories)
+
+    def __call__(self, **kwargs: Any) -> gymnasium.Env:
+        """One of the first kind."""
+        return self.factories[0](**kwargs)
+
+    def of_env(self, number: int) -> Factory:
+        """What makes the environment of this number."""
+        return self.factories[number % len(self.factories)]
+
+
+def factory_of(factory: Factory, number: int) -> Factory:
+    """What makes environment `number`: one of Several, or the function itself."""
+    return factory.of_env(number) if isinstance(factory, Several) else factory
+
+
+def check_same_spaces(first: gymnasium.Env, other: gymnasium.Env, number: int) -> None:
+    """Raise ValueError where environment `number` has other spaces than the first; TypeError for several agents."""
+    for space in ("observation_space", "action_space"):
+        known, found = getattr(first, space), getattr(other, space)
+        if callable(known):
+            raise TypeError(f"{first} has several agents: a list of functions is for environments of one")
+        if known != found:
+            raise ValueError(f"the {space} of environment {number} is {found}, and that of the first one is {known}")

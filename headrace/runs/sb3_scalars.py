@@ -1,0 +1,20 @@
+"""TensorBoard scalars that Stable-Baselines3 writes and no algorithm here has among its metrics."""
+
+from __future__ import annotations
+
+from headrace.algorithms.base import Algorithm
+from headrace.policies.heads import GaussianHead
+
+
+def sb3_scalars(algorithm: Algorithm) -> dict[str, float]:
+    """train/clip_range of PPO and its kin; train/std, the mean standard deviation of Gaussian actions in half their
+    range; train/n_updates of algorithms without a replay buffer: epochs so far."""
+    config, head = algorithm.config, getattr(algorithm.policy, "head", None)
+    found: dict[str, float] = {}
+    if hasattr(config, "clip"):
+        found["train/clip_range"] = float(config.clip)
+    if isinstance(head, GaussianHead):
+        found["train/std"] = float(head.log_std.detach().exp().mean())
+    if not hasattr(algorithm, "replay"):
+        found["train/n_updates"] = float(algorithm.iteration * getattr(config, "epochs", 1))
+    return found

@@ -1,0 +1,88 @@
+"""The policy that a training begins with: the algorithm's usual one or one of the user's, and its first weights."""
+
+from __future__ import annotations
+
+import typing
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headrace.algorithms.base import Algorithm
+from headrace.core.terminal import tell
+from headrace.core.types import Json
+from headrace.core.user_names import is_from_file, member, module_of
+from headrace.data.spaces import Space
+from headrace.policies.base import Policy
+from headrace.runs import checkpoint
+
+
+def own_policy(policy: str | type) -> type[Policy]:
+    """The class of a user's policy, given by file.py:Class or itself. Raises TypeError for another kind of class."""
+    kind = member(policy, "policy") if isinstance(policy, str) else policy
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        raise TypeError(f"policy is {policy!r}, which is no class derived from headrace.Policy")
+    module = module_of(kind)
+    if is_from_file(module):  # which no other process can import by its name
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(module)
+    return kind
+
+
+def made(kind: type[Policy], config: Any, spaces: tuple[Space, Space], seed: int) -> Policy:
+    """A policy of the user's class. Its constructor takes (observation_space, action_space), and by their names the
+    seed and those settings of the algorithm's config that it has arguments for.
+
+    Raises TypeError where the constructor has other arguments without a default.
+    """
+    taken = signature(kind).parameters
+    known: Json = {name: getattr(config, name) for name in getattr(config, "__dataclass_fields__", ())}
+    given = {name: value for name, value in {**known, "seed": seed}.items() if name in taken}
+    missing = [
+        name
+        for name, argument in list(taken.items())[2:]
+        if name not in given
+        and argument.default is Parameter.empty
+        and argument.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    ]
+    if missing:
+        raise TypeError(
+            f"{kind.__name__}({', '.join(taken)}) needs {', '.join(missing)}, which is no setting of the algorithm: "
+            "give it a default"
+        )
+    policy = kind(*spaces, **given)
+    policy._arguments = {"observation_space": spaces[0], "action_space": spaces[1], **given}
+    policy._arguments.pop("seed", None)
+    return policy
+
+
+def check_kind(policy: type[Policy], algorithm: type[Algorithm]) -> None:
+    """Raise TypeError where an algorithm needs a policy of another base class: that which its make_policy() returns."""
+    needed = typing.get_type_hints(getattr(algorithm, "make_policy", check_kind)).get("return")
+    if isinstance(needed, type) and not issubclass(policy, needed) and issubclass(needed, Policy):
+        raise TypeError(
+            f"{algorithm.name} calls what {needed.__name__} has: derive {policy.__name__} from "
+            f"{needed.__module__}.{needed.__name__}"
+        )
+
+
+def take_weights(policy: Policy, run: str, names: tuple[str, ...] = (checkpoint.BEST, checkpoint.LAST)) -> None:
+    """Begin with the weights and statistics of a run's policy, best/ or else last/, where names and shapes agree; say
+    which do not. Raises ValueError where none does, FileNotFoundError where there is no such run."""
+    weights = checkpoint.read(Path(run), *names, state="policy")[2]
+    own = policy.state_dict()
+    fit = {name: x for name, x in weights.items() if name in own and x.shape == own[name].shape}
+    others = [name for name in {**own, **weights} if name not in fit]
+    different = [f"{name} {_shape(weights.get(name))} -> {_shape(own.get(name))}" for name in others]
+    if not any(x.dim() > 1 for name, x in policy.named_parameters() if name in fit):
+        raise ValueError(f"init_from={run}: no weight of its policy fits this one ({'; '.join(different[:4])} ...)")
+    policy.load_state_dict({**own, **fit})
+    if different:
+        taken = f"init_from: {len(fit)} of {len(own)} tensors are those of {run}"
+        tell(f"{taken}; others have first values: {'; '.join(different)}")
+
+
+def _shape(tensor: torch.Tensor | None) -> str:
+    return "none" if tensor is None else "x".join(map(str, tensor.shape)) or "number"

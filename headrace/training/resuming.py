@@ -1,0 +1,104 @@
+"""Resuming a run: a trainer and a recorder that continue from its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.algorithms.base import Algorithm
+from headrace.algorithms.registry import is_resolvable
+from headrace.core.types import EnvArgument, Json, Settings
+from headrace.evaluation.history import NOT_OF_LEARNING
+from headrace.runs import checkpoint
+from headrace.runs.recorder import Recorder
+from headrace.runs.run import LAST, identity
+from headrace.training.config import TrainConfig, read_toml
+from headrace.training.plan import is_nameless
+from headrace.training.trainer import Trainer
+
+# what the state of a run depends on: resuming cannot change these
+FIXED = ("num_envs", "num_steps", "seed", "learners", "shards", "init_from")
+
+
+class Continued(NamedTuple):
+    """A training that goes on."""
+
+    trainer: Trainer
+    recorder: Recorder | None  # None where rank 0 records and orders that
+    state: Json  # Training.state as it was saved
+
+
+def resumed(
+    path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
+) -> Continued:
+    """A trainer and a recorder that continue from a checkpoint; the arguments are those of Training."""
+    folder, manifest, state = checkpoint.read(path, LAST, state="training")
+    if "settings" not in manifest or state is None:
+        raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
+    with checkpoint.reading(folder / checkpoint.MANIFEST, "its settings are not those of a run"):
+        saved, positions = dict(manifest["settings"]), dict(manifest["positions"])
+        name, source = saved.pop("algorithm"), saved.pop("env")
+    given = {**(read_toml(config) if config else {}), **options}
+    _check_fixed(folder, saved, given)
+    if env is None and source is None:
+        raise TypeError(f"the environment of {folder} was made by you: give it again, train(resume=..., env=...)")
+    if algorithm is None and not is_resolvable(name):
+        raise TypeError(
+            f"{folder} was trained by an algorithm of your own: give it again, train(resume=..., algorithm=...)"
+        )
+    if is_nameless(saved.get("policy")) and "policy" not in given and algorithm is None:
+        raise TypeError(f"the policy of {folder} was made by you: give it again, train(resume=..., policy=...)")
+    ready = algorithm is not None and not isinstance(algorithm, str)
+    known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
+    # its weights are not needed again, and the run that had them may be gone
+    options = {**known, **given, "init_from": None}
+    trainer = Trainer(algorithm or name, source if env is None else env, **options)
+    trainer.config = replace(trainer.config, init_from=saved.get("init_from"))
+    with closed_on_error(trainer):
+        if algorithm is None and not _alike(identity(trainer.policy), manifest.get("policy")):
+            raise TypeError(f"{folder} has a policy of your own: give its algorithm, train(resume=..., algorithm=...)")
+        if trainer.follows:
+            return Continued(trainer, None, {})
+        with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
+            trainer.load_state_dict(state)
+        recorder = Recorder(trainer, folder.parent)
+        recorder.resume(folder, positions, state.get("evaluations", ()))
+    for field, value in given.items():
+        if field in saved and field not in NOT_OF_LEARNING and saved[field] != value:
+            recorder.progress.say(f"{field} {saved[field]} -> {value} from step {trainer.steps:,} on")
+    if not state["collectors"][0]["env"]:
+        recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
+    return Continued(trainer, recorder, json.loads(state.get("loop", "{}")))
+
+
+def _check_fixed(folder: Path, saved: Json, given: Settings) -> None:
+    """Raise ValueError where settings are given that resuming cannot change."""
+    any_actors = saved.get("learners", 1) == 1 and _any_number_of_actors(saved, given)
+    for field in FIXED if any_actors else (*FIXED, "actors"):
+        if field in given and field in saved and given[field] != saved[field]:
+            raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
+
+
+def _any_number_of_actors(saved: Json, given: Settings) -> bool:
+    """Whether a run with actors may go on with another number of them: neither states nor bits depend on it then."""
+    in_step = saved.get("collection") in ("sync", "overlapped") and saved.get("exchange") == "experience"
+    return in_step and all(isinstance(settings.get("actors", 1), int) for settings in (saved, given))
+
+
+@contextmanager
+def closed_on_error(trainer: Trainer) -> Iterator[None]:
+    """Close a trainer where its run cannot begin: worker processes end, or may be used by others."""
+    try:
+        yield
+    except BaseException:
+        trainer.close()
+        raise
+
+
+def _alike(policy: Json, saved: Json | None) -> bool:
+    """Whether a policy is described as a saved one is, in JSON's types."""
+    return json.loads(json.dumps(policy)) == saved

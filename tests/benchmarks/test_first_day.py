@@ -1,0 +1,21 @@
+"""The first-day script: 40 things that a user of Stable-Baselines3 does, each with the output that is expected."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "first_day.py"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_every_step_of_a_first_day_works(tmp_path):
+    day = tmp_path / "day.md"
+    command = [sys.executable, str(SCRIPT), "--output", str(day)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1400)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(" ok ") == 40 and day.read_text().count("\n## ") == 40

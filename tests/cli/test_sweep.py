@@ -1,0 +1,102 @@
+"""`headrace sweep`: what is searched, pruning, going on, trials side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna")
+from headrace.cli import trials
+from headrace.cli.main import main
+from headrace.cli.search_space import Choice, Range, flags, parsed
+
+SMALL = ["--num-envs", "8", "--num-steps", "16", "--hidden", "8", "--target-return", "none", "--final-episodes", "2"]
+COMMAND = ["sweep", "ppo", "CartPole-v1", *SMALL, "--total-steps", "800"]
+
+
+def journal(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "study.jsonl").read_text().splitlines()]
+
+
+def test_ranges_and_choices():
+    words = ["learning_rate=1e-4..1e-2", "num-steps=16..64", "hidden=64x64,256", "shared=true,false"]
+    space = parsed(words, "ppo")
+    assert space["learning_rate"] == Range(1e-4, 1e-2, False) and space["num_steps"] == Range(16, 64, True)
+    assert space["hidden"] == Choice(("64x64", "256"))
+    assert flags({"hidden": "64x64", "shared": "false", "num_steps": "32", "activation": "tanh"}) == [
+        *("--hidden", "64", "64", "--no-shared", "--num-steps", "32", "--activation", "tanh")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "wrong"),
+    [
+        ("clip", "NAME=LOW..HIGH"),
+        ("clipp=0.1,0.2", "did you mean 'clip'"),
+        ("clip=0.2..0.1", "ends before"),
+        ("epochs=1.5..3", "whole number"),
+        ("shared=0..1", "no number"),
+        ("clip=a..b", "no range"),
+        ("clip=0.1", "two different values"),
+    ],
+)
+def test_what_cannot_be_searched_is_named(word, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        parsed([word], "ppo")
+
+
+def test_a_sweep_prunes_goes_on_and_names_the_best(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    search = ["--search", "learning_rate=1e-6..1e-1", "--folder", "s"]
+    assert main([*COMMAND, *search, "--trials", "7"]) == 0
+    first = capsys.readouterr().out
+    rows = [line.split() for line in first.splitlines() if line[:1].isdigit()]
+    states = [row[-2] for row in rows]
+    assert len(rows) == 7 and "pruned" in states and states[:4] == ["complete"] * 4
+    best = max((row for row in rows if row[-2] == "complete"), key=lambda row: float(row[2]))
+    assert f"best: trial {best[0]}" in first and "--learning-rate" in first.splitlines()[-1]
+    pruned = next(row for row in rows if row[-2] == "pruned")
+    assert int(pruned[2]) < 800 and (Path(pruned[-1]) / "last").is_dir()
+    assert main([*COMMAND, *search, "--trials", "8"]) == 0
+    again = capsys.readouterr().out
+    assert again.count("score") + again.count("pruned") and "trial 7" in again and "trial 6:" not in again
+    assert main([*COMMAND, *search, "--trials", "9", "--gamma", "0.5"]) == 2
+    assert "flags" in capsys.readouterr().err
+    assert main([*COMMAND, *search, "--trials", "9", "--learning-rate", "0.5"]) == 2
+    assert "leave out the flag" in capsys.readouterr().err
+
+
+def test_an_interrupted_trial_is_made_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    search = ["--search", "learning_rate=1e-6..1e-1", "--folder", "s", "--trials", "2"]
+    carry_out = trials.carry_out
+
+    def interrupted(*arguments):
+        outcome = carry_out(*arguments)
+        return trials.Outcome(outcome.path, None, outcome.steps, "SIGINT", True)
+
+    monkeypatch.setattr(trials, "carry_out", interrupted)
+    assert main([*COMMAND, *search]) == 0
+    assert "the same command goes on" in capsys.readouterr().out
+    monkeypatch.setattr(trials, "carry_out", carry_out)
+    assert main([*COMMAND, *search]) == 0
+    capsys.readouterr()
+    values = [line["params"] for line in journal(Path("s")) if "params" in line]
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    storage = optuna.storages.JournalStorage(JournalFileBackend("s/study.jsonl"))
+    made = optuna.load_study(study_name="s", storage=storage).trials
+    assert [trial.state.name for trial in made] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert made[0].params == made[1].params != made[2].params and values is not None
+
+
+@pytest.mark.slow
+def test_trials_side_by_side(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    search = ["--search", "learning_rate=1e-6..1e-1", "--folder", "s", "--trials", "4", "--jobs", "2"]
+    assert main([*COMMAND, *search]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
+    assert len(rows) == 4 and len({row[-1] for row in rows}) == 4
