@@ -1,14 +1,18 @@
-"""A plugin for pytest: puts headrace.sb3 in the place of Stable-Baselines3's classes, and leaves out what does not apply.
+"""A plugin for pytest: headrace.sb3 takes the place of classes of Stable-Baselines3; what does not apply is left out.
 
 REPLACE=models replaces PPO, A2C, SAC, TD3 and DQN; REPLACE=vec_env replaces DummyVecEnv, in test_vec_envs.py.
+SITE_PACKAGES: folders that have Stable-Baselines3 and what its tests import, searched behind this Python's own.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
+
+sys.path += os.environ["SITE_PACKAGES"].split(os.pathsep)
 
 import gymnasium
 import pytest
