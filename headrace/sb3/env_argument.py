@@ -106,6 +106,10 @@ class Successes(gymnasium.Wrapper):
         super().__init__(env)
         self.successes = successes
 
+    def reset(self, **how: Any) -> tuple[Any, Json]:
+        """Begin an episode, with the arguments that are given alone: some environments know no options."""
+        return self.env.reset(**how)
+
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Json]:
         """A step."""
         observation, reward, terminated, truncated, info = self.env.step(action)

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Space
+from gymnasium.spaces import Box, Dict, MultiBinary, Space
 from torch import nn
 
 from headrace.algorithms.registry import algorithm_classes
@@ -202,6 +202,8 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
         raise ValueError(
             f"policy must be {', '.join(POLICIES)}, got {name!r}; for your own network use headrace.Trainer"
         )
+    if isinstance(spaces[1], MultiBinary) and len(spaces[1].shape) > 1:
+        raise ArgumentError(f"Multi-dimensional {spaces[1]} action space is not supported: flatten it by a wrapper")
     if isinstance(spaces[0], Dict) and name in ("MlpPolicy", "CnnPolicy"):
         raise ArgumentError(f"{name} is for one array, and observations are a Dict: use MultiInputPolicy")
     hidden, activation = NETWORKS[algorithm]
