@@ -69,7 +69,6 @@ class Model:
         self._set_logger(Logger(self.verbose > 0, None))
         self._trainer: Trainer | None = None
         self._vec_env: Any = None
-        self._clip: float | None = None
         if env is not None:
             self.set_env(env)
             if seed is not None:
@@ -93,7 +92,8 @@ class Model:
         vec_env = found.vec_env()
         trainer = self._make_trainer(found, vec_env)
         if self.translation.log_std is not None:
-            torch.nn.init.constant_(trainer.algorithm.policy.head.log_std, self.translation.log_std)
+            head: Any = trainer.algorithm.policy.head
+            torch.nn.init.constant_(head.log_std, self.translation.log_std)
         if before is not None:
             try:
                 check_spaces(before.policy, trainer.env)
@@ -241,7 +241,7 @@ class Model:
         """Have callbacks called after each step of the environments; say what that costs."""
         print(COST.format(names=callbacks.names, num_envs=self.n_envs), file=sys.stderr)
 
-        held: Json = {}  # episodes whose statistics came with a step that resets all environments, which is not counted
+        held: dict[int, Json] = {}  # of episodes that ended in steps without a call
 
         def after(rollout: Rollout, t: int) -> bool:
             held.update(_episodes_of(rollout, t))

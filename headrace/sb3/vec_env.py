@@ -85,9 +85,10 @@ class VecEnv:
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Keep the actions for step_wait(): an array, of a Dict or Tuple space also a list with one of each environment."""
+        """Keep the actions for step_wait(): an array; of a Dict or Tuple space also a list of one per environment."""
         if isinstance(self.action_space, Dict | Tuple) and isinstance(actions, list):
-            actions = concatenate(self.action_space, actions, create_empty_array(self.action_space, self.num_envs))
+            batch: Any = create_empty_array(self.action_space, self.num_envs)
+            actions = concatenate(self.action_space, actions, batch)
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[Json]]:
