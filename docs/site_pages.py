@@ -70,14 +70,23 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
 
 
 def settings(config: str) -> str:
-    """A table of a dataclass's fields: name, default, and the comment on it."""
+    """A table of a dataclass's fields: name, with an anchor, default, and the comment on it."""
     module, _, name = config.rpartition(".")
     kind = getattr(import_module(module), name)
     comments: dict[str, str] = {}
     for parent in reversed(kind.__mro__[:-1]):
         comments |= field_comments(inspect.getsource(parent))
-    rows = [f"| `{x.name}` | `{x.default!r}` | {_linked(comments.get(x.name, ''))} |" for x in fields(kind)]
+    prefix = name.removesuffix("Config").lower()
+    rows = [
+        f"| {_anchored(f'{prefix}.{x.name}', x.name)} | `{x.default!r}` | {_linked(comments.get(x.name, ''))} |"
+        for x in fields(kind)
+    ]
     return "\n".join(["| Setting | Default | |", "|---|---|---|", *rows])
+
+
+def _anchored(anchor: str, text: str) -> str:
+    """Code that links to itself, so that others can link to it: settings.html#ppo.clip."""
+    return f'<a id="{anchor}" href="#{anchor}"><code>{text}</code></a>'
 
 
 def _linked(comment: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import glob
+import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,21 @@ make_env = lambda: gymnasium.wrappers.ReshapeObservation(gymnasium.make('CartPol
     "docs/tutorials/from-cleanrl.md": "",
     "docs/tutorials/many-cores.md": "",
 }
+SLOW_PRELUDES = {  # likewise, where it takes longer, or packages that need not be there
+    "docs/deploy.md": """
+policy = hr.ActorCritic(hr.Box(-5, 5, (4,)), hr.Discrete(2))
+for to in ('numpy', 'onnx', 'c'):
+    hr.export(policy, to=to, output={'numpy': 'policy.py', 'onnx': 'policy.onnx', 'c': 'policy.h'}[to])
+observation = np.full(4, 0.1, np.float32)
+""",
+    "docs/parallel.md": """
+env = hr.make('CartPole-v1', 2)
+policy, learn = hr.ActorCritic(env.observation_space, env.action_space), lambda rollout: None
+""",
+    "docs/my-gpu-is-at-2-percent.md": "",
+}
+NEEDED = {"docs/deploy.md": ("onnx", "onnxruntime"), "docs/my-gpu-is-at-2-percent.md": ("stable_baselines3",)}
+FRAGMENT = re.compile(r"^ *\.\.\.$", re.MULTILINE)  # a block with left-out lines is parsed alone
 SUBSTITUTES = {  # smaller, and without packages that need not be there
     "LunarLander-v3": "CartPole-v1",
     "Workers(8)": "Workers(2)",
@@ -125,6 +142,9 @@ SUBSTITUTES = {  # smaller, and without packages that need not be there
     "range(8)": "range(2)",
     "[0] * 8": "[0] * 2",
     "episodes=100": "episodes=2",
+    "range(100)": "range(2)",
+    "actors=4": "actors=2",
+    "learn(10_000_000": "learn(2_048",
     'params={"goal": goal})': 'params={"goal": goal}, backend="torch")',
     '"reach": 0.4})': '"reach": 0.4}, backend="torch")',
 }
@@ -251,20 +271,68 @@ def test_a_command_of_the_documents_is_understood(command, folder, monkeypatch, 
 
 def test_the_python_of_the_documents_runs(tmp_path, folder):
     """One script per document, all in one process."""
+    (tmp_path / "chase.py").write_text((folder / "chase.py").read_text())
+    run_blocks(PRELUDES, tmp_path, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", SLOW_PRELUDES)
+def test_the_other_python_of_the_documents_runs(document, tmp_path):
+    found = [folder for folder in (None, peers()) if all(map(importable_in(folder), NEEDED.get(document, ())))]
+    if not found:
+        pytest.skip(f"needs {' and '.join(NEEDED[document])}: see benchmarks/peers/setup.sh")
+    run_blocks({document: SLOW_PRELUDES[document]}, tmp_path, [str(found[0])] if found[0] else [])
+
+
+@pytest.mark.slow
+def test_the_c_of_the_documents_runs(tmp_path):
+    (block,) = [rest.split("```")[0] for rest in (ROOT / "docs" / "deploy.md").read_text().split("```c\n")[1:]]
+    headrace.export(headrace.ActorCritic(headrace.Box(-5, 5, (4,)), headrace.Discrete(2)), "c", tmp_path / "policy.h")
+    include, body = block.split("\n", 1)
+    body = body.replace(
+        "float observation[POLICY_OBSERVATION_SIZE]", "float observation[POLICY_OBSERVATION_SIZE] = {0}"
+    )
+    show = 'printf("%g\\n", action[0]);'
+    (tmp_path / "program.c").write_text(f"#include <stdio.h>\n{include}\nint main(void) {{{body}{show} return 0; }}\n")
+    warnings = ("-std=c99", "-Wall", "-Wextra", "-Werror")
+    subprocess.run(["cc", *warnings, "program.c", "-o", "program", "-lm"], cwd=tmp_path, check=True)
+    done = subprocess.run([str(tmp_path / "program")], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in ("0", "1")
+
+
+def test_the_python_of_every_document_is_run_by_a_test():
+    run = PRELUDES.keys() | SLOW_PRELUDES.keys()
+    assert {name(path) for path in DOCUMENTS if [b for b in blocks(path) if not FRAGMENT.search(b)]} == run
+
+
+def peers() -> Path:
+    """The folder of packages with Stable-Baselines3 that benchmarks/peers/setup.sh made."""
+    home = Path(os.environ.get("PEERS_HOME", ROOT / ".peers"))
+    return home / f"torch/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+
+
+def importable_in(folder: Path | None) -> Callable[[str], bool]:
+    """Whether a package is in a folder of packages, or in this Python for None."""
+    return lambda package: (folder / package).is_dir() if folder else importlib.util.find_spec(package) is not None
+
+
+def run_blocks(preludes: dict[str, str], folder: Path, packages: list[str]) -> None:
+    """Run documents' blocks of Python in a folder. packages: folders of packages, searched behind this Python's own."""
     imports = "from typing import NamedTuple\nimport gymnasium\nimport numpy as np\nimport headrace as hr\n"
-    fragment = re.compile(r"^ *\.\.\.$", re.MULTILINE)
     scripts = []
-    for document, prelude in PRELUDES.items():
-        text = "".join(block for block in blocks(ROOT / document) if not fragment.search(block) and "mpe2" not in block)
+    for document, prelude in preludes.items():
+        kept = [block for block in blocks(ROOT / document) if not FRAGMENT.search(block) and "mpe2" not in block]
+        text = "".join(kept)
         for long, short in SUBSTITUTES.items():
             text = text.replace(long, short)
         scripts.append(Path(document).stem + ".py")
-        (tmp_path / scripts[-1]).write_text(imports + prelude + text)
-    (tmp_path / "chase.py").write_text((folder / "chase.py").read_text())
-    (tmp_path / "program.py").write_text(f"{SMALLER}for script in {scripts}:\n    runpy.run_path(script)\n")
+        (folder / scripts[-1]).write_text(imports + prelude + text)
+    path = f"import sys\nsys.path += {packages}\n"
+    guarded = f"if __name__ == '__main__':\n    for script in {scripts}:\n        runpy.run_path(script)\n"
+    (folder / "program.py").write_text(path + SMALLER + guarded)
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, env=settings)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, env=settings)
     assert done.returncode == 0, done.stderr
 
 

@@ -58,7 +58,8 @@ def defined_here(value: object) -> bool:
 
 def test_a_setting_is_listed_with_its_default_and_its_comment(site):
     page = (site / "reference" / "settings.html").read_text()
-    row = re.search(r"<tr>\s*<td><code>clip</code></td>.*?</tr>", page, re.DOTALL)
+    anchored = '<a id="ppo.clip" href="#ppo.clip"><code>clip</code></a>'
+    row = re.search(rf"<tr>\s*<td>{anchored}</td>.*?</tr>", page, re.DOTALL)
     assert row and "<code>0.2</code>" in row[0] and "probability ratio" in row[0]
 
 

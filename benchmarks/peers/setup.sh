@@ -23,7 +23,8 @@ for name in "${@:-torch jax rejax}"; do
       torch) # Stable-Baselines3, EnvPool, TorchRL, and the plain torch program; Box2D, MuJoCo and Atari
         torch_into torch
         into torch $torch stable-baselines3==2.9.2 envpool==1.2.5 "gymnasium[box2d,mujoco]==1.4.0" numpy==2.4.6 \
-          mujoco==4.0.0 ale-py==0.12.1 opencv-python-headless==5.0.0.93 torchrl==0.14.1 ;;
+          mujoco==4.0.0 ale-py==0.12.1 opencv-python-headless==5.0.0.93 torchrl==0.14.1 \
+          pandas==3.0.6 tensorboard==2.21.0 tqdm==4.70.1 ;; # these three are for Stable-Baselines3's own tests
       jax) # SBX, gymnax
         torch_into jax
         into jax $torch "jax[cpu]==0.10.2" gymnax==1.0.1 sbx-rl==0.28.0 stable-baselines3==2.9.2 gymnasium==1.3.0 \

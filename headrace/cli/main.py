@@ -37,6 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     show_traceback = "--traceback" in words or os.environ.get("HEADRACE_TRACEBACK", "0") not in ("", "0")
     words = [word for word in words if word != "--traceback"]
+    try:
+        return _answer(words, show_traceback)
+    except BrokenPipeError:  # the reader of a pipe has closed it, as in `headrace envs | head -3`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _answer(words: list[str], show_traceback: bool) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
@@ -55,9 +63,8 @@ def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
         return stop.code if isinstance(stop.code, int) else USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has closed it, as in `headrace envs | head -3`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        raise
     except SyntaxError as error:  # in a file of the user's, which was imported by name
         if show_traceback or not error.filename:
             raise

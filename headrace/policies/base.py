@@ -120,6 +120,11 @@ class Policy(nn.Module):
         """Recurrent state at the start of an episode, zeros; None for a policy that has none."""
         return next(self.parameters()).new_zeros(num_envs, self.state_width) if self.state_width else None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
     @torch.no_grad()
     def predict(
         self,
@@ -127,6 +132,7 @@ class Policy(nn.Module):
         state: Any = None,
         deterministic: bool = True,
         generator: torch.Generator | None = None,
+        episode_start: Any = None,
     ) -> tuple[Any, Any]:
         """Actions for observations in NumPy, and the recurrent state after them, as Stable-Baselines3's predict().
 
@@ -134,10 +140,14 @@ class Policy(nn.Module):
         bounds, [...] for one observation or [N, ...] for a batch, and the next state. state: the one that the previous
         call returned; None at the start of an episode, and always for a policy that is not recurrent.
         deterministic: the most likely action; otherwise sampled with `generator` (torch's default where None).
+        episode_start: bool [N], where an episode begins, whose recurrent state is then the one of initial_state().
         Raises ValueError for an observation whose shape differs from the space's.
         """
-        device = next(self.parameters()).device
+        device = self.device
         batch, single = to_batch(self.observation_space, observation, device)
+        if state is not None and episode_start is not None:
+            goes_on = ~torch.as_tensor(episode_start, dtype=torch.bool, device=device)
+            state = tree_map(lambda x: x * goes_on.view(-1, *[1] * (x.dim() - 1)), state)
         if deterministic:
             action, after = self.most_likely(batch, state)
         else:

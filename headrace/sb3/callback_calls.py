@@ -54,7 +54,7 @@ class Callbacks:
         goes_on = True
         for callback in self.each_step:
             callback.update_locals(locals_)
-            goes_on = bool(callback.on_step() is not False) and goes_on
+            goes_on = _true(callback.on_step()) and goes_on
         return goes_on
 
     def rollout_end(self, num_steps: int) -> bool:
@@ -75,7 +75,7 @@ class Callbacks:
             reached = (before + num_steps) // frequency * frequency
             leaf.n_calls = reached if reached > before else before + num_steps
             for _ in range(num_steps if type(leaf).__name__ == PROGRESS_BAR else reached > before):
-                goes_on = leaf._on_step() is not False and goes_on
+                goes_on = _true(leaf._on_step()) and goes_on
             leaf.n_calls = before + num_steps
         return goes_on
 
@@ -137,6 +137,11 @@ def _as_callback(item: Any) -> Any:
     if callable(item):
         return FunctionCallback(item)
     raise TypeError(f"callback must be a function, a BaseCallback or a list of them, got {item!r}")
+
+
+def _true(answer: Any) -> bool:
+    """Whether a callback says to go on: None, too, is no wish to stop."""
+    return answer is None or bool(answer)
 
 
 def _leaves(callback: Any) -> Iterable[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,21 +29,22 @@ class Given(NamedTuple):
     vec_env: Callable[[], Any]  # makes what get_env() returns; or returns what was given
 
 
-def given(env: Any) -> Given:
+def given(env: Any, successes: deque[float] | None = None) -> Given:
     """The environments that an `env` argument stands for: an id, a class or a function, a gymnasium.Env, a VecEnv of
     headrace.sb3 or of Stable-Baselines3.
 
     An environment that gymnasium.make(id) gives, without wrappers or arguments of its own, is made again by its id, so
-    that it can be compiled. Everything else is stepped as it is.
+    that it can be compiled. Everything else is stepped as it is; then info["is_success"] of ended episodes is appended
+    to successes.
     Raises TypeError for other objects.
     """
     if isinstance(env, VecEnv):
         return _of_own(env)
     if isinstance(env, gymnasium.Env):
         found = plain_id(env)
-        return Given(found or (lambda: env), 1, {}, lambda: VecEnv(lambda: env, 1))
+        return Given(found or (lambda: Successes(env, successes)), 1, {}, lambda: VecEnv(lambda: env, 1))
     if hasattr(env, "step_async") and hasattr(env, "env_method"):
-        return _of_sb3(env)
+        return _of_sb3(env, successes)
     if isinstance(env, str) or callable(env):
         return Given(env, 1, {}, lambda: VecEnv(env, 1))
     raise TypeError(
@@ -60,15 +62,15 @@ def _of_own(env: VecEnv) -> Given:
     return Given(make(env.source, env.num_envs, **options), env.num_envs, {}, lambda: env)
 
 
-def _of_sb3(env: Any) -> Given:
+def _of_sb3(env: Any, successes: deque[float] | None) -> Given:
     """Environments of Stable-Baselines3's VecEnv: one by one those of a DummyVecEnv, others as a vector."""
     inner = getattr(env, "envs", None)
     if type(env).__name__ == "DummyVecEnv" and inner:
         ids = {plain_id(one) for one in inner}
         if len(ids) == 1 and (name := ids.pop()) is not None:
             return Given(name, len(inner), {}, lambda: env)
-        return Given(_in_turn(inner), len(inner), {}, lambda: env)
-    return Given(OtherVecEnv(env), env.num_envs, {}, lambda: env)
+        return Given(_in_turn([Successes(one, successes) for one in inner]), len(inner), {}, lambda: env)
+    return Given(OtherVecEnv(env, successes), env.num_envs, {}, lambda: env)
 
 
 def _in_turn(envs: list[gymnasium.Env]) -> Callable[[], gymnasium.Env]:
@@ -97,11 +99,35 @@ def plain_id(env: gymnasium.Env) -> str | None:
     return made.id if own == usual and same_limit else None
 
 
+class Successes(gymnasium.Wrapper):
+    """Appends info["is_success"] of the last step of each episode to a list."""
+
+    def __init__(self, env: gymnasium.Env, successes: deque[float] | None) -> None:
+        super().__init__(env)
+        self.successes = successes
+
+    def reset(self, **how: Any) -> tuple[Any, Json]:
+        """Begin an episode, with the arguments that are given alone: some environments know no options."""
+        return self.env.reset(**how)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Json]:
+        """A step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if terminated or truncated:
+            _note(info, self.successes)
+        return observation, reward, terminated, truncated, info
+
+
+def _note(info: Json, successes: deque[float] | None) -> None:
+    if successes is not None and "is_success" in info:
+        successes.append(float(info["is_success"]))
+
+
 class OtherVecEnv(VectorEnv):
     """A VecEnv of Stable-Baselines3, such as SubprocVecEnv or one in VecNormalize, as a gymnasium.vector.VectorEnv."""
 
-    def __init__(self, env: Any) -> None:
-        self.env = env
+    def __init__(self, env: Any, successes: deque[float] | None = None) -> None:
+        self.env, self.successes = env, successes
         self.num_envs = env.num_envs
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(env.observation_space, self.num_envs)
@@ -117,9 +143,11 @@ class OtherVecEnv(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Json]:
         """A step of all environments."""
         observation, reward, done, each = self.env.step(actions)
-        late = np.array([info.get("TimeLimit.truncated", False) for info in each], bool) & done
         infos: Json = {}
-        for index in np.flatnonzero(done):
+        late = np.zeros(self.num_envs, bool)
+        for index in np.flatnonzero(done):  # some give infos at the ends of episodes alone
+            _note(each[index], self.successes)
+            late[index] = each[index].get("TimeLimit.truncated", False)
             infos = self._add_info(infos, {"final_obs": each[index]["terminal_observation"]}, int(index))
         return observation, reward, done & ~late, late, infos
 

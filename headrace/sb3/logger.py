@@ -22,6 +22,8 @@ class Logger:
         self._counts: dict[str, int] = {}
         self._excluded: dict[str, tuple[str, ...]] = {}
         self._events = None if folder is None else EventFile(folder)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
 
     def record(self, key: str, value: Any, exclude: str | tuple[str, ...] | None = None) -> None:
         """Keep a value until the next dump(). exclude: "stdout", "tensorboard"."""
@@ -41,8 +43,7 @@ class Logger:
         """Write all values of a time step, and forget them."""
         if self.prints and self.name_to_value:
             print(table(self._for("stdout")))
-        if self._events is not None and self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        if self._events is not None:
             numbers = {key: float(x) for key, x in self._for("tensorboard").items() if _is_number(x)}
             self._events.write([(time.time(), step, numbers)])
         for values in (self.name_to_value, self._counts, self._excluded):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,20 +26,20 @@ from headrace.core.types import Json
 from headrace.data.rollout import Rollout, tree_map
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
-from headrace.sb3 import zip_files
+from headrace.sb3 import parameters, zip_files
 from headrace.sb3.callback_calls import COST, Callbacks, SteppedEnv
 from headrace.sb3.env_argument import Given, given
 from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.logger import Logger, new_folder
-from headrace.sb3.translation import ON_POLICY, Translation, train_settings, translate
-from headrace.training.iteration import IterationResult
+from headrace.sb3.parameters import without_replay
+from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, train_settings, translate
 from headrace.training.multi_agent import check_spaces
 from headrace.training.trainer import Trainer
 
-TRAIN = (  # metrics that are recorded, under Stable-Baselines3's names
+TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
     *("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"),
     *("explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"),
-)
+}
 
 
 class Model:
@@ -53,20 +55,30 @@ class Model:
     def __init__(self, policy: Any, env: Any, arguments: Mapping[str, Any]) -> None:
         hidden = ("self", "policy", "env", "__class__")
         self.arguments = {name: value for name, value in arguments.items() if name not in hidden}
+        self.arguments["device"] = present(self.arguments["device"])
         self.policy_argument = policy
         self.verbose: int = self.arguments["verbose"]
         self.tensorboard_log: str | None = self.arguments["tensorboard_log"]
         seed = self.arguments["seed"]
         self.seed: int = secrets.randbits(32) if seed is None else seed
+        self._generator = torch.Generator().manual_seed(self.seed)  # of predict()
         self.num_timesteps = 0
         self.ep_info_buffer: deque[Json] = deque(maxlen=self.arguments["stats_window_size"])
+        self.ep_success_buffer: deque[float] = deque(maxlen=self.arguments["stats_window_size"])
         self.start_time = time.time_ns()
         self._set_logger(Logger(self.verbose > 0, None))
         self._trainer: Trainer | None = None
         self._vec_env: Any = None
-        self._clip: float | None = None
         if env is not None:
             self.set_env(env)
+            if seed is not None:
+                self.get_env().seed(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        """Arguments of the constructor are attributes, as Stable-Baselines3's models have them."""
+        if name != "arguments" and name in self.__dict__.get("arguments", {}):
+            return self.arguments[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     # ---------------------------------------------------------------- environments
 
@@ -75,17 +87,20 @@ class Model:
 
         Raises ValueError for environments with other spaces.
         """
-        found = given(env)
+        found = given(env, self.ep_success_buffer)
         before: Algorithm | None = getattr(self, "algorithm", None)
         vec_env = found.vec_env()
         trainer = self._make_trainer(found, vec_env)
+        if self.translation.log_std is not None:
+            head: Any = trainer.algorithm.policy.head
+            torch.nn.init.constant_(head.log_std, self.translation.log_std)
         if before is not None:
             try:
                 check_spaces(before.policy, trainer.env)
             except ValueError:
                 trainer.close()
                 raise
-            trainer.algorithm.load_state_dict(_without_replay(before))
+            trainer.algorithm.load_state_dict(without_replay(before))
         if self._trainer is not None:
             self._trainer.close()
         self._trainer, self._vec_env = trainer, vec_env
@@ -94,19 +109,22 @@ class Model:
     def _make_trainer(self, found: Given, vec_env: Any) -> Trainer:
         """A Trainer for these environments, with the settings that the arguments mean."""
         env = found.source
-        self.translation = self._translate(vec_env.action_space, found.num_envs)
+        self.translation = self._translate((vec_env.observation_space, vec_env.action_space), found.num_envs)
         own = {name: getattr(self.translation.config, name) for name in self.translation.config.__dataclass_fields__}
         own |= train_settings(
             **{"seed": self.seed, "total_steps": 1, "progress": "none", "device": str(self.arguments["device"])},
             **{"window": self.arguments["stats_window_size"], **found.settings},
             num_envs=found.num_envs,
         )
-        return Trainer(self.algorithm_name, env, **own)
+        try:
+            return Trainer(self.algorithm_name, env, **own)
+        except (ValueError, TypeError) as error:
+            raise ArgumentError(str(error)) from error
 
-    def _translate(self, action_space: Space, num_envs: int) -> Translation:
+    def _translate(self, spaces: tuple[Space, Space], num_envs: int) -> Translation:
         parameters = signature(type(self).__init__).parameters
         defaults = {name: parameter.default for name, parameter in parameters.items()}
-        arguments = (self.policy_argument, self.arguments, defaults, action_space, num_envs)
+        arguments = (self.policy_argument, self.arguments, defaults, spaces, num_envs)
         return translate(self.algorithm_name, *arguments)
 
     def _take(self, algorithm: Algorithm, num_envs: int) -> None:
@@ -125,8 +143,12 @@ class Model:
         """get_env()."""
         return self.get_env()
 
-    def get_vec_normalize_env(self) -> None:
-        """None: an environment in VecNormalize is stepped as it is."""
+    def get_vec_normalize_env(self) -> Any:
+        """The VecNormalize of Stable-Baselines3 around the environments, None where there is none."""
+        env = self.get_env()
+        while env is not None and type(env).__name__ != "VecNormalize":
+            env = getattr(env, "venv", None)
+        return env
 
     # ---------------------------------------------------------------- learning
 
@@ -151,6 +173,7 @@ class Model:
         if reset_num_timesteps:
             self.num_timesteps = 0
             self.ep_info_buffer.clear()
+            self.ep_success_buffer.clear()
         limits = LearnLimits(trainer, self.num_timesteps, int(total_timesteps))
         trainer.limits = limits
         self._total_timesteps = limits.total
@@ -185,10 +208,12 @@ class Model:
             iterations, episodes = iterations + 1, episodes + len(result.returns)
             for length, value in zip(result.lengths, result.returns, strict=True):
                 self.ep_info_buffer.append({"r": value, "l": length, "t": (time.time_ns() - self.start_time) / 1e9})
+            for name in TRAIN & result.metrics.keys():
+                self.logger.record(f"train/{name}", float(result.metrics[name]))
             count = iterations if self.algorithm_name in ON_POLICY else episodes
             if count >= logged + log_interval:
                 logged = count
-                self._log(result, count)
+                self.dump_logs(count)
             if progress_bar:
                 print(f"\r{self.num_timesteps:,} of {limits.total:,} steps", end="", file=sys.stderr)
             if not callbacks.rollout_end(trainer.algorithm.num_steps):
@@ -216,9 +241,16 @@ class Model:
         """Have callbacks called after each step of the environments; say what that costs."""
         print(COST.format(names=callbacks.names, num_envs=self.n_envs), file=sys.stderr)
 
+        held: dict[int, Json] = {}  # of episodes that ended in steps without a call
+
         def after(rollout: Rollout, t: int) -> bool:
+            held.update(_episodes_of(rollout, t))
+            if not rollout.valid[t].any():
+                return True
             self.num_timesteps += int(rollout.valid[t].sum())
-            return callbacks.step(_locals_of(rollout, t))
+            goes_on = callbacks.step(_locals_of(rollout, t, held))
+            held.clear()
+            return goes_on
 
         trainer._graph = None  # a captured iteration has no steps that could be seen
         trainer.collector.env = SteppedEnv(env, after)  # type: ignore[attr-defined]
@@ -237,18 +269,20 @@ class Model:
     def _set_logger(self, logger: Any) -> None:
         self._logger = logger
 
-    def _log(self, result: IterationResult, count: int) -> None:
+    def dump_logs(self, count: int = 0) -> None:
+        """Write what was recorded since the last time, and the means of the last episodes. count: rollouts so far, of
+        algorithms with a replay buffer episodes; 0 leaves it out."""
         record, seconds = self.logger.record, max((time.time_ns() - self.start_time) / 1e9, 1e-9)
         if self.ep_info_buffer:
             for name, key in (("ep_rew_mean", "r"), ("ep_len_mean", "l")):
                 record(f"rollout/{name}", float(np.mean([info[key] for info in self.ep_info_buffer])))
+        if self.ep_success_buffer:
+            record("rollout/success_rate", float(np.mean(self.ep_success_buffer)))
         record("time/fps", int((self.num_timesteps - self._steps_at_start) / seconds))
-        record("time/iterations" if self.algorithm_name in ON_POLICY else "time/episodes", count)
+        if count:
+            record("time/iterations" if self.algorithm_name in ON_POLICY else "time/episodes", count)
         record("time/time_elapsed", int(seconds), exclude="tensorboard")
         record("time/total_timesteps", self.num_timesteps, exclude="tensorboard")
-        for name in TRAIN:
-            if name in result.metrics:
-                record(f"train/{name}", float(result.metrics[name]))
         self.logger.dump(self.num_timesteps)
 
     # ---------------------------------------------------------------- acting
@@ -258,43 +292,40 @@ class Model:
     ) -> tuple[Any, Any]:
         """Actions for one observation or a batch, and the recurrent state after them, None for other policies.
 
-        state: that of the previous call; episode_start: bool [N], where it begins again.
+        state: that of the previous call; episode_start: bool [N], where it begins again. Raises ValueError for what
+        Gymnasium's reset() returns, a pair with a dict.
         """
-        if state is not None and episode_start is not None:
-            goes_on = torch.as_tensor(~np.asarray(episode_start, bool), device=self.device)
-            state = tree_map(lambda x: x * goes_on.view(-1, *[1] * (x.dim() - 1)), state)
-        return self.policy.predict(observation, state, deterministic=deterministic)
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise ValueError("(observation, info) is given: mixing Gym API and VecEnv API? Write obs, _ = env.reset()")
+        how: Json = {"deterministic": deterministic, "generator": self._generator, "episode_start": episode_start}
+        action, state = self.policy.predict(observation, state, **how)
+        return np.asarray(action), state  # one discrete action is a number otherwise
 
     # ---------------------------------------------------------------- parameters and files
 
     def get_parameters(self) -> dict[str, dict[str, Any]]:
         """Copies of the policy's tensors, and of the optimizers'."""
-        state = _without_replay(self.algorithm)
-        return {"policy": state["policy"], "optimizer": state.get("optimizer", state.get("optimizers"))}
+        return parameters.get_parameters(self.algorithm)
 
     def set_parameters(self, load_path_or_dict: Any, exact_match: bool = True, device: Any = "auto") -> None:
-        """Take the tensors of get_parameters(), or of a file of save(). exact_match: raise ValueError where parts are
-        missing."""
-        state = _without_replay(self.algorithm)
+        """Take the tensors of get_parameters(), or of a file of save(). exact_match: False takes a part of them.
+
+        Raises what parameters.set_parameters() raises.
+        """
         if isinstance(load_path_or_dict, Mapping):
-            named = dict(load_path_or_dict)
+            parameters.set_parameters(self.algorithm, load_path_or_dict, exact_match)
         else:
             saved = zip_files.read(load_path_or_dict)
-            named = {"policy": saved.policy_for(self.policy)}
-            exact_match = False
-        key = "optimizer" if "optimizer" in state else "optimizers"
-        if "optimizer" in named:
-            named[key] = named.pop("optimizer")
-        if exact_match and named.keys() != {"policy", key}:
-            raise ValueError(f"expected policy and optimizer, got {', '.join(named)}; exact_match=False takes a part")
-        self.algorithm.load_state_dict(state | named)
+            parameters.set_parameters(self.algorithm, {"policy": saved.policy_for(self.policy)}, exact_match=False)
 
-    def save(self, path: str | Path, exclude: Any = None, include: Any = None) -> None:
+    def save(self, path: str | Path, exclude: Iterable[str] = (), include: Iterable[str] = ()) -> None:
         """Write PATH.zip: arguments, spaces, networks, optimizers; without the replay buffer, and without pickle.
 
-        Arguments that are functions or classes are written by their names or left out: give them to load() again.
+        exclude: names of arguments that are not written, but for those that include names. Arguments that are functions
+        or classes are written by their names or left out: give them to load() again.
         """
-        zip_files.write(zip_files.with_suffix(path), self, _without_replay(self.algorithm))
+        left_out = set(exclude or ()) - set(include or ())
+        zip_files.write(zip_files.with_suffix(path), self, without_replay(self.algorithm), left_out)
 
     @classmethod
     def load(
@@ -310,16 +341,20 @@ class Model:
         """A model of a file of save(), or of Stable-Baselines3's save(), whose pickled parts are not read.
 
         env: to go on learning; predict() needs none. custom_objects, kwargs: arguments of the constructor, in place of
-        those saved. Raises FileNotFoundError, and ValueError for a file of another algorithm or that cannot be read.
+        those saved. print_system_info: print the versions that load it. Raises FileNotFoundError, and ValueError for a
+        file of another algorithm or that cannot be read.
         """
+        if print_system_info:
+            print(f"Headrace {version('headrace')}, torch {torch.__version__}, Python {platform.python_version()}")
         saved = zip_files.read(zip_files.with_suffix(path))
         saved.check(cls.algorithm_name, path)
         known = signature(cls.__init__).parameters.keys() - {"self", "policy", "env"}
         arguments = {name: value for name, value in saved.arguments.items() if name in known}
-        model = cls(saved.policy, None, **arguments | (custom_objects or {}) | kwargs | {"device": device})
+        arguments |= {name: value for name, value in (custom_objects or {}).items() if name in known}
+        model = cls(saved.policy, None, **arguments | kwargs | {"device": device})
         spaces = saved.spaces() if env is None else _spaces_of(env)
-        model.translation = model._translate(spaces[1], 1)
-        where = torch.device("cpu") if str(device) == "auto" else resolve(str(device))
+        model.translation = model._translate(spaces, 1)
+        where = resolve("cpu" if str(device) == "auto" else str(model.arguments["device"]))
         model._take(saved.make(model.translation.config, spaces, model.seed, where), saved.n_envs)
         model.num_timesteps = saved.num_timesteps
         if env is not None:
@@ -332,31 +367,19 @@ class Model:
             self._trainer.close()
 
 
-def _without_replay(algorithm: Algorithm) -> dict[str, Any]:
-    """The state of an algorithm from which another one continues with an empty replay buffer."""
-    replay, here = getattr(algorithm, "replay", None), hasattr(algorithm, "replay")
-    if here:
-        algorithm.replay = None  # type: ignore[attr-defined]
-    try:
-        return algorithm.state_dict()
-    finally:
-        if here:
-            algorithm.replay = replay  # type: ignore[attr-defined]
+def _episodes_of(rollout: Rollout, t: int) -> dict[int, Json]:
+    """The statistics of episodes by environment: those that a masked step has, which resets an environment."""
+    ended = torch.nonzero(~rollout.valid[t] & (rollout.episode_length[t] > 0)).flatten().tolist()
+    each = ((index, rollout.episode_return[t, index].item(), int(rollout.episode_length[t, index])) for index in ended)
+    return {index: {"episode": {"r": total, "l": length}} for index, total, length in each}
 
 
-def _locals_of(rollout: Rollout, t: int) -> dict[str, Any]:
-    """What callbacks find under the names that Stable-Baselines3's loop gives them. A masked step, which resets an
-    environment, has the statistics of its episode."""
-    dones = (rollout.terminated[t] | rollout.truncated[t]).numpy(force=True)
-    infos: list[Json] = [{} for _ in range(len(dones))]
-    ended = ~rollout.valid[t] & (rollout.episode_length[t] > 0)
-    for index in torch.nonzero(ended).flatten().tolist():
-        episode = {"r": rollout.episode_return[t, index].item(), "l": int(rollout.episode_length[t, index])}
-        infos[index]["episode"] = episode
+def _locals_of(rollout: Rollout, t: int, episodes: dict[int, Json]) -> dict[str, Any]:
+    """What callbacks find under the names that Stable-Baselines3's loop gives them."""
     return {
         "rewards": rollout.reward[t].numpy(force=True).copy(),
-        "dones": dones,
-        "infos": infos,
+        "dones": (rollout.terminated[t] | rollout.truncated[t]).numpy(force=True),
+        "infos": [episodes.get(index, {}) for index in range(rollout.num_envs)],
         "actions": rollout.action[t].numpy(force=True).copy(),
         "new_obs": tree_map(Tensor.clone, rollout.observation[t + 1]),
     }
@@ -366,3 +389,11 @@ def _spaces_of(env: Any) -> tuple[Space, Space]:
     """The spaces of observations and actions of an env argument."""
     known = env if hasattr(env, "action_space") else given(env).vec_env()
     return known.observation_space, known.action_space
+
+
+def present(device: Any) -> Any:
+    """The device; the CPU in place of a GPU that is not there, as Stable-Baselines3 does, and a line says so."""
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        print(f"device {device} is not there: the CPU is used", file=sys.stderr)
+        return "cpu"
+    return device

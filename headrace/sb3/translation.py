@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box, Dict, MultiBinary, Space
 from torch import nn
 
 from headrace.algorithms.registry import algorithm_classes
@@ -53,12 +54,17 @@ POLICY_CLASSES = {"ActorCriticPolicy", "SACPolicy", "TD3Policy", "DQNPolicy"}  #
 ON_POLICY = ("ppo", "a2c")
 
 
+class ArgumentError(ValueError, TypeError, AssertionError):
+    """An argument, or environments, that a model cannot take: Stable-Baselines3 raises AssertionError for many."""
+
+
 class Translation(NamedTuple):
     """What a model is made with."""
 
     config: Any  # of the algorithm's dataclass
     learning_rate: Schedule | None  # None where it is constant
     clip: Schedule | None  # likewise, of PPO's clipping
+    log_std: float | None = None  # of A2C's Box actions at the start, in half their range
 
 
 def translate(
@@ -66,18 +72,20 @@ def translate(
     policy: Any,
     given: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    action_space: Space,
+    spaces: tuple[Space, Space],
     num_envs: int,
 ) -> Translation:
     """The settings that mean what the arguments mean. given: those of the constructor; defaults: Stable-Baselines3's.
+    spaces: of observations and actions.
 
     Raises ValueError, TypeError for an argument without counterpart that is not at its default.
     """
     refuse(given, defaults)
-    settings: Json = {"normalize_observation": False, **_policy(algorithm, policy, given, action_space)}
+    settings: Json = {"normalize_observation": False, **_policy(algorithm, policy, given, spaces)}
     for name in SAME & given.keys():
         settings[name] = given[name]
     settings |= {setting: given[name] for name, setting in RENAMED.items() if name in given}
+    log_std = settings.pop("log_std", None)
     rate, settings["learning_rate"] = _schedule("learning_rate", given["learning_rate"])
     clip = None
     if algorithm in ON_POLICY:
@@ -86,8 +94,11 @@ def translate(
         clip = _ppo(given, settings, num_envs) if algorithm == "ppo" else None
     else:
         _off_policy(algorithm, given, settings, num_envs)
-    config = algorithm_classes(algorithm).config(**settings)
-    return Translation(config, rate, clip)
+    try:
+        config = algorithm_classes(algorithm).config(**settings)
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
+    return Translation(config, rate, clip, log_std)
 
 
 def refuse(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -126,12 +137,20 @@ def _ppo(given: Mapping[str, Any], settings: Json, num_envs: int) -> Schedule | 
 
 def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_envs: int) -> None:
     settings |= {"batch_size": given["batch_size"], "num_steps": _steps_of(given["train_freq"])}
+    # the shortest ring that a row can be drawn from
+    settings["buffer_size"] = max(given["buffer_size"], (given["n_steps"] + settings["num_steps"] + 1) * num_envs)
     settings |= {"gradient_steps": max(given["gradient_steps"], 0), "utd_ratio": 1.0}
     if given["gradient_steps"] == 0:
         raise ValueError("gradient_steps=0 would learn nothing: give 1 or more, or -1 for one in each step")
     if algorithm == "dqn":
         each_step = max(given["gradient_steps"], 0) / (settings["num_steps"] * num_envs) or 1.0
         settings["target_interval"] = max(1, round(given["target_update_interval"] * each_step))
+        if num_envs > given["target_update_interval"]:
+            warnings.warn(
+                f"The number of environments used is greater than target_update_interval ({num_envs} > "
+                f"{given['target_update_interval']}): the target network is updated at each gradient step",
+                stacklevel=2,
+            )
         settings["double"] = False
         settings["schedule"] = "constant"
     if algorithm == "sac":
@@ -141,7 +160,7 @@ def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_en
         settings["target_entropy"] = None if target == "auto" else float(target)
     if algorithm == "td3":
         settings["exploration"] = _noise(given["action_noise"])
-    elif given.get("action_noise") is not None:
+    elif given.get("action_noise") is not None and _noise(given["action_noise"]):
         raise ValueError(f"action_noise={given['action_noise']!r} has no counterpart in SAC, which explores by itself")
 
 
@@ -176,13 +195,17 @@ def _noise(noise: Any) -> float:
     return float(sigma[0])
 
 
-def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], action_space: Space) -> Json:
+def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple[Space, Space]) -> Json:
     """The networks of a policy's name and policy_kwargs."""
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", repr(policy))
     if name not in POLICIES and name not in POLICY_CLASSES:
         raise ValueError(
             f"policy must be {', '.join(POLICIES)}, got {name!r}; for your own network use headrace.Trainer"
         )
+    if isinstance(spaces[1], MultiBinary) and len(spaces[1].shape) > 1:
+        raise ArgumentError(f"Multi-dimensional {spaces[1]} action space is not supported: flatten it by a wrapper")
+    if isinstance(spaces[0], Dict) and name in ("MlpPolicy", "CnnPolicy"):
+        raise ArgumentError(f"{name} is for one array, and observations are a Dict: use MultiInputPolicy")
     hidden, activation = NETWORKS[algorithm]
     kwargs = dict(given["policy_kwargs"] or {})
     settings: Json = {"hidden": hidden, "activation": activation}
@@ -192,8 +215,9 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], action_space:
         settings["hidden"] = _hidden(arch)
     if (function := kwargs.pop("activation_fn", None)) is not None:
         settings["activation"] = _activation(function)
-    if algorithm == "ppo" and isinstance(action_space, Box):
-        settings["initial_std"] = math.exp(kwargs.pop("log_std_init", 0.0)) / _half_range(action_space)
+    if algorithm in ON_POLICY and isinstance(spaces[1], Box):
+        log_std = kwargs.pop("log_std_init", 0.0) - math.log(_half_range(spaces[1]))
+        settings |= {"initial_std": math.exp(log_std)} if algorithm == "ppo" else {"log_std": log_std}
     harmless = {"log_std_init": 0.0, "ortho_init": True, "normalize_images": True, "use_sde": False, "n_critics": 2}
     for key, value in kwargs.items():
         if key not in harmless or value != harmless[key]:
@@ -204,7 +228,7 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], action_space:
 def _hidden(arch: Any) -> tuple[int, ...]:
     """Sizes of the hidden layers, the same for actor and critic."""
     lists = list(arch.values()) if isinstance(arch, dict) else [arch]
-    if any(list(other) != list(lists[0]) for other in lists):
+    if (isinstance(arch, dict) and len(arch) < 2) or any(list(other) != list(lists[0]) for other in lists):
         raise ValueError(f"net_arch={arch!r}: actor and critic have hidden layers of the same sizes; give one list")
     if not all(isinstance(size, int) for size in lists[0]):
         raise ValueError(f"net_arch must be a list of sizes, or a dict of such lists, got {arch!r}")

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from headrace.core.types import EnvArgument, Json
 from headrace.envs.vector_env.construct_vector import make_vec
@@ -83,7 +85,10 @@ class VecEnv:
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Keep the actions for step_wait()."""
+        """Keep the actions for step_wait(): an array; of a Dict or Tuple space also a list of one per environment."""
+        if isinstance(self.action_space, Dict | Tuple) and isinstance(actions, list):
+            batch: Any = create_empty_array(self.action_space, self.num_envs)
+            actions = concatenate(self.action_space, actions, batch)
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[Json]]:

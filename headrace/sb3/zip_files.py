@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import zipfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,16 @@ def with_suffix(path: str | Path) -> Path:
     return path if path.suffix else path.with_name(f"{path.name}.zip")
 
 
-def write(path: Path, model: Any, state: Json) -> None:
-    """Write the file of a headrace.sb3.model.Model, and its folder where there is none. state: of its algorithm."""
+def write(path: Path, model: Any, state: Json, left_out: Collection[str] = ()) -> None:
+    """Write the file of a headrace.sb3.model.Model, and its folder where there is none. state: of its algorithm;
+    left_out: names of arguments that are not written."""
+    arguments = model.arguments | {"verbose": model.verbose, "tensorboard_log": model.tensorboard_log}
+    arguments = {name: value for name, value in arguments.items() if name not in left_out}
     about = {
         "format": FORMAT,
         "algorithm": model.algorithm_name,
         "policy": getattr(model.policy_argument, "__name__", model.policy_argument),
-        "arguments": _plain_arguments(model.arguments),
+        "arguments": _plain_arguments(arguments),
         "n_envs": model.n_envs,
         "num_timesteps": model.num_timesteps,
         "spaces": [to_json(model.observation_space), to_json(model.action_space)],
@@ -104,7 +108,7 @@ def read(path: str | Path) -> Saved:
                 name: file.read(name) for name in (ABOUT, STATE, *foreign_zip.MEMBERS) if name in file.namelist()
             }
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{path} is no zip file: {error}") from error
+        raise ValueError(f"{path} is no zip file, the file wasn't a zip-file: {error}") from error
     try:
         if ABOUT in members:
             return _own(json.loads(members[ABOUT]), members[STATE])

@@ -240,6 +240,8 @@ class DummyVecEnv:
 
     def env_method(self, name: str) -> None: ...
 
+    def seed(self, seed: int) -> None: ...
+
 
 class OtherVecEnv(DummyVecEnv):
     """One that is stepped as a vector: episodes of 3 steps, each other of which is truncated."""
@@ -291,3 +293,55 @@ def test_a_policy_is_headraces_own():
     assert isinstance(model.policy, hr.ActorCritic)
     action, _ = model.policy.predict(np.zeros(4, np.float32))
     assert action in (0, 1)
+
+
+def test_what_a_user_reads_from_a_model(tmp_path, capsys):
+    model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=3, stats_window_size=7, gamma=0.5)
+    assert (model.gamma, model.n_steps, model.ep_success_buffer.maxlen) == (0.5, 64, 7)
+    with pytest.raises(AttributeError, match="no attribute 'gama'"):
+        _ = model.gama
+    drawn = [
+        [int(m.predict(np.zeros(4))[0]) for _ in range(40)] for m in (model, PPO("MlpPolicy", "CartPole-v1", seed=3))
+    ]
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 2
+    assert isinstance(model.predict(np.zeros(4))[0], np.ndarray)
+    with pytest.raises(ValueError, match="mixing Gym API"):
+        model.predict((np.zeros(4), {}))
+    model.save(tmp_path / "m", exclude=["gamma", "n_steps"], include=["n_steps"])
+    read = type(model).load(tmp_path / "m", custom_objects={"batch_size": 16, "unknown": 1}, print_system_info=True)
+    assert (read.gamma, read.n_steps, read.batch_size) == (0.99, 64, 16) and "torch" in capsys.readouterr().out
+    parts = model.get_parameters()
+    with pytest.raises(ValueError, match="expected policy and optimizer, got policy, optimizer, other"):
+        model.set_parameters(parts | {"other": {}}, exact_match=False)
+    name = next(iter(parts["policy"]))
+    less = {key: tensor for key, tensor in parts["policy"].items() if key != name}
+    with pytest.raises(RuntimeError, match=f"policy lacks {name}"):
+        model.set_parameters(parts | {"policy": less})
+    model.set_parameters({"policy": {name: parts["policy"][name] + 1}}, exact_match=False)
+    assert torch.equal(model.get_parameters()["policy"][name], parts["policy"][name] + 1)
+
+
+class Reach(gymnasium.Env):
+    """Episodes of four steps, each other of which succeeds."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+    step_number = episode = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        self.step_number, self.episode = 0, self.episode + 1
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.step_number += 1
+        ended = self.step_number == 4
+        return np.zeros(2, np.float32), 0.0, ended, False, {"is_success": self.episode % 2 == 0} if ended else {}
+
+
+def test_the_rate_of_success_is_recorded():
+    model = A2C("MlpPolicy", Reach(), stats_window_size=10)
+    model.learn(100)
+    assert model.ep_success_buffer.maxlen == 10 and sum(model.ep_success_buffer) == 5
+    recorded = []
+    model.logger.record = lambda key, value, **how: recorded.append((key, value))
+    model.dump_logs()
+    assert ("rollout/success_rate", 0.5) in recorded

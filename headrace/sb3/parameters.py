@@ -1,0 +1,49 @@
+"""get_parameters() and set_parameters() of a model: the tensors of its policy and of its optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.algorithms.base import Algorithm
+
+
+def without_replay(algorithm: Algorithm) -> dict[str, Any]:
+    """The state of an algorithm from which another one continues with an empty replay buffer."""
+    replay, here = getattr(algorithm, "replay", None), hasattr(algorithm, "replay")
+    if here:
+        algorithm.replay = None  # type: ignore[attr-defined]
+    try:
+        return algorithm.state_dict()
+    finally:
+        if here:
+            algorithm.replay = replay  # type: ignore[attr-defined]
+
+
+def get_parameters(algorithm: Algorithm) -> dict[str, dict[str, Any]]:
+    """Copies of the policy's tensors, and of the optimizers'."""
+    state = without_replay(algorithm)
+    return {"policy": state["policy"], "optimizer": state[_optimizers(state)]}
+
+
+def set_parameters(algorithm: Algorithm, given: Mapping[str, Mapping[str, Any]], exact_match: bool) -> None:
+    """Take the tensors of get_parameters(). exact_match: False takes a part of them.
+
+    Raises ValueError for other parts than policy and optimizer, and with exact_match where one is missing;
+    RuntimeError, as PyTorch's load_state_dict(), for tensors that are missing.
+    """
+    unknown = given.keys() - {"policy", "optimizer"}
+    if unknown or (exact_match and len(given) < 2):
+        raise ValueError(f"expected policy and optimizer, got {', '.join(given)}; exact_match=False takes a part")
+    state = without_replay(algorithm)
+    names = {"policy": "policy", "optimizer": _optimizers(state)}
+    for part, tensors in given.items():
+        missing = state[names[part]].keys() - tensors.keys()
+        if missing and exact_match:
+            raise RuntimeError(f"{part} lacks {', '.join(sorted(missing))}; exact_match=False takes a part")
+        state[names[part]] = {**state[names[part]], **tensors}
+    algorithm.load_state_dict(state)
+
+
+def _optimizers(state: Mapping[str, Any]) -> str:
+    return "optimizer" if "optimizer" in state else "optimizers"
