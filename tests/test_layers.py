@@ -51,8 +51,11 @@ FLOORS = (
     "evaluation",
     "checks",
     "training",
+    "tuning",
+    "training.trainer",  # tries settings that are to be found
     "runs",
     "training.loop",  # brings a Trainer and a Recorder together
+    "tuning.tuner",  # steps Trainers
     "deploy",
     "diagnose.injected",
     "diagnose.profile",
