@@ -59,6 +59,7 @@ from headrace.runs.run import load as load
 from headrace.runs.run import save as save
 from headrace.training.config import TrainConfig as TrainConfig
 from headrace.training.trainer import Trainer as _Trainer
+from headrace.tuning.tuner import tune as tune
 
 class Options(TypedDict, total=False):
     num_envs: int

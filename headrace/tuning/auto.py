@@ -180,7 +180,7 @@ def _tried(plan: TrainPlan, task: Task, name: str, make: Make) -> TrainPlan:
     ranked = search.ranked()
     if not ranked:
         raise_first(search.rows)
-    best = simplest(ranked)
+    best = simplest(ranked, task.base)
     alone = next((row for row in ranked if not row.candidate.processes), None)
     if alone is not None and best.rate < WORTH * alone.rate:
         best = alone

@@ -54,6 +54,10 @@ class Candidate:
         """Of workers or actors; 0 for none."""
         return self["actors"] or self["workers"] or 0
 
+    def changes(self, other: Candidate) -> int:
+        """How many values differ from another's."""
+        return sum(mine != its for mine, its in zip(self.values, other.values, strict=True))
+
     @property
     def learns_as(self) -> tuple[Any, ...]:
         """Two candidates with the same of these learn the same from each step, but for rounding."""

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median, pstdev
 from time import perf_counter
 
 from headrace.core.stopping import Stopped
 from headrace.core.text import shortened
-from headrace.training.plan import TrainPlan
 from headrace.tuning.candidates import Candidate
 from headrace.tuning.measure import REASON, Interrupted, Row, Speedometer
 
@@ -48,11 +47,13 @@ class Trace:
 class Race:
     """Trainings to a common return, within a time.
 
-    target: the return; None: one that the first training rises to. stop: whether the user has asked to end.
+    target: the return; None: one that the first training rises to. seed: of the first training of each.
     """
 
-    def __init__(self, speeds: Speedometer, seconds: float, target: float | None, say: Callable[[str], None]) -> None:
-        self.speeds, self.seconds, self.target, self.say = speeds, seconds, target, say
+    def __init__(
+        self, speeds: Speedometer, seconds: float, target: float | None, seed: int, say: Callable[[str], None]
+    ) -> None:
+        self.speeds, self.seconds, self.target, self.seed, self.say = speeds, seconds, target, seed, say
         self.began = perf_counter()
 
     def run(self, rows: list[Row]) -> Row | None:
@@ -111,7 +112,8 @@ class Race:
     def train(self, candidate: Candidate, limit: float, target: float | None, seed: int) -> Trace:
         """Train from the beginning, until the return is reached or the time is over."""
         trace = Trace()
-        plan = self._plan(candidate, seed)
+        settings = {**candidate.settings, **self.speeds.pools.of(candidate), "seed": self.seed + seed}
+        plan = self.speeds.settled(settings)
         trace.last = deque(maxlen=plan.config.window)
         trainer = self.speeds.make(plan)
         until = perf_counter() + limit
@@ -130,10 +132,6 @@ class Race:
         if self.speeds.stop():
             raise Interrupted
         return trace
-
-    def _plan(self, candidate: Candidate, seed: int) -> TrainPlan:
-        plan = self.speeds.settled({**candidate.settings, **self.speeds.pools.of(candidate)})
-        return replace(plan, config=replace(plan.config, seed=plan.config.seed + seed))
 
 
 def finalists(ranked: list[Row], base: Candidate) -> list[Row]:

@@ -16,9 +16,9 @@ SHORTEST, LONGEST = 0.2, 2.0  # s of a first measurement
 FIRST = 1 / 50  # of the time in all that a first measurement takes
 LIMIT = 1 / 6  # of the time in all that one iteration may take
 EXPLORED = (0.5, 0.7, 0.75)  # of the time at the end of: placements and modes; sizes; refinements
-NEAR = 0.75  # of the best speed, from which a candidate is measured again
+NEAR = 0.65  # of the best speed, from which a candidate is measured again
 FINALISTS = 6  # measured again, at most
-SIMPLER = 0.97  # of the best speed, at which a candidate with fewer processes is chosen instead
+SIMPLER = 0.97  # of the best speed, at which a candidate with fewer processes or changes is chosen instead
 MOST_ENVS = 4096
 GROWTH = 1.03  # by which more environments have to be faster for yet more to be tried
 
@@ -114,7 +114,7 @@ class Search:
 
     def halve(self, share: float = 1.0) -> None:
         """Measure those near the best in turns, and leave out the slower half each time."""
-        near = self.near()[:FINALISTS]
+        near = self.ranked()[: min(max(len(self.near()), 2), FINALISTS)]
         window = self.window
         while len(near) > 1 and self.left(share) > 0:
             window = min(2 * window, self.left(share) / (2 * len(near)))
@@ -141,12 +141,12 @@ class Search:
         return [row for row in ranked if row.rate >= NEAR * ranked[0].rate]
 
     def best(self) -> Row | None:
-        """The fastest, or one with fewer processes that is as fast within what can be measured."""
+        """The fastest, or one with fewer processes and changes that is as fast within what can be measured."""
         ranked = self.ranked()
-        return simplest(ranked) if ranked else None
+        return simplest(ranked, self.task.base) if ranked else None
 
 
-def simplest(ranked: list[Row]) -> Row:
-    """Of rows that are about as fast as the first, the one with the fewest processes; of several, the fastest."""
+def simplest(ranked: list[Row], base: Candidate) -> Row:
+    """Of rows that are about as fast as the first, the one with the fewest processes and changes to `base`."""
     near = [row for row in ranked if row.rate >= SIMPLER * ranked[0].rate]
-    return min(near, key=lambda row: row.candidate.processes)
+    return min(near, key=lambda row: (row.candidate.processes, row.candidate.changes(base)))

@@ -12,7 +12,7 @@ import inspect
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -70,10 +70,15 @@ def load(plan: TrainPlan) -> Entry | None:
 
 
 def save(plan: TrainPlan, entry: Entry) -> Path | None:
-    """Keep what was learned in place of what was known; gives the file. None for environments that cannot be named."""
+    """Keep what was learned, in place of what was known of as many environments; gives the file. None for environments
+    that cannot be named."""
     if not _has_a_name(plan):
         return None
-    path = folder() / FILE
+    path, earlier = folder() / FILE, load(plan)
+    if earlier is not None:
+        now = {row.settings["num_envs"] for row in entry.measured}
+        others = (row for row in earlier.measured if row.settings["num_envs"] not in now)
+        entry = replace(entry, measured=(*entry.measured, *others))
     with json_table(path, PRIVATE) as table:
         table.pop(key(plan), None)
         table[key(plan)] = {

@@ -100,7 +100,7 @@ def tune(
     assert chosen is not None
     text = reason(search.rows, chosen, task, target is not None, target)
     if target is None and by == "return":
-        text += "; by steps/s alone: " + _why_not(search.rows)
+        text += f"; by steps/s alone: {_why_not(search)}"
     kept = store.save(plan, _entry(search.rows, chosen))
     settings = {**given, **different(chosen.candidate.settings)}
     named = saved_settings(plan, plan.config, None, None)
@@ -113,7 +113,7 @@ def tune(
 def _by_return(search: Search, plan: TrainPlan, seconds: float) -> tuple[Row | None, float | None]:
     """The row that reaches a return first, and that return; the fastest, and None, where that cannot be said."""
     left = seconds - (time.perf_counter() - search.began)
-    race = Race(search.speeds, left, plan.config.target_return, search.say)
+    race = Race(search.speeds, left, plan.config.target_return, plan.config.seed, search.say)
     try:
         winner = race.run(finalists(search.ranked(), search.task.base))
         if winner is not None:
@@ -144,9 +144,13 @@ def _entry(rows: list[Row], chosen: Row) -> store.Entry:
     return store.Entry(time.strftime("%Y-%m-%d"), chosen.candidate.settings, measured)
 
 
-def _why_not(rows: list[Row]) -> str:
+def _why_not(search: Search) -> str:
     """Why no times to a return are compared."""
-    return next((row.behind for row in rows if row.behind), "all that are fastest learn the same way")
+    if search.interrupted:
+        return "it was ended before times to a return could be compared"
+    if len(finalists(search.ranked(), search.task.base)) < 2:
+        return "all that were measured learn the same way"
+    return next((row.behind for row in search.rows if row.behind), "there was no time left for others")
 
 
 def _ignore(_: str) -> None:
