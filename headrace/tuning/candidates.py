@@ -218,7 +218,12 @@ def even(most: int, num_envs: int) -> int:
     return max(number for number in range(1, max(1, min(most, num_envs)) + 1) if num_envs % number == 0)
 
 
-def different(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those settings that are not the defaults, and num_envs: what a file has to say."""
+def different(settings: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """What a file has to say for these settings to hold: num_envs, and those that are not the defaults, of any or of
+    this training."""
     fields = TrainConfig.__dataclass_fields__
-    return {name: value for name, value in settings.items() if name == "num_envs" or value != fields[name].default}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name == "num_envs" or value != fields[name].default or value != getattr(config, name)
+    }

@@ -127,14 +127,16 @@ class Speedometer:
             row.starting = perf_counter() - began
             row.rates += self._windows(trainer, row, seconds, limit)
         except Stopped:
-            row.reason = row.reason or f"an iteration takes more than {limit:.2g} s"
+            if not self.stop():
+                row.reason = f"an iteration takes more than {limit:.2g} s"
         except Exception as error:
-            row.error, row.reason = error, shortened(f"{type(error).__name__}: {error}", REASON)
-            self.pools.drop(row.candidate)
+            row.error, row.reason = error, reason_of(error)
         finally:
             if trainer is not None:
                 with suppress(Exception):  # of what has failed already
                     trainer.close()
+        if row.error is not None:
+            self.pools.drop(row.candidate)
         if self.stop():
             raise Interrupted
 
@@ -161,6 +163,11 @@ class Speedometer:
     def _stopping(self, limit: float) -> Callable[[], bool]:
         until = perf_counter() + limit
         return lambda: perf_counter() > until or self.stop()
+
+
+def reason_of(error: Exception) -> str:
+    """An error in one short line."""
+    return shortened(f"{type(error).__name__}: {error}", REASON)
 
 
 def raise_first(rows: list[Row]) -> NoReturn:

@@ -12,9 +12,8 @@ from statistics import median, pstdev
 from time import perf_counter
 
 from headrace.core.stopping import Stopped
-from headrace.core.text import shortened
 from headrace.tuning.candidates import Candidate
-from headrace.tuning.measure import REASON, Interrupted, Row, Speedometer
+from headrace.tuning.measure import Interrupted, Row, Speedometer, reason_of
 
 MOST = 3  # trainings that are compared
 ROUNDS = 5  # of them with other seeds, at most
@@ -82,7 +81,9 @@ class Race:
 
     def _first(self, row: Row) -> bool:
         """Train by the fastest candidate; False where there is no return to compare by."""
-        trace = self.train(row.candidate, FIRST * self.seconds, self.target, 0)
+        trace = self._trace(row, FIRST * self.seconds, 0)
+        if trace is None:
+            return False
         if self.target is None or trace.seconds_to(self.target) is None:
             self.target = trace.risen_to()
         if self.target is None:
@@ -92,12 +93,19 @@ class Race:
         return True
 
     def _another(self, row: Row, limit: float, seed: int) -> None:
+        trace = self._trace(row, limit, seed)
+        if trace is not None:
+            self._note(row, trace, limit)
+
+    def _trace(self, row: Row, limit: float, seed: int) -> Trace | None:
+        """train(); None, with the reason in the row, where it fails."""
         try:
-            self._note(row, self.train(row.candidate, limit, self.target, seed), limit)
+            return self.train(row.candidate, limit, self.target, seed)
         except Interrupted:
             raise
         except Exception as error:
-            row.behind = shortened(f"{type(error).__name__}: {error}", REASON)
+            row.behind = reason_of(error)
+            return None
 
     def _note(self, row: Row, trace: Trace, limit: float = 0.0) -> None:
         assert self.target is not None

@@ -40,8 +40,8 @@ def _seconds(row: Row) -> str:
     return f"{median(times):.2f} s{spread}"
 
 
-def reason(rows: Sequence[Row], chosen: Row, task: Task, by_return: bool, target: float | None) -> str:
-    """Why these settings, in a sentence with figures."""
+def reason(rows: Sequence[Row], chosen: Row, task: Task, target: float | None) -> str:
+    """Why these settings, in a sentence with figures. target: the return to which times were compared, if any."""
     others = sorted((row for row in rows if row.rates and row is not chosen), key=lambda row: -row.rate)
     parts = [f"{chosen.candidate}: {chosen.rate:,.0f} steps/s"]
     base = next((row for row in rows if row.candidate == task.base and row.rates), None)
@@ -57,7 +57,7 @@ def reason(rows: Sequence[Row], chosen: Row, task: Task, by_return: bool, target
         ratio = None if base is None else base.ratio
         against = "" if ratio is None else f", and collecting {ratio:.2g} times as long as learning (R)"
         parts.append(f"a step of one environment takes {task.step.seconds * 1e3:.3g} ms, {kind}{against}")
-    if by_return and target is not None:
+    if target is not None:
         times = [f"{row.candidate} {_seconds(row)}" for row in others if row.seconds_to_return]
         late = [f"{row.candidate} did not" for row in others if row.behind and not row.seconds_to_return]
         compared = ", ".join(times + late)

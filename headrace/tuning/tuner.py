@@ -77,40 +77,46 @@ def tune(
     if by not in ("return", "steps"):
         raise ValueError(f"by must be 'return' or 'steps', got {by!r}")
     given = {**(read_toml(config) if config else {}), **options}
-    for name in ("algorithm", "env", "agent_info"):
-        given.pop(name, None)
     plan = _checked(settle(algorithm, env, config, None, options))
-    began, say = time.perf_counter(), watch or _ignore
 
     def settled(settings: Settings) -> TrainPlan:
         return settle(algorithm, env, config, None, {**options, **settings})
 
+    began = time.perf_counter()
     with Interrupts() as interrupts, Pools() as pools:
         speeds = Speedometer(settled, Trainer.of, pools, lambda: bool(interrupts.caught))
-        task = Task.of(plan, frozenset(given) & frozenset(TRIED))
-        search = Search(task, speeds, seconds * (BY_STEPS if by == "return" else 1.0), say)
+        task = Task.of(plan, frozenset(name for name in TRIED if given.get(name, "auto") != "auto"))
+        search = Search(task, speeds, seconds * (BY_STEPS if by == "return" else 1.0), watch or _ignore)
         search.run()
-        if not search.ranked():
-            if search.interrupted:
-                raise KeyboardInterrupt
-            raise_first(search.rows)
-        chosen, target = search.best(), None
+        chosen, target = _chosen(search), None
         if by == "return" and not search.interrupted:
             chosen, target = _by_return(search, plan, seconds)
-    assert chosen is not None
-    text = reason(search.rows, chosen, task, target is not None, target)
+    text = reason(search.rows, chosen, task, target)
     if target is None and by == "return":
         text += f"; by steps/s alone: {_why_not(search)}"
     kept = store.save(plan, _entry(search.rows, chosen))
-    settings = {**given, **different(chosen.candidate.settings)}
-    named = saved_settings(plan, plan.config, None, None)
+    settings = _others(given) | different(chosen.candidate.settings, plan.config)
+    names = saved_settings(plan, plan.config, None, None)
     return Tuning(
         *(settings, tuple(search.rows), chosen, text, time.perf_counter() - began, search.interrupted, kept),
-        {name: named[name] for name in ("algorithm", "env")},
+        {name: names[name] for name in ("algorithm", "env")},
     )
 
 
-def _by_return(search: Search, plan: TrainPlan, seconds: float) -> tuple[Row | None, float | None]:
+def _chosen(search: Search) -> Row:
+    """The fastest. Raises what kept all from being measured, or KeyboardInterrupt."""
+    best = search.best()
+    if best is None and search.interrupted:
+        raise KeyboardInterrupt
+    return best or raise_first(search.rows)
+
+
+def _others(given: Settings) -> Json:
+    """The settings that were given and not tried."""
+    return {name: value for name, value in given.items() if name not in (*TRIED, "algorithm", "env")}
+
+
+def _by_return(search: Search, plan: TrainPlan, seconds: float) -> tuple[Row, float | None]:
     """The row that reaches a return first, and that return; the fastest, and None, where that cannot be said."""
     left = seconds - (time.perf_counter() - search.began)
     race = Race(search.speeds, left, plan.config.target_return, plan.config.seed, search.say)
@@ -122,7 +128,7 @@ def _by_return(search: Search, plan: TrainPlan, seconds: float) -> tuple[Row | N
         search.run()
     except Interrupted:
         search.interrupted = True
-    return search.best(), None
+    return _chosen(search), None
 
 
 def _checked(plan: TrainPlan) -> TrainPlan:
