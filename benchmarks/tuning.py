@@ -86,7 +86,8 @@ def grid(case: Case, base: Candidate) -> list[Candidate]:
     cells = [base] if not case.sleeps or case.milliseconds < 1 else []
     for number in numbers:
         cells += [base.but(workers=number), base.but(actors=number), base.but(actors=number, collection="overlapped")]
-        cells.append(base.but(workers=number, collection="async"))
+        if number > 1:
+            cells.append(base.but(workers=number, collection="async"))
         actors = even(number, base["num_envs"])
         cells.append(base.but(actors=actors, collection="async", max_policy_lag=1))
     sizes = (64, 256, 1024) if case.sleeps else (16, 64, 256)
@@ -101,6 +102,8 @@ def measured(case: Case, seconds: float, cell_seconds: float) -> Row:
     """tune()'s choice and the best of the grid, timed again in turns."""
     env, options, neighbours = case.env(), case.options(), Neighbours()
     found = hr.tune("ppo", env, seconds=seconds, by="steps", **options)
+
+    print(f"case {case.number}, {case.step}, hidden {case.hidden[0]}: {found.reason}", file=sys.stderr, flush=True)
 
     def settled(settings: Any) -> TrainPlan:
         return settle("ppo", env, None, None, {**options, **settings})

@@ -118,7 +118,8 @@ def _decided(plan: TrainPlan, entry: Entry | None, make: Make) -> TrainPlan:
             return plan  # make() estimates their number
         raise ValueError('actors="auto" tries environments and algorithms that it makes by name: give a number')
     task = Task.of(plan, frozenset(Candidate.of(config).settings) - {"actors", "workers"})
-    if task.vector or (task.compiled and (name == "workers" or config.collection == "sync")):
+    fixed = task.compiled and (name == "workers" or config.collection == "sync")
+    if task.vector or fixed or (name == "workers" and config.backend not in ("auto", "workers")):
         if name == "actors":
             tell("actors=auto: none: compiled environments and vectors are fastest in the learner's process")
         return _with(plan, {"workers": None, "actors": None})

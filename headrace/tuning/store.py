@@ -150,9 +150,9 @@ def _source(plan: TrainPlan) -> Json:
 
 def _held(function: Any) -> list[str]:
     """The values that a function has from where it was defined, and its defaults."""
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    found = inspect.getclosurevars(function).nonlocals
     defaults: Mapping[str, Any] = function.__kwdefaults__ or {}
-    return [repr(value) for value in (*cells, *(function.__defaults__ or ()), *defaults.items())]
+    return [repr(value) for value in (*found.items(), *(function.__defaults__ or ()), *defaults.items())]
 
 
 def _text(thing: Any) -> str:
