@@ -36,7 +36,7 @@ CASES, CELLS = 20, 60
 NUM_STEPS = 16
 TURNS, BEST = 4, 2  # of the second measurement: turns, and cells of the grid in them
 WITHIN = 0.9  # of the best speed
-COLUMNS = ("case", "step", "hidden", "choice", "sps", "best of the grid", "best_sps", "ratio", "within", "others_cpu")
+COLUMNS = ("case", "step", "hidden", "choice", "sps", "best of the grid", "best_sps", "ratio", "within")
 
 
 class Case(NamedTuple):
@@ -83,14 +83,15 @@ def cases() -> list[Case]:
 def grid(case: Case, base: Candidate) -> list[Candidate]:
     """Cells of each placement, mode and number of environments."""
     numbers = (8, 32) if case.sleeps else tuple(dict.fromkeys((max(1, cores() // 2), cores())))
-    cells = [base] if not case.sleeps or case.milliseconds < 1 else []
+    cells = [base]
     for number in numbers:
-        cells += [base.but(workers=number), base.but(actors=number), base.but(actors=number, collection="overlapped")]
-        if number > 1:
-            cells.append(base.but(workers=number, collection="async"))
+        cells.append(base.but(actors=number, collection="overlapped"))
+        if number == 1:
+            continue
+        cells += [base.but(workers=number), base.but(actors=number), base.but(workers=number, collection="async")]
         actors = even(number, base["num_envs"])
         cells.append(base.but(actors=actors, collection="async", max_policy_lag=1))
-    sizes = (64, 256, 1024) if case.sleeps else (16, 64, 256)
+    sizes = (64, 256, 1024) if case.sleeps else (16, 64, 256, 1024)
     found = [cell.but(num_envs=size) for size in sizes for cell in cells]
     found += [
         cell.but(threads=cores()) for cell in found if cell["workers"] in (None, numbers[-1]) and not cell["actors"]
@@ -100,7 +101,7 @@ def grid(case: Case, base: Candidate) -> list[Candidate]:
 
 def measured(case: Case, seconds: float, cell_seconds: float) -> Row:
     """tune()'s choice and the best of the grid, timed again in turns."""
-    env, options, neighbours = case.env(), case.options(), Neighbours()
+    env, options = case.env(), case.options()
     found = hr.tune("ppo", env, seconds=seconds, by="steps", **options)
 
     print(f"case {case.number}, {case.step}, hidden {case.hidden[0]}: {found.reason}", file=sys.stderr, flush=True)
@@ -140,7 +141,6 @@ def measured(case: Case, seconds: float, cell_seconds: float) -> Row:
         "cells": sum(bool(row.rates) for row in rows),
         "rates": {str(row.candidate): row.rates for row in (choice, *again)},
         "tried": len(found.rows),
-        "others_cpu": neighbours.busy(),
     }
 
 

@@ -26,7 +26,7 @@ def test_cases_are_the_same_every_time_and_grids_have_what_can_be_chosen(monkeyp
         cells = benchmark.grid(case, Candidate.of(TrainConfig(device="cpu")))
         assert 20 <= len(cells) == len(set(cells)) <= benchmark.CELLS
         assert {cell["collection"] for cell in cells} == {"sync", "overlapped", "async"}
-        assert len({cell["num_envs"] for cell in cells}) == 3
+        assert {64, 256, 1024} <= {cell["num_envs"] for cell in cells}
 
 
 @pytest.mark.slow
