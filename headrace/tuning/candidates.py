@@ -179,7 +179,8 @@ class Task:
         most = best["num_envs"]
         number = best.processes or min(cores(), most)
         fewer = max(1, cores() - 1)
-        base = best.but(workers=None, actors=None, collect_device=None, backend=self.base["backend"], collection="sync")
+        usual = {name: self.base[name] for name in ("backend", "collect_device", "collection")}
+        base = best.but(workers=None, actors=None, **usual)
         if self.max_lag != 0:
             for actors in dict.fromkeys((fewer, number) if not self.waits else (number,)):
                 yield base.but(actors=min(actors, most), collection="overlapped")

@@ -45,13 +45,14 @@ def reason(rows: Sequence[Row], chosen: Row, task: Task, target: float | None) -
     others = sorted((row for row in rows if row.rates and row is not chosen), key=lambda row: -row.rate)
     parts = [f"{chosen.candidate}: {chosen.rate:,.0f} steps/s"]
     base = next((row for row in rows if row.candidate == task.base and row.rates), None)
-    elsewhere = [row for row in others if row.candidate.placed() != chosen.candidate.placed()]
+    elsewhere = [
+        row for row in others if row.candidate.processes and row.candidate["num_envs"] == chosen.candidate["num_envs"]
+    ]
     if base is not None and base is not chosen:
         parts[0] += f" against {base.rate:,.0f} with {base.candidate}"
-    if chosen.candidate.processes == 0 and elsewhere:
+    if chosen.candidate.processes == 0 and elsewhere and elsewhere[0].rate * SAME < chosen.rate:
         best = elsewhere[0]
-        about = ", which is no clear gain," if best.rate > SAME * chosen.rate else ""
-        parts.append(f"processes do not pay here: {best.candidate.placed()} gave {best.rate:,.0f}{about} at best")
+        parts.append(f"processes do not pay here: {best.candidate.placed()} gave {best.rate:,.0f} at best")
     if task.step is not None:
         kind = "waiting" if task.waits else "computing"
         ratio = None if base is None else base.ratio

@@ -21,6 +21,7 @@ FINALISTS = 6  # measured again, at most
 SIMPLER = 0.97  # of the best speed, at which a candidate with fewer processes or changes is chosen instead
 MOST_ENVS = 4096
 GROWTH = 1.03  # by which more environments have to be faster for yet more to be tried
+PLATEAU = 0.9  # of the best speed, above which the next number of environments is tried all the same, once
 
 
 class Search:
@@ -101,14 +102,15 @@ class Search:
             self.measure(row, self.window, self.seconds)
 
     def _climb(self, start: Row, share: float) -> None:
-        """Try more environments as long as that is faster, or else fewer."""
+        """Try more environments as long as that is faster, or else fewer. One measurement in between may be no better."""
         for factor in (2.0, 0.5):
-            best = start
-            while best.rates and 1 <= (number := int(best.candidate["num_envs"] * factor)) <= MOST_ENVS:
-                row = self.try_one(self.task.resized(best.candidate, number), share)
-                if row.rate <= GROWTH * best.rate:
-                    break
-                best = row
+            best, last, misses = start, start, 0
+            while misses < 2 and 1 <= (number := int(last.candidate["num_envs"] * factor)) <= MOST_ENVS:
+                last = self.try_one(self.task.resized(last.candidate, number), share)
+                if last.rate > GROWTH * best.rate:
+                    best, misses = last, 0
+                else:
+                    misses += 1 if last.rate > PLATEAU * best.rate else 2
             if best is not start:
                 return
 

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
 from headrace.cli import main as command
@@ -85,3 +87,32 @@ def test_the_return_decides_on_cartpole(tmp_path):
     found = hr.tune("ppo", "CartPole-v1", seconds=20.0)
     raced = [row for row in found.rows if row.seconds_to_return or row.behind]
     assert len(raced) > 1 and found.chosen.seconds_to_return and "it reached a return of 475" in found.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["workers", "actors"])
+def test_what_nobody_has_measured_is_tried_on_the_training_itself(setting, capfd):
+    """Environments that sleep for 2 ms: processes are several times as fast on any machine."""
+    options = {"num_envs": 16, "num_steps": 8, "hidden": (8,), "total_steps": None, "max_seconds": 300.0}
+    trainer = Trainer("a2c", f"{__file__}:Sleeper", progress="none", **options, **{setting: "auto"})
+    chosen = getattr(trainer.config, setting) or trainer.config.workers
+    trainer.close()
+    said = capfd.readouterr().err
+    assert chosen >= 8 and f"{setting}=auto: " in said and "one process" in said and "workers" in said
+    assert ("actors " in said.partition(":")[2]) == (setting == "actors")
+
+
+class Sleeper(gymnasium.Env):
+    """Each step sleeps; an episode has 50."""
+
+    observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age = 0
+        return self.observation_space.low, {}
+
+    def step(self, action):
+        time.sleep(0.002)
+        self.age += 1
+        return self.observation_space.low, 1.0, self.age == 50, False, {}
