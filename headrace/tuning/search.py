@@ -102,7 +102,7 @@ class Search:
             self.measure(row, self.window, self.seconds)
 
     def _climb(self, start: Row, share: float) -> None:
-        """Try more environments as long as that is faster, or else fewer. One measurement in between may be no better."""
+        """Try more environments as long as that is faster, with one exception, or else fewer."""
         for factor in (2.0, 0.5):
             best, last, misses = start, start, 0
             while misses < 2 and 1 <= (number := int(last.candidate["num_envs"] * factor)) <= MOST_ENVS:
