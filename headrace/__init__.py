@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from headrace.training.loop import Training as Training
     from headrace.training.loop import train as train
     from headrace.training.trainer import Trainer as Trainer
+    from headrace.tuning.tuner import tune as tune
 
 _ALGORITHMS = ("PPO", "A2C", "APPO", "IMPALA", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TD3", "DDPG")
 _NAMES = {  # module -> its public names
@@ -95,6 +96,7 @@ _NAMES = {  # module -> its public names
     "data.spaces": ("Box", "Dict", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple"),
     "training.trainer": ("Trainer",),
     "training.loop": ("Training", "train"),
+    "tuning.tuner": ("tune",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*_HOMES]

@@ -62,6 +62,7 @@ from headrace.runs.run import save as save
 from headrace.training.config import TrainConfig as TrainConfig
 from headrace.training.loop import Training as Training
 from headrace.training.trainer import Trainer as _Trainer
+from headrace.tuning.tuner import tune as tune
 
 class Options(TypedDict, total=False):
     num_envs: int

@@ -53,6 +53,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "envpool/": "needs EnvPool",
     "cuda": "needs a GPU",
     "diagnose": "takes a minute",
+    "headrace tune": "takes a minute",
     "drift.py": "a file of the reader's",
     "check --": "takes a minute",
     "--help": "prints and exits",
@@ -239,6 +240,7 @@ def folder(tmp_path_factory) -> Path:
     (folder / "my_policy.py").write_text(network)
     for path in ("drift.py", "my_kernel.py", "train.py"):
         (folder / path).write_text("")
+    (folder / "ppo-LunarLander-v3.toml").write_text('algorithm = "ppo"\nenv = "LunarLander-v3"\n')
     for env in ("CartPole-v1", "Pursuit"):
         words = f"train ppo {env} --log-folder {folder / 'runs'} {SMALL['train']}"
         assert main(words.split()) == 0

@@ -55,9 +55,12 @@ FLOORS = (
     "runs.tensor_file",
     "runs.checkpoint",  # which a training may begin from
     "training",
+    "tuning",
+    "training.trainer",  # tries settings that are to be found
     "runs",
     "training.resuming",
     "training.loop",  # brings a Trainer and a Recorder together
+    "tuning.tuner",  # steps Trainers
     "deploy",
     "diagnose.injected",
     "diagnose.profile",

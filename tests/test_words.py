@@ -68,7 +68,7 @@ MEANT = {
 }
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")
 HELP = ("--help", "train --help", *(f"train {name} --help" for name in ("ppo", "dqn", "sac")))
-HELP += tuple(f"{verb} --help" for verb in ("eval", "play", "plot", "envs", "check", "diagnose", "export"))
+HELP += tuple(f"{verb} --help" for verb in ("tune", "eval", "play", "plot", "envs", "check", "diagnose", "export"))
 
 
 def found(text: str, first_line: int = 1) -> list[tuple[int, str]]:

@@ -17,6 +17,7 @@ from headrace.core.text import did_you_mean
 VERBS = {  # each is a module of headrace.cli with main(arguments)
     "train": ("train an agent", "headrace train ppo CartPole-v1"),
     "sweep": ("search settings with Optuna", "headrace sweep ppo CartPole-v1 --search learning_rate=1e-4..1e-2"),
+    "tune": ("find the fastest settings for this machine", "headrace tune ppo LunarLander-v3"),
     "eval": ("evaluate a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
     "play": ("record a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
     "plot": ("plot learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence, Set
-from dataclasses import field, fields, make_dataclass
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
+from tyro.conf import FlagCreatePairsOff
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
 from headrace.cli.run_policy import check_trust
+from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
 from headrace.core.terminal import saying
-from headrace.core.types import DataclassInstance, Json
+from headrace.core.types import Json
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs import checkpoint
 from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
-from headrace.training.config import TrainConfig, merge_settings, read_toml, takes_none
+from headrace.training.config import TrainConfig, merge_settings, read_toml
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 from headrace.training.scaling import settings_for
@@ -37,8 +35,7 @@ defaults.
 Ctrl-C saves a checkpoint, and prints the command that resumes the run."""
 FINAL_EPISODES = 100
 Each = Callable[[Training, IterationResult], None]
-CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
-FLAGS = {  # that are no settings: type, name of the value, default, help
+FLAGS: dict[str, Flag] = {  # that are no settings
     "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml"),
     "resume": (Path | None, "RUN", None, "resume this run; flags may change its limits"),
     "trust": (FlagCreatePairsOff[bool], None, False, "with --resume: run code that lies in the run's own folder"),
@@ -55,7 +52,7 @@ def main(arguments: list[str]) -> None:
         from headrace.cli import diagnose
 
         diagnose.training([argument for argument in arguments if argument != "--diagnose"])
-    elif _path_after("--seeds", arguments):
+    elif path_after("--seeds", arguments):
         from headrace.cli import seeds
 
         seeds.main(arguments, trained)
@@ -68,10 +65,10 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
 
     each: called after each iteration. A run that it has stopped is not evaluated.
     """
-    resume, config = _path_after("--resume", arguments), _path_after("--config", arguments)
+    resume, config = path_after("--resume", arguments), path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else {}
     file = read_toml(config) if config else {}
-    typed = _positionals(arguments)
+    typed = positionals(arguments)
     of_file = {name: file.pop(name, None) for name in ("algorithm", "env")}
     named = {name: typed.get(name) or given or saved.get(name) for name, given in of_file.items()}
     if resume:
@@ -86,20 +83,20 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     # the saved settings of a resumed run include those registered for its environment
     wanted = file.get("registered", True) and "--no-registered" not in arguments
     registered = settings_for(named["env"], kind.name, file) if named["env"] and wanted and not resume else {}
-    parser = _parser(named, *merge_settings(config_class, registered, saved | file, {}))
+    arguments_class = parser(named, *merge_settings(config_class, registered, saved | file, {}), FLAGS)
     if asks_for_help:
         arguments = ["--help"]  # the help omits positional arguments that are given
-    optional = takes_none(TrainConfig) | takes_none(config_class)
-    args = [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
-    parsed = tyro.cli(parser, prog="headrace train", description=DESCRIPTION, args=args, registry=pairs.registry())
-    settings = _flat(parsed.training, parsed.learning)
+    args = typed_arguments(arguments, config_class)
+    rules = pairs.registry()
+    parsed = tyro.cli(arguments_class, prog="headrace train", description=DESCRIPTION, args=args, registry=rules)
+    settings = flat(parsed.training, parsed.learning)
     body = {} if each is None else {"each": each}
     if resume:
-        before = _flat(*merge_settings(config_class, {}, saved, {}))
+        before = flat(*merge_settings(config_class, {}, saved, {}))
         changed = {name: value for name, value in settings.items() if value != before[name]}
         run = train(env=typed.get("env"), resume=resume, on_interrupt="return", **body, **changed)
     else:
-        given = {name: value for name, value in settings.items() if name in file or name in _given_settings(args)}
+        given = {name: value for name, value in settings.items() if name in file or name in given_settings(args)}
         run = train(parsed.algorithm, parsed.env, on_interrupt="return", **body, **given)
     if (started_by_torchrun() or (0, 1))[0]:
         return run, None  # rank 0 has the run's folder
@@ -128,74 +125,9 @@ def _check_names(named: dict[str, str | None], resume: Path | None) -> None:
         raise ValueError(f"name an environment too, as in `headrace train {named['algorithm']} CartPole-v1`")
 
 
-def _parser(named: dict[str, str | None], training: TrainConfig, learning: DataclassInstance) -> Any:
-    """A dataclass of all arguments; those that are known already are the defaults."""
-    group = (named["algorithm"] or next(iter(ALGORITHMS))).rpartition(":")[2]
-    known = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own"
-    helps = {"algorithm": f"the algorithm: {known}", "env": "the environment"}
-    members = [
-        (name, Annotated[str, Positional, arg(metavar=name.upper(), help=helps[name])], value or tyro.MISSING)
-        for name, value in named.items()
-    ]
-    flags = [
-        (name, Annotated[kind, arg(metavar=metavar, help=text)], default)
-        for name, (kind, metavar, default, text) in FLAGS.items()
-    ]
-    settings = [
-        (name, Annotated[OmitArgPrefixes[type(config)], arg(name=heading)], field(default=config))  # type: ignore[misc]
-        for name, heading, config in (("training", "run", training), ("learning", group, learning))
-    ]
-    return make_dataclass("Train", [*members, *flags, *settings], frozen=True)
-
-
-def _positionals(arguments: Sequence[str]) -> dict[str, str]:
-    """The algorithm and the environment, at any position in the arguments: the available flags depend on them."""
-    places = range(len(arguments)) if arguments and arguments[0].startswith("-") else ()
-    tests = (ALGORITHMS.__contains__, CLASS_REFERENCE.fullmatch)
-    start = next((place for test in tests for place in places if test(arguments[place])), 0)
-    args = []
-    for argument in arguments[start : start + 2]:
-        if argument.startswith("-"):
-            break
-        args.append(argument)
-    return dict(zip(("algorithm", "env"), args, strict=False))
-
-
-def _path_after(flag: str, arguments: Sequence[str]) -> Path | None:
-    """The value of a flag that is needed to build the parser."""
-    for argument, following in zip(arguments, [*arguments[1:], None], strict=False):
-        if argument == flag and following is not None:
-            return Path(following)
-        if argument.startswith(f"{flag}="):
-            return Path(argument.removeprefix(f"{flag}="))
-    return None
-
-
-def _given_settings(args: Sequence[str]) -> set[str]:
-    """The settings of all flags in the arguments. Only other settings may be adapted to num_envs."""
-    flags = {argument.lstrip("-").partition("=")[0].replace("-", "_") for argument in args if argument.startswith("--")}
-    return flags | {flag.removeprefix("no_") for flag in flags}
-
-
-def _typed(before: str, argument: str, optional: Set[str]) -> str:
-    """An argument as the parser reads it: "1000000" for "1e6", "None" for "none" of a setting that may be None.
-
-    before: the argument before it. optional: names of such settings.
-    """
-    flag, is_one, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
-    if value == "none" and flag.removeprefix("--").replace("-", "_") in optional:
-        return f"{flag}=None" if is_one else "None"
-    number = float(argument) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", argument) else 0.5
-    return str(int(number)) if number.is_integer() else argument
-
-
 def _saved_settings(run: Path) -> Json:
     """The settings of a saved run; none if a checkpoint holds only a policy."""
     return dict(checkpoint.read_manifest(checkpoint.find(run, LAST)).get("settings", {}))
-
-
-def _flat(*configs: DataclassInstance) -> Json:
-    return {member.name: getattr(config, member.name) for config in configs for member in fields(config)}
 
 
 def _evaluated(run: Run, episodes: int, quiet: bool) -> Evaluation | None:

@@ -24,10 +24,11 @@ def resolve(precision: Precision, network: nn.Module, device: torch.device) -> P
     if precision != "auto":
         return precision
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in network.modules())
-    return "bfloat16" if convolves and _multiplies_bfloat16(device) else "float32"
+    return "bfloat16" if convolves and multiplies_bfloat16(device) else "float32"
 
 
-def _multiplies_bfloat16(device: torch.device) -> bool:
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether a device has matrix units for bfloat16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     has_amx: Callable[[], bool] | None = getattr(torch.cpu, "_is_amx_tile_supported", None)

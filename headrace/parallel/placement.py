@@ -52,12 +52,17 @@ def choose(weights: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     gpu = torch.cuda.get_device_name()
-    found = measured().get(gpu) or CROSSOVER.get(gpu)
+    found = crossover(gpu)
     if weights < (found or ASSUMED_CROSSOVER):
         return torch.device("cpu")
     why = f"faster there from {found:,} on" if found else "not measured on this machine: benchmarks/cpu_or_gpu.py"
     tell(f"learning {weights:,} weights on {gpu} ({why})")
     return torch.device("cuda")
+
+
+def crossover(gpu: str) -> int | None:
+    """Weights from which learning on a GPU of this name is faster than on the CPU; None where that was not measured."""
+    return measured().get(gpu) or CROSSOVER.get(gpu)
 
 
 def measured() -> dict[str, int]:

@@ -168,7 +168,7 @@ def _after(make_part: MakePart, first: int, number: int, place: int) -> Env:
 def actor_env(plan: TrainPlan, placement: Placement, ranks: Ranks | None = None) -> ActorEnv:
     """The environments of actors; ranks: with several learners, the one that has them."""
     config, make_part = plan.config, _part_maker(plan)
-    assert isinstance(config.actors, int)  # decided() has replaced "auto"
+    assert isinstance(config.actors, int)  # headrace.tuning.auto has replaced "auto"
     number, actors = config.num_envs, config.actors
     if ranks is not None:
         make_part = partial(_after, make_part, ranks.part.first)

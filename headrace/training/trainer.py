@@ -26,18 +26,18 @@ from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
 from headrace.parallel.actors import RECENT, Actors
 from headrace.policies.base import Policy
-from headrace.training.auto_actors import decided
 from headrace.training.build import build
 from headrace.training.distributed import TorchrunRanks
 from headrace.training.episodes import Episodes, ended_episodes
 from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
-from headrace.training.plan import TrainPlan, is_nameless, saved_settings, settle
+from headrace.training.plan import TrainPlan, is_nameless, saved_settings
 from headrace.training.ranks import COMPARED_EVERY, ITERATE, Collected, Leader, Ranks
 from headrace.training.shards import room_of
 from headrace.training.torchrun import started_by_torchrun
 from headrace.training.warm_up import warm_up
+from headrace.tuning.auto import settled
 
 ENOUGH = 1.0  # s of training after which it is said how fast actors should be, or RECENT updates
 
@@ -61,11 +61,11 @@ class Trainer:
         agent_info: Any = None,
         **options: Any,
     ) -> None:
-        self._build(decided(settle(algorithm, env, config, agent_info, options)))
+        self._build(settled(algorithm, env, config, agent_info, options, Trainer.of))
 
     @classmethod
-    def of(cls, plan: TrainPlan, ranks: Ranks) -> Trainer:
-        """The trainer of one of several learners, which rank 0 has settled the plan of."""
+    def of(cls, plan: TrainPlan, ranks: Ranks | None = None) -> Trainer:
+        """The trainer of a plan; ranks: with several learners, that of one of them, for the plan of rank 0."""
         trainer = cls.__new__(cls)
         trainer._build(plan, ranks)
         return trainer

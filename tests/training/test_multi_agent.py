@@ -102,7 +102,7 @@ def test_a_grouped_policy_is_saved_as_json_and_acts_by_agent():
 
 
 def test_each_group_learns_what_its_part_alone_would_teach():
-    trainer = Trainer("ppo", farm, **SMALL)
+    trainer = Trainer("ppo", farm, **SMALL, registered=False)
     assert isinstance(trainer.algorithm, Grouped) and list(trainer.algorithm.algorithms) == ["fox", "hen"]
     rollout = trainer.collector.collect()
     alone = PPO(

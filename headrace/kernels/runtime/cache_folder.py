@@ -20,6 +20,7 @@ from pathlib import Path
 from headrace.core.terminal import tell
 from headrace.core.types import Json
 
+READABLE, PRIVATE = 0o644, 0o600  # modes of files: others may read them; the owner alone
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PROBE = bytes(2**16)  # what a folder must have room for
 UNUSED_FOR = 90 * 86400  # s after which a file is removed that was not used
@@ -124,24 +125,24 @@ def used(path: Path) -> None:
             os.utime(path)
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file atomically, which others may read. Raises OSError."""
+def write(path: Path, content: bytes, mode: int = READABLE) -> None:
+    """Write a file atomically, by default one that others may read. Raises OSError."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def keep(path: Path, content: bytes) -> bool:
+def keep(path: Path, content: bytes, mode: int = READABLE) -> bool:
     """Write a file atomically, and remove old ones. False, after a line on stderr, where it cannot be written: what was
     compiled is used all the same."""
     try:
-        write(path, content)
+        write(path, content, mode)
     except OSError as error:
         _complain(path.parent, str(error.strerror))
         return False
@@ -186,14 +187,15 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def json_table(path: Path) -> Iterator[Json]:
+def json_table(path: Path, mode: int = READABLE) -> Iterator[Json]:
     """The JSON object in a file of the folder, empty where there is none or a damaged one; changes are kept."""
     with locked(path.with_suffix(".lock")):
         try:
             table = json.loads(trusted(path) or b"{}")
         except ValueError:
             table = {}
+        table = table if isinstance(table, dict) else {}
         before = json.dumps(table)
         yield table
         if json.dumps(table) != before:
-            keep(path, json.dumps(table, indent=1).encode())
+            keep(path, json.dumps(table, indent=1).encode(), mode)

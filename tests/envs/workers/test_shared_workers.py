@@ -19,6 +19,7 @@ from headrace.envs.workers.process import WorkerProcess
 from headrace.envs.workers.tuning import StepTime, choose, step_time
 from headrace.training.config import merge_settings
 from headrace.training.trainer import Trainer
+from headrace.tuning import candidates
 
 CARTPOLE = functools.partial(gymnasium.make, "CartPole-v1")
 
@@ -184,8 +185,9 @@ def test_settings_take_a_number_or_auto():
 
 
 def test_auto_is_told_and_resumed_with_as_many(monkeypatch, capfd):
-    monkeypatch.setattr(tuning, "step_time", lambda factory: StepTime(1.0, 0.0))
-    trainer = Trainer("a2c", CARTPOLE, num_envs=2, num_steps=4, workers="auto", hidden=(8,))
+    monkeypatch.setattr(candidates, "step_time", lambda factory, seed: StepTime(1.0, 0.0))
+    short = {"total_steps": 20}  # too short for trials
+    trainer = Trainer("a2c", CARTPOLE, num_envs=2, num_steps=4, workers="auto", hidden=(8,), **short)
     assert "2 workers: a step of one environment takes 1e+03 ms, waiting; one of all 2" in capfd.readouterr().err
     assert trainer.settings()["workers"] == 2 and "2 environments of" in trainer.resources
     trainer.close()

@@ -184,7 +184,7 @@ def test_a_shared_folder_serves_readers(kernels, monkeypatch, capfd):
 
 
 def test_a_full_disk_costs_the_cache_alone(kernels, monkeypatch, capfd):
-    def full(path, content):
+    def full(path, content, mode):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cache_folder, "write", full)

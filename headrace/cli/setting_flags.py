@@ -1,0 +1,93 @@
+"""Flags that are settings of a training: what `headrace train` and `headrace tune` share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import field, fields, make_dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from headrace.algorithms.registry import ALGORITHMS
+from headrace.core.types import DataclassInstance, Json
+from headrace.training.config import TrainConfig, takes_none
+
+CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
+Flag: TypeAlias = tuple[Any, str | None, Any, str]  # type, name of the value, default, help
+
+
+def parser(
+    named: Mapping[str, str | None], training: TrainConfig, learning: DataclassInstance, own: Mapping[str, Flag]
+) -> Any:
+    """A dataclass of all arguments; those that are known already are the defaults. own: flags that are no settings."""
+    group = (named["algorithm"] or next(iter(ALGORITHMS))).rpartition(":")[2]
+    known = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own"
+    helps = {"algorithm": f"the algorithm: {known}", "env": "the environment"}
+    members = [
+        (name, Annotated[str, Positional, arg(metavar=name.upper(), help=helps[name])], value or tyro.MISSING)
+        for name, value in named.items()
+    ]
+    flags = [
+        (name, Annotated[kind, arg(metavar=metavar, help=text)], default)
+        for name, (kind, metavar, default, text) in own.items()
+    ]
+    settings = [
+        (name, Annotated[OmitArgPrefixes[type(config)], arg(name=heading)], field(default=config))  # type: ignore[misc]
+        for name, heading, config in (("training", "run", training), ("learning", group, learning))
+    ]
+    return make_dataclass("Arguments", [*members, *flags, *settings], frozen=True)
+
+
+def positionals(arguments: Sequence[str]) -> dict[str, str]:
+    """The algorithm and the environment, at any position in the arguments: the available flags depend on them."""
+    places = range(len(arguments)) if arguments and arguments[0].startswith("-") else ()
+    tests = (ALGORITHMS.__contains__, CLASS_REFERENCE.fullmatch)
+    start = next((place for test in tests for place in places if test(arguments[place])), 0)
+    args = []
+    for argument in arguments[start : start + 2]:
+        if argument.startswith("-"):
+            break
+        args.append(argument)
+    return dict(zip(("algorithm", "env"), args, strict=False))
+
+
+def path_after(flag: str, arguments: Sequence[str]) -> Path | None:
+    """The value of a flag that is needed to build the parser."""
+    for argument, following in zip(arguments, [*arguments[1:], None], strict=False):
+        if argument == flag and following is not None:
+            return Path(following)
+        if argument.startswith(f"{flag}="):
+            return Path(argument.removeprefix(f"{flag}="))
+    return None
+
+
+def given_settings(args: Sequence[str]) -> set[str]:
+    """The settings of all flags in the arguments. Only other settings may be adapted to num_envs."""
+    flags = {argument.lstrip("-").partition("=")[0].replace("-", "_") for argument in args if argument.startswith("--")}
+    return flags | {flag.removeprefix("no_") for flag in flags}
+
+
+def typed_arguments(arguments: Sequence[str], config_class: type) -> list[str]:
+    """Arguments as the parser reads them: see _typed()."""
+    optional = takes_none(TrainConfig) | takes_none(config_class)
+    return [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
+
+
+def _typed(before: str, argument: str, optional: Set[str]) -> str:
+    """An argument as the parser reads it: "1000000" for "1e6", "None" for "none" of a setting that may be None.
+
+    before: the argument before it. optional: names of such settings.
+    """
+    flag, is_one, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
+    if value == "none" and flag.removeprefix("--").replace("-", "_") in optional:
+        return f"{flag}=None" if is_one else "None"
+    number = float(argument) if re.fullmatch(r"\d+(\.\d*)?[eE]\+?\d{1,2}", argument) else 0.5
+    return str(int(number)) if number.is_integer() else argument
+
+
+def flat(*configs: DataclassInstance) -> Json:
+    return {member.name: getattr(config, member.name) for config in configs for member in fields(config)}

@@ -1,0 +1,66 @@
+"""`headrace tune ALGORITHM ENV`: tries how a training is fastest on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.cli import pairs
+from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
+from headrace.core.free_name import free
+from headrace.core.terminal import saying, tell
+from headrace.training.config import merge_settings, read_toml
+from headrace.training.scaling import settings_for
+from headrace.tuning.tuner import Tuning, tune
+
+DESCRIPTION = """Try how a training is fastest on this machine: headrace tune ppo LunarLander-v3
+
+It trains with one process, workers, actors in each mode, other numbers of environments, threads and devices, measures
+steps per second, and compares the time to the same return. It prints a table and its choice, and writes a file for
+`headrace train --config`. Settings that are given by flags or --config stay as they are.
+
+Ctrl-C prints the best so far. A second one ends at once."""
+FLAGS: dict[str, Flag] = {  # that are no settings
+    "seconds": (float, None, 120.0, "time to try, s; starting processes and compiling for the first time not counted"),
+    "by": (Literal["return", "steps"], None, "return", "what decides: time to the same return, or steps per second"),
+    "config": (Path | None, "FILE", None, "a TOML file of settings"),
+    "output": (Path | None, "FILE", None, "the file to write; without it, a free name such as ppo-LunarLander-v3.toml"),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Tune, print what was found, and write the file."""
+    config = path_after("--config", arguments)
+    file = read_toml(config) if config else {}
+    typed = positionals(arguments)
+    named = {name: typed.get(name) or file.pop(name, None) for name in ("algorithm", "env")}
+    asks_for_help = bool({"-h", "--help"} & set(arguments))
+    if not asks_for_help and not all(named.values()):
+        raise ValueError("name an algorithm and an environment, as in `headrace tune ppo LunarLander-v3`")
+    kind, config_class = algorithm_classes(named["algorithm"] or next(iter(ALGORITHMS)))
+    registered = settings_for(named["env"], kind.name, file) if named["env"] else {}
+    arguments_class = parser(named, *merge_settings(config_class, registered, file, {}), FLAGS)
+    args = typed_arguments(["--help"] if asks_for_help else arguments, config_class)
+    rules = pairs.registry()
+    parsed = tyro.cli(arguments_class, prog="headrace tune", description=DESCRIPTION, args=args, registry=rules)
+    settings = flat(parsed.training, parsed.learning)
+    given = {name: value for name, value in settings.items() if name in file or name in given_settings(args)}
+    found = tune(parsed.algorithm, parsed.env, seconds=parsed.seconds, by=parsed.by, watch=tell, **given)
+    output = parsed.output or free(f"{kind.name}-{_short(parsed.env)}.toml")
+    output.write_text(found.toml(), encoding="utf-8")
+    with saying():
+        print(_report(found, output), flush=True)
+
+
+def _report(found: Tuning, output: Path) -> str:
+    early = "\nended early: what was found until then" if found.interrupted else ""
+    kept = f"\nkept in {found.kept}: --workers auto, --actors auto and --device auto go by it" if found.kept else ""
+    return f"{found}{early}{kept}\nwrote {output}\n  headrace train --config {output}"
+
+
+def _short(env: str) -> str:
+    """An environment's name without the file, module or folder that it is from."""
+    return env.rpartition(":")[2].rpartition("/")[2].removesuffix(".py")

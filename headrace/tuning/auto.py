@@ -1,0 +1,227 @@
+"""Settings that are left to the machine: workers, actors and device of "auto", and num_envs where there is no default.
+
+What `headrace tune` has measured decides. Where it has measured nothing, actors and workers are tried for a moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from headrace import envs
+from headrace.algorithms.base import Algorithm
+from headrace.algorithms.registry import algorithm_classes
+from headrace.core.terminal import tell
+from headrace.core.types import EnvArgument, Settings
+from headrace.envs.workers.tuning import choose
+from headrace.training.config import read_toml
+from headrace.training.plan import TrainPlan, settle
+from headrace.tuning.candidates import Candidate, Task
+from headrace.tuning.measure import Make, Pools, Speedometer, raise_first
+from headrace.tuning.search import Search, simplest
+from headrace.tuning.store import Entry, Measured, load
+
+MOST, SHARE = 10.0, 0.05  # s of trials at most, and fraction of the run that they may take
+START = 1.0  # s in which the processes of a candidate start, about
+FIRST = 1.0  # s in which one process is tried, which says how long the run will take
+WORTH = 1.1  # times as fast, below which more processes or other numbers of environments are not worth it
+SIMILAR = 2.0  # ratio of numbers of environments up to which what was measured with one holds for the other
+# settings that a combination that was measured must share with a training
+SHARED = ("collection", "threads", "precision", "backend")
+
+
+def settled(
+    algorithm: str | Algorithm | None,
+    env: EnvArgument,
+    config: str | Path | None,
+    agent_info: Any,
+    options: Settings,
+    make: Make,
+) -> TrainPlan:
+    """settle(), with numbers and a device in place of "auto"; says on stderr what was chosen and why.
+
+    make: gives a trainer of a plan. Raises what settle() does; ValueError for actors="auto" with environments or an
+    algorithm made by the user.
+    """
+    plan = settle(algorithm, env, config, agent_info, options)
+    entry = load(plan) if _may_use(plan) else None
+    given = {**(read_toml(config) if config else {}), **options}
+    if entry is not None and "num_envs" not in given and not _has_defaults(plan):
+        plan = _sized(plan, entry, lambda number: settle(algorithm, env, config, agent_info, options | number))
+    if entry is not None and plan.config.device == "auto" and torch.cuda.is_available():
+        plan = _on_device(plan, entry)
+    return _decided(plan, entry, make)
+
+
+def _may_use(plan: TrainPlan) -> bool:
+    """Whether a training goes by what was measured: not with --no-registered, several learners or a cluster."""
+    config = plan.config
+    return config.registered and config.learners == 1 and config.cluster is None
+
+
+def _has_defaults(plan: TrainPlan) -> bool:
+    assert plan.source is not None and isinstance(plan.algorithm, str)
+    return bool(envs.spec(plan.source).defaults.get(algorithm_classes(plan.algorithm).algorithm.name))
+
+
+def _sized(plan: TrainPlan, entry: Entry, settle_with: Any) -> TrainPlan:
+    """The plan with the number of environments that was fastest where they are stepped; as it is without such."""
+    config = plan.config
+    automatic = "auto" in (config.workers, config.actors)
+    rows = [row for row in entry.measured if _fits(row, plan)]
+    if automatic and (chosen := _row_of(entry, entry.choice)) in rows:
+        best: Measured | None = chosen
+    else:
+        best = max(rows, key=lambda row: row.steps_per_second, default=None)
+    if best is None or best.settings["num_envs"] == config.num_envs:
+        return plan
+    usual = entry.fastest(**{**best.settings, "num_envs": config.num_envs})
+    if usual and best.steps_per_second < WORTH * usual.steps_per_second:
+        return plan
+    number = int(best.settings["num_envs"])
+    against = f", {usual.steps_per_second:,.0f} with {config.num_envs}" if usual else ""
+    _say(f"num_envs={number}", best, entry, against)
+    result: TrainPlan = settle_with({"num_envs": number})
+    return result
+
+
+def _row_of(entry: Entry, settings: Settings) -> Measured | None:
+    return next((row for row in entry.measured if row.settings == settings), None)
+
+
+def _on_device(plan: TrainPlan, entry: Entry) -> TrainPlan:
+    """The plan with the device that was fastest."""
+    rows = [row for row in entry.measured if _fits(row, plan) and _as_many(row, plan)]
+    devices = {row.settings["device"] for row in rows}
+    if len(devices) < 2:  # the other one was not measured
+        return plan
+    best = max(rows, key=lambda row: row.steps_per_second)
+    other = max(
+        (row for row in rows if row.settings["device"] != best.settings["device"]), key=lambda row: row.steps_per_second
+    )
+    against = f", {other.steps_per_second:,.0f} on {other.settings['device']}"
+    _say(f"device={best.settings['device']}", best, entry, against)
+    collect = plan.config.collect_device or best.settings["collect_device"]
+    return replace(plan, config=replace(plan.config, device=best.settings["device"], collect_device=collect))
+
+
+def _decided(plan: TrainPlan, entry: Entry | None, make: Make) -> TrainPlan:
+    """The plan with a number of actors or workers, or neither, in place of "auto"."""
+    config = plan.config
+    if "auto" not in (config.actors, config.workers):
+        return plan
+    name = "actors" if config.actors == "auto" else "workers"
+    if plan.source is None or not isinstance(plan.algorithm, str):
+        if name == "workers":
+            return plan  # make() estimates their number
+        raise ValueError('actors="auto" tries environments and algorithms that it makes by name: give a number')
+    task = Task.of(plan, frozenset(Candidate.of(config).settings) - {"actors", "workers"})
+    fixed = task.compiled and (name == "workers" or config.collection == "sync")
+    if task.vector or fixed or (name == "workers" and config.backend not in ("auto", "workers")):
+        if name == "actors":
+            tell("actors=auto: none: compiled environments and vectors are fastest in the learner's process")
+        return _with(plan, {"workers": None, "actors": None})
+    if entry is not None:
+        rows = [row for row in entry.measured if _fits(row, plan) and _as_many(row, plan)]
+        alone = [row for row in rows if not (row.settings["workers"] or row.settings["actors"])]
+        if len(rows) > len(alone):
+            best = max(rows, key=lambda row: row.steps_per_second)
+            against = f", {alone[0].steps_per_second:,.0f} in one process" if alone else ""
+            _say(f"{name}=auto: {_processes(best.settings)}", best, entry, against)
+            return _with(plan, best.settings)
+    return _tried(plan, task, name, make)
+
+
+def _fits(row: Measured, plan: TrainPlan) -> bool:
+    """Whether a combination is one that a training may take, for any number of environments."""
+    config, settings = plan.config, row.settings
+    if any(settings[name] != getattr(config, name) for name in SHARED):
+        return False
+    if config.device not in ("auto", settings["device"]) or (config.device == "auto" and not _exists(settings)):
+        return False
+    free = {"workers": config.workers == "auto" or config.actors == "auto", "actors": config.actors == "auto"}
+    return all(settings[name] == getattr(config, name) for name in free if not free[name])
+
+
+def _exists(settings: Settings) -> bool:
+    return settings["device"] == "cpu" or torch.cuda.is_available()
+
+
+def _as_many(row: Measured, plan: TrainPlan) -> bool:
+    """Whether it was measured with about as many environments, and has not more processes than there are now."""
+    number, now = row.settings["num_envs"], plan.config.num_envs
+    processes = row.settings["actors"] or row.settings["workers"] or 1
+    exact = plan.config.collection != "async" or now % processes == 0
+    return exact and processes <= now and max(number, now) <= SIMILAR * min(number, now)
+
+
+def _tried(plan: TrainPlan, task: Task, name: str, make: Make) -> TrainPlan:
+    """Try the placements for at most MOST s and SHARE of the run."""
+    candidates = [one for one in task.placements() if name == "actors" or not one["actors"]]
+    first = candidates[0]
+    if len(candidates) == 1:
+        tell(f"{name}=auto: {first.placed()}: there is nothing else to try")
+        return _with(plan, first.settings)
+    with Pools() as pools:
+        speeds = Speedometer(lambda settings: _with(plan, settings), make, pools, lambda: False)
+        search = Search(task, speeds, MOST, lambda text: None)
+        began = perf_counter()
+        rate = 1 / task.step.seconds if task.step is not None and not first.processes else 0.0
+        if not first.processes and task.seconds(first) < FIRST:
+            row = search.try_one(first, 1.0)
+            rate = row.rate or rate
+        expected = _expected(plan, rate)
+        search.began, search.seconds = perf_counter(), min(MOST, SHARE * expected - (perf_counter() - began))
+        if search.seconds < START * (len(candidates) - len(search.rows)):
+            return _untried(plan, task, name, first, expected)
+        search.try_all(candidates, 1.0)
+        search.halve()
+    ranked = search.ranked()
+    if not ranked:
+        raise_first(search.rows)
+    best = simplest(ranked, task.base)
+    alone = next((row for row in ranked if not row.candidate.processes), None)
+    if alone is not None and best.rate < WORTH * alone.rate:
+        best = alone
+    speeds_found = ", ".join(f"{row.candidate.placed()} {row.rate:,.0f} steps/s" for row in search.rows if row.rates)
+    tell(f"{name}=auto: {best.candidate.placed()}: {speeds_found}")
+    return _with(plan, best.candidate.settings)
+
+
+def _untried(plan: TrainPlan, task: Task, name: str, first: Candidate, seconds: float) -> TrainPlan:
+    """What to take in a run that is too short for trials: by the time of a step of one environment."""
+    why = f"the run takes about {seconds:.0f} s, too short to try processes; `headrace tune` measures once for all runs"
+    if name == "workers" and task.step is not None:
+        number, text = choose(task.step, plan.config.num_envs)
+        tell(f"workers=auto: {text} ({why})")
+        return _with(plan, {"workers": number or None, "actors": None})
+    tell(f"{name}=auto: {first.placed()}: {why}")
+    return _with(plan, first.settings)
+
+
+def _expected(plan: TrainPlan, rate: float) -> float:
+    """Seconds that the run will take at most. rate: steps/s, 0 where that is not known."""
+    total = plan.config.total_steps if rate else None
+    limits = [plan.config.max_seconds, total and total / rate]
+    return min([limit for limit in limits if limit is not None], default=float("inf"))
+
+
+def _with(plan: TrainPlan, settings: Settings) -> TrainPlan:
+    """The plan with numbers of processes, or with processes that are there."""
+    given = {name: settings.get(name) for name in ("workers", "actors")}
+    pools = [pool for pool in given.values() if hasattr(pool, "acquire")]
+    numbers: Any = {name: getattr(value, "number", value) for name, value in given.items()}
+    return replace(plan, config=replace(plan.config, **numbers), borrowed=pools[0] if pools else plan.borrowed)
+
+
+def _processes(settings: Settings) -> str:
+    number = settings["actors"] or settings["workers"]
+    return f"{number} {'actors' if settings['actors'] else 'workers'}" if number else "one process"
+
+
+def _say(what: str, row: Measured, entry: Entry, against: str) -> None:
+    tell(f"{what}: measured by `headrace tune` on {entry.when}, {row.steps_per_second:,.0f} steps/s{against}")

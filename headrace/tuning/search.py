@@ -1,0 +1,154 @@
+"""The fastest settings within a time: each kind of change is tried briefly, then the best in turns by halves.
+
+Successive halving: Jamieson & Talwalkar 2016, arXiv:1502.07943. All that remain are measured in turns, the slower half
+is left out, and the others are measured for twice as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import perf_counter
+
+from headrace.tuning.candidates import Candidate, Task
+from headrace.tuning.measure import Interrupted, Row, Speedometer
+
+SHORTEST, LONGEST = 0.2, 2.0  # s of a first measurement
+FIRST = 1 / 50  # of the time in all that a first measurement takes
+LIMIT = 1 / 6  # of the time in all that one iteration may take
+EXPLORED = (0.5, 0.7, 0.75)  # of the time at the end of: placements and modes; sizes; refinements
+NEAR = 0.65  # of the best speed, from which a candidate is measured again
+FINALISTS = 6  # measured again, at most
+SIMPLER = 0.97  # of the best speed, at which a candidate with fewer processes or changes is chosen instead
+MOST_ENVS = 4096
+GROWTH = 1.03  # by which more environments have to be faster for yet more to be tried
+PLATEAU = 0.9  # of the best speed, above which the next number of environments is tried all the same, once
+
+
+class Search:
+    """Measures candidates until the time is over. `rows` has them in the order in which they were tried."""
+
+    def __init__(self, task: Task, speeds: Speedometer, seconds: float, say: Callable[[str], None]) -> None:
+        self.task, self.speeds, self.say = task, speeds, say
+        self.seconds, self.began = seconds, perf_counter()
+        self.rows: list[Row] = []
+        self.window = min(max(FIRST * seconds, SHORTEST), LONGEST)
+        self.interrupted = False
+        self._started: set[tuple[object, ...]] = set()
+
+    def run(self) -> None:
+        """Try everything, within the time. An interruption ends it, with what was found until then."""
+        try:
+            self.explore()
+            self.halve()
+        except Interrupted:
+            self.interrupted = True
+
+    def explore(self) -> None:
+        """Measure each kind of change for a short time: of placements, modes, sizes, threads and precision."""
+        placements, sizes, refinements = EXPLORED
+        self.try_all(self.task.placements(), placements)
+        if self.best() is None:
+            self._try_the_shortest()
+        if (best := self.best()) is None:
+            return
+        self.try_all(self.task.modes(best.candidate), placements)
+        if "num_envs" not in self.task.given:
+            for row in self.near()[:2]:
+                self._climb(row, sizes)
+        if (best := self.best()) is not None:
+            self.try_all(self.task.refinements(best.candidate), refinements)
+
+    def try_all(self, candidates: Iterable[Candidate], share: float) -> None:
+        """Measure those that were not measured before, until this share of the time is over."""
+        for candidate in candidates:
+            self.try_one(candidate, share)
+
+    def try_one(self, candidate: Candidate, share: float) -> Row:
+        """The row of a candidate, which is measured unless it was before or there is no time left."""
+        row = next((row for row in self.rows if row.candidate == candidate), None)
+        if row is None:
+            row = Row(candidate)
+            self.rows.append(row)
+        elif not row.untried:
+            return row
+        limit, expected = LIMIT * self.seconds, self.task.seconds(candidate)
+        row.untried = self.left(share) <= 0
+        row.reason = "not tried: no time left" if row.untried else ""
+        if expected > limit:
+            row.reason = f"not tried: an iteration takes {expected:.2g} s or more"
+        if not row.reason:
+            self.measure(row, self.window, limit)
+            self._give_back(row)
+        return row
+
+    def _give_back(self, row: Row) -> None:
+        """Do not count the time in which kernels were compiled and the first processes were started."""
+        kind = (row.candidate["backend"], row.candidate["device"], row.candidate.processes > 0)
+        if kind not in self._started:
+            self._started.add(kind)
+            self.began += row.starting
+
+    def measure(self, row: Row, seconds: float, limit: float) -> None:
+        """Measure a candidate, and say what came of it."""
+        self.speeds.measure(row, seconds, limit)
+        self.say(f"{row.candidate}: {f'{row.rate:,.0f} steps/s' if row.rates else row.reason}")
+
+    def _try_the_shortest(self) -> None:
+        """Measure the candidate with the shortest iteration after all, where each would take too long."""
+        waiting = [row for row in self.rows if row.reason.startswith("not tried: an iteration")]
+        if waiting:
+            row = min(waiting, key=lambda row: self.task.seconds(row.candidate))
+            row.reason = ""
+            self.measure(row, self.window, self.seconds)
+
+    def _climb(self, start: Row, share: float) -> None:
+        """Try more environments as long as that is faster, with one exception, or else fewer."""
+        for factor in (2.0, 0.5):
+            best, last, misses = start, start, 0
+            while misses < 2 and 1 <= (number := int(last.candidate["num_envs"] * factor)) <= MOST_ENVS:
+                last = self.try_one(self.task.resized(last.candidate, number), share)
+                if last.rate > GROWTH * best.rate:
+                    best, misses = last, 0
+                else:
+                    misses += 1 if last.rate > PLATEAU * best.rate else 2
+            if best is not start:
+                return
+
+    def halve(self, share: float = 1.0) -> None:
+        """Measure those near the best in turns, and leave out the slower half each time."""
+        near = self.ranked()[: min(max(len(self.near()), 2), FINALISTS)]
+        window = self.window
+        while len(near) > 1 and self.left(share) > 0:
+            window = min(2 * window, self.left(share) / (2 * len(near)))
+            for row in near:
+                if self.left(share) > 0:
+                    self.measure(row, max(window, SHORTEST), LIMIT * self.seconds)
+            near.sort(key=lambda row: row.rate, reverse=True)
+            if len(near) > 2:
+                near = near[: -(-len(near) // 2)]
+            elif near[1].rate < SIMPLER**2 * near[0].rate:
+                return
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds left of a share of the time."""
+        return share * self.seconds - (perf_counter() - self.began)
+
+    def ranked(self) -> list[Row]:
+        """Those that were measured, the fastest first."""
+        return sorted((row for row in self.rows if row.rates), key=lambda row: row.rate, reverse=True)
+
+    def near(self) -> list[Row]:
+        """Those that are not much slower than the fastest."""
+        ranked = self.ranked()
+        return [row for row in ranked if row.rate >= NEAR * ranked[0].rate]
+
+    def best(self) -> Row | None:
+        """The fastest, or one with fewer processes and changes that is as fast within what can be measured."""
+        ranked = self.ranked()
+        return simplest(ranked, self.task.base) if ranked else None
+
+
+def simplest(ranked: list[Row], base: Candidate) -> Row:
+    """Of rows that are about as fast as the first, the one with the fewest processes and changes to `base`."""
+    near = [row for row in ranked if row.rate >= SIMPLER * ranked[0].rate]
+    return min(near, key=lambda row: (row.candidate.processes, row.candidate.changes(base)))

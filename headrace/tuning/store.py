@@ -1,0 +1,163 @@
+"""What was measured on this machine, kept in the cache folder: speeds of trainings by environment and algorithm.
+
+One JSON file that only its owner can read or write. An entry holds for one machine, source of an environment,
+network and set of versions: another of these is another entry, so nothing outdated is ever used.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from headrace.core.cores import cores
+from headrace.core.packages import installed
+from headrace.core.types import Json, Settings
+from headrace.envs import spec
+from headrace.envs.construct import entry_of
+from headrace.kernels.runtime.cache_folder import PRIVATE, folder, json_table, trusted
+from headrace.training.plan import TrainPlan
+
+FILE = "tuned.json"
+MOST = 200  # entries; beyond, the oldest are removed
+PACKAGES = ("headrace", "torch", "numpy", "numba", "gymnasium")
+# settings of an algorithm on which the time of an iteration depends, for any number of steps in it
+NETWORK = ("hidden", "activation", "images", "recurrent", "rnn_size", "epochs", "utd_ratio", "gradient_steps")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A combination of settings that was tried, and its speed."""
+
+    settings: Settings
+    steps_per_second: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was learned of one environment and algorithm."""
+
+    when: str  # a date, 2026-11-22
+    choice: Settings  # the settings that were chosen
+    measured: tuple[Measured, ...]
+
+    def fastest(self, **wanted: Any) -> Measured | None:
+        """The fastest of those that have these values of settings; None where there is none."""
+        rows = [row for row in self.measured if all(row.settings.get(name) == wanted[name] for name in wanted)]
+        return max(rows, key=lambda row: row.steps_per_second, default=None)
+
+
+def load(plan: TrainPlan) -> Entry | None:
+    """What was learned for a training like this; None where there is nothing."""
+    content = trusted(folder() / FILE)
+    if content is None or not _has_a_name(plan):
+        return None
+    try:
+        found = json.loads(content).get(key(plan))
+        return None if found is None else _entry(found)
+    except (ValueError, TypeError, KeyError, AttributeError):  # damaged, or of a version with another format
+        return None
+
+
+def save(plan: TrainPlan, entry: Entry) -> Path | None:
+    """Keep what was learned, in place of what was known of as many environments; gives the file. None for environments
+    that cannot be named."""
+    if not _has_a_name(plan):
+        return None
+    path, earlier = folder() / FILE, load(plan)
+    if earlier is not None:
+        now = {row.settings["num_envs"] for row in entry.measured}
+        others = (row for row in earlier.measured if row.settings["num_envs"] not in now)
+        entry = replace(entry, measured=(*entry.measured, *others))
+    with json_table(path, PRIVATE) as table:
+        table.pop(key(plan), None)
+        table[key(plan)] = {
+            "when": entry.when,
+            "choice": dict(entry.choice),
+            "measured": [{"settings": dict(row.settings), "sps": row.steps_per_second} for row in entry.measured],
+        }
+        for oldest in list(table)[:-MOST]:
+            del table[oldest]
+    return path
+
+
+def _entry(found: Json) -> Entry:
+    rows = tuple(Measured(dict(row["settings"]), float(row["sps"])) for row in found["measured"])
+    return Entry(str(found["when"]), dict(found["choice"]), rows)
+
+
+def _has_a_name(plan: TrainPlan) -> bool:
+    """Whether environments and algorithm are made by name, rather than by the user."""
+    return plan.source is not None and isinstance(plan.algorithm, str)
+
+
+def key(plan: TrainPlan) -> str:
+    """Machine, environment, algorithm, network and versions, in one line of JSON."""
+    own = plan.algorithm_config
+    network = {name: getattr(own, name) for name in NETWORK if hasattr(own, name)}
+    env = {**_source(plan), **plan.config.eval_env_kwargs()}
+    return json.dumps({"env": env, "algorithm": plan.algorithm, **network, "machine": machine()}, sort_keys=True)
+
+
+@functools.cache
+def machine() -> Json:
+    """Processor, cores, GPU and versions."""
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        **{package: installed(package, otherwise="none") for package in PACKAGES},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _source(plan: TrainPlan) -> Json:
+    """An environment's name, and a digest of what makes it: the file of its class or function, and arguments."""
+    assert plan.source is not None
+    entry: Any = entry_of(plan.source)
+    about: list[str] = []
+    if isinstance(entry, EnvSpec):
+        about = [entry.id, repr(entry.entry_point), repr(entry.kwargs), repr(entry.additional_wrappers)]
+        creator = entry.entry_point
+        entry = load_env_creator(creator) if isinstance(creator, str) else creator
+    while isinstance(entry, functools.partial):
+        about += [repr(entry.args), repr(sorted(entry.keywords.items()))]
+        entry = entry.func
+    code = getattr(entry, "__code__", None)
+    if isinstance(code, CodeType):
+        about += [str(code.co_firstlineno), *_held(entry)]
+    digest = hashlib.sha256("\0".join([*about, _text(entry)]).encode()).hexdigest()[:16]
+    return {"name": spec(plan.source).name, "source": digest}
+
+
+def _held(function: Any) -> list[str]:
+    """The values that a function has from where it was defined, and its defaults."""
+    found = inspect.getclosurevars(function).nonlocals
+    defaults: Mapping[str, Any] = function.__kwdefaults__ or {}
+    return [repr(value) for value in (*found.items(), *(function.__defaults__ or ()), *defaults.items())]
+
+
+def _text(thing: Any) -> str:
+    """The file in which a class or function is written; its name alone where there is none."""
+    try:
+        return Path(inspect.getsourcefile(thing) or "").read_text(encoding="utf-8")
+    except (OSError, TypeError, ValueError):
+        return repr(getattr(thing, "__qualname__", type(thing)))
