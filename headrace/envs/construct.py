@@ -48,6 +48,7 @@ def make(
     frame_stack: int = 1,
     time_limit: int | None = None,
     reward_scale: float = 1.0,
+    info_mask: bool = False,
     first_env: int = 0,
     **kwargs: Any,
 ) -> Env:
@@ -65,7 +66,8 @@ def make(
     share a policy: those with the same "spaces", with the same "names" up to a number, none ("agents"), or groups by
     name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
     frame_stack: observations stacked; time_limit: steps until an episode is truncated; reward_scale: a factor of
-    rewards, but not of reported returns. See envs.gym.wrappers; of these, compiled environments take time_limit only.
+    rewards, but not of reported returns; info_mask: policies take the actions that info["action_mask"] allows. See
+    envs.gym.wrappers; of these, compiled environments take time_limit only.
     workers (the number of processes, or the Workers to use, or "auto" to choose by measuring one environment, possibly
     none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv. on_error holds for "inline" as well.
     device: of the rollouts. Environments that run on the CPU are copied to another device by a DeviceEnv.
@@ -84,7 +86,7 @@ def make(
         raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
     known = spec(source)
     entry = _entry(known)
-    wrapping = Wrapping(frame_stack, time_limit, reward_scale)
+    wrapping = Wrapping(frame_stack, time_limit, reward_scale, info_mask)
     if workers == "auto":
         workers = None
         if backend == "auto" and not sources.is_kernel(entry) and not sources.comes_as_vector(known.name, entry):
@@ -119,10 +121,10 @@ def make(
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
             raise TypeError(f"{known.name} is compiled and takes no {given}: use params, or backend='inline'")
-        if asked := wrapping.asked("frame_stack", "reward_scale"):
+        if asked := wrapping.asked("frame_stack", "reward_scale", "info_mask"):
             raise ValueError(
-                f"{known.name} is compiled and takes no {asked}: write it into its observe() or step(), take recurrent "
-                "or normalize_return instead, or use backend='inline'"
+                f"{known.name} is compiled and takes no {asked}: write it into its observe(), step() or action_mask(), "
+                "take recurrent or normalize_return instead, or use backend='inline'"
             )
         entry = entry if time_limit is None else limited(entry, time_limit)
         backend, where = _compiled_backend(backend, device)
@@ -146,6 +148,7 @@ def factory(
     wrappers: Wrappers = (),
     frame_stack: int = 1,
     time_limit: int | None = None,
+    info_mask: bool = False,
     **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
     """A function that makes one gymnasium.Env of a source: the reference of a port, or the KernelEnv in plain Python.
@@ -153,7 +156,7 @@ def factory(
     The options are those of make().
     """
     known = spec(source)
-    return _factory(known.name, _entry(known), wrappers, kwargs, Wrapping(frame_stack, time_limit))
+    return _factory(known.name, _entry(known), wrappers, kwargs, Wrapping(frame_stack, time_limit, info_mask=info_mask))
 
 
 def adapted(given: EnvArgument) -> Env:

@@ -57,13 +57,14 @@ def play(
     max_steps: int = MAX_STEPS,
     frame_stack: int = 1,
     time_limit: int | None = None,
+    info_mask: bool = False,
 ) -> Video:
     """Record episodes of a policy, with step and return below each frame.
 
     env: as for make(), recorded in the reference environment by its own renderer; or a Gymnasium environment or
     pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file;
     None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after
-    max_steps. frame_stack, time_limit: as in training, see make(). With several agents, the return is their mean.
+    max_steps. frame_stack, time_limit, info_mask: as in training, see make(). With several agents, the return is their mean.
     Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
     """
     target = free("play.gif") if output is None else Path(output)
@@ -76,7 +77,8 @@ def play(
         require("imageio_ffmpeg", "an .mp4 needs ffmpeg: pip install 'imageio[ffmpeg]' (or record a .gif)")
     if isinstance(env, str) or callable(env):
         _allow_headless()
-        factory = envs.factory(env, frame_stack=frame_stack, time_limit=time_limit, render_mode="rgb_array")
+        options = {"frame_stack": frame_stack, "time_limit": time_limit, "info_mask": info_mask}
+        factory = envs.factory(env, **options, render_mode="rgb_array")  # type: ignore[arg-type]
         with closing(factory()) as made:
             return play(policy, made, target, episodes, seed, deterministic, max_steps)
     frames: list[Frame] = []

@@ -152,7 +152,7 @@ def _part_maker(plan: TrainPlan) -> MakePart:
     """What makes some of the environments in a process."""
     config = plan.config
     assert plan.source is not None
-    wrapping = {name: getattr(config, name) for name in ("frame_stack", "time_limit", "reward_scale")}
+    wrapping = {name: getattr(config, name) for name in ("frame_stack", "time_limit", "reward_scale", "info_mask")}
     return part_maker(
         plan.source, backend=config.backend, on_error=config.on_error, group_by=config.group_by, **wrapping
     )

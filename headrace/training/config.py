@@ -15,7 +15,7 @@ from typing import Any, Literal
 from headrace.core.text import did_you_mean
 from headrace.core.types import Json, Settings
 
-EVAL_ENV_SETTINGS = ("frame_stack", "time_limit")  # settings of make() that evaluation and videos use too
+EVAL_ENV_SETTINGS = ("frame_stack", "time_limit", "info_mask")  # settings of make() that evaluation and videos use too
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *EVAL_ENV_SETTINGS, "reward_scale")  # of make()
 COUNTS = (
     *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "total_steps"),
@@ -61,6 +61,7 @@ class TrainConfig:
     group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents that have this in common share a policy
     frame_stack: int = 1  # successive observations stacked into one
     time_limit: int | None = None  # steps after which an episode is truncated; None: the environment's own limit
+    info_mask: bool = False  # take only actions that info["action_mask"] of Gymnasium environments allows
     reward_scale: float = 1.0  # factor of rewards; reported returns are not scaled
     total_steps: int | None = 1_000_000  # stop after this many environment steps; None: no limit
     max_seconds: float | None = None  # stop after this training time without evaluation and saving, s; None: no limit

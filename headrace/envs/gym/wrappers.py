@@ -1,4 +1,4 @@
-"""Wrappers chosen by settings: a time limit, stacked frames, scaled rewards. They are Gymnasium's own."""
+"""Wrappers chosen by settings: a time limit, stacked frames, scaled rewards, action masks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObserv
 
 from headrace.data.spaces import channels_first, is_image
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.gym.masks import InfoMask
 from headrace.envs.gym.wrapping import Wrapping
 
 
@@ -22,6 +23,9 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
     if not isinstance(env, gymnasium.Env):
         from headrace.envs.gym.pettingzoo_wrappers import AgentsWrapped
 
+        if wrapping.info_mask:
+            raise ValueError(f"info_mask is for environments of one agent: {env} may have the mask in its observations")
+
         return AgentsWrapped(env, wrapping)
     own = getattr(env.spec, "max_episode_steps", None)
     if wrapping.time_limit is not None and wrapping.time_limit != own:
@@ -33,6 +37,7 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
         env = TimeLimit(env, wrapping.time_limit)
     if wrapping.frame_stack > 1:
         env = _frames_as_channels(FrameStackObservation(env, wrapping.frame_stack))
+    env = InfoMask(env) if wrapping.info_mask else env
     return env if wrapping.reward_scale == 1.0 else ScaledReward(env, wrapping.reward_scale)
 
 
