@@ -94,8 +94,8 @@ def evaluate(
     deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
     With several agents, the return of an episode is the mean over agents, and its length that of the longest.
     workers: a number of processes, or a headrace.Workers; None steps in this process. The results do not depend on it.
-    frame_stack, time_limit, info_mask, params, agent_info: as in training, see make() and Trainer. Of params and agent_info with
-    an entry for each environment, episode i has that of environment i modulo their number.
+    frame_stack, time_limit, info_mask, params, agent_info: as in training, see make() and Trainer. Of params and
+    agent_info with an entry for each environment, episode i has that of environment i modulo their number.
     most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
     27,000 where that is longer. reference: whether ports are Gymnasium's, or else compiled.
     watch: called every few steps with the numbers of episodes that have ended and of steps.

@@ -63,8 +63,8 @@ def play(
 
     env: as for make(), recorded in the reference environment by its own renderer; or a Gymnasium environment or
     pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file;
-    None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after
-    max_steps. frame_stack, time_limit, info_mask: as in training, see make(). With several agents, the return is their mean.
+    None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after max_steps.
+    frame_stack, time_limit, info_mask: as in training, see make(). With several agents, the return is their mean.
     Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
     """
     target = free("play.gif") if output is None else Path(output)

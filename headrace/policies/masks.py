@@ -1,8 +1,9 @@
 """Action masks: which actions an observation allows, and what becomes of the others.
 
 An observation has a mask as a member "action_mask" of a Dict (PettingZoo's convention), or as the last entries of a
-FlatDict: one entry for each choice of a Discrete or MultiDiscrete action, 0 where it is forbidden. Huang & Ontañón
-2022, arXiv:2006.14171: the logit of a forbidden choice becomes so low that its probability is 0, and so is its gradient.
+FlatDict: one entry for each choice of a Discrete or MultiDiscrete action, 0 where it is forbidden. The logit of a
+forbidden choice becomes so low that its probability is 0, and so is its gradient: Huang & Ontañón 2022,
+arXiv:2006.14171.
 """
 
 from __future__ import annotations

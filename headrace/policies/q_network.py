@@ -94,7 +94,7 @@ class QNetwork(Policy):
         return self.value_out(self.value_branch(features)) + advantage - advantage.mean(0)
 
     def best(self, values: Tensor, observation: Any) -> tuple[Tensor, Tensor]:
-        """The largest of the values [A, N] that an observation allows, [N], and its action counted from 0, int64 [N]."""
+        """The largest of the values [A, N] of allowed actions, [N], and its action counted from 0, int64 [N]."""
         if not self.masked:
             return values.max(0)  # type: ignore[return-value]
         return best_value(values, mask_of(self.observation_space, observation))

@@ -37,19 +37,16 @@ def wins(board, row, column, who):
             for distance in range(1, WINNING):
                 r = row + sign * distance * DOWN[direction]
                 c = column + sign * distance * RIGHT[direction]
-                if (r < 0) | (r >= ROWS) | (c < 0) | (c >= COLUMNS):
-                    running = False
-                elif board[r, c] != who:
-                    running = False
-                if running:
-                    length += 1
+                inside = (r >= 0) & (r < ROWS) & (c >= 0) & (c < COLUMNS)
+                running = running and inside and board[r, c] == who
+                length += 1 if running else 0
         if length >= WINNING:
             won = True
     return won
 
 
 class ConnectFour(KernelEnv):
-    """Drop pieces into 7 columns of 6; four of one's own in a line win. Reward 1 for a win, -1 for a loss, 0 for a draw.
+    """Drop pieces into 7 columns of 6; four in a line win. Reward 1 for a win, -1 for a loss, 0 for a draw.
 
     The opponent drops its piece into a column that is not full, each as likely as the others, and begins every second
     game. The observation is the board from the top row down, the own pieces (42 entries), then those of the opponent

@@ -15,7 +15,7 @@ from headrace.data.flat_dict import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, OB
 class InfoMask(gymnasium.Wrapper):
     """Observations with info["action_mask"] as a member: a Dict of "observation" and "action_mask".
 
-    The mask has an entry for each choice of a Discrete action; of a MultiDiscrete one for each choice of each component.
+    The mask has an entry for each choice of a Discrete action; of a MultiDiscrete one for each of each component.
     Raises TypeError for other actions, and KeyError for an info without a mask.
     """
 
@@ -64,7 +64,8 @@ def check_mask(mask: Any, sizes: list[int]) -> None:
     parts = np.split(np.asarray(mask).ravel(), ends[:-1])
     if not all(part.any() for part in parts):
         raise ValueError(
-            f"the action mask {shown(mask)} allows no action in a state that is not final: allow one, or end the episode"
+            f"the action mask {shown(mask)} allows no action in a state that is not final: allow one, or end the "
+            "episode there"
         )
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 
 from headrace.data.flat_dict import ACTION_MASK, OBSERVATION, FlatDict, joinable
-
 from headrace.kernels.language.errors import EnvError
 
 PIXELS = "Box(0, 255, (2, 42, 42), np.uint8)"
