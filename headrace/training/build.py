@@ -22,8 +22,10 @@ from headrace.core.precision import of_copy, resolve
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import Json
+from headrace.envs import KernelEnv
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.goals import goals_of
 from headrace.envs.parts import part_maker
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting
@@ -214,7 +216,21 @@ def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:
     kind = algorithm_classes(plan.algorithm).algorithm
     multi_agent.check_actions(plan.algorithm, env)
     with torch_threads(1):  # several take longer over such small matrices, and give other bits
-        return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device)
+        algorithm = multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device)
+    if getattr(plan.algorithm_config, "hindsight", 0):
+        _set_goals(algorithm, plan, env)
+    return algorithm
+
+
+def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env) -> None:
+    """Tell an algorithm the goals of the environments. Raises ValueError where it cannot learn from them."""
+    if isinstance(algorithm, Grouped) or plan.config.collection == "async":
+        raise ValueError("hindsight is for one group of agents, and not for collection='async': leave one of them out")
+    factory = env.factory
+    if factory is None and plan.source is not None:
+        entry: Any = envs.entry_of(plan.source)
+        factory = entry if isinstance(entry, type) and issubclass(entry, KernelEnv) else envs.factory(plan.source)
+    algorithm.goals = goals_of(env, factory)  # type: ignore[attr-defined]
 
 
 def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, placement: Placement) -> TrainPlan:
@@ -223,6 +239,8 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
     environments may be slow, and a rollout that learns is not given up: there the faster settings are said."""
     own = plan.algorithm_config
     if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or own.gradient_steps:
+        return plan
+    if own.hindsight:  # whose minibatches are drawn in torch
         return plan
     rows = own.num_steps * env.num_envs
     one_process = not isinstance(env, ActorEnv) and not placement.apart and placement.learn.type == "cpu"
