@@ -11,18 +11,21 @@ from gymnasium.spaces import Box, Dict, MultiBinary, Space
 
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
+# places of members, with all others between the first two; the mask is last because it is no input of a network
+ORDER = {OBSERVATION: 0, ACHIEVED_GOAL: 2, DESIRED_GOAL: 3, ACTION_MASK: 4}
 
 
 class FlatDict(Box):
     """Vectors with names as one float32 vector: the entries of the first member, those of the second ...
 
-    members: name -> a Box or MultiBinary. The action mask comes last, since it is no input of a network.
+    members: name -> a Box or MultiBinary. Their order is: observation, others as given (by Gymnasium's Dict in that of
+    their names), achieved_goal, desired_goal, action_mask.
     slices: name -> its entries. features: how many entries there are without the action mask.
     Raises TypeError for a member of another kind.
     """
 
     def __init__(self, members: Mapping[str, Space]) -> None:
-        names = sorted(members, key=lambda name: name == ACTION_MASK)
+        names = sorted(members, key=lambda name: ORDER.get(name, 1))
         self.members = {name: members[name] for name in names}
         bounds = [_bounds(name, member) for name, member in self.members.items()]
         ends = np.cumsum([len(low) for low, _ in bounds]).tolist()

@@ -35,9 +35,9 @@ class Goals:
 class GoalReplay(Replay):
     """A Replay that replaces the desired goal of k of k + 1 transitions by one achieved later in their episode.
 
-    like, capacity: as the Replay's, with vector observations. hindsight: k. A row keeps its goal where its episode began
-    before the oldest row that is left. Raises ValueError for rows of asynchronous actors, of which several rollouts of an
-    environment may come at once.
+    like, capacity: as the Replay's, with vector observations. hindsight: k. A row keeps its goal where its episode
+    began before the oldest row that is left. append() raises ValueError for rows of asynchronous actors, of which
+    several rollouts of an environment may come at once.
     """
 
     draws = DRAWS + 2  # whether the goal is replaced, and by which one

@@ -17,11 +17,11 @@ from headrace.envs.base import Env
 
 def goals_of(env: Env, factory: Callable[[], Any] | None) -> Goals:
     """The goals of an environment: a KernelEnv's compute_reward(achieved, desired), of tensors [B, g], or that of a
-    Gymnasium environment, compute_reward(achieved, desired, info), of arrays; and compute_terminated, where there is one.
+    Gymnasium environment, compute_reward(achieved, desired, info), of arrays; and likewise compute_terminated, if any.
 
     factory: makes one of the environments, or is their KernelEnv; None where that is not known.
-    Raises ValueError where observations are no Dict of vectors with achieved_goal and desired_goal of one size, or there
-    is no compute_reward.
+    Raises ValueError where observations are no Dict of vectors with achieved_goal and desired_goal of one size, or
+    there is no compute_reward.
     """
     space = env.observation_space
     slices = space.slices if isinstance(space, FlatDict) else {}

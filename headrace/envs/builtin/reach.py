@@ -20,7 +20,7 @@ class Reach(KernelEnv):
     """Accelerate a gripper along three axes; reward 0 within 5 cm of the goal, -1 elsewhere. Episodes take 50 steps.
 
     The gripper starts at rest in the center, and the goal is drawn from a cube of 30 cm around it. The observation is
-    the velocity, in m per step; goals are positions in m. A return of -45 is that of a gripper that goes there directly.
+    the velocity, in m per step; goals are positions in m. A trained policy gets about -3, a random one about -48.
     """
 
     observation_space = Dict(

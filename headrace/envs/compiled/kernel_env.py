@@ -14,7 +14,7 @@ class KernelEnv:
     A subclass gives
 
         observation_space, action_space     Gymnasium spaces: a float32 Box observation, a Dict of vectors, whose
-                                            entries observe() gives one after another, or images Box(0, 255, ...,
+                                            entries observe() gives in the order of FlatDict, or images Box(0, 255, ...,
                                             uint8); Discrete, MultiDiscrete or Box actions
         max_steps                           steps until an episode is truncated; None for never
         class State(NamedTuple)             f32, i32, i8, u8, boolean or array(dtype, *shape) fields
