@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from headrace.core.types import Json
 from headrace.parallel.schedule import LOG as FRAGMENTS
@@ -20,6 +21,7 @@ TENSORBOARD = {
     "return": "rollout/ep_rew_mean",
     "length": "rollout/ep_len_mean",
     "exploration_rate": "rollout/exploration_rate",
+    "success_rate": "rollout/success_rate",
     "eval_return": "eval/mean_reward",
     "eval_length": "eval/mean_ep_length",
     "steps_per_second": "time/fps",
@@ -43,22 +45,28 @@ def writing(path: Path, what: str = "the run's files") -> Iterator[None]:
 class Logs:
     """Appends to a run's files; rows are buffered until flush()."""
 
-    def __init__(self, folder: Path, env: str) -> None:
+    def __init__(self, folder: Path, env: str, infos: Sequence[str] = ()) -> None:
         self.folder = folder
         self._waiting: dict[str, list[bytes]] = {MONITOR: [], METRICS: [], FRAGMENTS: []}
         self._scalars: list[tuple[float, int, dict[str, float]]] = []
         self._events = EventFile(folder)
         self._started, self._next_row = time.monotonic(), 0.0
         if not (folder / MONITOR).exists():
-            head = f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n"
+            head = f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\n{','.join(('r', 'l', 't', *infos))}\n"
             self._waiting[MONITOR].append(head.encode())
 
-    def episodes(self, returns: Sequence[float], lengths: Sequence[int], seconds: float) -> None:
-        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training."""
+    def episodes(
+        self,
+        returns: Sequence[float],
+        lengths: Sequence[int],
+        seconds: float,
+        infos: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> None:
+        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training, then infos."""
         t = round(seconds, 6)
-        self._waiting[MONITOR] += [
-            f"{round(total, 6)},{length},{t}\n".encode() for total, length in zip(returns, lengths, strict=True)
-        ]
+        for total, length, *others in zip(returns, lengths, *infos.values(), strict=True):
+            row = (round(total, 6), length, t, *(round(x, 6) for x in others))
+            self._waiting[MONITOR].append((",".join(map(str, row)) + "\n").encode())
 
     def fragments(self, records: bytes) -> None:
         """Log what a rollout was made of; see parallel.schedule."""
@@ -155,4 +163,10 @@ def last_metrics(path: Path) -> Json:
 def tensorboard_tags(row: Json) -> dict[str, float]:
     """The TensorBoard scalars of one row of metrics, by tag."""
     shown = {name: float(value) for name, value in row.items() if value is not None and name not in COUNTERS}
-    return {TENSORBOARD.get(name, f"train/{name}"): value for name, value in shown.items()}
+    return {_tag(name): value for name, value in shown.items()}
+
+
+def _tag(name: str) -> str:
+    if name.startswith("info/"):
+        return f"rollout/{name.removeprefix('info/')}"
+    return TENSORBOARD.get(name, f"train/{name}")

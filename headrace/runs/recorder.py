@@ -47,7 +47,7 @@ class Recorder:
         self.trainer, self.folder = trainer, folder
         self._lock = lock(folder)
         checkpoint.clean_up(folder)
-        self.logs = Logs(folder, trainer.short_name)
+        self.logs = Logs(folder, trainer.short_name, trainer.config.log_info)
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
         self.interrupts = Interrupts()
         self._best_score: float | None = None
@@ -100,7 +100,7 @@ class Recorder:
         """Log one iteration: its episodes always; the rest as it comes due."""
         self._saver.check()
         before, self._result, config = self._result.steps, result, self.trainer.config
-        self.logs.episodes(result.returns, result.lengths, result.seconds)
+        self.logs.episodes(result.returns, result.lengths, result.seconds, result.infos)
         self.logs.fragments(result.fragments)
         if _passed(config.eval_freq, before, result.steps):
             self._evaluate()

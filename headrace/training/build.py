@@ -22,6 +22,7 @@ from headrace.core.precision import of_copy, resolve
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import Json
+from headrace.data.rollout import Column, Columns
 from headrace.envs import KernelEnv
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.compiled.env import CompiledEnv
@@ -106,7 +107,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     apart = placement.apart and not isinstance(env, ActorEnv)
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
-        *(algorithm.columns(), config.seed, timer),
+        *(algorithm.columns() | _info_columns(config, env), config.seed, timer),
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
         replay=again,
@@ -122,6 +123,19 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     return Parts(
         config, placement, env, algorithm, collector, stagger, timer, _graph(config, env, algorithm, collector)
     )
+
+
+def _info_columns(config: TrainConfig, env: Env) -> dict[str, Column | Columns]:
+    """Columns for what is logged of infos. Raises ValueError where the environments give none."""
+    if not config.log_info:
+        return {}
+    compiled = env.backend in ("cpu", "cuda", "torch") or (isinstance(env, ActorEnv) and not env.factory)
+    given = f"log_info={config.log_info!r} is for Gymnasium environments of one agent"
+    if env.num_agents > 1 or compiled:
+        raise ValueError(f"{given}, and {env.name} runs as {env.num_agents} agents by {env.backend}: leave it out")
+    if config.learners > 1:
+        raise ValueError(f"{given} and one learner: leave out one of log_info and learners={config.learners}")
+    return {"info": {name: Column() for name in config.log_info}}
 
 
 def _num_weights(plan: TrainPlan) -> int:

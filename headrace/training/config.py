@@ -68,6 +68,7 @@ class TrainConfig:
     max_episodes: int | None = None  # stop after this many finished episodes; None: no limit
     target_return: float | None = None  # stop when the mean return of the last `window` episodes reaches this
     window: int = 100  # number of episodes for the mean return and length that are reported
+    log_info: tuple[str, ...] = ()  # numbers in the info of an episode's last step to log, such as is_success
     eval_freq: int = 0  # environment steps between evaluations in the reference environment; 0: none
     eval_episodes: int = 20  # episodes per evaluation
     parallel_evaluation: bool = False  # evaluate in a process of its own while training goes on

@@ -20,12 +20,18 @@ from headrace.data.rollout import Rollout
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
-from headrace.envs.gym.columns import action_caster, as_number, put, views
+from headrace.envs.gym.columns import action_caster, as_number, logged, put, views
 from headrace.envs.gym.masks import check_mask, component_sizes, flat_space
 from headrace.envs.gym.saving import restore, savable, state_of
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
-EPISODES = ("returns", "lengths", "episodes", "times_remade")  # numbers of each environment that are saved
+EPISODES = (
+    "returns",
+    "lengths",
+    "episodes",
+    "times_remade",
+    "last_infos",
+)  # numbers of each environment that are saved
 SILENT = 3.0  # s of making environments until a line says how many there are
 
 
@@ -89,6 +95,8 @@ class InlineEnv(Env):
         self._seed = 0
         self._reset_all = False
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
+        self._infos: dict[str, np.ndarray] = {}  # columns of the info of an episode's last step that is logged
+        self._last_infos: list[list[float]] = [[] for _ in range(num_envs)]  # of the last episode, in their order
 
     def _make_others(self) -> None:
         """Make the environments after the first; say how far that is, where it takes long."""
@@ -230,7 +238,7 @@ class InlineEnv(Env):
     def _step_one(self, index: int, t: int, action: Sample) -> None:
         outcome = self.envs[index].step(action)
         try:
-            observation, reward, terminated, truncated, _ = outcome
+            observation, reward, terminated, truncated, info = outcome
             reward = as_number(reward, "reward")
             terminated, truncated = as_number(terminated, "terminated") != 0, as_number(truncated, "truncated") != 0
         except (TypeError, ValueError) as error:
@@ -243,6 +251,8 @@ class InlineEnv(Env):
         self._valid[t + 1, index] = not (terminated or truncated)
         self._returns[index] += reward
         self._observe(t + 1, index, observation, terminated or truncated)
+        if self._infos and (terminated or truncated):
+            self._last_infos[index] = logged(info, self._infos)
         self._lengths[index] += 1
 
     def _reset_one(self, index: int, t: int) -> None:
@@ -251,6 +261,8 @@ class InlineEnv(Env):
         self._terminated[t, index] = self._truncated[t, index] = False
         self._episode_return[t, index] = self._returns[index] / self._scale
         self._episode_length[t, index] = self._lengths[index]
+        for column, value in zip(self._infos.values(), self._last_infos[index], strict=False):  # none before the first
+            column[t, index] = value
         self._returns[index], self._lengths[index] = 0.0, 0
         self._episodes[index] += 1
 
@@ -274,6 +286,7 @@ class InlineEnv(Env):
         self._valid = rollout.valid.numpy()
         self._reward = rollout.reward.numpy()
         self._terminated, self._truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
+        self._infos = {name: column.numpy() for name, column in rollout.info} if "info" in rollout.columns else {}
         self._episode_return, self._episode_length = rollout.episode_return.numpy(), rollout.episode_length.numpy()
 
     def _bind_spaces(self, rollout: Rollout) -> None:
