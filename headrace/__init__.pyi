@@ -89,12 +89,14 @@ class Options(TypedDict, total=False):
     group_by: Literal["spaces", "names", "agents"]
     frame_stack: int
     time_limit: int | None
+    info_mask: bool
     reward_scale: float
     total_steps: int | None
     max_seconds: float | None
     max_episodes: int | None
     target_return: float | None
     window: int
+    log_info: tuple[str, ...]
     eval_freq: int
     eval_episodes: int
     parallel_evaluation: bool
@@ -262,6 +264,7 @@ class DDPGOptions(Options, total=False):
     schedule: Literal["constant", "linear"]
     gamma: float
     n_steps: int
+    hindsight: int
     tau: float
     hidden: tuple[int, ...]
     activation: str
@@ -286,6 +289,7 @@ class TD3Options(Options, total=False):
     schedule: Literal["constant", "linear"]
     gamma: float
     n_steps: int
+    hindsight: int
     tau: float
     hidden: tuple[int, ...]
     activation: str
@@ -313,6 +317,7 @@ class SACOptions(Options, total=False):
     schedule: Literal["constant", "linear"]
     gamma: float
     n_steps: int
+    hindsight: int
     tau: float
     hidden: tuple[int, ...]
     activation: str
@@ -339,6 +344,7 @@ class DQNOptions(Options, total=False):
     schedule: Literal["constant", "linear"]
     gamma: float
     n_steps: int
+    hindsight: int
     tau: float
     hidden: tuple[int, ...]
     activation: str
