@@ -23,11 +23,11 @@ from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns
-from headrace.envs import KernelEnv
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.goals import goals_of
 from headrace.envs.parts import part_maker
+from headrace.envs.sources import is_kernel
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting
 from headrace.parallel.actor_env import ActorEnv, Executor, Job, MakePart
@@ -107,7 +107,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     apart = placement.apart and not isinstance(env, ActorEnv)
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
-        *(algorithm.columns() | _info_columns(config, env), config.seed, timer),
+        *(algorithm.columns() | _info_columns(plan, env), config.seed, timer),
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
         replay=again,
@@ -125,14 +125,17 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     )
 
 
-def _info_columns(config: TrainConfig, env: Env) -> dict[str, Column | Columns]:
+def _info_columns(plan: TrainPlan, env: Env) -> dict[str, Column | Columns]:
     """Columns for what is logged of infos. Raises ValueError where the environments give none."""
+    config = plan.config
     if not config.log_info:
         return {}
-    compiled = env.backend in ("cpu", "cuda", "torch") or (isinstance(env, ActorEnv) and not env.factory)
-    given = f"log_info={config.log_info!r} is for Gymnasium environments of one agent"
-    if env.num_agents > 1 or compiled:
-        raise ValueError(f"{given}, and {env.name} runs as {env.num_agents} agents by {env.backend}: leave it out")
+    gives = env.backend in ("inline", "workers")
+    if isinstance(env, ActorEnv) and plan.source is not None:
+        gives = config.backend == "inline" or not is_kernel(envs.entry_of(plan.source))
+    given = f"log_info={config.log_info!r} is for Gymnasium environments of one agent, stepped one by one"
+    if env.num_agents > 1 or not gives:
+        raise ValueError(f"{given}, and not for {env.name} with the backend {env.backend!r}: leave it out")
     if config.learners > 1:
         raise ValueError(f"{given} and one learner: leave out one of log_info and learners={config.learners}")
     return {"info": {name: Column() for name in config.log_info}}
@@ -243,7 +246,7 @@ def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env) -> None:
     factory = env.factory
     if factory is None and plan.source is not None:
         entry: Any = envs.entry_of(plan.source)
-        factory = entry if isinstance(entry, type) and issubclass(entry, KernelEnv) else envs.factory(plan.source)
+        factory = entry if is_kernel(entry) else envs.factory(plan.source)
     algorithm.goals = goals_of(env, factory)  # type: ignore[attr-defined]
 
 
