@@ -36,12 +36,12 @@ NAMES = ("is_success", "distance")
 @pytest.mark.parametrize("processes", [{}, {"workers": 2}, {"actors": 1}])
 def test_infos_of_last_steps_are_logged(processes, tmp_path):
     run = hr.train("ppo", Coin, log_info=NAMES, log_folder=str(tmp_path), hidden=(4,), **OPTIONS, **processes)
-    header, *rows = (run.folder / "monitor.csv").read_text().splitlines()[1:]
+    header, *rows = (run.path / "monitor.csv").read_text().splitlines()[1:]
     assert header == "r,l,t,is_success,distance" and len(rows) > 10
     values = [row.split(",") for row in rows]
     assert [float(row[4]) for row in values[:4]] == [0, 0, 1, 1]  # episode by episode, of two environments
     assert all(float(row[3]) == float(row[4]) % 2 for row in values)
-    last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    last = json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])
     recent = values[-4:]
     assert last["success_rate"] == pytest.approx(np.mean([float(row[3]) for row in recent]))
     assert last["info/distance"] == pytest.approx(np.mean([float(row[4]) for row in recent]))
