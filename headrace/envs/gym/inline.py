@@ -21,7 +21,7 @@ from headrace.data.spaces import Sample, Space, action_column, observation_colum
 from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 from headrace.envs.gym.columns import action_caster, as_number, logged, put, views
-from headrace.envs.gym.masks import check_mask, component_sizes, flat_space
+from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
 from headrace.envs.gym.saving import restore, savable, state_of
 
 TRIES = 3  # failures in a row after which an environment's exception is raised

@@ -9,7 +9,7 @@ from gymnasium.wrappers import FrameStackObservation, TimeLimit, TransformObserv
 
 from headrace.data.spaces import channels_first, is_image
 from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.envs.gym.masks import InfoMask
+from headrace.envs.gym.info_mask import InfoMask
 from headrace.envs.gym.wrapping import Wrapping
 
 
