@@ -1,4 +1,4 @@
-"""A Dict of vectors as one vector: action masks and goals beside an observation, as kernels read them."""
+"""A Dict of vectors as one vector: observations with action masks or goals, as kernels read them."""
 
 from __future__ import annotations
 
