@@ -93,6 +93,7 @@ class Options(TypedDict, total=False):
     group_by: Literal["spaces", "names", "agents"]
     frame_stack: int
     time_limit: int | None
+    info_mask: bool
     reward_scale: float
     params: dict[str, Any]
     env_kwargs: dict[str, Any]
@@ -105,6 +106,7 @@ class Options(TypedDict, total=False):
     max_episodes: int | None
     target_return: float | None
     window: int
+    log_info: tuple[str, ...]
     eval_freq: int
     eval_episodes: int
     parallel_evaluation: bool
@@ -273,6 +275,7 @@ class DDPGOptions(Options, total=False):
     schedule: Literal["constant", "linear"]
     gamma: float
     n_steps: int
+    hindsight: int
     tau: float
     hidden: tuple[int, ...]
     activation: str
@@ -297,6 +300,7 @@ class TD3Options(Options, total=False):
     schedule: Literal["constant", "linear"]
     gamma: float
     n_steps: int
+    hindsight: int
     tau: float
     hidden: tuple[int, ...]
     activation: str
@@ -324,6 +328,7 @@ class SACOptions(Options, total=False):
     schedule: Literal["constant", "linear"]
     gamma: float
     n_steps: int
+    hindsight: int
     tau: float
     hidden: tuple[int, ...]
     activation: str
@@ -350,6 +355,7 @@ class DQNOptions(Options, total=False):
     schedule: Literal["constant", "linear"]
     gamma: float
     n_steps: int
+    hindsight: int
     tau: float
     hidden: tuple[int, ...]
     activation: str

@@ -79,6 +79,7 @@ class OffPolicyConfig:
     schedule: Literal["constant", "linear"] = "constant"  # of the learning rate; linear: falls to 0 at the end
     gamma: float = 0.99  # discount factor
     n_steps: int = 1  # steps of an n-step return, before bootstrapping
+    hindsight: int = 0  # goals achieved later that are learned for each desired one (HER), usually 4; 0: none
     tau: float = 0.005  # fraction by which target networks move to the networks in an update
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # of the hidden layers, by its name in torch.nn.functional
@@ -95,6 +96,11 @@ class OffPolicyConfig:
             raise ValueError(
                 f"train_freq is {self.train_freq}: let it divide num_steps, the {self.num_steps} steps of a rollout"
             )
+        if self.hindsight:
+            others = {"n_steps": 1, "recurrent": "none", "prioritized": False}
+            given = [f"{name}={getattr(self, name)!r}" for name, x in others.items() if getattr(self, name, x) != x]
+            if given:
+                raise ValueError(f"hindsight goes without {', '.join(given)}: leave one of them out")
         if self.sequence_length < 1:
             raise ValueError(f"sequence_length must be 1 or more, got {self.sequence_length}")
         if self.recurrent != "none" and self.batch_size % self.sequence_length:
@@ -136,8 +142,10 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("num_steps", "epochs", "minibatch_size", "cg_steps", "backtracks", "critic_epochs"), AT_LEAST_1),
     **dict.fromkeys(("buffer_size", "batch_size", "n_steps", "rnn_size"), AT_LEAST_1),
     **dict.fromkeys(("target_interval", "policy_delay"), AT_LEAST_1),
-    **dict.fromkeys(("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
-    **dict.fromkeys(("exploration_fraction", "exploration_spread"), AT_LEAST_0),
+    **dict.fromkeys(
+        ("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration", "hindsight"), AT_LEAST_0
+    ),
+    **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight"), AT_LEAST_0),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl"), ABOVE_0),
     **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),

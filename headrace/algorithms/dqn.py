@@ -172,6 +172,6 @@ def td_targets(policy: QNetwork, target: QNetwork, batch: Batch, double: bool) -
     most (Mnih et al. 2015), or (double) of the one that the policy values most (van Hasselt et al. 2016, eq. 4)."""
     values = target(batch.next_observation)
     if double:
-        best = policy(batch.next_observation).argmax(0, keepdim=True)
-        return batch.reward + batch.discount * values.gather(0, best).squeeze(0)
-    return batch.reward + batch.discount * values.amax(0)
+        _, best = policy.best(policy(batch.next_observation), batch.next_observation)
+        return batch.reward + batch.discount * values.gather(0, best.unsqueeze(0)).squeeze(0)
+    return batch.reward + batch.discount * target.best(values, batch.next_observation)[0]

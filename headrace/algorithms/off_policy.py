@@ -19,7 +19,8 @@ from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.algorithms.reduce import Reduce, merging, one_learner, rank_of, size_of
 from headrace.core import rng
 from headrace.core.fused import fused
-from headrace.data.replay import DRAWS, Batch, Replay, bytes_needed, plan
+from headrace.data.hindsight import GoalReplay, Goals
+from headrace.data.replay import Batch, Replay, bytes_needed, plan
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.sequences import SequenceReplay
 from headrace.data.spaces import Space
@@ -44,6 +45,7 @@ class OffPolicy(Generic[C]):
     max_lag: ClassVar[int | None] = None
     config: C
     reduce: Reduce = staticmethod(one_learner)
+    goals: Goals | None = None  # of the environments, for hindsight
     part: tuple[int, int] = (0, 0)  # of the environments: the first of this learner, and how many all learners have
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
@@ -135,12 +137,19 @@ class OffPolicy(Generic[C]):
         return description
 
     def extra_bytes_per_step(self) -> int:
-        """Bytes of a step in the buffer besides its columns: recurrent state, stored once for each sequence."""
+        """Bytes of a step in the buffer besides its columns: recurrent state, stored once for each sequence; of
+        hindsight, where its episode begins and ends."""
+        if self.config.hindsight:
+            return 2 * torch.int64.itemsize
         return -(-bytes_needed(self.policy.columns(), 1) // self.policy.sequence_length)
 
     def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
         """A replay buffer for such rollouts: of rows, or of sequences for a recurrent policy."""
         config = self.config
+        if config.hindsight:
+            if self.goals is None:
+                raise ValueError(f"hindsight needs goals: set `goals` of this {type(self).__name__} to Goals(...)")
+            return GoalReplay(rollout, capacity, self.goals, config.hindsight)
         if self.policy.recurrent == "none":
             return Replay(rollout, capacity, config.n_steps)
         return SequenceReplay(rollout, capacity, config.n_steps, config.sequence_length, config.burn_in)
@@ -240,12 +249,12 @@ def learn_from_replay(algorithm: OffPolicy[Any], number: int) -> dict[str, Tenso
     """Draw `number` minibatches of the replay buffer and take a gradient step on each. Returns the metrics' means."""
     replay, config = algorithm.replay, algorithm.config
     assert replay is not None
-    draws = DRAWS + algorithm.num_draws()
+    draws = replay.draws + algorithm.num_draws()
     first, end = algorithm.batch_rows()
     shape = (number, end - first, draws)
     random = rng.uniform(algorithm.seed, rng.Purpose.REPLAY, algorithm.updates, *shape, replay.ring.device, first)
-    batches = replay.gather(replay.draw(random[..., :DRAWS]), config.gamma)
-    return algorithm.learn(batches, random[..., DRAWS:])
+    batches = replay.sample(random[..., : replay.draws], config.gamma)
+    return algorithm.learn(batches, random[..., replay.draws :])
 
 
 def policy_settings(config: OffPolicyConfig) -> dict[str, Any]:

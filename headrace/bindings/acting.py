@@ -121,8 +121,8 @@ def _reads(policy: ActorCritic, observation: Any, random: Tensor | None) -> bool
     """Whether these are float32 observations and draws of one number of rows. encoded_rows() looks at observations that
     are not vectors."""
     if type(policy.encoder) is VectorEncoder:
-        shape = tuple(getattr(observation, "shape", ()))
-        if not fits(observation, torch.float32, *shape) or math.prod(shape[1:]) != policy.encoder.size:
+        shape, size = tuple(getattr(observation, "shape", ())), policy.encoder.size + policy.encoder.skipped
+        if not fits(observation, torch.float32, *shape) or math.prod(shape[1:]) != size:
             return False
     rows = batch_size(observation)
     return rows > 0 and (random is None or fits(random, torch.float32, rows, policy.num_draws))

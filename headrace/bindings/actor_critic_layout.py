@@ -16,6 +16,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import PolicyOutput
 from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.masks import mask_of
 from headrace.policies.networks import MLP, Readout, VectorEncoder
 from headrace.policies.normalization import ObservationNormalizer, ReturnNormalizer
 from headrace.policies.q_network import QNetwork
@@ -59,11 +60,17 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     samples = entropies + components
     columns = (layer_table.OUTPUT, layer_table.OUTPUT_GRAD)
     outputs = (net.layers[layer, column] for layer in (actor, critic) for column in columns)
-    offsets = (net.inputs, net.transposed, *outputs, actions, entropies, samples)
     rows = max(5, 1 + policy.num_draws)  # of samples: see ppo_cpu.OLD_LOG_PROB and on; in act_cpu log_prob and noise
+    mask, masked = samples + rows * 64, masked_choices(policy)
+    offsets = (net.inputs, net.transposed, *outputs, actions, entropies, samples, mask, masked)
     subnetworks = _subnetworks(net, 0 if policy.shared else actor + 1)
     runs = ranges(layers, subnetworks, head)
-    return Compiled(net, head, ScratchOffsets(*map(np.uint64, offsets)), subnetworks, runs, samples + rows * 64, start)
+    return Compiled(net, head, ScratchOffsets(*map(np.uint64, offsets)), subnetworks, runs, mask + masked * 64, start)
+
+
+def masked_choices(policy: ActorCritic) -> int:
+    """How many choices the policy's action mask is about; 0 without one."""
+    return policy.head.num_parameters if policy.masked else 0
 
 
 def _subnetworks(net: Network, split: int) -> np.ndarray:
@@ -87,15 +94,18 @@ def encoded(policy: ActorCritic, observation: Any) -> Encoded:
 
 
 def encoded_rows(policy: ActorCritic, observation: Any) -> Tensor:
-    """What the policy's layers read of R observations before normalisation, [F, R], each row contiguous."""
-    encoder = policy.encoder
+    """What the policy's layers read of R observations before normalisation, and the action mask, if there is one:
+    [F, R], each row contiguous."""
+    encoder, size = policy.encoder, policy.encoder.size + masked_choices(policy)
     if type(encoder) is not VectorEncoder:
         rows = encoder(observation).t()
+        if policy.masked:
+            rows = torch.cat((rows, mask_of(policy.observation_space, observation).to(rows.dtype)))
     else:
-        rows = (observation if observation.dim() == 2 else observation.reshape(len(observation), encoder.size)).t()
-    if rows.dtype != torch.float32 or len(rows) != encoder.size:
+        rows = (observation if observation.dim() == 2 else observation.reshape(len(observation), size)).t()
+    if rows.dtype != torch.float32 or len(rows) != size:
         found = f"{len(rows)} numbers of {rows.dtype}"
-        raise ValueError(f"an observation has {found}, and the policy reads {encoder.size} of torch.float32")
+        raise ValueError(f"an observation has {found}, and the policy reads {size} of torch.float32")
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 

@@ -67,6 +67,8 @@ def _why_not(policy: Policy) -> str | None:
     roles = _ROLES.get(type(policy))
     if roles is None:
         return f"it is written for the classes of Headrace, not for {type(policy).__name__}"
+    if type(policy) is QNetwork and policy.masked:
+        return "action masks of Q-networks are applied in torch"
     parts = {name: getattr(policy, name) for name in roles}
     for name, kinds in roles.items():
         if type(parts[name]) not in kinds:

@@ -56,7 +56,15 @@ class Actor:
         dense_layer(out, trunk_layers(trunk, layers, policy.activation, flat), "identity", layers, flat)
         net = network(layers)
         zero, output = np.uint64(0), net.layers[-1, OUTPUT]
-        offsets = (np.uint64(net.inputs), np.uint64(net.transposed), output, *[zero] * 5, np.uint64(net.scratch))
+        offsets = (
+            np.uint64(net.inputs),
+            np.uint64(net.transposed),
+            output,
+            *[zero] * 5,
+            np.uint64(net.scratch),
+            zero,
+            zero,
+        )
         self.choices, self.features, self.weights = isinstance(policy, QNetwork), net.inputs, flat.numel()
         self.scratch_size = rounded(net.scratch + (policy.num_draws + 2) * int(BLOCK))
         kind, center, half_range, random = slots.CHOICES, NO_NUMBER, NO_NUMBER, NO_NUMBER

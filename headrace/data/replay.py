@@ -66,6 +66,8 @@ class Replay:
     Raises ValueError where the ring is too short for a row to be drawn.
     """
 
+    draws = DRAWS  # uniform random numbers that sample() takes for a row
+
     def __init__(self, like: Rollout, capacity: int, num_steps: int = 1, extra: tuple[str, ...] = ()) -> None:
         self.num_steps, self.num_envs = num_steps, like.num_envs
         self.columns = kept_columns(like.columns, extra)
@@ -171,6 +173,10 @@ class Replay:
         for which in range(1, TRIES):
             drawn = torch.where(valid[drawn], drawn, rows[..., which])
         return drawn
+
+    def sample(self, random: Tensor, gamma: float) -> Batch:
+        """Transitions drawn uniformly. random: as draw() takes it."""
+        return self.gather(self.draw(random), gamma)
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
         """The n-step transitions that begin at `rows`, of any shape, shorter where an episode ends within them.

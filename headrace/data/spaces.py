@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Space, Text, Tuple
 
 from headrace.core.types import Json
+from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Column, Columns, column_map
 
 WHY_NOT: dict[type[Space], str] = {
@@ -140,6 +141,9 @@ def alike(space: Space, other: Space) -> bool:
         return [x[1] for x in ours] == [x[1] for x in theirs] and all(
             alike(mine[2], their[2]) for mine, their in zip(ours, theirs, strict=True)
         )
+    if isinstance(space, FlatDict) or isinstance(other, FlatDict):
+        slices = [getattr(x, "slices", None) for x in (space, other)]
+        return slices[0] == slices[1]
     if isinstance(space, Box) and isinstance(other, Box):
         return space.shape == other.shape and is_image(space) == is_image(other)
     return space == other
@@ -172,6 +176,8 @@ def to_json(space: Space) -> Json:
         return {"type": "Dict", "spaces": {name: to_json(member) for name, member in space.items()}}
     if isinstance(space, Tuple):
         return {"type": "Tuple", "spaces": [to_json(member) for member in space.spaces]}
+    if isinstance(space, FlatDict):
+        return {"type": "FlatDict", "spaces": {name: to_json(member) for name, member in space.members.items()}}
     if isinstance(space, Box):
         number = _number(space.dtype)
         # repr keeps infinities, which JSON has no number for
@@ -188,6 +194,8 @@ def from_json(data: Json) -> Space:
     match data["type"]:
         case "Dict":
             return Dict({name: from_json(member) for name, member in data["spaces"].items()})
+        case "FlatDict":
+            return FlatDict({name: from_json(member) for name, member in data["spaces"].items()})
         case "Tuple":
             return Tuple([from_json(member) for member in data["spaces"]])
         case "Box":

@@ -43,6 +43,8 @@ def describe(policy: Any, value: bool = False) -> Graph:
     if type(policy) not in POLICIES:
         known = ", ".join(kind.__name__ for kind in POLICIES)
         raise TypeError(f"a {type(policy).__name__} cannot be exported: {known} can")
+    if getattr(policy, "masked", False):
+        raise TypeError("a policy with an action mask cannot be exported yet: use predict(), which applies the mask")
     altered = examine(policy).altered
     if altered:
         raise ValueError(f"the policy does not compute what its classes say, which alone is exported: {altered}")

@@ -52,6 +52,7 @@ def make(
     frame_stack: int = 1,
     time_limit: int | None = None,
     reward_scale: float = 1.0,
+    info_mask: bool = False,
     first_env: int = 0,
     **kwargs: Any,
 ) -> Env:
@@ -71,7 +72,8 @@ def make(
     share a policy: those with the same "spaces", with the same "names" up to a number, none ("agents"), or groups by
     name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
     frame_stack: observations stacked; time_limit: steps until an episode is truncated; reward_scale: a factor of
-    rewards, but not of reported returns; ignore: members of a Dict observation that are left out. See
+    rewards, but not of reported returns; ignore: members of a Dict observation that are left out; info_mask: policies
+    take the actions that info["action_mask"] allows. See
     envs.gym.wrappers; of these, compiled environments take time_limit only.
     workers (the number of processes, or the Workers to use, or "auto" to choose by measuring one environment, possibly
     none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv. on_error holds for "inline" as well.
@@ -91,7 +93,8 @@ def make(
         raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
     known = spec(source)
     entry = _entry(known)
-    wrapping, wrappers = Wrapping(frame_stack, time_limit, reward_scale, tuple(ignore)), named(wrappers)
+    wrapping = Wrapping(frame_stack, time_limit, reward_scale, tuple(ignore), info_mask)
+    wrappers = named(wrappers)
     if workers == "auto":
         workers = None
         if backend == "auto" and not sources.is_kernel(entry) and not sources.comes_as_vector(known.name, entry):
@@ -126,10 +129,10 @@ def make(
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
             raise TypeError(f"{known.name} is compiled and takes no {given}: use params, or backend='inline'")
-        if asked := wrapping.asked("frame_stack", "reward_scale", "ignore"):
+        if asked := wrapping.asked("frame_stack", "reward_scale", "ignore", "info_mask"):
             raise ValueError(
-                f"{known.name} is compiled and takes no {asked}: write it into its observe() or step(), take recurrent "
-                "or normalize_return instead, or use backend='inline'"
+                f"{known.name} is compiled and takes no {asked}: write it into its observe(), step() or action_mask(), "
+                "take recurrent or normalize_return instead, or use backend='inline'"
             )
         entry = entry if time_limit is None else limited(entry, time_limit)
         backend, where = _compiled_backend(backend, device)
@@ -154,6 +157,7 @@ def factory(
     frame_stack: int = 1,
     time_limit: int | None = None,
     ignore: Sequence[str] = (),
+    info_mask: bool = False,
     params: Settings | None = None,
     **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
@@ -162,7 +166,7 @@ def factory(
     The options are those of make().
     """
     known = spec(source)
-    entry, wrapping = _entry(known), Wrapping(frame_stack, time_limit, ignore=tuple(ignore))
+    entry, wrapping = _entry(known), Wrapping(frame_stack, time_limit, ignore=tuple(ignore), info_mask=info_mask)
     if params:
         if not sources.is_kernel(entry):
             _refuse_compiled_options(known.name, "inline", None, params)

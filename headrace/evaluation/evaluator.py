@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -17,6 +18,7 @@ from headrace.core import rng
 from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, Settings
+from headrace.data.flat_dict import ACTION_MASK
 from headrace.data.spaces import Dict, alike
 from headrace.envs import sources
 from headrace.envs.base import Env
@@ -76,6 +78,7 @@ def evaluate(
     workers: int | Workers | None = None,
     frame_stack: int = 1,
     time_limit: int | None = None,
+    info_mask: bool = False,
     params: Settings | None = None,
     env_kwargs: Settings | None = None,
     wrapper: Wrappers = (),
@@ -95,9 +98,9 @@ def evaluate(
     deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
     With several agents, the return of an episode is the mean over agents, and its length that of the longest.
     workers: a number of processes, or a headrace.Workers; None steps in this process. The results do not depend on it.
-    frame_stack, time_limit, params, ignore, agent_info: as in training, see make() and Trainer; env_kwargs, wrapper:
-    make()'s kwargs and wrappers. Of params and agent_info with
-    an entry for each environment, episode i has that of environment i modulo their number.
+    frame_stack, time_limit, info_mask, params, ignore, agent_info: as in training, see make() and Trainer; env_kwargs,
+    wrapper: make()'s kwargs and wrappers. Of params and agent_info with an entry for each environment, episode i has
+    that of environment i modulo their number.
     most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
     27,000 where that is longer. reference: whether ports are Gymnasium's, or else compiled.
     watch: called every few steps with the numbers of episodes that have ended and of steps.
@@ -120,6 +123,7 @@ def evaluate(
         **({"ignore": ignore} if ignore else {}),
         **({"wrappers": wrapper} if wrapper else {}),
         **(env_kwargs or {}),
+        **({"info_mask": True} if info_mask else {}),
     }
     if params := params or remade.get("params"):
         options["params"] = {name: _repeated(value, episodes) for name, value in params.items()}
@@ -205,18 +209,24 @@ class OneEpisode(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self._done, self._last = False, None
+        self._done = False
+        self._first: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the episode; after its end, return its last observation."""
-        return (self._last, {}) if self._done else super().reset(seed=seed, options=options)
+        """Begin the episode; after its end, return its first observation and action mask, which allows an action."""
+        if not self._done:
+            observation, info = super().reset(seed=seed, options=options)
+            self._first = deepcopy((observation, {key: info[key] for key in (ACTION_MASK,) if key in info}))
+            return observation, info
+        return self._first
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """A step; after the end of the episode, its last observation and no reward."""
+        """A step; after the end of the episode, its first observation and no reward."""
         if self._done:
-            return self._last, 0.0, False, False, {}
+            observation, info = self._first
+            return observation, 0.0, False, False, info
         observation, reward, terminated, truncated, info = super().step(action)
-        self._done, self._last = terminated or truncated, observation
+        self._done = terminated or truncated
         return observation, float(reward), terminated, truncated, info
 
 

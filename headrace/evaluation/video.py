@@ -63,15 +63,16 @@ def play(
     env_kwargs: Settings | None = None,
     wrapper: Wrappers = (),
     ignore: Sequence[str] = (),
+    info_mask: bool = False,
 ) -> Video:
     """Record episodes of a policy, with step and return below each frame.
 
     env: as for make(), recorded in the reference environment by its own renderer; or a Gymnasium environment or
     pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file;
     None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after
-    max_steps. frame_stack, time_limit, params, ignore: as in training, see make(); env_kwargs, wrapper: make()'s kwargs
-    and wrappers. A port with params is stepped in plain Python, and drawn by its reference. With several agents, the
-    return is their mean.
+    max_steps. frame_stack, time_limit, params, ignore, info_mask: as in training, see make(); env_kwargs, wrapper:
+    make()'s kwargs and wrappers. A port with params is stepped in plain Python, and drawn by its reference. With
+    several agents, the return is their mean.
     Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
     """
     target = free("play.gif") if output is None else Path(output)
@@ -85,7 +86,8 @@ def play(
     if isinstance(env, str | list | tuple) or callable(env):
         _allow_headless()
         options: Json = {"frame_stack": frame_stack, "time_limit": time_limit, "params": params, "ignore": ignore}
-        factory = envs.factory(env, wrappers=wrapper, render_mode="rgb_array", **options, **(env_kwargs or {}))
+        options |= {"wrappers": wrapper, "info_mask": info_mask, **(env_kwargs or {})}
+        factory = envs.factory(env, render_mode="rgb_array", **options)
         with closing(factory()) as made:
             return play(policy, made, target, episodes, seed, deterministic, max_steps)
     frames: list[Frame] = []

@@ -13,9 +13,11 @@ from headrace.core.fused import fused
 from headrace.core.stopping import Stopped
 from headrace.core.timer import Timer
 from headrace.core.types import StateDict
-from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
+from headrace.data.spaces import MultiDiscrete
 from headrace.envs.base import Env
 from headrace.policies.base import Policy, PolicyOutput
+from headrace.policies.masks import mask_of, mask_space
 
 
 class Collector(Protocol):
@@ -88,6 +90,7 @@ class InlineCollector:
         self.rollout = env.rollout(num_steps, env.columns() | columns)
         self.rnn_state = policy.initial_state(env.num_envs)
         self.steps = 0
+        self._has_mask = env.num_agents == 1 and mask_space(env.observation_space) is not None
         env.reset(self.rollout, seed)
         # views, made once: making one costs as much as a small operation
         rollout = self.rollout
@@ -101,6 +104,8 @@ class InlineCollector:
         if self.steps:
             self._advance()
         self.fill(self.steps)
+        if self._has_mask:
+            check_masks(self.env, self.rollout)
         self.steps += self.rollout.num_steps
         return self.rollout
 
@@ -191,6 +196,20 @@ class InlineCollector:
         self.env.load_state_dict(state["env"])
         if not state["env"] and self.steps:
             self.rollout.valid[-1] = False  # the next step resets: recurrent state and agent_info begin there too
+
+
+def check_masks(env: Env, rollout: Rollout) -> None:
+    """Raise ValueError where the action mask of a valid row allows no action. For one agent."""
+    steps, space = rollout.num_steps, env.action_space
+    mask = mask_of(env.observation_space, flatten(rollout.observation[:steps]))
+    sizes = space.nvec.tolist() if isinstance(space, MultiDiscrete) else [len(mask)]
+    allowed = torch.stack([part.any(0) for part in mask.split(sizes)]).all(0).view(steps, -1)
+    wrong = (~allowed & rollout.valid[:steps]).nonzero()
+    if len(wrong):
+        raise ValueError(
+            f"the action mask of {env.name} allows no action in environment {env.first_env + int(wrong[0, 1])}, in a "
+            "state that is not final: allow one, or end the episode there"
+        )
 
 
 @fused("collector.steps", "headrace.bindings.collector_cpu")

@@ -14,6 +14,7 @@ from headrace.data.spaces import Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.examination import examine
 from headrace.policies.heads import action_head
+from headrace.policies.masks import is_masked, mask_of
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
 from headrace.policies.numpy_io import batch_size, pad
@@ -23,7 +24,7 @@ class ActorCritic(Policy):
     """An actor and a critic, each with its own MLP, or (shared) two output layers on one MLP.
 
     hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. distribution: see heads.action_head.
-    images: see convolutions.ImageEncoder; actor and critic share its convolutions.
+    images: see convolutions.ImageEncoder; actor and critic share its convolutions. Action masks: see masks.py.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
     (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalization.py.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
@@ -50,6 +51,7 @@ class ActorCritic(Policy):
         self.distribution_name, self.layer_norm = distribution, layer_norm
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
+        self.masked = is_masked(observation_space, action_space)
         self.head = action_head(action_space, distribution)
         self.num_draws = self.head.num_draws
         self.block = inference_block(observation_space)
@@ -63,13 +65,20 @@ class ActorCritic(Policy):
         """The distribution over actions, and the value [N] in units of return."""
         encoded = self.encoder(observation)
         features = self.actor(encoded)
-        distribution = self.head(self.actor_out(features))
+        distribution = self._distribution(self.actor_out(features), observation)
         value = self.critic_out(features if self.shared else self.critic(encoded)).flatten()
         return distribution, value if self.return_normalizer is None else self.return_normalizer(value)
 
     def distribution(self, observation: Any) -> Any:
         """The distribution over actions, without the value."""
-        return self.head(self.actor_out(self.actor(self.encoder(observation))))
+        return self._distribution(self.actor_out(self.actor(self.encoder(observation))), observation)
+
+    def _distribution(self, parameters: Tensor, observation: Any) -> Any:
+        return (
+            self.head(parameters, mask_of(self.observation_space, observation))
+            if self.masked
+            else self.head(parameters)
+        )
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """Parameters of distribution()."""

@@ -17,6 +17,7 @@ from headrace.data.spaces import Box, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.critics import Critics
 from headrace.policies.distributions import box_muller
+from headrace.policies.masks import is_masked
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
 from headrace.policies.rnn import make_recurrent, step, width
@@ -64,6 +65,7 @@ class ActorQ(Policy):
         super().__init__()
         self._keep(locals())
         self.observation_space, self.action_space = observation_space, action_space
+        is_masked(observation_space, action_space)  # which it refuses for such actions
         self.hidden, self.activation, self.deterministic = tuple(hidden), activation, deterministic
         self.noise_autocorrelation, self.recurrent = noise_autocorrelation, recurrent
         self.sequence_length = 1 if recurrent == "none" else sequence_length

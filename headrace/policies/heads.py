@@ -10,31 +10,33 @@ from torch import Tensor, nn
 
 from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
+from headrace.policies.masks import forbid
 
 DISTRIBUTIONS = ("auto", "categorical", "gaussian", "squashed")
 
 
 class CategoricalHead(nn.Module):
-    """Discrete actions: one logit for each choice."""
+    """Discrete actions: one logit for each choice. mask: bool [K, N], the choices that are allowed; None for all."""
 
     def __init__(self, space: Discrete) -> None:
         super().__init__()
         self.num_parameters, self.num_draws, self.start = int(space.n), 1, int(space.start)
 
-    def forward(self, parameters: Tensor) -> Categorical:
-        return Categorical(parameters, self.start)
+    def forward(self, parameters: Tensor, mask: Tensor | None = None) -> Categorical:
+        return Categorical(parameters if mask is None else forbid(parameters, mask), self.start)
 
 
 class MultiCategoricalHead(nn.Module):
-    """MultiDiscrete actions: one logit for each choice of each component."""
+    """MultiDiscrete actions: one logit for each choice of each component. mask: as of a CategoricalHead."""
 
     def __init__(self, space: MultiDiscrete) -> None:
         super().__init__()
         self.sizes, self.starts = space.nvec.tolist(), space.start.tolist()
         self.num_parameters, self.num_draws = sum(self.sizes), len(self.sizes)
 
-    def forward(self, parameters: Tensor) -> MultiCategorical:
-        return MultiCategorical(parameters, self.sizes, self.starts)
+    def forward(self, parameters: Tensor, mask: Tensor | None = None) -> MultiCategorical:
+        logits = parameters if mask is None else forbid(parameters, mask)
+        return MultiCategorical(logits, self.sizes, self.starts)
 
 
 class BernoulliHead(nn.Module):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.data.flat_dict import ACTION_MASK, FlatDict
 from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
 from headrace.kernels.nn import activation_table
 from headrace.policies.convolutions import ImageEncoder
@@ -83,22 +84,25 @@ class Readout(Dense):
 
 
 class VectorEncoder(nn.Module):
-    """A Box of floats, flattened, optionally normalised: [N, *shape] -> [N, size]."""
+    """A Box of floats, flattened, optionally normalised: [N, *shape] -> [N, size]. Of a FlatDict without its mask."""
 
     def __init__(self, space: Box, normalize: bool) -> None:
         super().__init__()
-        self.size = math.prod(space.shape)
+        self.size = space.features if isinstance(space, FlatDict) else math.prod(space.shape)
+        self.skipped = math.prod(space.shape) - self.size  # entries of the action mask, which come last
         self.normalizer = ObservationNormalizer(self.size) if normalize else None
 
     def forward(self, observation: Tensor) -> Tensor:
         if observation.dim() != 2:
             observation = observation.reshape(len(observation), self.size)
+        if self.skipped:
+            observation = observation[:, : self.size]
         return observation if self.normalizer is None else self.normalizer(observation)
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
         """Update the normaliser with the valid ones of observations [R, *shape]."""
         if self.normalizer is not None:
-            self.normalizer.update(observation.reshape(len(observation), self.size), valid)
+            self.normalizer.update(observation.reshape(len(observation), -1)[:, : self.size], valid)
 
 
 class OneHotEncoder(nn.Module):
@@ -142,11 +146,12 @@ class BinaryEncoder(nn.Module):
 
 
 class DictEncoder(nn.Module):
-    """A Dict or a Tuple: its members' vectors, concatenated."""
+    """A Dict or a Tuple: its members' vectors, concatenated, without that of an action mask."""
 
     def __init__(self, space: Dict | Tuple, normalize: bool, generator: torch.Generator, images: str) -> None:
         super().__init__()
-        named = {name: make_encoder(member, normalize, generator, images) for name, _, member in members(space)}
+        seen = [(name, member) for name, _, member in members(space) if name != ACTION_MASK]
+        named = {name: make_encoder(member, normalize, generator, images) for name, member in seen}
         self.names = list(named)
         self.members: Any = nn.ModuleList(named.values())
         self.size = sum(encoder.size for encoder in named.values())

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from headrace.core.text import shown
+from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Group, tree_map
 from headrace.data.spaces import Box, Dict, Space, Tuple, members, observation_column
 
 
 def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any, bool]:
     """Observations as tensors [N, ...], and whether it was a single one. Raises ValueError for a wrong shape."""
+    if isinstance(space, FlatDict) and isinstance(observation, Mapping):
+        observation = space.join(observation)
     if isinstance(space, Dict | Tuple):
         _check_members(space, observation)
         parts = {name: to_batch(member, observation[key], device) for name, key, member in members(space)}

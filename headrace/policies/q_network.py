@@ -13,6 +13,7 @@ from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten, tree_map
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
+from headrace.policies.masks import best_value, is_masked, mask_of, random_choice
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
 from headrace.policies.rnn import make_recurrent, step, width
@@ -54,6 +55,11 @@ class QNetwork(Policy):
         if not isinstance(action_space, Discrete):
             raise TypeError(f"a Q-network has one output for each of a Discrete space's actions, got {action_space}")
         self.observation_space, self.action_space = observation_space, action_space
+        self.masked = is_masked(observation_space, action_space)
+        if self.masked and recurrent != "none":
+            raise ValueError(
+                f"Q-networks with an action mask are not recurrent, got recurrent={recurrent!r}: leave it out"
+            )
         self.hidden, self.activation, self.layer_norm = tuple(hidden), activation, layer_norm
         self.dueling, self.normalize_observation = dueling, normalize_observation
         self.recurrent, self.sequence_length = recurrent, 1 if recurrent == "none" else sequence_length
@@ -87,6 +93,12 @@ class QNetwork(Policy):
         advantage = self.out(self.branch(features))
         return self.value_out(self.value_branch(features)) + advantage - advantage.mean(0)
 
+    def best(self, values: Tensor, observation: Any) -> tuple[Tensor, Tensor]:
+        """The largest of the values [A, N] of allowed actions, [N], and its action counted from 0, int64 [N]."""
+        if not self.masked:
+            return values.max(0)  # type: ignore[return-value]
+        return best_value(values, mask_of(self.observation_space, observation))
+
     def action_value(self, observation: Any, action: Tensor) -> Tensor:
         """The value of given actions, [N]."""
         return self(observation).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
@@ -100,11 +112,14 @@ class QNetwork(Policy):
         if rows % self.block:
             observation, rnn_state = pad(self.block, observation, rnn_state)
         features, rnn_state = step(self.encoder, observation, rnn_state)
-        value, action = self.values(features).max(0)
+        value, action = self.best(self.values(features), observation)
         action = action[:rows]
         if random is not None:
             epsilon = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
-            explored = (random[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
+            if self.masked:
+                explored = random_choice(mask_of(self.observation_space, observation)[:, :rows], random[:, 1])
+            else:
+                explored = (random[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
             action = torch.where(random[:, 0] < epsilon, explored, action)
         rnn_state = tree_map(lambda x: x[:rows], rnn_state)
         return PolicyOutput((action + self.start).to(torch.int32), None, value[:rows], rnn_state)

@@ -13,6 +13,7 @@ from headrace.data.rollout import Group, Rollout, flatten, sequences
 from headrace.data.spaces import Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
+from headrace.policies.masks import is_masked, mask_of
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
 from headrace.policies.numpy_io import batch_size, pad
@@ -52,6 +53,7 @@ class RecurrentActorCritic(Policy):
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         copies = 1 if shared else 2
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
+        self.masked = is_masked(observation_space, action_space)
         self.head = action_head(action_space, distribution)
         self.num_draws, self.block = self.head.num_draws, inference_block(observation_space, recurrent)
         trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
@@ -68,17 +70,18 @@ class RecurrentActorCritic(Policy):
         if rows % self.block:
             return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
         features, after = self.rnn(self._features(observation), rnn_state)
-        distribution, value = self._outputs(features)
+        distribution, value = self._distribution(features, observation), self._value(features)
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, after)
 
     def forward(self, inputs: Any) -> tuple[Any, Tensor]:
         """The distribution over actions, and the value [R] in units of return, of rows of inputs()."""
-        return self._outputs(self._rnn_outputs(inputs))
+        features = self._rnn_outputs(inputs)
+        return self._distribution(features, inputs.observation), self._value(features)
 
     def distribution(self, inputs: Any) -> Any:
         """The distribution over actions, without the value."""
-        return self.head(self.actor_out(self._rnn_outputs(inputs)[0]))
+        return self._distribution(self._rnn_outputs(inputs), inputs.observation)
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """Parameters of distribution(), and those of the whole RNN cell, of which the critic's copy has no gradient."""
@@ -95,7 +98,7 @@ class RecurrentActorCritic(Policy):
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if rows % self.block:
             return self.value(*pad(self.block, observation, rnn_state))[:rows]
-        return self._outputs(self.rnn(self._features(observation), rnn_state)[0])[1]
+        return self._value(self.rnn(self._features(observation), rnn_state)[0])
 
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
@@ -113,11 +116,19 @@ class RecurrentActorCritic(Policy):
         valid = inputs.valid.unflatten(0, (-1, length)).t()
         return self.rnn.sequence(features, rnn_state, valid).transpose(1, 2).flatten(1, 2)
 
-    def _outputs(self, features: Tensor) -> tuple[Any, Tensor]:
-        """Distribution and value from the RNN cells' outputs [K, R, size]."""
+    def _distribution(self, features: Tensor, observation: Any) -> Any:
+        """The distribution from the RNN cells' outputs [K, R, size], for R observations."""
+        parameters = self.actor_out(features[0])
+        return (
+            self.head(parameters, mask_of(self.observation_space, observation))
+            if self.masked
+            else self.head(parameters)
+        )
+
+    def _value(self, features: Tensor) -> Tensor:
+        """The value from the RNN cells' outputs [K, R, size]."""
         value = self.critic_out(features[-1]).flatten()
-        value = value if self.return_normalizer is None else self.return_normalizer(value)
-        return self.head(self.actor_out(features[0])), value
+        return value if self.return_normalizer is None else self.return_normalizer(value)
 
     def rows(self, column: Any) -> Any:
         return sequences(column, self.sequence_length)
@@ -132,7 +143,7 @@ class RecurrentActorCritic(Policy):
         start = rollout.num_steps - self.sequence_length
         features = self._features(flatten(rollout.observation[start:])).unflatten(1, (-1, rollout.num_envs))
         outputs = self.rnn.sequence(features, rollout.rnn_state[start], rollout.valid[start:])
-        return self._outputs(outputs[:, -1])[1]
+        return self._value(outputs[:, -1])
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         valid = rollout.valid[: rollout.num_steps].flatten()

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from headrace.core.types import Json, Settings
@@ -21,6 +22,7 @@ TENSORBOARD = {
     "return": "rollout/ep_rew_mean",
     "length": "rollout/ep_len_mean",
     "exploration_rate": "rollout/exploration_rate",
+    "success_rate": "rollout/success_rate",
     "eval_return": "eval/mean_reward",
     "eval_length": "eval/mean_ep_length",
     "steps_per_second": "time/fps",
@@ -49,11 +51,16 @@ class TakesRows(Protocol):
 
 
 class Logs:
-    """Appends to a run's files; rows are buffered until flush(). settings: hyperparameters for TensorBoard. tracker:
-    gets each row of metrics, too."""
+    """Appends to a run's files; rows are buffered until flush(). infos: columns of monitor.csv besides the usual ones.
+    settings: hyperparameters for TensorBoard. tracker: gets each row of metrics, too."""
 
     def __init__(
-        self, folder: Path, env: str, settings: Settings | None = None, tracker: TakesRows | None = None
+        self,
+        folder: Path,
+        env: str,
+        infos: Sequence[str] = (),
+        settings: Settings | None = None,
+        tracker: TakesRows | None = None,
     ) -> None:
         self.folder, self._tracker = folder, tracker
         self._waiting: dict[str, list[bytes]] = {MONITOR: [], METRICS: [], FRAGMENTS: []}
@@ -61,15 +68,21 @@ class Logs:
         self._events = EventFile(folder, settings=settings)
         self._started, self._next_row = time.monotonic(), 0.0
         if not (folder / MONITOR).exists():
-            head = f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\nr,l,t\n"
+            head = f"#{json.dumps({'t_start': time.time(), 'env_id': env})}\n{','.join(('r', 'l', 't', *infos))}\n"
             self._waiting[MONITOR].append(head.encode())
 
-    def episodes(self, returns: Sequence[float], lengths: Sequence[int], seconds: float) -> None:
-        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training."""
+    def episodes(
+        self,
+        returns: Sequence[float],
+        lengths: Sequence[int],
+        seconds: float,
+        infos: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    ) -> None:
+        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training, then infos."""
         t = round(seconds, 6)
-        self._waiting[MONITOR] += [
-            f"{round(total, 6)},{length},{t}\n".encode() for total, length in zip(returns, lengths, strict=True)
-        ]
+        for total, length, *others in zip(returns, lengths, *infos.values(), strict=True):
+            row = (round(total, 6), length, t, *(round(x, 6) for x in others))
+            self._waiting[MONITOR].append((",".join(map(str, row)) + "\n").encode())
 
     def fragments(self, records: bytes) -> None:
         """Log what a rollout was made of; see parallel.schedule."""
@@ -175,5 +188,7 @@ def tensorboard_tags(row: Json) -> dict[str, float]:
 
 def _tag(name: str) -> str:
     """The tag of a column: one with a slash is its own tag, but for the returns of groups of agents."""
+    if name.startswith("info/"):
+        return f"rollout/{name.removeprefix('info/')}"
     own = "/" in name and not name.startswith("return/")
     return name if own else TENSORBOARD.get(name, f"train/{name}")

@@ -54,7 +54,7 @@ class Recorder:
         self._lock = lock(folder)
         checkpoint.clean_up(folder)
         self._tracker = _tracker(trainer, folder)
-        self.logs = Logs(folder, trainer.short_name, trainer.settings(), self._tracker)
+        self.logs = Logs(folder, trainer.short_name, trainer.config.log_info, trainer.settings(), self._tracker)
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
         self.interrupts = Interrupts()
         self._best_score: float | None = None
@@ -112,7 +112,7 @@ class Recorder:
         """Log one iteration: its episodes always; the rest as it comes due."""
         self._saver.check()
         before, self._result, config = self._result.steps, result, self.trainer.config
-        self.logs.episodes(result.returns, result.lengths, result.seconds)
+        self.logs.episodes(result.returns, result.lengths, result.seconds, result.infos)
         self.logs.fragments(result.fragments)
         if passed(config.eval_freq, before, result.steps):
             self._evaluate()

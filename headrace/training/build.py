@@ -22,10 +22,13 @@ from headrace.core.precision import of_copy, resolve
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import Json
+from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import Space
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.goals import goals_of
 from headrace.envs.parts import part_maker
+from headrace.envs.sources import is_kernel
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting
 from headrace.parallel.actor_env import ActorEnv, Executor, Job, MakePart
@@ -107,7 +110,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     apart = placement.apart and not isinstance(env, ActorEnv)
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
-        *(algorithm.columns(), config.seed, timer),
+        *(algorithm.columns() | _info_columns(plan, env), config.seed, timer),
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
         replay=again,
@@ -123,6 +126,22 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     return Parts(
         config, placement, env, algorithm, collector, stagger, timer, _graph(config, env, algorithm, collector)
     )
+
+
+def _info_columns(plan: TrainPlan, env: Env) -> dict[str, Column | Columns]:
+    """Columns for what is logged of infos. Raises ValueError where the environments give none."""
+    config = plan.config
+    if not config.log_info:
+        return {}
+    gives = env.backend in ("inline", "workers")
+    if isinstance(env, ActorEnv) and plan.source is not None:
+        gives = config.backend == "inline" or not is_kernel(envs.entry_of(plan.source))
+    given = f"log_info={config.log_info!r} is for Gymnasium environments of one agent, stepped one by one"
+    if env.num_agents > 1 or not gives:
+        raise ValueError(f"{given}, and not for {env.name} with the backend {env.backend!r}: leave it out")
+    if config.learners > 1:
+        raise ValueError(f"{given} and one learner: leave out one of log_info and learners={config.learners}")
+    return {"info": {name: Column() for name in config.log_info}}
 
 
 def _num_weights(plan: TrainPlan) -> int:
@@ -217,7 +236,11 @@ def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:
     kind = algorithm_classes(plan.algorithm).algorithm
     multi_agent.check_actions(plan.algorithm, env)
     with torch_threads(1):  # several take longer over such small matrices, and give other bits
-        return multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device, _first_policy(plan, kind))
+        first = _first_policy(plan, kind)
+        algorithm = multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device, first)
+    if getattr(plan.algorithm_config, "hindsight", 0):
+        _set_goals(algorithm, plan, env)
+    return algorithm
 
 
 def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
@@ -245,6 +268,18 @@ def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
     return make
 
 
+def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env) -> None:
+    """Tell an algorithm the goals of the environments. Raises ValueError where it cannot learn from them."""
+    if isinstance(algorithm, Grouped) or plan.config.collection == "async":
+        raise ValueError("hindsight is for one group of agents, and not for collection='async': leave one of them out")
+    factory = env.factory
+    if factory is None and plan.source is not None:
+        entry: Any = envs.entry_of(plan.source)
+        own = {"wrappers": plan.config.wrapper, **plan.config.env_kwargs}
+        factory = entry if is_kernel(entry) else envs.factory(plan.source, **own)  # type: ignore[arg-type]
+    algorithm.goals = goals_of(env, factory)  # type: ignore[attr-defined]
+
+
 def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, placement: Placement) -> TrainPlan:
     """The plan, in which an off-policy algorithm with short rollouts learns as often, but within longer ones: acting,
     compiled environments, the replay buffer and learning are one call for all steps of a rollout then. Only where
@@ -252,6 +287,8 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
     learns is not given up: there the faster settings are said."""
     own = plan.algorithm_config
     if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or own.gradient_steps:
+        return plan
+    if own.hindsight:  # whose minibatches are drawn in torch
         return plan
     rows = own.num_steps * env.num_envs
     one_process = not isinstance(env, ActorEnv) and not placement.apart and placement.learn.type == "cpu"

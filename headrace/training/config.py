@@ -16,7 +16,7 @@ from headrace.core.text import did_you_mean
 from headrace.core.types import Json, Settings
 
 # settings of make() that evaluation and videos use too
-WRAPPING = ("frame_stack", "time_limit", "ignore")
+WRAPPING = ("frame_stack", "time_limit", "ignore", "info_mask")
 OF_MAKING = ("params", "env_kwargs", "wrapper")  # of which make() has env_kwargs as its kwargs, wrapper as wrappers
 EVAL_ENV_SETTINGS = (*WRAPPING, *OF_MAKING)
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *WRAPPING, "reward_scale")  # of make()
@@ -64,6 +64,7 @@ class TrainConfig:
     group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents that have this in common share a policy
     frame_stack: int = 1  # successive observations stacked into one
     time_limit: int | None = None  # steps after which an episode is truncated; None: the environment's own limit
+    info_mask: bool = False  # take only actions that info["action_mask"] of Gymnasium environments allows
     reward_scale: float = 1.0  # factor of rewards; reported returns are not scaled
     # parameters of a compiled environment, such as gravity=20: a number each
     params: dict[str, Any] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class TrainConfig:
     max_episodes: int | None = None  # stop after this many finished episodes; None: no limit
     target_return: float | None = None  # stop when the mean return of the last `window` episodes reaches this
     window: int = 100  # number of episodes for the mean return and length that are reported
+    log_info: tuple[str, ...] = ()  # numbers in the info of an episode's last step to log, such as is_success
     eval_freq: int = 0  # environment steps between evaluations in the reference environment; 0: none
     eval_episodes: int = 20  # episodes per evaluation
     parallel_evaluation: bool = False  # evaluate in a process of its own while training goes on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,10 +13,15 @@ from headrace.data.rollout import Rollout
 
 
 class Episodes:
-    """Finished episodes: their number, and the last `window` of them."""
+    """Finished episodes: their number, and the last `window` of them.
 
-    def __init__(self, window: int) -> None:
+    infos: names of numbers in the info of their last steps, which rollouts have as columns.
+    """
+
+    def __init__(self, window: int, infos: Sequence[str] = ()) -> None:
         self.count = 0
+        self.infos: dict[str, deque[float]] = {name: deque(maxlen=window) for name in infos}
+        self.last_infos: dict[str, list[float]] = {name: [] for name in infos}  # of what add() added last
         self.returns: deque[float] = deque(maxlen=window)
         self.lengths: deque[int] = deque(maxlen=window)
 
@@ -26,6 +32,9 @@ class Episodes:
         """
         episode_return, episode_length = rollout.episode_return[:, columns], rollout.episode_length[:, columns]
         now = ended(rollout, columns)
+        for name, values in self.infos.items():
+            self.last_infos[name] = getattr(rollout.info, name)[:, columns][now].tolist()
+            values.extend(self.last_infos[name])
         return self.extend(episode_return[now].tolist(), episode_length[now].tolist())
 
     def extend(self, returns: list[float], lengths: list[int]) -> tuple[list[float], list[int]]:
@@ -48,15 +57,26 @@ class Episodes:
         """Mean length of the window; None before an episode has ended."""
         return sum(self.lengths) / len(self.lengths) if self.lengths else None
 
+    def mean_infos(self) -> dict[str, float]:
+        """Mean of each number of the infos over the window, as metrics: `info/NAME`; of is_success `success_rate`."""
+        return {
+            "success_rate" if name == "is_success" else f"info/{name}": sum(values) / len(values)
+            for name, values in self.infos.items()
+            if values
+        }
+
     def state_dict(self) -> StateDict:
         """Count and window."""
-        return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths)}
+        infos = {name: list(values) for name, values in self.infos.items()}
+        return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths), "infos": infos}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(); of a longer window, the latest episodes."""
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
+        for name, values in self.infos.items():
+            values.extend(state.get("infos", {}).get(name, ()))
 
 
 def ended(rollout: Rollout, columns: slice = slice(None)) -> Tensor:

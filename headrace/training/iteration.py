@@ -27,6 +27,7 @@ class IterationResult:
     # of the time in env, inference, learning, other; "waiting for slots" is of the actors' time
     fractions: Mapping[str, float] = field(compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # lines for the user
+    infos: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of the same episodes, what log_info names
     fragments: bytes = b""  # async: what the rollout was made of, see runs.logs
 
     def row(self) -> dict[str, float | None]:

@@ -87,7 +87,7 @@ class Trainer:
                 self.env.fixed_params = f"learners={self.config.learners} have theirs in a process each"
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
             self.limits = Limits(self.config)
-            self.episodes = Episodes(self.config.window)
+            self.episodes = Episodes(self.config.window, self.config.log_info)
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
             self.steps = 0  # valid environment steps so far
             self.seconds = 0.0  # spent in iterate() so far
@@ -294,12 +294,13 @@ class Trainer:
             metrics=metrics or {},
             returns=returns,
             lengths=lengths,
+            infos=self.episodes.last_infos if returns else {},
             episodes=self.episodes.count,
             window=len(self.episodes.returns),
             window_full=self.episodes.full,
             mean_return=self.episodes.mean_return(),
             mean_length=self.episodes.mean_length(),
-            details=self._group_episodes.row() | self._details(),
+            details=self._group_episodes.row() | self.episodes.mean_infos() | self._details(),
             seconds=self.seconds,
             steps_per_second=(self.steps - self._steps_before) / seconds,
             seconds_left=self.seconds * (1 - progress) / progress if progress else None,

@@ -31,6 +31,9 @@ NAMES = [
     "GridWorld",
     "PixelCatch",
     "PixelPendulum",
+    "ConnectFour",
+    "BitFlip",
+    "Reach",
     "Pursuit",
     "CartPoleHidden",
     "PendulumHidden",
@@ -232,7 +235,8 @@ def test_listing_tells_what_each_world_is():
     assert cartpole.observation_space == CartPole.observation_space
     assert cartpole.action_space == CartPole.action_space
     assert cartpole.source == "headrace.envs.builtin.cartpole:CartPole"
-    assert {name for name, row in rows.items() if "torch" in row.backends} == set(NAMES) - {"GridWorld"}
+    batched = {name for name, row in rows.items() if "torch" in row.backends}
+    assert batched == set(NAMES) - {"GridWorld", "ConnectFour", "BitFlip"}
     assert all({"cpu", "inline"} <= set(row.backends) for row in rows.values())
 
 

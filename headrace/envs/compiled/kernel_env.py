@@ -13,7 +13,8 @@ class KernelEnv:
 
     A subclass gives
 
-        observation_space, action_space     Gymnasium spaces: a float32 Box observation, or images Box(0, 255, ...,
+        observation_space, action_space     Gymnasium spaces: a float32 Box observation, a Dict of vectors, whose
+                                            entries observe() gives in the order of FlatDict, or images Box(0, 255, ...,
                                             uint8); Discrete, MultiDiscrete or Box actions
         max_steps                           steps until an episode is truncated; None for never
         class State(NamedTuple)             f32, i32, i8, u8, boolean or array(dtype, *shape) fields
@@ -21,11 +22,14 @@ class KernelEnv:
         reset(s, p, key) -> State           s: the state to overwrite (array fields are changed in place)
         step(s, p, action, key) -> (State, reward, terminated)
         observe(s, p) -> (x, y, ...)        or observe(s, p, out), which fills out[...] (float32, observation's shape)
+        action_mask(s, p) -> (bool, ...)    optional: which choices of the action are allowed (of a MultiDiscrete those
+                                            of all components); or action_mask(s, p, out), which fills out[...] with
+                                            0 and 1
         pixel(s, p, row, column) -> gray    instead of observe, where observations are images [H, W] or [C, H, W]: one
                                             number from 0 to 255, or a tuple of one for each channel of a frame
         frames                              images stacked in an observation as channels, the newest last
-        num_agents                          of several agents: observe(s, p, agent) or observe(s, p, agent, out);
-                                            action[agent] in step, which returns a tuple of rewards
+        num_agents                          of several agents: observe(s, p, agent) or observe(s, p, agent, out), and
+                                            so action_mask; action[agent] in step, which returns a tuple of rewards
         agents, groups                      optional: their names; name -> agents that share a policy
         render(s, p)                        optional: an RGB image uint8 [H, W, 3], for videos
         from_original(env) -> State         optional, for `headrace check MyEnv --against Id`: reads the state of Id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,19 @@ class PlainEnv:
             return self._seen.copy()
         out = np.zeros(self.ir.observation_space.shape, np.float32)
         who = () if self.ir.num_agents == 1 else (np.int32(agent),)
-        if self.ir.observes_into:
-            self.cls.observe(self.state, self.p, *who, out)
-        else:
-            out[...] = self.cls.observe(self.state, self.p, *who)
+        seen = out
+        if self.ir.masked:
+            seen, mask = np.split(out, [self.ir.observation_space.features])  # type: ignore[attr-defined]
+            self._fill(self.cls.action_mask, mask, who)
+        self._fill(self.cls.observe, seen, who)
         return out
+
+    def _fill(self, function: Any, out: np.ndarray, who: tuple[np.int32, ...]) -> None:
+        """Write what observe() or action_mask() of the class gives."""
+        if len(inspect.signature(function).parameters) == 3 + len(who):
+            function(self.state, self.p, *who, out)
+        else:
+            out[...] = function(self.state, self.p, *who)
 
     def render(self) -> np.ndarray | None:
         """The class's render() of the state, uint8 [H, W, 3], or the image observation; None without a render mode."""

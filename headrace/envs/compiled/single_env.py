@@ -49,9 +49,17 @@ class Single(PlainEnv, gymnasium.Env):
         elif self.episode < 0:
             self.seed = int(self.np_random.integers(2**32))
         self.begin()
-        return self.observation(), {}
+        return self._seen_now({})
 
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool, Json]:
         """One step. Raises RuntimeError before the first reset."""
         reward, terminated, truncated = self.advance(self.typed_action(action))
-        return self.observation(), float(np.float32(reward)), terminated, truncated, {}
+        observation, info = self._seen_now({})
+        return observation, float(np.float32(reward)), terminated, truncated, info
+
+    def _seen_now(self, info: Json) -> tuple[np.ndarray, Json]:
+        """The observation, and the info with its action mask, int8, where the class has one."""
+        observation = self.observation()
+        if self.ir.masked:
+            info["action_mask"] = observation[self.observation_space.features :].astype(np.int8)  # type: ignore[attr-defined]
+        return observation, info

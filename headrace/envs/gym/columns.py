@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,15 @@ def as_number(value: Sample, what: str) -> float:
             raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}")
         value = array.item()
     return float(value)
+
+
+def logged(info: Mapping[str, Any], names: Iterable[str]) -> list[float]:
+    """The numbers that an info has under these names. Raises KeyError for one that it lacks, TypeError for others."""
+    missing = [name for name in names if name not in info]
+    if missing:
+        has = ", ".join(map(repr, info)) or "nothing"
+        raise KeyError(f"log_info names {', '.join(missing)}, and the info of an episode's last step has {has}")
+    return [as_number(info[name], f"info[{name!r}]") for name in names]
 
 
 def action_caster(space: Space) -> Callable[[np.ndarray], np.ndarray]:

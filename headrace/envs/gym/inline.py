@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -15,17 +15,25 @@ import torch
 
 from headrace.core.text import shown
 from headrace.core.types import Settings, StateDict
+from headrace.data.flat_dict import ACTION_MASK, FlatDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 from headrace.envs.gym.change_params import change_params
-from headrace.envs.gym.columns import action_caster, as_number, put, views
+from headrace.envs.gym.columns import action_caster, as_number, logged, put, views
+from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
 from headrace.envs.gym.saving import restore, savable, state_of
 from headrace.envs.gym.several import Several, check_same_spaces, factory_of
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
-EPISODES = ("returns", "lengths", "episodes", "times_remade")  # numbers of each environment that are saved
+EPISODES = (
+    "returns",
+    "lengths",
+    "episodes",
+    "times_remade",
+    "last_infos",
+)  # numbers of each environment that are saved
 SILENT = 3.0  # s of making environments until a line says how many there are
 
 
@@ -54,6 +62,7 @@ class InlineEnv(Env):
     device = torch.device("cpu")
     factory: Callable[[], gymnasium.Env]
     agent_groups: AgentGroups | None = None  # of several agents
+    _choices: Sequence[int] = ()  # of each component of an action, where observations have an action mask
 
     def __init__(
         self,
@@ -88,6 +97,8 @@ class InlineEnv(Env):
         self._seed = 0
         self._reset_all = False
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
+        self._infos: dict[str, np.ndarray] = {}  # columns of the info of an episode's last step that is logged
+        self._last_infos: list[list[float]] = [[] for _ in range(num_envs)]  # of the last episode, in their order
 
     def _set_params(self, params: Settings) -> None:
         for env in self.envs:
@@ -108,11 +119,13 @@ class InlineEnv(Env):
             raise ValueError(f"{self.name} has one agent, and group_by={self.group_by!r} is for several: leave it out")
         self.max_steps = getattr(env.spec, "max_episode_steps", None)
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
-        self.observation_space: Space = env.observation_space
+        self.observation_space: Space = flat_space(env.observation_space)
         self.action_space: Space = env.action_space
         observation_column(self.observation_space)
         action_column(self.action_space)
         self._actions = action_caster(self.action_space)
+        members = getattr(env.observation_space, "spaces", ())
+        self._choices = component_sizes(self.action_space) if ACTION_MASK in members else []
 
     @property
     def restarts(self) -> int:
@@ -233,13 +246,13 @@ class InlineEnv(Env):
         return observation_of(self.envs[index].reset(seed=self._seed_of(index)))
 
     def _begin_one(self, index: int, row: int) -> None:
-        self._observe(row, index, self._first_observation(index))
+        self._observe(row, index, self._first_observation(index), final=False)
         self._valid[row, index] = True
 
     def _step_one(self, index: int, t: int, action: Sample) -> None:
         outcome = self.envs[index].step(action)
         try:
-            observation, reward, terminated, truncated, _ = outcome
+            observation, reward, terminated, truncated, info = outcome
             reward = as_number(reward, "reward")
             terminated, truncated = as_number(terminated, "terminated") != 0, as_number(truncated, "truncated") != 0
         except (TypeError, ValueError) as error:
@@ -251,7 +264,9 @@ class InlineEnv(Env):
         self._terminated[t, index], self._truncated[t, index] = terminated, truncated
         self._valid[t + 1, index] = not (terminated or truncated)
         self._returns[index] += reward
-        self._observe(t + 1, index, observation)
+        self._observe(t + 1, index, observation, terminated or truncated)
+        if self._infos and (terminated or truncated):
+            self._last_infos[index] = logged(info, self._infos)
         self._lengths[index] += 1
 
     def _reset_one(self, index: int, t: int) -> None:
@@ -260,11 +275,17 @@ class InlineEnv(Env):
         self._terminated[t, index] = self._truncated[t, index] = False
         self._episode_return[t, index] = self._returns[index] / self._scale
         self._episode_length[t, index] = self._lengths[index]
+        for column, value in zip(self._infos.values(), self._last_infos[index], strict=False):  # none before the first
+            column[t, index] = value
         self._returns[index], self._lengths[index] = 0.0, 0
         self._episodes[index] += 1
 
-    def _observe(self, row: int, index: int, observation: Sample) -> None:
+    def _observe(self, row: int, index: int, observation: Sample, final: bool) -> None:
         try:
+            if self._choices and not final:
+                check_mask(observation[ACTION_MASK], self._choices)
+            if isinstance(self.observation_space, FlatDict):
+                observation = self.observation_space.join(observation)
             put(self._observation, row, index, observation)
         except (TypeError, ValueError, KeyError, IndexError) as error:
             raise ValueError(
@@ -279,6 +300,7 @@ class InlineEnv(Env):
         self._valid = rollout.valid.numpy()
         self._reward = rollout.reward.numpy()
         self._terminated, self._truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
+        self._infos = {name: column.numpy() for name, column in rollout.info} if "info" in rollout.columns else {}
         self._episode_return, self._episode_length = rollout.episode_return.numpy(), rollout.episode_length.numpy()
 
     def _bind_spaces(self, rollout: Rollout) -> None:

@@ -1,4 +1,4 @@
-"""Wrappers chosen by settings: a time limit, stacked frames, scaled rewards. They are Gymnasium's own."""
+"""Wrappers chosen by settings: a time limit, stacked frames, scaled rewards, action masks."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from headrace.core.user_names import member
 from headrace.data.spaces import channels_first, is_image
 from headrace.envs.base import MultiAgentEnv
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.gym.info_mask import InfoMask
 from headrace.envs.gym.wrapping import Wrapping
 
 
@@ -34,6 +35,9 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
             raise ValueError(f"ignore={wrapping.ignore} is for environments of one agent: wrap {env} before")
         from headrace.envs.gym.pettingzoo_wrappers import AgentsWrapped
 
+        if wrapping.info_mask:
+            raise ValueError(f"info_mask is for environments of one agent: {env} may have the mask in its observations")
+
         return AgentsWrapped(env, wrapping)
     own = getattr(env.spec, "max_episode_steps", None)
     if wrapping.time_limit is not None and wrapping.time_limit != own:
@@ -47,6 +51,7 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
         env = _without(env, wrapping.ignore)
     if wrapping.frame_stack > 1:
         env = _frames_as_channels(FrameStackObservation(env, wrapping.frame_stack))
+    env = InfoMask(env) if wrapping.info_mask else env
     return env if wrapping.reward_scale == 1.0 else ScaledReward(env, wrapping.reward_scale)
 
 

@@ -13,6 +13,7 @@ class Wrapping:
     time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own
     reward_scale: float = 1.0  # a factor of rewards, but not of reported returns
     ignore: tuple[str, ...] = ()  # members of a Dict observation that are left out
+    info_mask: bool = False  # info["action_mask"] becomes a member of observations
 
     def __post_init__(self) -> None:
         if self.frame_stack < 1:

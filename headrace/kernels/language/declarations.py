@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 
+from headrace.data.flat_dict import ACTION_MASK, OBSERVATION, FlatDict, joinable
 from headrace.kernels.language.errors import EnvError
 
 PIXELS = "Box(0, 255, (2, 42, 42), np.uint8)"
@@ -24,6 +25,11 @@ class Declarations:
     frames: int  # images stacked in a pixel observation; 0 for other observations
     agents: tuple[str, ...]  # their names, in the order of their columns
     groups: Mapping[str, tuple[str, ...]] = field(hash=False)  # name -> agents that share a policy
+
+    @property
+    def masked(self) -> bool:
+        """Whether observations end with an action mask."""
+        return isinstance(self.observation_space, FlatDict) and ACTION_MASK in self.observation_space.members
 
     @property
     def num_agents(self) -> int:
@@ -63,6 +69,10 @@ def read_declarations(of: EnvClass) -> Declarations:
 def _observation_space(of: EnvClass) -> tuple[Box, bool]:
     """The space, and whether its observations are pixels."""
     space = getattr(of.cls, "observation_space", None)
+    if isinstance(space, Dict) and joinable(space):
+        space = FlatDict(space.spaces)
+    if getattr(of.cls, ACTION_MASK, None) is not None:
+        return _with_mask(of, space), False
     wrong = f"{of.cls.__name__}.observation_space is {space}"
     if isinstance(space, Box) and space.dtype == np.float32:
         return space, False
@@ -71,6 +81,20 @@ def _observation_space(of: EnvClass) -> tuple[Box, bool]:
             of.fail(wrong, f"Pixels range from 0 to 255: give bounds like those of {PIXELS}")
         return space, True
     of.fail(wrong, f"Give a float32 Box, such as Box(-inf, inf, (4,)), or for pixels {PIXELS}")
+
+
+def _with_mask(of: EnvClass, space: object) -> FlatDict:
+    """The space of observations and action masks together."""
+    actions = _action_space(of)
+    if isinstance(actions, Box):
+        wrong = f"{of.cls.__name__} has an action_mask, and action_space is {actions}"
+        of.fail(wrong, "Masks are for Discrete and MultiDiscrete actions: leave it out")
+    if not isinstance(space, Box) or space.dtype != np.float32 or len(space.shape) != 1:
+        wrong = f"{of.cls.__name__} has an action_mask, and observation_space is {space}"
+        of.fail(wrong, "Give a float32 Box of one dimension, such as Box(-inf, inf, (4,))")
+    size = int(actions.n) if isinstance(actions, Discrete) else int(actions.nvec.sum())  # type: ignore[attr-defined]
+    members = space.members if isinstance(space, FlatDict) else {OBSERVATION: space}
+    return FlatDict({**members, ACTION_MASK: MultiBinary(size)})
 
 
 def _action_space(of: EnvClass) -> Space:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+from dataclasses import replace
 from types import FunctionType
 
 from gymnasium.spaces import Box, Discrete, Space
 
+from headrace.data.flat_dict import FlatDict
 from headrace.kernels.language.calls import ExpressionsWithCalls
 from headrace.kernels.language.declarations import Declarations
 from headrace.kernels.language.expressions import Expressions
@@ -18,6 +20,7 @@ from headrace.kernels.language.scope import Scope
 from headrace.kernels.language.statements import Statements
 from headrace.kernels.language.typed import Typed, call, pure
 
+UNMASKED = "unmasked"  # env_unmasked is the class's observe, where env_observe adds the action mask
 BRANCHES = (ast.If, ast.While, ast.For)
 
 
@@ -45,7 +48,7 @@ def helper(program: Program, function: FunctionType, caller: Expressions, node: 
     if key not in program.made:
         program.open.append(key)
         same = sum(made.function.name.startswith(f"env_{function.__name__}") for made in program.made.values())
-        name = f"env_{function.__name__}" + (f"_{same + 1}" if same or function.__name__ in ROLES else "")
+        name = f"env_{function.__name__}" + (f"_{same + 1}" if same or function.__name__ in (*ROLES, UNMASKED) else "")
         made = _lower(program, Scope(function, program.cls), name, signature, None, "helper")
         program.made[key] = made
         program.open.remove(key)
@@ -76,7 +79,11 @@ def _lower(
     return LoweredHelper(Function(name, ast.fix_missing_locations(node), scope.file, scope.line), result)
 
 
-ROLES = {"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p", "pixel": "s, p, row, column"}
+ROLES = {
+    **{"reset": "s, p, key", "step": "s, p, action, key", "observe": "s, p", "action_mask": "s, p"},
+    "pixel": "s, p, row, column",
+}
+BY_AGENT = ("observe", "action_mask")  # roles that are asked for each agent, and may fill `out`
 
 
 def lower(
@@ -99,6 +106,8 @@ def lower(
     if declarations.frames:
         pixel = _pixel(program, declarations)
         pixel_functions = _reached([made.function for made in program.made.values()], [pixel])
+    elif declarations.masked:
+        entries += _observe_and_mask(program, declarations)
     else:
         entries.append(_observe(program, declarations))
     functions = _reached([made.function for made in program.made.values()], entries)
@@ -106,7 +115,8 @@ def lower(
 
 
 def _observe(program: Program, declarations: Declarations) -> Function:
-    shape, cls = declarations.observation_space.shape, program.cls
+    space, cls = declarations.observation_space, program.cls
+    shape = (space.features,) if isinstance(space, FlatDict) else space.shape
     seen: tuple[Kind, ...] = (STATE, PARAMS) if declarations.num_agents == 1 else (STATE, PARAMS, I32)
     scope = Scope(cls.observe, cls)  # type: ignore[attr-defined]
     names = [a.arg for a in scope.node.args.args]
@@ -118,6 +128,45 @@ def _observe(program: Program, declarations: Declarations) -> Function:
     if len(shape) != 1:
         scope.fail(scope.node, f"observe returns a tuple, but observation_space has shape {shape}", "Take `out` too")
     return entry(program, "observe", seen, Tuple((F32,) * shape[0]))
+
+
+def _observe_and_mask(program: Program, declarations: Declarations) -> list[Function]:
+    """The class's observe and action_mask, and an env_observe whose entries are those of both."""
+    space, cls = declarations.observation_space, program.cls
+    assert isinstance(space, FlatDict)
+    observe, total = _observe(program, declarations), space.shape[0]
+    observe.node.name = f"env_{UNMASKED}"
+    seen: tuple[Kind, ...] = (STATE, PARAMS) if declarations.num_agents == 1 else (STATE, PARAMS, I32)
+    scope, size = Scope(cls.action_mask, cls), total - space.features  # type: ignore[attr-defined]
+    fills = len(scope.node.args.args) == len(seen) + 1
+    kinds: tuple[Kind, ...] = (*seen, Array(F32, (size,), "out")) if fills else seen
+    mask = entry(program, "action_mask", kinds, NONE if fills else Tuple((BOOL,) * size))
+    text = _joined(seen, len(observe.node.args.args) > len(seen), fills, space.features, total)
+    node = ast.parse(text).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    for part in ast.walk(node):
+        if hasattr(part, "lineno"):
+            ast.copy_location(part, mask.node)
+    both = Function("env_observe", node, mask.file, mask.line)
+    return [replace(observe, name=f"env_{UNMASKED}"), mask, both]
+
+
+def _joined(seen: tuple[Kind, ...], observe_fills: bool, mask_fills: bool, features: int, total: int) -> str:
+    """The text of env_observe: entries of env_unmasked, then those of env_action_mask as 0 and 1."""
+    given = "s, p" if len(seen) == 2 else "s, p, agent"
+    entries = [f"seen[{k}]" for k in range(features)]
+    allowed = [f"select(mask[{k}], F32(1.0), F32(0.0))" for k in range(total - features)]
+    look, ask = f"seen = env_{UNMASKED}({given})", f"mask = env_action_mask({given})"
+    if not (observe_fills or mask_fills):
+        return f"def env_observe({given}):\n    {look}\n    {ask}\n    return ({', '.join(entries + allowed)})"
+    lines = [look, *(f"out[{k}] = {value}" for k, value in enumerate(entries))]
+    if observe_fills:
+        lines = [f"env_{UNMASKED}({given}, out)"]
+    if mask_fills:
+        lines.append(f"env_action_mask({given}, out[{features}:])")
+    else:
+        lines += [ask, *(f"out[{features + k}] = {value}" for k, value in enumerate(allowed))]
+    return f"def env_observe({given}, out):\n    " + "\n    ".join(lines)
 
 
 def _pixel(program: Program, declarations: Declarations) -> Function:
@@ -134,8 +183,8 @@ def action_kind(space: Space) -> Kind:
 
 def _check_arguments(scope: Scope, role: str, count: int, declarations: Declarations) -> None:
     names = [a.arg for a in scope.node.args.args]
-    taken = ROLES[role] + (", agent" if role == "observe" and declarations.num_agents > 1 else "")
-    form = f"def {role}({taken})" + (f" or def observe({taken}, out)" if role == "observe" else "")
+    taken = ROLES[role] + (", agent" if role in BY_AGENT and declarations.num_agents > 1 else "")
+    form = f"def {role}({taken})" + (f" or def {role}({taken}, out)" if role in BY_AGENT else "")
     if names[:1] == ["self"]:
         scope.fail(scope.node, f"{role} has `self`", f"Environments are plain functions: write `{form}`")
     if len(names) != count:

@@ -160,8 +160,8 @@ class Statements:
         if not isinstance(base.kind, Array) or base.kind.field is None:
             wrong = f"`{ast.unparse(target)}`: {describe(base.kind)} cannot be changed"
             self.scope.fail(node, wrong, "Change array fields of s, or out")
-        if self.role in ("observe", "pixel") and base.kind.field != "out":
-            seen = "observe only fills out" if self.role == "observe" else "pixel only returns gray levels"
+        if self.role in ("observe", "action_mask", "pixel") and base.kind.field != "out":
+            seen = "pixel only returns gray levels" if self.role == "pixel" else f"{self.role} only fills out"
             self.scope.fail(node, f"{self.role} changes s.{base.kind.field}", f"Change it in step; {seen}")
         if whole or len(inner) < len(base.kind.shape):
             return self._fill(target, base, inner, typed, node)
@@ -316,6 +316,7 @@ class Statements:
 _FORMS = {
     "reset": "State(...)",
     "step": "State(...), reward, terminated",
+    "action_mask": "one bool for each choice of an action, as a tuple",
     "observe": "one float for each entry of observation_space, as a tuple",
     "pixel": "one number from 0 to 255, the gray level of this pixel",
 }

@@ -7,7 +7,7 @@ import numpy as np
 from headrace.kernels.nn.dense import whole_vectors
 from headrace.kernels.nn.layout import BLOCK, DISCRETE, WIDTH
 from headrace.kernels.nn.mlp import forward, normalize
-from headrace.kernels.nn.policy_heads import refresh, sample
+from headrace.kernels.nn.policy_heads import forbid, refresh, sample
 from headrace.kernels.nn.simd import store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import single_task
@@ -27,8 +27,11 @@ def forward_block(policy, observation, first, count, scratch):
         n = first + (e if e < count else count - _1)
         for f in range(_0, policy.offsets.inputs):
             scratch[f * BLOCK + e] = rows[f * stride + n]
+        for k in range(_0, policy.offsets.masked):
+            scratch[policy.offsets.mask + k * BLOCK + e] = rows[(policy.offsets.inputs + k) * stride + n]
     normalize(policy.normalizer, scratch)
     forward(policy.layers, policy.parameters, scratch, lanes)
+    forbid(policy.offsets, scratch, lanes)
 
 
 @njit(**MERGED)
@@ -89,9 +92,9 @@ def act(worker, state, policy, observation, random, count, output, scratch):
     """Actions for `count` observations.
 
     worker, state: as in kernels.learning.ppo.learn. policy: layout.PolicyArguments. observation: (float32 flat, stride
-    of its rows). random: (draws, float32 flat, stride of its rows), uniform in [0, 1); 0 draws for the most likely
-    actions. output: (choice int32 flat, action float32 flat, stride of their rows, log_prob, value), of which choice or
-    action is written. scratch: float32, one row for each worker.
+    of its rows), with the rows of an action mask last. random: (draws, float32 flat, stride of its rows), uniform in
+    [0, 1); 0 draws for the most likely actions. output: (choice int32 flat, action float32 flat, stride of their rows,
+    log_prob, value), of which choice or action is written. scratch: float32, one row for each worker.
     """
     parts = min(MAX_PARTS, (count + BLOCK - _1) // BLOCK)
     if worker == 0:

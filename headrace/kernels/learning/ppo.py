@@ -22,7 +22,7 @@ from headrace.kernels.nn.dense import add, clear
 from headrace.kernels.nn.layout import ACTOR, BLOCK, CRITIC, DISCRETE, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward, normalize
 from headrace.kernels.nn.policy_heads import backward as head_backward
-from headrace.kernels.nn.policy_heads import log_prob_entropy, refresh
+from headrace.kernels.nn.policy_heads import forbid, log_prob_entropy, refresh
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.vector_math import clamp, exp
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
@@ -52,6 +52,8 @@ def _gather(columns, offsets, scratch, order, first, count, weight):
         scratch[at + WEIGHT] = columns.valid[row] * weight if e < count else _ZERO
         for f in range(_0, offsets.inputs):
             scratch[f * BLOCK + e] = columns.observation[f * columns.stride + row]
+        for k in range(_0, offsets.masked):
+            scratch[offsets.mask + k * BLOCK + e] = columns.observation[(offsets.inputs + k) * columns.stride + row]
         for c in range(_0, U(len(columns.action))):
             scratch[offsets.actions + c * BLOCK + e] = columns.action[c, row]
 
@@ -125,6 +127,7 @@ def _differentiate(arguments, subnetwork, part, parts, scratch, gradient, sums):
         normalize(arguments.normalizer, scratch)
         forward(layers, arguments.parameters, scratch, BLOCK)
         if outputs & U(ACTOR):
+            forbid(arguments.offsets, scratch, BLOCK)
             _policy_loss(arguments.head, arguments.offsets, arguments.loss, scratch, gradient, sums)
         if outputs & U(CRITIC):
             _critic_loss(arguments.offsets, arguments.loss, scratch, sums)

@@ -15,7 +15,8 @@ SUMS = 16  # numbers of a minibatch's sums: one vector
 
 
 class Columns(NamedTuple):
-    """A rollout of R rows, float32. observation: [inputs, R], flat, its rows `stride` apart. action: [K, R]. The rest
+    """A rollout of R rows, float32. observation: [inputs, R], flat, its rows `stride` apart, and
+    after them those of an action mask. action: [K, R]. The rest
     [R]; valid is 1 or 0."""
 
     observation: np.ndarray

@@ -57,7 +57,8 @@ class Network(NamedTuple):
 class ScratchOffsets(NamedTuple):
     """Offsets in a block's scratch, uint64. inputs: rows of the observation. logits, values: outputs of the actor's and
     the critic's last layer; grad_logits, grad_values: the loss's gradients there. samples: rows with one number for
-    each sample."""
+    each sample. mask: rows of the action mask, which come after the observation's, 0 where a choice is forbidden.
+    masked: their number, 0 without a mask."""
 
     inputs: np.uint64
     transposed: np.uint64
@@ -68,6 +69,8 @@ class ScratchOffsets(NamedTuple):
     actions: np.uint64
     entropies: np.uint64
     samples: np.uint64
+    mask: np.uint64
+    masked: np.uint64
 
 
 def rounded(count: int) -> int:

@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from headrace.kernels.nn.layout import BLOCK, DISCRETE, SQUASHED
+from headrace.kernels.nn.layout import BLOCK, DISCRETE, SQUASHED, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, sqrt, store, total
 from headrace.kernels.nn.vector_math import clamp, exp, log, sincos, tanh
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
@@ -25,6 +25,7 @@ _0, _1 = np.uint64(0), np.uint64(1)
 _ZERO, _ONE, _HALF = F(0), F(1), F(0.5)
 _2 = np.uint64(2)
 _HALF_LOG_2PI, _LN_2 = 0.5 * math.log(2 * math.pi), F(math.log(2))
+_FORBIDDEN = F(-1e9)  # headrace.policies.masks.FORBIDDEN
 _MAX_TANH = F(1 - 1e-6)  # largest |tanh| of a SQUASHED action
 _NODES, _NODE_WEIGHTS = (
     x.astype(F) for x in np.polynomial.hermite_e.hermegauss(16)
@@ -45,6 +46,16 @@ def refresh(head, parameters):
         head.spread[2, k] = F(math.exp(-log_std)) / unit
     head.constants[0] = -log_volume - _HALF_LOG_2PI * len(head.sizes)
     head.constants[1] = log_volume + (_HALF_LOG_2PI + 0.5) * len(head.sizes)
+
+
+@njit(**INNER)
+def forbid(offsets, scratch, lanes):
+    """Make the logits of choices that the action mask forbids so low that their probability is 0."""
+    for k in range(_0, offsets.masked):
+        for i in range(_0, lanes, WIDTH):
+            at = offsets.logits + k * BLOCK + i
+            allowed = load(scratch, offsets.mask + k * BLOCK + i)
+            store(scratch, at, select(allowed == _ZERO, splat(_FORBIDDEN), load(scratch, at)))
 
 
 @njit(**INNER)

@@ -262,7 +262,7 @@ class _Branchless(ast.NodeTransformer):
         targets = [t for n in ast.walk(function.node) if isinstance(n, ast.Assign) for t in n.targets]
         assigned = {t.id for t in targets if isinstance(t, ast.Name)}
         self.shared = looped - assigned  # numbers that are the same in every environment
-        if ir.num_agents > 1 and function.name == "env_observe":
+        if ir.num_agents > 1 and function.name in ("env_observe", "env_unmasked", "env_action_mask"):
             self.shared |= {function.node.args.args[2].arg} - assigned  # the agent
 
     def fail(self, node: ast.AST, wrong: str, instead: str) -> NoReturn:

@@ -1,0 +1,121 @@
+"""Connect Four against an opponent that drops its pieces at random: actions that a full column forbids."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.data.spaces import Box, Discrete
+from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.kernels.language.ops import array, i8, i32, randint
+
+ROWS, COLUMNS, WINNING = 6, 7, 4
+EMPTY, OWN, OTHER = 0, 1, 2
+CELL = 32  # pixels of a rendered cell
+COLORS = {EMPTY: (24, 24, 32), OWN: (230, 90, 70), OTHER: (240, 200, 80)}
+DOWN = np.array([0, 1, 1, 1])  # directions of lines: row, column, both diagonals
+RIGHT = np.array([1, 0, 1, -1])
+
+
+def height(board, column):
+    """Pieces in a column."""
+    pieces = 0
+    for row in range(ROWS):
+        pieces += 1 if board[row, column] != EMPTY else 0
+    return pieces
+
+
+def wins(board, row, column, who):
+    """Whether the piece at a place is part of a line of four of its owner."""
+    won = False
+    for direction in range(4):
+        length = 1
+        for side in range(2):
+            sign = 1 - 2 * side
+            running = True
+            for distance in range(1, WINNING):
+                r = row + sign * distance * DOWN[direction]
+                c = column + sign * distance * RIGHT[direction]
+                inside = (r >= 0) & (r < ROWS) & (c >= 0) & (c < COLUMNS)
+                running = running and inside and board[r, c] == who
+                length += 1 if running else 0
+        if length >= WINNING:
+            won = True
+    return won
+
+
+class ConnectFour(KernelEnv):
+    """Drop pieces into 7 columns of 6; four in a line win. Reward 1 for a win, -1 for a loss, 0 for a draw.
+
+    The opponent drops its piece into a column that is not full, each as likely as the others, and begins every second
+    game. The observation is the board from the top row down, the own pieces (42 entries), then those of the opponent
+    (42). Full columns are forbidden by the action mask; a piece dropped there by others than policies is a lost game.
+    """
+
+    observation_space = Box(0.0, 1.0, (2 * ROWS * COLUMNS,))
+    action_space = Discrete(COLUMNS)
+    max_steps = None  # a board is full after 21 steps
+    render_fps = 2
+
+    class State(NamedTuple):
+        board: array(i8, ROWS, COLUMNS)  # 0 empty, 1 own piece, 2 the opponent's; row 0 is the top
+        pieces: i32  # on the board
+
+    def reset(s, p, key):
+        for row in range(ROWS):
+            for column in range(COLUMNS):
+                s.board[row, column] = EMPTY
+        begins = randint(key, 0, 2)
+        if begins == 1:
+            s.board[ROWS - 1, randint(key, 1, COLUMNS)] = OTHER
+        return ConnectFour.State(s.board, begins)
+
+    def step(s, p, action, key):
+        full = height(s.board, action) == ROWS
+        reward = -1.0 if full else 0.0
+        ended = full
+        pieces = s.pieces
+        if not full:
+            row = ROWS - 1 - height(s.board, action)
+            s.board[row, action] = OWN
+            pieces += 1
+            if wins(s.board, row, action, OWN):
+                reward = 1.0
+                ended = True
+            elif pieces == ROWS * COLUMNS:
+                ended = True
+        if not ended:
+            free = 0
+            for column in range(COLUMNS):
+                free += 1 if s.board[0, column] == EMPTY else 0
+            chosen = randint(key, 0, free)
+            for column in range(COLUMNS):
+                open_column = s.board[0, column] == EMPTY
+                if open_column & (chosen == 0):
+                    row = ROWS - 1 - height(s.board, column)
+                    s.board[row, column] = OTHER
+                    if wins(s.board, row, column, OTHER):
+                        reward = -1.0
+                        ended = True
+                chosen -= 1 if open_column else 0
+            pieces += 1
+            ended = ended | (pieces == ROWS * COLUMNS)
+        return ConnectFour.State(s.board, pieces), reward, ended
+
+    def observe(s, p, out):
+        for row in range(ROWS):
+            for column in range(COLUMNS):
+                cell = row * COLUMNS + column
+                out[cell] = 1.0 if s.board[row, column] == OWN else 0.0
+                out[ROWS * COLUMNS + cell] = 1.0 if s.board[row, column] == OTHER else 0.0
+
+    def action_mask(s, p, out):
+        for column in range(COLUMNS):
+            out[column] = 1.0 if s.board[0, column] == EMPTY else 0.0
+
+    def render(s, p):
+        image = np.zeros((ROWS, COLUMNS, 3), np.uint8)
+        for value, color in COLORS.items():
+            image[np.asarray(s.board) == value] = color
+        return image.repeat(CELL, axis=0).repeat(CELL, axis=1)

@@ -1,0 +1,64 @@
+"""The rewards of other goals than the one an environment was given, for hindsight experience replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.data.flat_dict import ACHIEVED_GOAL, DESIRED_GOAL, FlatDict
+from headrace.data.hindsight import Goals, OfGoals
+from headrace.envs import sources
+from headrace.envs.base import Env
+
+
+def goals_of(env: Env, factory: Callable[[], Any] | None) -> Goals:
+    """The goals of an environment: a KernelEnv's compute_reward(achieved, desired), of tensors [B, g], or that of a
+    Gymnasium environment, compute_reward(achieved, desired, info), of arrays; and likewise compute_terminated, if any.
+
+    factory: makes one of the environments, or is their KernelEnv; None where that is not known.
+    Raises ValueError where observations are no Dict of vectors with achieved_goal and desired_goal of one size, or
+    there is no compute_reward.
+    """
+    space = env.observation_space
+    slices = space.slices if isinstance(space, FlatDict) else {}
+    if not {ACHIEVED_GOAL, DESIRED_GOAL} <= {*slices}:
+        raise ValueError(
+            f"hindsight is for goals, and observations of {env.name} are {space}: give a Dict of vectors with "
+            f"{ACHIEVED_GOAL} and {DESIRED_GOAL}, or leave hindsight out"
+        )
+    achieved, desired = slices[ACHIEVED_GOAL], slices[DESIRED_GOAL]
+    if achieved.stop - achieved.start != desired.stop - desired.start:
+        raise ValueError(f"{env.name} has goals of different sizes: {space}")
+    reward = _function(env.name, factory, "compute_reward")
+    if reward is None:
+        raise ValueError(f"hindsight needs rewards of other goals: give {env.name} a compute_reward(achieved, desired)")
+    return Goals(achieved, desired, reward, _function(env.name, factory, "compute_terminated"))
+
+
+def _function(env: str, factory: Callable[[], Any] | None, name: str) -> OfGoals | None:
+    """An environment's function of goals; None where it has none."""
+    if factory is None or sources.is_kernel(factory):
+        return getattr(factory, name, None)
+    own = _own(factory(), name)
+    if own is None:
+        return None
+
+    def of_arrays(achieved: Tensor, desired: Tensor) -> Tensor:
+        found = own(achieved.cpu().numpy(), desired.cpu().numpy(), {})
+        if np.shape(found) != (len(achieved),):
+            raise ValueError(
+                f"{name} of {env} gave shape {np.shape(found)} for {len(achieved)} goals: let it take batches [B, g] "
+                "and give [B]"
+            )
+        return torch.as_tensor(np.asarray(found), device=achieved.device)
+
+    return of_arrays
+
+
+def _own(made: Any, name: str) -> Any:
+    """A method of an environment or of one that it wraps; None where there is none."""
+    return made.get_wrapper_attr(name) if made.has_wrapper_attr(name) else None

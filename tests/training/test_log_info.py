@@ -1,0 +1,57 @@
+"""What log_info names is logged for each episode: in monitor.csv, metrics.jsonl and TensorBoard's tags."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.data.spaces import Box, Discrete
+from headrace.runs.logs import tensorboard_tags
+
+
+class Coin(gymnasium.Env):
+    """Episodes of 3 steps; every second one, of an environment, is a success."""
+
+    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
+    episode = -1
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.steps = self.episode + 1, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        ended = self.steps == 3
+        info = {"is_success": self.episode % 2 == 1, "distance": np.float32(self.episode)} if ended else {}
+        return np.zeros(1, np.float32), 1.0, ended, False, info
+
+
+OPTIONS = {"num_envs": 2, "num_steps": 5, "total_steps": 60, "window": 4, "progress": "none", "scale": False}
+NAMES = ("is_success", "distance")
+
+
+@pytest.mark.parametrize("processes", [{}, {"workers": 2}, {"actors": 1}])
+def test_infos_of_last_steps_are_logged(processes, tmp_path):
+    run = hr.train("ppo", Coin, log_info=NAMES, log_folder=str(tmp_path), hidden=(4,), **OPTIONS, **processes)
+    header, *rows = (run.path / "monitor.csv").read_text().splitlines()[1:]
+    assert header == "r,l,t,is_success,distance" and len(rows) > 10
+    values = [row.split(",") for row in rows]
+    assert [float(row[4]) for row in values[:4]] == [0, 0, 1, 1]  # episode by episode, of two environments
+    assert all(float(row[3]) == float(row[4]) % 2 for row in values)
+    last = json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])
+    recent = values[-4:]
+    assert last["success_rate"] == pytest.approx(np.mean([float(row[3]) for row in recent]))
+    assert last["info/distance"] == pytest.approx(np.mean([float(row[4]) for row in recent]))
+    tags = tensorboard_tags(last)
+    assert tags["rollout/success_rate"] == last["success_rate"] and "rollout/distance" in tags
+
+
+def test_what_cannot_be_logged_is_refused(tmp_path):
+    options = OPTIONS | {"log_folder": str(tmp_path), "hidden": (4,)}
+    with pytest.raises(KeyError, match="log_info names goals, and the info of an episode's last step has 'is_success'"):
+        hr.train("ppo", Coin, log_info=("goals",), **options)
+    with pytest.raises(ValueError, match=r"log_info=.* is for Gymnasium environments .* and not for CartPole-v1"):
+        hr.train("ppo", "CartPole-v1", log_info=("is_success",), **options)
