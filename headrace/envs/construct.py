@@ -63,7 +63,7 @@ def make(
     returns a gymnasium.Env or a pettingzoo.ParallelEnv. Vector environments come from Atari games ("ALE/Pong-v5"),
     tasks of EnvPool ("envpool/Pong-v5"), ids with a vector entry point, and functions with a parameter `num_envs` that
     return a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator. A list of sources that are not
-    compiled: environment i is made by number i modulo theirs. A pettingzoo.AECEnv, in which agents take turns, is
+    compiled: environment i is made by number i modulo theirs. A pettingzoo.AECEnv, in which agents only take turns, is
     stepped by PettingZoo's turn_based_aec_to_parallel: only the action of the agent that is next counts.
     backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another (of
     a port: its reference); "workers" steps them in processes; "vector" steps a vector environment; "auto" compiles

@@ -107,6 +107,8 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise TypeError(f"{name} gave {env!r}, a vector environment: let the function take a parameter `num_envs`")
     if is_turn_based(env):
+        if getattr(env, "metadata", {}).get("is_parallelizable"):
+            raise TypeError(f"in {env} agents take turns: give its parallel_env, in which all act at once")
         from pettingzoo.utils.conversions import turn_based_aec_to_parallel
 
         env = turn_based_aec_to_parallel(env)

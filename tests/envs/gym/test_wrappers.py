@@ -133,7 +133,7 @@ def test_a_policy_is_evaluated_in_worlds_made_alike(tmp_path):
     assert run.metrics["return"] < -5  # five steps of up to -16, not of a tenth of it
     from headrace.cli.run_policy import eval_env_kwargs
 
-    assert eval_env_kwargs(run.path) == {"frame_stack": 2, "time_limit": 5}
+    assert eval_env_kwargs(run.path) == {"frame_stack": 2, "time_limit": 5, "info_mask": False}
     film = hr.play(run.policy, "Pendulum-v1", tmp_path / "film.gif", **eval_env_kwargs(run.path))
     assert film.lengths == (5,)
     resumed = hr.train(resume=run.path, total_steps=60)
