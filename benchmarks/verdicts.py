@@ -1,7 +1,8 @@
 """Whether `headrace diagnose` is right: 40 scripts of planted truth, half of them in an archive of known SHA-256.
 
 Each script is diagnosed for a few seconds, and its headline and first remedy compared with what was planted. With
---apply the first remedy is applied to the script, and its gain measured by the script's own steps per second, in turns.
+--gains the planted remedies are applied instead, and their gain is measured by the scripts' own steps per second, in
+turns.
 The scripts need the libraries that `verdicts/*/truth.toml` names; --python names the interpreter that has them.
 """
 
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -23,7 +25,7 @@ from common import HERE, Neighbours, Row, finish, parser, table
 
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.record import run_script
-from headrace.diagnose.verdict import round_trip
+from headrace.diagnose.verdict import cold_start, round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import Verdict, judge
 
@@ -42,19 +44,9 @@ HEADLINES = {  # what a headline says -> the kind of verdict
     r"waits for other processes": "waiting",
     r"goes into ([a-z -]+)": r"\1",
 }
-COLUMNS = (
-    "script",
-    "library",
-    "seen",
-    "kind",
-    "right",
-    "unknown",
-    "first",
-    "first_right",
-    "predicted",
-    "bound",
-    "gained",
-)
+COLUMNS = ("script", "library", "seen", "kind", "right", "unknown", "first", "first_right", "predicted", "bound")
+GAINS = ("script", "gained", "low", "high")
+SLOW_STARTS = {"SBX": 5.0, "Tianshou": 8.0, "RLlib": 5.0}  # s that a library takes to compile or start, beyond SKIP
 
 
 def main() -> None:
@@ -62,24 +54,25 @@ def main() -> None:
     flags.add_argument("--half", choices=("open", "sealed"), default="open")
     flags.add_argument("--scripts", nargs="+", help="some of the half's scripts")
     flags.add_argument("--python", default=sys.executable, help="an interpreter that has the libraries")
-    flags.add_argument(
-        "--apply", type=int, default=0, metavar="TURNS", help="apply each first remedy, in so many turns"
-    )
+    flags.add_argument("--gains", type=int, default=0, metavar="TURNS", help="measure what the planted remedies gain")
     flags.add_argument("--label", default="", help="a word kept with the result, such as a commit")
     options = flags.parse_args()
     if options.quick:
         options.scripts = ["cleanrl_reinforce"]
-    neighbours, rows, trip = Neighbours(), [], round_trip.measure()
+    neighbours, rows, costs = Neighbours(), [], (round_trip.measure(), cold_start.measure())
     with tempfile.TemporaryDirectory() as temporary:
         folder = FOLDER / "open" if options.half == "open" else unpack(Path(temporary))
         truth = tomllib.loads((folder / "truth.toml").read_text())
         for name in options.scripts or truth:
-            rows.append(examine(name, truth[name], folder, options.python, trip))
-            if options.apply:
-                rows[-1]["gained"] = apply(name, truth[name], rows[-1]["first"], folder, options.python, options.apply)
-            print(table(rows[-1:], COLUMNS), flush=True)
-    print(table(rows, COLUMNS))
-    finish("verdicts", rows, options, neighbours, half=options.half, label=options.label, skip=SKIP, window=WINDOW)
+            if not options.gains:
+                rows.append(examine(name, truth[name], folder, options.python, costs))
+            elif "change" in truth[name]:
+                rows.append(gain(name, truth[name]["change"], folder, options.python, options.gains))
+            print(table(rows[-1:], GAINS if options.gains else COLUMNS), flush=True)
+    print(table(rows, GAINS if options.gains else COLUMNS))
+    measured = "gains" if options.gains else "verdicts"
+    more = {"half": options.half, "label": options.label, "measured": measured, "skip": SKIP, "window": WINDOW}
+    finish("verdicts", rows, options, neighbours, **more)
 
 
 def unpack(folder: Path) -> Path:
@@ -92,13 +85,14 @@ def unpack(folder: Path) -> Path:
     return folder
 
 
-def examine(name: str, truth: Row, folder: Path, python: str, trip: float) -> Row:
+def examine(name: str, truth: Row, folder: Path, python: str, costs: tuple[float, float]) -> Row:
     """Diagnose a script, and compare the verdict with the truth."""
     os.environ["PYTHONPATH"] = str(FOLDER)
     skip = truth.get("skip", SKIP)
+    seconds = SKIP + WINDOW + SLOW_STARTS.get(truth["library"], 0.0) - skip
     words = [str(folder / f"{name}.py")]
-    profile = run_script.measure(words, python=python, seconds=SKIP + WINDOW - skip, skip=skip)
-    facts = Facts(profile, trip)
+    profile = run_script.measure(words, python=python, seconds=seconds, skip=skip)
+    facts = Facts(profile, *costs)
     verdict = judge(facts)
     seen, first = kind(verdict), verdict.remedies[0] if verdict.remedies else None
     predicted = [remedy for remedy in verdict.remedies if remedy.gain]
@@ -114,7 +108,6 @@ def examine(name: str, truth: Row, folder: Path, python: str, trip: float) -> Ro
         "first_right": matches,
         "predicted": first.gain if first else None,
         "bound": first.bound if first else None,
-        "gained": None,
         "any_predicted": [remedy.title for remedy in predicted],
         "headline": verdict.headline,
         "where": verdict.where,
@@ -130,28 +123,20 @@ def kind(verdict: Verdict) -> str:
     return verdict.headline
 
 
-def apply(name: str, truth: Row, first: str, folder: Path, python: str, turns: int) -> float | None:
-    """The gain of the planted remedy, if it is the first one of a diagnosis: the median of the turns' ratios."""
+def gain(name: str, changes: list[list[str]], folder: Path, python: str, turns: int) -> Row:
+    """Steps per second with the planted remedy divided by those without: median, lowest and highest of the turns."""
     environment = dict(os.environ) | {"PYTHONPATH": str(FOLDER), "SECONDS": "3"}
-    after = (folder / f"{name}.py").read_text()
-    if first.startswith("Let torch use one thread"):
-        changed = environment | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    elif first and "change" in truth and re.fullmatch(truth["first"], first):
-        changed = environment
-        for old, new in truth["change"]:
-            if old not in after:
-                raise ValueError(f"{name} does not contain {old!r}")
-            after = after.replace(old, new)
-    else:
-        return None
+    script = folder / f"{name}.py"
+    text = script.read_text()
+    for old, new in changes:
+        if old not in text:
+            raise ValueError(f"{name} does not contain {old!r}")
+        text = text.replace(old, new)
     with tempfile.TemporaryDirectory() as temporary:
         mended = Path(temporary, f"{name}.py")
-        mended.write_text(after)
-        ratios = []
-        for _ in range(turns):
-            before = rate(folder / f"{name}.py", python, environment)
-            ratios.append(rate(mended, python, changed) / before)
-    return sorted(ratios)[len(ratios) // 2]
+        mended.write_text(text)
+        ratios = [1 / rate(script, python, environment) * rate(mended, python, environment) for _ in range(turns)]
+    return {"script": name, "gained": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
 def rate(script: Path, python: str, environment: dict[str, str]) -> float:

@@ -46,7 +46,7 @@ def test_nothing_to_gain():
     made = profile(FORWARD=0.4, BACKWARD=0.5, ENVIRONMENT=0.05, INFERENCE=0.05)
     made.machine.versions["headrace"] = "0.1.0"
     verdict = judge(Facts(made))
-    assert verdict.headline.startswith("There is little to gain")
+    assert verdict.headline == "Most of the time goes into learning: 90 %; no known remedy makes it 1.15x as fast."
     assert "What would help" not in verdict.bounds
 
 
@@ -54,7 +54,7 @@ def test_a_large_network_may_use_a_gpu():
     shares = {"FORWARD": 0.3, "BACKWARD": 0.4, "OPTIMIZER": 0.2, "ENVIRONMENT": 0.1}
     verdict = judge(facts(**shares, counters={"parameters": 10**7, "learning_batch": 256}))
     assert "Stay on the CPU" not in verdict.bounds
-    assert "put the network on a GPU (at most" in verdict.bounds
+    assert "put the network on a GPU (not predicted)" in verdict.bounds
 
 
 def test_a_small_network_stays_on_the_cpu_whatever_its_share():
@@ -156,7 +156,7 @@ def test_processes_that_were_not_sampled_are_not_taken_for_one_core():
 def test_a_bound_without_meaning_is_not_given_as_a_number():
     verdict = judge(facts(FORWARD=0.995, LOGGING=0.005, counters={"parameters": 10**7, "learning_batch": 256}))
     assert "this profile does not bound what a GPU can gain" in verdict.bounds
-    assert "put the network on a GPU (no bound, not predicted)" in verdict.bounds
+    assert "put the network on a GPU (not predicted)" in verdict.bounds
 
 
 def test_communication_is_not_part_of_the_time_of_a_step():
