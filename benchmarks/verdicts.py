@@ -87,7 +87,7 @@ def unpack(folder: Path) -> Path:
 
 def examine(name: str, truth: Row, folder: Path, python: str, costs: tuple[float, float]) -> Row:
     """Diagnose a script, and compare the verdict with the truth."""
-    os.environ["PYTHONPATH"] = str(FOLDER)
+    os.environ.update(PYTHONPATH=str(FOLDER), RAY_ADDRESS="local")  # no other program's cluster
     skip = truth.get("skip", SKIP)
     seconds = SKIP + WINDOW + SLOW_STARTS.get(truth["library"], 0.0) - skip
     words = [str(folder / f"{name}.py")]

@@ -129,7 +129,7 @@ def _scopes(file: str) -> dict[str, Scope]:
         each.once = isinstance(each.tree, ast.Module) or getattr(each.tree, "name", "") in single
         each.evaluates = isinstance(each.tree, Function) and _evaluates(each.tree)
     known: dict[str, Purpose] = {}
-    for _ in range(3):  # helpers of helpers of helpers
+    for _ in range(5):  # helpers of helpers, and so on
         for each in scopes.values():
             each.markers = sorted(_markers(each.tree, known), key=lambda mark: mark[0])
         known = _function_purposes(tree, functions, scopes)
@@ -185,6 +185,9 @@ def _markers(tree: ast.AST, known: dict[str, Purpose]) -> Iterator[tuple[int, Pu
             yield node.lineno, Purpose.ACT
         elif name in known:
             yield node.lineno, known[name]
+        else:  # handed to another function, such as jax.lax.scan
+            handed = (each.id for each in node.args if isinstance(each, ast.Name) and each.id in known)
+            yield from ((node.lineno, known[each]) for each in handed)
 
 
 def _is_function_of(call: ast.Call, *modules: str) -> bool:

@@ -56,6 +56,7 @@ def build(recording: Recording, hints: Hints) -> Profile:
     began = driver.began(lanes[0]) if lanes else None
     if began and began < window.seconds - make_lanes.SHORTEST:
         window = replace(window, skip=window.begin - window.started + began)
+        recording = replace(recording, window=window)
         lanes = _lanes(processes, classifiers, monitor, window)
     learning, leader = driver.trainers(lanes), lanes[0].pid if lanes else monitor.root
     leading = next((process for process in processes if process.pid == leader), root)

@@ -11,8 +11,9 @@ from headrace.diagnose.verdict.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy,
 from headrace.diagnose.verdict.snippets import snippet
 
 MORE_ENVS = 8  # number of environments that is proposed instead of a few
+LEAST_WARM = 0.33  # ... where the worker's wake-ups were counted
 FEW_ENVS = 4  # up to this many, batched inference is proposed
-WARM_CACHES = 0.5  # least time of a step in a loop, as a share of its time in a worker that wakes up with cold caches
+WARM_CACHES = 0.5  # time of a step in a loop, as a share of its time in a worker that wakes up with cold caches
 LAGGING = 1.4  # a straggler takes this many times as long as the other workers
 OTHER_DATA = (
     "More environments change the data that the policy learns from: shorten each rollout by the same factor, and "
@@ -75,7 +76,8 @@ def one_process(facts: Facts) -> Remedy | None:
     most, likely = saved_waiting(facts, waiting)
     alone = min(alone, waiting)
     title = "Step the environments in the script's own process"
-    return remedy(facts, title, why, MINUTES, snippet(facts, "one_process"), most=most, likely=likely - alone)
+    likely -= alone
+    return remedy(facts, title, why, MINUTES, snippet(facts, "one_process"), most=most, likely=likely, measured=waiting)
 
 
 def _computing_seconds(facts: Facts) -> list[float]:
@@ -89,7 +91,7 @@ def _warm(facts: Facts, lane: Lane, work: float) -> float:
     computing = min(work, lane.cpu_seconds) if lane.cpu_seconds and facts.env_on_cpu > 0.5 else work
     if not facts.wake_up or not lane.wakes:
         return WARM_CACHES * computing
-    return max(computing - facts.wake_up * lane.wakes, WARM_CACHES * computing)
+    return max(computing - facts.wake_up * lane.wakes, LEAST_WARM * computing)
 
 
 def straggler(facts: Facts) -> Remedy | None:

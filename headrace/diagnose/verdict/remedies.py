@@ -47,7 +47,7 @@ def _sleep(facts: Facts) -> Remedy | None:
     why = f"The script sleeps {facts.percent(spent)} of the time{at(site)}."
     change = without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
     most, likely = saved_waiting(facts, spent)
-    return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely)
+    return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely, measured=spent)
 
 
 def _less_often(facts: Facts, role: Role) -> Remedy | None:
@@ -58,9 +58,9 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
     most, likely = spent + COLD_AFTER_FILES * (facts.total - spent), spent * (1 - 1 / RARER)
     waited = spent * max(1 - facts.on_cpu(role) - facts.queued([facts.profile.training_thread]), 0.0)
     if facts.wake_up and waited > NOTICEABLE * facts.total:  # for a disk
-        warm_most, warm_likely = (saved - waited for saved in saved_waiting(facts, waited))
-        most, likely = max(most, spent + warm_most), likely + warm_likely * (1 - 1 / RARER)
-    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely)
+        most, likely = saved_waiting(facts, spent, waited)
+        likely -= spent / RARER
+    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely, measured=spent)
 
 
 def _data(facts: Facts) -> Remedy | None:
