@@ -14,7 +14,7 @@ def read(number):
 
 
 episodes = []
-for _ in range(35):
+for _ in range(20):
     episodes += read(12_000)
 obs = torch.tensor(np.stack([e["obs"] for e in episodes]), dtype=torch.float32)
 act = torch.tensor(np.stack([e["act"] for e in episodes]), dtype=torch.float32)
