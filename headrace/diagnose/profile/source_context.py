@@ -20,8 +20,10 @@ NOT_ENVIRONMENTS = (  # parts of the names of other objects with a step()
 
 
 # functions whose call shows that a loop learns: PyTorch's, Lightning's, JAX's, Flax's and Optax's
-GRADIENTS = ("backward", "zero_grad", "clip_grad_norm_", "manual_backward", "value_and_grad", "apply_gradients")
-GRADIENTS += ("apply_updates",)
+GRADIENTS = (
+    *("backward", "zero_grad", "clip_grad_norm_", "manual_backward"),
+    *("value_and_grad", "apply_gradients", "apply_updates"),
+)
 STEPS = ("step", "step_async", "step_wait", "step_and_maybe_reset", "send", "recv")
 KEEPS = ("append", "extend", "add", "push", "put", "store", "insert", "send", "write", "record")  # ... a transition
 

@@ -122,7 +122,7 @@ def _meanwhile(facts: Facts) -> str:
     if lane is None or lane.cpu_seconds < 0.1 * facts.total:
         return ", and those that were sampled do not work meanwhile"
     site = max(lane.sites, key=lambda site: (site.role is not Role.WAIT, site.seconds), default=None)
-    return f": {lane.name} computes {facts.percent(lane.cpu_seconds)} of it{at(site)}"
+    return f"; {lane.name} computes {facts.percent(lane.cpu_seconds)} of the time{at(site)}"
 
 
 def _headline_of_few_samples(facts: Facts) -> str:
