@@ -14,7 +14,7 @@ import tyro
 from headrace.diagnose.profile.profile import Profile
 from headrace.diagnose.record import run_script
 from headrace.diagnose.report import html, table, trace
-from headrace.diagnose.verdict import round_trip
+from headrace.diagnose.verdict import cold_start, round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import Verdict, judge
 
@@ -94,7 +94,7 @@ def _profile(options: Diagnose) -> Profile:
 
 def report(profile: Profile, folder: Path, *, as_json: bool = False) -> None:
     """Judge a profile, write all files of the diagnosis, and print the report and the paths of the files."""
-    facts = Facts(profile, round_trip.measure())
+    facts = Facts(profile, round_trip.measure(), cold_start.measure())
     verdict = judge(facts)
     folder.mkdir(parents=True, exist_ok=True)
     profile.save(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,31 @@ def test_overhead(tmp_path: Path) -> None:
     rows = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert [row["script"] for row in rows] == ["one environment", "eight waiting threads", "two worker processes"]
     assert all(row["without_s"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
+
+
+def test_planted_remedies_can_be_applied_and_the_archive_is_the_one_that_was_committed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import verdicts
+
+    halves = verdicts.FOLDER / "open", verdicts.unpack(tmp_path)
+    for folder in halves:
+        truth = tomllib.loads((folder / "truth.toml").read_text())
+        assert len(truth) == 20
+        for name, planted in truth.items():
+            text = (folder / f"{name}.py").read_text()
+            compile(text, name, "exec")
+            assert planted["kinds"] and all(old in text for old, _ in planted.get("change", []))
+
+
+@pytest.mark.slow
+def test_a_planted_verdict(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "verdicts.py"), "--quick", "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert row["seen"] == "sleeping" and row["first"] == "Remove the sleeping"
 
 
 def test_the_guides_steps_change_its_script(monkeypatch: pytest.MonkeyPatch) -> None:

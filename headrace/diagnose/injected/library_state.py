@@ -8,6 +8,7 @@ LIBRARIES = (
     "rl_games", "skrl", "sample_factory", "pufferlib", "envpool", "ale_py", "mujoco", "dm_control", "pettingzoo", "jax",
     "tensorflow", "tensorboardX", "wandb", "headrace", "numba", "cv2", "isaacgym", "brax",
 )  # fmt: skip
+_COUNTS = ("num_envs", "env_num", "num_workers")  # of environments: Gymnasium's name, Tianshou's, TorchRL's
 _FORWARD = ("_wrapped_call_impl", "_call_impl")  # of torch.nn.Module, around every forward
 
 
@@ -44,9 +45,10 @@ def of_stack(frame, sizes):
         name = frame.f_code.co_name
         if name in _FORWARD and "torch/nn/modules" in frame.f_code.co_filename.replace("\\", "/"):
             counters.update(_of_forward(frame.f_locals, sizes))
-        elif name in ("step", "step_wait", "step_async", "send", "recv"):
-            count = _attributes(frame.f_locals.get("self")).get("num_envs")
-            if isinstance(count, int):
+        elif name in ("step", "step_wait", "step_async", "_step", "send", "recv"):
+            own = _attributes(frame.f_locals.get("self"))
+            count = next((own[key] for key in _COUNTS if isinstance(own.get(key), int)), None)
+            if count is not None:
                 counters["num_envs"] = count
         elif name in ("learn", "iterate"):
             counters.update(_of_learner(frame.f_locals.get("self"), sizes))

@@ -5,6 +5,7 @@ import opcode
 import sys
 
 _RESUME = opcode.opmap.get("RESUME", -1)  # Python 3.11 and later
+JITTED = "jit "  # before the name of a function that JAX has compiled
 ENV_CLASS = "<environment>"  # listed as a base of every class that has step() and reset()
 MOST_FRAMES = 200  # innermost first; those further out do not affect roles
 
@@ -53,7 +54,8 @@ class Stacks:
             name = getattr(code, "co_qualname", code.co_name)
             module = str(frame.f_globals.get("__name__", ""))
             ancestors = ancestry(frame, module, name)
-            self.new.append(["code", known[0], code.co_filename, name, module, code.co_firstlineno, ancestors])
+            record = ["code", known[0], code.co_filename, name, module, code.co_firstlineno, ancestors]
+            self.new.append([*record, other_names(code, frame.f_globals)])
             self._codes[place[0]] = known
         entered = False
         position = (frame.f_lineno, None, None, None)
@@ -64,6 +66,22 @@ class Stacks:
         self.new.append(["place", found[0], known[0], *position])
         self._places[place] = found
         return found
+
+
+def other_names(code, variables):
+    """What a code object calls by another name: {"nap": "sleep"} after `from time import sleep as nap`.
+
+    Functions compiled by jax.jit have no frame; they are given as {"update": "jit update"}.
+    """
+    found = {}
+    for name in code.co_names:
+        value = variables.get(name)
+        kind = type(value).__name__  # nothing else is read from a value whose class may be the user's
+        if kind == "builtin_function_or_method" and value.__name__ != name:
+            found[name] = value.__name__
+        elif kind == "PjitFunction":
+            found[name] = JITTED + str(getattr(value, "__name__", name))
+    return found
 
 
 def ancestry(frame, module, name):

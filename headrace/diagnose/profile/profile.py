@@ -99,6 +99,7 @@ class Lane:
     sites: list[Site] = field(default_factory=list)  # the most time first
     cpu_seconds: float = 0.0  # of the thread, within the window
     queued_seconds: float = 0.0  # within the window for which it was ready to run but had no core
+    wakes: float = 0.0  # times within the window that it got a core: after waiting, sleeping, or losing it
     samples: int = 0  # sampling ticks; 0 for native threads, of which only the CPU time is known
     counters: dict[str, float] = field(default_factory=dict)  # see Profile
 
@@ -174,6 +175,8 @@ class Profile:
     cuda: 1 if torch has used a GPU, otherwise 0
     parameters: of the largest torch module whose forward pass was sampled
     inference_batch, learning_batch: rows of the last sampled forward pass that acts, and that learns
+    training_began: 1 if the training loop was seen, otherwise 0
+    trainers: processes that compute gradients; in_turns: 1 if there are two that never work at the same time
     """
 
     command: list[str]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from fnmatch import translate
 from pathlib import Path
 
@@ -27,17 +28,21 @@ class Hints:
 
     def __init__(self, file: Path | None = None) -> None:
         """Raises FileNotFoundError, and ValueError if the file is not such a table."""
-        self._patterns = [
-            (role, re.compile("|".join(map(translate, patterns))))
-            for path in ([file, OWN] if file else [OWN])
-            for role, patterns in read_roles(path).items()
-            if patterns
-        ]
+        tables = [table for path in ([file, OWN] if file else [OWN]) for table in read_roles(path).items()]
+        self._patterns, self._plumbing = _compiled(tables), _compiled(read_roles(OWN, "plumbing").items())
 
     def role(self, names: tuple[str, ...]) -> Role | None:
         """The role of a function under any of its names, or None."""
         matching = (role for role, pattern in self._patterns if any(pattern.match(name) for name in names))
         return next(matching, None)
+
+    def plumbing(self, name: str) -> Role | None:
+        """The role of a library's own code around the parts that have one, or None."""
+        return next((role for role, pattern in self._plumbing if pattern.match(name)), None)
+
+
+def _compiled(tables: Iterable[tuple[Role, tuple[str, ...]]]) -> list[tuple[Role, re.Pattern[str]]]:
+    return [(role, re.compile("|".join(map(translate, patterns)))) for role, patterns in tables if patterns]
 
 
 def read_roles(file: Path, table: str = "roles") -> dict[Role, tuple[str, ...]]:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
 
+from headrace.diagnose.injected.stacks import JITTED
 from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import OWN, WHOLE_CALL, Hints, read_roles
@@ -113,9 +114,13 @@ class Classifier:
     def _of_other_code(self, stack: Stack) -> tuple[Role, str]:
         """The role of other code, such as the arithmetic of a loss, by the purpose of the loop around it."""
         doing, call = _purpose(stack), source_context.call_at(stack[0])
+        role = None if is_own(stack[0].code.file) else self._hints.plumbing(names(stack[0].code)[0])
+        if role is not None:
+            return role, call or title(stack[0].code)
         if doing is Purpose.LEARN:
             return Role.FORWARD, call
-        if doing is Purpose.ACT and (call in DRAWS or "torch" in stack[0].code.module):
+        compiled = call.startswith(JITTED)
+        if doing is Purpose.ACT and (call in DRAWS or compiled or "torch" in stack[0].code.module):
             return Role.INFERENCE, call
         return Role.OTHER, call or title(stack[0].code)
 

@@ -19,6 +19,15 @@ NOT_ENVIRONMENTS = (  # parts of the names of other objects with a step()
 )
 
 
+# functions whose call shows that a loop learns: PyTorch's, Lightning's, JAX's, Flax's and Optax's
+GRADIENTS = (
+    *("backward", "zero_grad", "clip_grad_norm_", "manual_backward"),
+    *("value_and_grad", "apply_gradients", "apply_updates"),
+)
+STEPS = ("step", "step_async", "step_wait", "step_and_maybe_reset", "send", "recv")
+KEEPS = ("append", "extend", "add", "push", "put", "store", "insert", "send", "write", "record")  # ... a transition
+
+
 class Purpose(Enum):
     """What the code at a place is for."""
 
@@ -33,14 +42,20 @@ class Scope:
     tree: ast.AST
     markers: list[tuple[int, Purpose]] = field(default_factory=list)
     evaluates: bool = False
+    once: bool = False  # whether it runs only once: a top level, or a function that is called there alone
 
     def purpose_at(self, line: int) -> Purpose | None:
-        """What the code at a line is for: the purpose of the next marker in the innermost loop that has any."""
-        loops = [loop for loop in _inside(self.tree) if isinstance(loop, ast.For | ast.While) and _spans(loop, line)]
+        """What the code at a line is for: the purpose of the next marker in the innermost loop that has any.
+
+        None for code that runs only once, before the training loop, such as loading data.
+        """
+        loops = [loop for loop in _loops(self.tree) if _spans(loop, line)]
         for loop in reversed(loops):
             within = [mark for mark in self.markers if _spans(loop, mark[0])]
             if within:
                 return next((doing for place, doing in within if place >= line), within[0][1])
+        if self.once and any(_has_marker(loop, self.markers) for loop in _loops(self.tree)):
+            return None
         following = [doing for place, doing in self.markers if place >= line]
         return next(iter(following or [doing for _, doing in self.markers]), None)
 
@@ -60,7 +75,8 @@ def call_at(place: Place) -> str:
         tree = ast.parse(b"(" + b"".join(text) + b")", mode="eval").body
     except (SyntaxError, ValueError):
         return ""
-    return _called(tree) if isinstance(tree, ast.Call) else ""
+    name = _called(tree) if isinstance(tree, ast.Call) else ""
+    return dict(place.code.other_names).get(name, name)
 
 
 @cache
@@ -110,13 +126,15 @@ def _scopes(file: str) -> dict[str, Scope]:
     scopes = {"": Scope(tree)} | {
         f"{function.name}:{line}": Scope(function) for function in functions for line in _first_lines(function)
     }
+    single = _called_once(tree)
     for each in scopes.values():
-        each.evaluates = isinstance(each.tree, Function) and _only_sums(each.tree)
+        each.once = isinstance(each.tree, ast.Module) or getattr(each.tree, "name", "") in single
+        each.evaluates = isinstance(each.tree, Function) and _evaluates(each.tree)
     known: dict[str, Purpose] = {}
-    for _ in range(3):  # helpers of helpers of helpers
+    for _ in range(5):  # helpers of helpers, and so on
         for each in scopes.values():
-            each.markers = sorted(_markers(each.tree, known))
-        known = _function_purposes(functions, scopes)
+            each.markers = sorted(_markers(each.tree, known), key=lambda mark: mark[0])
+        known = _function_purposes(tree, functions, scopes)
     return scopes
 
 
@@ -130,7 +148,7 @@ def syntax_tree(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _function_purposes(functions: list[Function], scopes: dict[str, Scope]) -> dict[str, Purpose]:
+def _function_purposes(tree: ast.Module, functions: list[Function], scopes: dict[str, Scope]) -> dict[str, Purpose]:
     """Name -> purpose of the functions of that name, if they have only one; evaluation has none."""
     purposes: dict[str, set[Purpose]] = {}
     for function in functions:
@@ -138,7 +156,19 @@ def _function_purposes(functions: list[Function], scopes: dict[str, Scope]) -> d
         kinds = {Purpose.ACT, Purpose.LEARN} if own.evaluates else {doing for _, doing in own.markers}
         purposes.setdefault(function.name, set()).update(kinds)
     ambiguous = {"step", "reset", "forward", "__init__", "__call__"}
-    return {name: next(iter(kinds)) for name, kinds in purposes.items() if len(kinds) == 1 and name not in ambiguous}
+    known = {name: next(iter(kinds)) for name, kinds in purposes.items() if len(kinds) == 1 and name not in ambiguous}
+    return known | _renamed(tree, known)
+
+
+def _renamed(tree: ast.Module, known: dict[str, Purpose]) -> dict[str, Purpose]:
+    """Name -> purpose of what is made of a known function, such as `fast = jax.jit(update)`."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+            names = (part.id for part in node.value.args if isinstance(part, ast.Name) and part.id in known)
+            if name := next(names, None):
+                found[node.targets[0].id] = known[name]
+    return found
 
 
 def _first_lines(function: Function) -> set[int]:
@@ -151,14 +181,20 @@ def _markers(tree: ast.AST, known: dict[str, Purpose]) -> Iterator[tuple[int, Pu
         if not isinstance(node, ast.Call):
             continue
         name = _called(node)
-        if name in ("backward", "zero_grad", "clip_grad_norm_") or (
-            name == "grad" and "autograd" in ast.dump(node.func)
-        ):
+        if name in GRADIENTS or (name == "grad" and _is_function_of(node, "autograd", "jax")):
             yield node.lineno, Purpose.LEARN
-        elif name in ("step", "step_async", "step_wait", "send", "recv") and _may_step_env(node):
+        elif name in STEPS and _may_step_env(node):
             yield node.lineno, Purpose.ACT
         elif name in known:
             yield node.lineno, known[name]
+        else:  # handed to another function, such as jax.lax.scan
+            handed = (each.id for each in node.args if isinstance(each, ast.Name) and each.id in known)
+            yield from ((node.lineno, known[each]) for each in handed)
+
+
+def _is_function_of(call: ast.Call, *modules: str) -> bool:
+    """Whether a function is called by its bare name, or as one of these modules'."""
+    return isinstance(call.func, ast.Name) or any(module in ast.unparse(call.func) for module in modules)
 
 
 def _may_step_env(call: ast.Call) -> bool:
@@ -173,15 +209,43 @@ def _may_step_env(call: ast.Call) -> bool:
     return complete and not any(word in receiver for word in NOT_ENVIRONMENTS)
 
 
-def _only_sums(function: Function) -> bool:
-    """Whether a function steps an environment in a loop and only sums the rewards, as an evaluation does."""
+def _evaluates(function: Function) -> bool:
+    """Whether a function steps an environment in a loop, and nothing is learned from what it sees.
+
+    That is so where rewards are only summed; or where they are ignored, as by CleanRL's evaluate(), and no transition
+    is kept or yielded.
+    """
+    if any(doing is Purpose.LEARN for _, doing in _markers(function, {})):
+        return False
     for loop in _inside(function):
         if not isinstance(loop, ast.For | ast.While):
             continue
         for node in _inside(loop):
             reward = _reward(node)
-            if reward and all(_sums(use, reward) for use in _inside(loop) if use is not node and _uses(use, reward)):
+            if not reward:
+                continue
+            uses = [use for use in _inside(loop) if use is not node and _uses(use, reward)]
+            if uses and all(_sums(use, reward) for use in uses):
                 return True
+            if not uses and not any(_keeps(use, _observation(node)) for use in _inside(loop)):
+                return True
+    return False
+
+
+def _observation(node: ast.AST) -> str:
+    """The name of the observation in `obs, reward, ... = env.step(action)`."""
+    first = node.targets[0].elts[0] if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) else None
+    return first.id if isinstance(first, ast.Name) else ""
+
+
+def _keeps(node: ast.AST, observation: str) -> bool:
+    """Whether a node yields, stores under an index, or hands an observation to a container."""
+    if isinstance(node, ast.Yield | ast.YieldFrom):
+        return True
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        return any(isinstance(part, ast.Name) and part.id == observation for part in ast.walk(node.value))
+    if isinstance(node, ast.Call) and _called(node) in KEEPS:
+        return any(isinstance(part, ast.Name) and part.id == observation for part in ast.walk(node))
     return False
 
 
@@ -223,6 +287,22 @@ def _inside(tree: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(child, Function | ast.ClassDef | ast.Lambda):
             yield child
             yield from _inside(child)
+
+
+def _loops(tree: ast.AST) -> list[ast.For | ast.AsyncFor | ast.While]:
+    return [node for node in _inside(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While)]
+
+
+def _has_marker(loop: ast.stmt, markers: list[tuple[int, Purpose]]) -> bool:
+    return any(_spans(loop, line) for line, _ in markers)
+
+
+def _called_once(tree: ast.Module) -> set[str]:
+    """Names of the functions that are called at a file's top level, outside its loops, and nowhere else."""
+    calls = [_called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    looped = {_called(node) for loop in _loops(tree) for node in _inside(loop) if isinstance(node, ast.Call)}
+    top = [_called(node) for node in _inside(tree) if isinstance(node, ast.Call)]
+    return {name for name in top if calls.count(name) == 1 and name not in looped}
 
 
 def _spans(node: ast.stmt, line: int) -> bool:

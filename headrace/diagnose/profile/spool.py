@@ -21,6 +21,7 @@ class Code:
     module: str
     line: int
     ancestors: tuple[str, ...]  # full names of a method's class and its bases; () for a function
+    other_names: tuple[tuple[str, str], ...] = ()  # names by which it calls C functions, and what these are called
 
     @property
     def method(self) -> str:
@@ -97,8 +98,9 @@ def _process(path: Path) -> Process | None:
         if kind == "process":
             process = Process(*values)
         elif kind == "code":
-            number, file, name, module, line, ancestors = values
-            codes[number] = Code(file, name, module, line, tuple(ancestors))
+            number, file, name, module, line, ancestors, *others = values
+            renamed = tuple(others[0].items()) if others else ()
+            codes[number] = Code(file, name, module, line, tuple(ancestors), renamed)
         elif kind == "place" and values[1] in codes:
             places[values[0]] = Place(codes[values[1]], values[2] or codes[values[1]].line, *values[3:])
         elif kind == "stack" and places.keys() >= set(values[1]):

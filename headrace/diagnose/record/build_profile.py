@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from headrace.core.cores import cores
-from headrace.diagnose.profile import spool
+from headrace.diagnose.profile import driver, spool
 from headrace.diagnose.profile.profile import Ending, Exit, Kind, Lane, Machine, Profile, Role, Series
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import Classifier
@@ -50,15 +50,24 @@ def build(recording: Recording, hints: Hints) -> Profile:
         monitor.forget(helper)
     root = next((process for process in processes if process.pid == monitor.root), None)
     classifiers = {process.pid: Classifier(hints, bool(process.counters.get("cuda"))) for process in processes}
-    lanes = []
     for process in processes:
-        classifier = classifiers[process.pid]
-        classifier.resolve_unknown(sample for samples in process.samples.values() for sample in samples)
-        lanes += make_lanes.of_process(process, classifier, monitor, window)
-    lanes = make_lanes.training_thread_first(lanes, monitor.root)
-    for number, lane in enumerate((lane for lane in lanes if lane.kind is Kind.WORKER), start=1):
+        classifiers[process.pid].resolve_unknown(sample for samples in process.samples.values() for sample in samples)
+    lanes = _lanes(processes, classifiers, monitor, window)
+    began = driver.began(lanes[0]) if lanes else None
+    if began and began < window.seconds - make_lanes.SHORTEST:
+        window = replace(window, skip=window.begin - window.started + began)
+        recording = replace(recording, window=window)
+        lanes = _lanes(processes, classifiers, monitor, window)
+    learning, leader = driver.trainers(lanes), lanes[0].pid if lanes else monitor.root
+    leading = next((process for process in processes if process.pid == leader), root)
+    workers = (lane for lane in lanes if lane.kind is Kind.WORKER and lane.name != make_lanes.LAUNCHER)
+    for number, lane in enumerate(workers, start=1):
         lane.name = f"worker {number}"
     lanes += make_lanes.of_native_threads(lanes, monitor, window, processes)
+    counters = _counters(leading, classifiers[leading.pid], lanes) if leading else {}
+    counters["training_began"] = float(began is not None)
+    counters["trainers"] = len(learning)
+    counters["in_turns"] = float(len(learning) == 2 and driver.take_turns(*learning))
     return Profile(
         command=recording.command,
         started=window.started_at,
@@ -68,12 +77,22 @@ def build(recording: Recording, hints: Hints) -> Profile:
         machine=_machine(processes, gpu),
         lanes=lanes,
         series=_core_series(monitor, window) + gpu.series(window.begin, window.ended),
-        counters=_counters(root, classifiers[monitor.root], lanes) if root else {},
+        counters=counters,
         gpu=gpu.summary(window.begin, window.ended) | (root.gpu if root else {}),
         period=root.period if root else 0.0,
         overhead=root.cost / max(window.ended - root.began, 1e-9) if root else 0.0,
         limitations=_limitations(recording, processes, root, lanes),
     )
+
+
+def _lanes(
+    processes: list[Process], classifiers: dict[int, Classifier], monitor: ProcessMonitor, window: Window
+) -> list[Lane]:
+    """The lanes of all sampled threads, the training thread first."""
+    found = []
+    for process in processes:
+        found += make_lanes.of_process(process, classifiers[process.pid], monitor, window)
+    return make_lanes.training_thread_first(found, monitor.root)
 
 
 def _exit(exit: Exit, root: Process | None) -> Exit:

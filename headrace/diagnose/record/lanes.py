@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from headrace.diagnose.profile import sites
-from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Role, Span, seconds_by_role
+from headrace.diagnose.profile import driver, sites
+from headrace.diagnose.profile.profile import Kind, Lane, Role, Span, seconds_by_role
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Process, Sample
 from headrace.diagnose.record.processes import ProcessMonitor, ThreadClock
@@ -17,7 +17,7 @@ from headrace.diagnose.record.processes import ProcessMonitor, ThreadClock
 SHORTEST = 1.0  # s: a shorter window begins with the script instead
 BUSY = 0.05  # share of a core above which a native thread is at work
 LEAST_CPU = 0.005  # share of the window for which a native thread must have worked to get a lane
-TRAINING = (Role.ENVIRONMENT, Role.INFERENCE, *LEARNING, Role.EVALUATION)  # roles of the training loop
+LAUNCHER = "launcher"  # the name of a process that only starts the one that trains
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def of_process(process: Process, classifier: Classifier, monitor: ProcessMonitor
         lane.samples = _ticks(kept, process.period)
         lane.cpu_seconds = clock.cpu_seconds(window.begin, window.ended)
         lane.queued_seconds = clock.queued_seconds(window.begin, window.ended)
+        lane.wakes = clock.wakes(window.begin, window.ended)
         lane.sites = sites.find(kept, classifier)
         lane.counters = dict(process.counters) if main else {}
         lanes.append(lane)
@@ -93,14 +94,14 @@ def _spans(samples: list[Sample], classifier: Classifier, clock: ThreadClock, wi
 
 
 def training_thread_first(lanes: list[Lane], root: int) -> list[Lane]:
-    """Reorder: the main thread first, or another thread of its process that does most of the training instead."""
-    own = [lane for lane in lanes if lane.pid == root]
-    if not own:
-        return lanes
-    main = next((lane for lane in own if lane.kind is Kind.MAIN), own[0])
-    best = max(own, key=lambda lane: lane.spent(*TRAINING))
-    first = best if main.share(*TRAINING) < 0.1 and best.share(*TRAINING) > 0.3 else main
-    return [first, *(lane for lane in lanes if lane is not first)]
+    """Reorder: the thread that runs the training loop first; a child's main thread then counts as the main one."""
+    first = driver.training_thread(lanes, root)
+    if first is not None and first.pid != root:
+        for lane in lanes:
+            if lane.kind is Kind.MAIN:
+                lane.kind, lane.name = Kind.WORKER, LAUNCHER
+        first.kind, first.name = (Kind.MAIN, "main") if first.kind is Kind.WORKER else (first.kind, first.name)
+    return [lane for lane in lanes if lane is first] + [lane for lane in lanes if lane is not first]
 
 
 def of_native_threads(

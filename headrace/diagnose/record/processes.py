@@ -28,6 +28,7 @@ class ThreadClock:
     times: list[float] = field(default_factory=list)  # s of time.monotonic()
     cpu: list[float] = field(default_factory=list)  # s since the thread began
     queued: list[float] = field(default_factory=list)  # s for which it was ready to run but had no core
+    runs: list[float] = field(default_factory=list)  # times that it got a core
 
     def cpu_seconds(self, begin: float, end: float) -> float:
         """CPU seconds between two moments; 0 without readings."""
@@ -36,6 +37,10 @@ class ThreadClock:
     def queued_seconds(self, begin: float, end: float) -> float:
         """Seconds of waiting for a core between two moments; 0 without readings."""
         return self._at(self.queued, end) - self._at(self.queued, begin)
+
+    def wakes(self, begin: float, end: float) -> float:
+        """How often it got a core between two moments; 0 without readings."""
+        return self._at(self.runs, end) - self._at(self.runs, begin)
 
     def _at(self, values: list[float], moment: float) -> float:
         """The value at a moment, interpolated linearly between two readings."""
@@ -114,17 +119,18 @@ class ProcessMonitor:
                 if clock is None:
                     clock = ThreadClock((tasks / str(number) / "comm").read_text().strip())
                     self.clocks[pid, number] = clock
-                cpu, queued = _seconds(tasks / str(number))
+                cpu, queued, runs = _seconds(tasks / str(number))
                 clock.times.append(time.monotonic())
                 clock.cpu.append(cpu)
                 clock.queued.append(queued)
+                clock.runs.append(runs)
         return len(numbers)
 
 
-def _seconds(task: Path) -> tuple[float, float]:
-    """Seconds on a core and waiting for one, from schedstat in ns; without it, CPU time in ticks and 0."""
+def _seconds(task: Path) -> tuple[float, float, float]:
+    """Seconds on a core and waiting for one, and times it got one, from schedstat; else CPU time in ticks and 0, 0."""
     with suppress(OSError):
-        cpu, queued, _ = (task / "schedstat").read_text().split()
-        return int(cpu) / 1e9, int(queued) / 1e9
+        cpu, queued, runs = (task / "schedstat").read_text().split()
+        return int(cpu) / 1e9, int(queued) / 1e9, float(runs)
     fields = (task / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 0.0, 0.0

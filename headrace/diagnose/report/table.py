@@ -119,7 +119,10 @@ def _workers(facts: Facts) -> list[Line]:
 
 def _remedy(number: int, remedy: Remedy, width: int) -> list[Line]:
     found: list[Line] = [
-        [(f"{number}. {remedy.title}", "bold"), (f"   speedup {gain_text(remedy)}; effort: {remedy.effort}", "green")],
+        [
+            (f"{number}. {remedy.title}", "bold" if remedy.gain else ""),
+            (f"   speedup {gain_text(remedy)}; effort: {remedy.effort}", "green"),
+        ],
         *_paragraph(remedy.why, width, indent="   "),
     ]
     return found + [[(f"     {line}", "cyan")] for line in remedy.change.splitlines()]

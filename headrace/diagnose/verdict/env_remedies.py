@@ -5,14 +5,15 @@ from __future__ import annotations
 from statistics import median
 
 from headrace.diagnose.profile.formatting import capitalized, count, duration
-from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.profile.profile import Lane, Role
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy, remedy, saved_waiting
 from headrace.diagnose.verdict.snippets import snippet
 
 MORE_ENVS = 8  # number of environments that is proposed instead of a few
+LEAST_WARM = 0.33  # ... where the worker's wake-ups were counted
 FEW_ENVS = 4  # up to this many, batched inference is proposed
-WARM_CACHES = 0.5  # time of a short step in a loop, as a share of its time in a worker that wakes up with cold caches
+WARM_CACHES = 0.5  # time of a step in a loop, as a share of its time in a worker that wakes up with cold caches
 LAGGING = 1.4  # a straggler takes this many times as long as the other workers
 OTHER_DATA = (
     "More environments change the data that the policy learns from: shorten each rollout by the same factor, and "
@@ -64,7 +65,7 @@ def _more_envs_in_processes(facts: Facts) -> Remedy | None:
 def one_process(facts: Facts) -> Remedy | None:
     """No workers for environments that take less time than communicating with the workers. Actors send no steps."""
     waiting = facts.spent(Role.WAIT, Role.ENVIRONMENT)  # the training thread's own environment time is communication
-    busy, alone = sum(facts.env_worker_seconds), WARM_CACHES * sum(_computing_seconds(facts))
+    busy, alone = sum(facts.env_worker_seconds), sum(_computing_seconds(facts))
     if facts.actors or not facts.env_workers or waiting - alone < 0.05 * facts.total or busy > waiting:
         return None
     why = (
@@ -73,16 +74,24 @@ def one_process(facts: Facts) -> Remedy | None:
         "is pickling, pipes and waking up."
     )
     most, likely = saved_waiting(facts, waiting)
+    alone = min(alone, waiting)
     title = "Step the environments in the script's own process"
-    return remedy(facts, title, why, MINUTES, snippet(facts, "one_process"), most=most, likely=likely - alone)
+    likely -= alone
+    return remedy(facts, title, why, MINUTES, snippet(facts, "one_process"), most=most, likely=likely, measured=waiting)
 
 
 def _computing_seconds(facts: Facts) -> list[float]:
-    """Seconds that each worker's environments would take with a core of their own."""
+    """Seconds that each worker's environments would take with a core of their own, and with warm caches."""
     lanes = zip(facts.env_workers, facts.env_worker_seconds, strict=True)
-    return [
-        min(work, lane.cpu_seconds) if lane.cpu_seconds and facts.env_on_cpu > 0.5 else work for lane, work in lanes
-    ]
+    return [_warm(facts, lane, work) for lane, work in lanes]
+
+
+def _warm(facts: Facts, lane: Lane, work: float) -> float:
+    """What a worker's environments would take in a loop: less what waking up costs it, which matters to short steps."""
+    computing = min(work, lane.cpu_seconds) if lane.cpu_seconds and facts.env_on_cpu > 0.5 else work
+    if not facts.wake_up or not lane.wakes:
+        return WARM_CACHES * computing
+    return max(computing - facts.wake_up * lane.wakes, LEAST_WARM * computing)
 
 
 def straggler(facts: Facts) -> Remedy | None:

@@ -29,6 +29,7 @@ class Facts:
 
     profile: Profile
     round_trip: float = 60e-6  # s to send a step to another process and receive the result; see round_trip.py
+    wake_up: float = 0.0  # s that a little work takes longer after a pause; see cold_start.py
 
     @cached_property
     def seconds(self) -> dict[Role, float]:
@@ -69,11 +70,17 @@ class Facts:
         """Two standard errors of a share of one half, the largest of any share; 0 without samples."""
         return 1.0 / math.sqrt(self.samples) if self.samples else 0.0
 
-    def bound(self, saved: float) -> float:
-        """The largest possible gain from saving so many seconds (Amdahl 1967), plus the sampling error."""
+    def bound(self, saved: float, measured: float | None = None) -> float:
+        """The largest possible gain from saving so many seconds (Amdahl 1967), plus the sampling error.
+
+        On a busy machine it is larger by the time for which the training thread had no core: that may be gained, too.
+        measured: those of the seconds that were sampled; the error of the others is proportional to what is left.
+        """
         share = min(saved / self.total, 1.0)
-        error = 2 * self.margin * math.sqrt(share * (1 - share))
-        return 1.0 / max(1.0 - share - error, 1e-3)
+        sampled = share if measured is None else min(measured / self.total, share, 0.999)
+        error = 2 * self.margin * math.sqrt(sampled * (1 - sampled)) * (1 - share) / max(1 - sampled, 1e-9)
+        busy = (1 - share) * self.queued([self.profile.training_thread])
+        return 1.0 / max(1.0 - share - error - busy, 1e-3)
 
     def gain(self, saved: float) -> float:
         """Wall time now divided by wall time with so many seconds saved."""
@@ -85,9 +92,32 @@ class Facts:
         return [lane for lane in self.profile.workers if self._steps_envs(lane)]
 
     def _steps_envs(self, lane: Lane) -> bool:
+        if lane.pid in self._ancestors:
+            return False
         asleep = lane.spent(Role.IDLE) > NOTICEABLE * self.total  # an environment that sleeps
         serving = any(word in site.file for site in lane.sites for word in IN_PROCESSES)  # steps too short to see
         return asleep or serving or lane.spent(Role.ENVIRONMENT) > 0
+
+    @cached_property
+    def _ancestors(self) -> set[int]:
+        """The processes that started the one that trains."""
+        parents = {lane.pid: lane.parent for lane in self.profile.lanes}
+        found: set[int] = set()
+        pid = self.profile.training_thread.parent
+        while pid in parents and pid not in found:
+            found.add(pid)
+            pid = parents[pid]
+        return found
+
+    @property
+    def training_began(self) -> bool:
+        """Whether the training loop was seen; True where that is not known."""
+        return self.counter("training_began") != 0
+
+    @property
+    def several_trainers(self) -> bool:
+        """Whether several processes compute gradients, other than learners and actors of Headrace."""
+        return (self.counter("trainers") or 0) > 1 and not self.uses("headrace")
 
     @property
     def training_lanes(self) -> list[Lane]:
@@ -107,6 +137,12 @@ class Facts:
         details = (span.detail for span in self.profile.training_thread.spans)
         files = (site.file for site in self.profile.training_thread.sites)
         return any(word in name for name in (*details, *files) for word in IN_PROCESSES)
+
+    def wakes(self, waited: float) -> float:
+        """How often the training thread woke up from so many seconds of waiting, as a part of all its waiting."""
+        lane = self.profile.training_thread
+        blocked = max(lane.total - lane.cpu_seconds - lane.queued_seconds, waited, 1e-9)
+        return lane.wakes * waited / blocked
 
     @property
     def env_wait(self) -> float:

@@ -6,21 +6,20 @@ A remedy that saves s of T seconds gains T / (T - s). Its bound is the gain if e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
 from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import env_remedies, network_remedies
-from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
 from headrace.diagnose.verdict.snippets import instead, snippet, without
 
 LEAST_GAIN = 1.05  # remedies with a lower bound are not listed
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
-UNPREDICTED_RANK = 1.3  # a predicted gain above this ranks before every unpredicted one
 RARER = 10  # "ten times less often"
+SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 LESS_OFTEN = {  # role -> title, what was measured
     Role.LOGGING: ("Log ten times less often", "goes into logging"),
     Role.SAVING: ("Save ten times less often", "goes into saving"),
@@ -29,22 +28,17 @@ LESS_OFTEN = {  # role -> title, what was measured
 
 
 def remedies(facts: Facts) -> list[Remedy]:
-    """All remedies that can gain something, the most promising first."""
+    """All remedies that can gain something: those of the largest predicted gain first, those without one last."""
     found = [remedy for rule in RULES if (remedy := rule(facts)) is not None and remedy.bound >= LEAST_GAIN]
     found = [remedy for remedy in found if remedy.gain is None or remedy.gain >= LEAST_GAIN]
-    return sorted(found, key=lambda remedy: (-_rank(remedy), -remedy.bound))
-
-
-def _rank(remedy: Remedy) -> float:
-    """The gain; without a prediction, the geometric mean of none and the bound where trying it takes minutes."""
-    if remedy.gain:
-        return remedy.gain
-    return min(math.sqrt(remedy.bound), UNPREDICTED_RANK) if remedy.effort in (MINUTE, MINUTES) else 1.0
+    return sorted(
+        found, key=lambda remedy: (-(remedy.gain or 0.0), remedy.effort not in (MINUTE, MINUTES), -remedy.bound)
+    )
 
 
 def _sleep(facts: Facts) -> Remedy | None:
     # sleeping inside an environment or a wrapper counts as environment, but is removed as easily
-    sites = [site for site in facts.profile.training_thread.sites if site.call == "sleep" or site.role is Role.IDLE]
+    sites = [site for site in facts.profile.training_thread.sites if site.call in SLEEPS or site.role is Role.IDLE]
     inside = sum(site.seconds for site in sites if site.role is Role.ENVIRONMENT)
     spent = facts.spent(Role.IDLE) + inside
     if spent < 0.03 * facts.total:
@@ -53,7 +47,7 @@ def _sleep(facts: Facts) -> Remedy | None:
     why = f"The script sleeps {facts.percent(spent)} of the time{at(site)}."
     change = without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
     most, likely = saved_waiting(facts, spent)
-    return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely)
+    return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely, measured=spent)
 
 
 def _less_often(facts: Facts, role: Role) -> Remedy | None:
@@ -62,7 +56,11 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
     (title, what), spent = LESS_OFTEN[role], facts.spent(role)
     why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
     most, likely = spent + COLD_AFTER_FILES * (facts.total - spent), spent * (1 - 1 / RARER)
-    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely)
+    waited = spent * max(1 - facts.on_cpu(role) - facts.queued([facts.profile.training_thread]), 0.0)
+    if facts.wake_up and waited > NOTICEABLE * facts.total:  # for a disk
+        most, likely = saved_waiting(facts, spent, waited)
+        likely -= spent / RARER
+    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely, measured=spent)
 
 
 def _data(facts: Facts) -> Remedy | None:

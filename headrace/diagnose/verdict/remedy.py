@@ -10,9 +10,17 @@ MINUTE = "1 minute"
 MINUTES = "5 minutes"
 HALF_AN_HOUR = "30 minutes"
 DAY = "a day"
-# After a thread has waited, asleep or for a worker, its caches are cold. Without the waiting, the rest of its work was
-# 10 to 24 % faster in the scripts that were measured. These are the expected and the largest such saving:
+# After a thread has waited, asleep, for a worker or for a disk, its caches are cold, and the next work is slower.
+# Without the waiting, the rest was 10 to 24 % faster with milliseconds of work between two pauses, and 3 to 5 times
+# faster with a fraction of one. The expected and the largest saving where wake-ups were not counted:
 COLD_CACHES, COLD_CACHES_AT_MOST = 0.15, 0.25
+# Where they were: the share of the rest that is saved after pauses of next to nothing, and what is added to it for
+# pauses of LONG_PAUSE or more; and what one wake-up costs, as a multiple of cold_start.measure(), whose code is smaller
+# than a training loop's. Expected and largest, fitted to five scripts of the open half of benchmarks/verdicts.py.
+SHORT, SHORT_AT_MOST = 0.3, 0.45
+LONG, LONG_AT_MOST = 0.39, 0.35
+LONG_PAUSE = 2e-3  # s
+COSTS, COSTS_AT_MOST = 3.5, 5.0
 
 
 @dataclass(frozen=True)
@@ -27,16 +35,37 @@ class Remedy:
     gain: float | None  # the expected gain; None where the profile cannot predict it
 
 
-def saved_waiting(facts: Facts, spent: float) -> tuple[float, float]:
-    """The most seconds, and the likely ones, that are saved without `spent` seconds of waiting."""
-    rest = facts.total - spent
-    return spent + COLD_CACHES_AT_MOST * rest, spent + COLD_CACHES * rest
+def saved_waiting(facts: Facts, spent: float, waited: float | None = None) -> tuple[float, float]:
+    """The most seconds, and the likely ones, that are saved without `spent` seconds, `waited` of them of waiting.
+
+    waited: all of them where not given.
+    """
+    waited = spent if waited is None else waited
+    rest, wakes = facts.total - spent, facts.wakes(waited)
+    if not wakes or not facts.wake_up:
+        return spent + COLD_CACHES_AT_MOST * rest, spent + COLD_CACHES * rest
+    work = min(rest, facts.profile.training_thread.cpu_seconds)  # more, if it had no core when it woke up
+    length = min(waited / wakes / LONG_PAUSE, 1.0)
+    most = min(COSTS_AT_MOST * facts.wake_up * wakes, (SHORT_AT_MOST + LONG_AT_MOST * length) * work)
+    likely = min(COSTS * facts.wake_up * wakes, (SHORT + LONG * length) * work)
+    return facts.total - work + most, facts.total - work + likely
 
 
 def remedy(
-    facts: Facts, title: str, why: str, effort: str, change: str, *, most: float, likely: float | None = None
+    facts: Facts,
+    title: str,
+    why: str,
+    effort: str,
+    change: str,
+    *,
+    most: float,
+    likely: float | None = None,
+    measured: float | None = None,
 ) -> Remedy:
-    """A remedy that saves at most `most` seconds of the training thread's time, and probably `likely`."""
-    bound = facts.bound(most)
+    """A remedy that saves at most `most` seconds of the training thread's time, and probably `likely`.
+
+    measured: those of `most` that were sampled, where the others are an estimate.
+    """
+    bound = facts.bound(most, measured)
     gain = None if likely is None else min(facts.gain(likely), bound)
     return Remedy(title, why, effort, change, bound, gain)

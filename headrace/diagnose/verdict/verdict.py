@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, times
+from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, place, times
 from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.network_remedies import NETWORK, is_small
@@ -17,7 +17,8 @@ ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict
 FEW_PHASES = 5  # of learning; with fewer, the shares depend on where the window began
 MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 UNBOUNDED = 50.0  # a bound as high as this has no meaning
-UNKNOWN = 0.25  # share of the time in code of unknown role, above which the headline names it
+TELLING = 2.0  # ... and as this, where no gain is predicted
+UNKNOWN = 0.2  # share of the time in code of unknown role, above which the headline names it
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
@@ -37,16 +38,55 @@ class Verdict:
 
 def judge(facts: Facts) -> Verdict:
     """The verdict on a profile; only a note where nothing was sampled."""
-    if not facts.profile.lanes or facts.total < 1e-3:
+    if facts.profile.lanes and facts.total < 1e-3:
+        return _without_training(facts)
+    if not facts.profile.lanes:
         return Verdict(
             "No samples were taken.",
             f"{ending(facts.profile)} No thread was sampled in the window of {facts.profile.seconds:.1f} s.",
             "Try a longer --seconds, or a shorter --skip.",
             limitations=list(facts.profile.limitations),
         )
+    if facts.several_trainers:
+        return _of_several(facts)
+    if _has_not_begun(facts):
+        return _without_training(facts)
     found = remedies(facts) if facts.samples >= ENOUGH_SAMPLES else []
     return Verdict(
         _headline(facts, found), _where(facts), _bounds(facts, found), _notes(facts), found, _limitations(facts)
+    )
+
+
+def _has_not_begun(facts: Facts) -> bool:
+    """Whether a window ended before the training began, as while data are loaded."""
+    known = facts.share(Role.OTHER) < 0.5 and facts.share(Role.WAIT, Role.IDLE) < 0.5
+    stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
+    return not facts.training_began and known and stopped
+
+
+def _without_training(facts: Facts) -> Verdict:
+    profile = facts.profile
+    seconds = f"{profile.skipped + profile.seconds:.0f} s"
+    return Verdict(
+        f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned.",
+        (f"{_where(facts)} " if facts.total > 1e-3 else "") + f"Start-up took {facts.start_up:.1f} s of the window.",
+        "Nothing can be said about the training yet: use a longer --seconds.",
+        limitations=_limitations(facts),
+    )
+
+
+def _of_several(facts: Facts) -> Verdict:
+    """Several processes that train: said as they are, without a figure that would hold for one of them only."""
+    number = facts.counter("trainers") or 0
+    learning = sorted(facts.profile.lanes, key=lambda lane: -lane.spent(*LEARNING))[:number]
+    parts = [f"{lane.name} (process {lane.pid}) {percent(lane.share(*LEARNING))} of its time" for lane in learning]
+    how = "and take turns: one waits while the other works" if facts.counter("in_turns") else "at the same time"
+    return Verdict(
+        f"Several processes train, {number} of them, {how}.",
+        f"They spend on learning: {enumeration(parts)}.",
+        "No gain is predicted: what one of them saves is not what all of them save. Diagnose one of them alone.",
+        _notes(facts),
+        limitations=_limitations(facts),
     )
 
 
@@ -65,14 +105,24 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     share = facts.percent(seconds)
     if facts.share(Role.OTHER) > UNKNOWN and name == Role.OTHER.label:
         return f"{share} of the time goes into code whose role is not known{at(facts.site(Role.OTHER))}."
-    if max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN:
-        return f"There is little to gain: no known remedy makes it {times(LITTLE_GAIN)} as fast."
     if name == Role.IDLE.label:
         return f"The script sleeps {share} of the time."
     if name == Role.WAIT.label:
-        return f"The script waits for other processes or threads {share} of the time, and they do not work meanwhile."
+        return f"The script waits for other processes or threads {share} of the time{_meanwhile(facts)}."
     most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
-    return f"{most} into {name}: {share}."
+    little = max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN
+    known = f"; no known remedy makes it {times(LITTLE_GAIN)} as fast" if little else ""
+    return f"{most} into {name}: {share}{known}."
+
+
+def _meanwhile(facts: Facts) -> str:
+    """What the processes and threads that the training thread waits for do meanwhile."""
+    others = [lane for lane in facts.profile.lanes[1:] if lane.samples and lane.total > 0]
+    lane = max(others, key=lambda lane: lane.cpu_seconds, default=None)
+    if lane is None or lane.cpu_seconds < 0.1 * facts.total:
+        return ", and those that were sampled do not work meanwhile"
+    site = max(lane.sites, key=lambda site: (site.role is not Role.WAIT, site.seconds), default=None)
+    return f"; {lane.name} computes {facts.percent(lane.cpu_seconds)} of the time{at(site)}"
 
 
 def _headline_of_few_samples(facts: Facts) -> str:
@@ -130,12 +180,15 @@ def _bounds(facts: Facts, found: list[Remedy]) -> str:
 
 
 def gain_text(remedy: Remedy) -> str:
-    """What a remedy can gain: "about 1.50x, at most 1.55x", or "at most 3.40x, not predicted".
+    """What a remedy can gain: "about 1.50x, at most 1.55x"; or "not predicted", with a bound where it says something.
 
-    A bound of UNBOUNDED or more, where the remedy affects nearly all of the time, is not given as a number.
+    A bound of UNBOUNDED or more, where the remedy affects nearly all of the time, is not given as a number. That of a
+    remedy without a prediction is given below TELLING only: a larger one promises what nothing in the profile shows.
     """
+    if not remedy.gain:
+        return f"not predicted, at most {times(remedy.bound)}" if remedy.bound < TELLING else "not predicted"
     most = f"at most {times(remedy.bound)}" if remedy.bound < UNBOUNDED else "no bound"
-    return f"about {times(remedy.gain)}, {most}" if remedy.gain else f"{most}, not predicted"
+    return f"about {times(remedy.gain)}, {most}"
 
 
 def _gpu(facts: Facts) -> str:
@@ -166,6 +219,8 @@ def _size(facts: Facts) -> str:
 
 def _notes(facts: Facts) -> list[str]:
     notes = []
+    if facts.share(Role.OTHER) > UNKNOWN:
+        notes.append(_unknown(facts))
     if facts.ratio is not None:
         notes.append(_ratio(facts, facts.ratio))
     if facts.timed:
@@ -177,6 +232,17 @@ def _notes(facts: Facts) -> list[str]:
             f"{capitalized(lagging[0])} is slower than the other processes, which wait for it at every {every}."
         )
     return notes + _gpu_notes(facts) + _core_notes(facts)
+
+
+def _unknown(facts: Facts) -> str:
+    """The lines that take most of the time of unknown role."""
+    sites = [site for site in facts.profile.training_thread.sites if site.role is Role.OTHER]
+    sites.sort(key=lambda site: -site.seconds)
+    lines = [f"{place(site)} `{site.text or site.function}` ({facts.percent(site.seconds)})" for site in sites[:5]]
+    return (
+        f"{facts.percent(facts.spent(Role.OTHER))} of the time is in code whose role is not known; --hints FILE names "
+        f"it. The lines that take the most of it: {'; '.join(lines) or 'none can be read'}."
+    )
 
 
 def _slots(facts: Facts) -> str:

@@ -113,6 +113,38 @@ def test_evaluation_only_sums_rewards(script: Path) -> None:
     assert role(STEP, at(script, "world.step(net(y))", "h")) is Role.ENVIRONMENT  # a script that does nothing else
 
 
+def test_an_evaluation_may_ignore_rewards_and_a_collector_keeps_what_it_sees(tmp_path: Path) -> None:
+    loop = "    while True:\n        obs, _, done, info = envs.step(act(obs))\n        {}\n"
+    path = tmp_path / "run.py"
+    path.write_text("def one(envs, act, obs):\n" + loop.format("count(info)") + "\n\n" * 2)
+    kept = "def two(envs, act, obs, rows):\n" + loop.format("rows.append(obs)")
+    path.write_text(path.read_text() + kept)
+    scopes = source_context._scopes(str(path))
+    assert {name.partition(":")[0]: scope.evaluates for name, scope in scopes.items() if name} == {
+        "one": True,
+        "two": False,
+    }
+
+
+def test_what_runs_once_before_the_training_loop_does_not_learn(tmp_path: Path) -> None:
+    path = tmp_path / "run.py"
+    path.write_text(
+        "rows = []\nfor n in range(9):\n    rows += read(n)\nwhile True:\n    loss(rows)\n    x.backward()\n"
+    )
+    module = Code(str(path), "<module>", "__main__", 1, ())
+    scope = source_context.scope(module)
+    assert scope is not None and scope.purpose_at(3) is None
+    assert scope.purpose_at(5) is source_context.Purpose.LEARN
+
+
+def test_other_names_of_c_functions_and_of_compiled_ones_are_resolved(tmp_path: Path) -> None:
+    path = tmp_path / "run.py"
+    path.write_text("while True:\n    nap(1)\n    pick(x)\n    env.step(1)\n")
+    code = Code(str(path), "<module>", "__main__", 1, (), (("nap", "sleep"), ("pick", "jit choose")))
+    assert role(Place(code, 2, 2, 4, 10)) is Role.IDLE
+    assert role(Place(code, 3, 3, 4, 11)) is Role.INFERENCE
+
+
 def test_imports_and_saving(script: Path) -> None:
     assert role(SAVE, IMPORT, at(script, "net(x)", "go")) is Role.START_UP
     assert role(LINEAR, SAVE, at(script, "net(x)", "go")) is Role.SAVING

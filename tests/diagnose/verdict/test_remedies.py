@@ -153,10 +153,37 @@ def test_an_environment_of_ones_own_takes_a_day():
     assert named(remedies(Facts(made)), "compiled").effort == "a day"
 
 
-def test_what_can_be_tried_in_a_minute_goes_before_a_small_gain_that_is_certain():
+def test_a_remedy_without_a_prediction_goes_after_every_other():
     pools = [lane(100, Kind.POOL, "pool", OTHER=0.5) for _ in range(7)]
     found = titles(remedies(facts(*pools, EVALUATION=0.1, **LEARNING)))
-    assert found.index("Let torch use one thread") < found.index("Evaluate ten times less often")
+    assert found.index("Let torch use one thread") > found.index("Evaluate ten times less often")
+
+
+def test_short_work_after_a_pause_becomes_faster_by_what_waking_up_costs():
+    made = profile(IDLE=0.7, FORWARD=0.3)
+    made.training_thread.wakes, made.training_thread.cpu_seconds = 10_000, 0.3 * SECONDS
+    little = named(remedies(Facts(made, wake_up=0.1e-3)), "sleeping")
+    assert little.gain == pytest.approx(SECONDS / (15 - 3.5), rel=1e-3)  # 3.5 s of waking up
+    much = named(remedies(Facts(made, wake_up=1e-3)), "sleeping")
+    assert little.gain < much.gain == pytest.approx(SECONDS / (15 * (1 - 0.69)), rel=1e-3)
+    made.training_thread.wakes = 1_000_000  # pauses too short for caches to become cold
+    assert named(remedies(Facts(made, wake_up=1e-3)), "sleeping").gain < 0.6 * much.gain
+
+
+def test_a_busy_machine_loosens_the_bound():
+    made = profile(LOGGING=0.5, FORWARD=0.5)
+    before = Facts(made).bound(10.0)
+    made.training_thread.queued_seconds = 0.2 * SECONDS
+    assert Facts(made).bound(10.0) > 1.2 * before
+
+
+def test_long_steps_gain_less_from_one_process_than_short_ones():
+    def gain(wakes):
+        busy = worker(1, 0.4)
+        busy.wakes, busy.cpu_seconds = wakes, 0.4 * SECONDS
+        return named(remedies(Facts(profile(busy, WAIT=0.9, FORWARD=0.1), wake_up=0.2e-3)), "own process").gain
+
+    assert gain(100) < 0.7 * gain(100_000)
 
 
 def test_no_gain_exceeds_its_bound_and_the_largest_comes_first():

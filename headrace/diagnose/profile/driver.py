@@ -1,0 +1,88 @@
+"""Who trains, and since when: found in what the threads of all processes do, whichever process the script began."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Role, Span
+
+TRAINING = (Role.ENVIRONMENT, Role.INFERENCE, *LEARNING, Role.EVALUATION)  # roles of the training loop
+GRADIENTS = (Role.BACKWARD, Role.OPTIMIZER)
+RESTING = (Role.WAIT, Role.IDLE, Role.START_UP)
+LEAST = 0.1  # share of the most learning process's gradients from which on another process is a trainer, too
+AT_ALL = 0.02  # share of its time that a trainer spends on gradients at least
+IN_TURNS = 0.25  # share of its work that a trainer does at the same time as another, below which they take turns
+SOON = 2.0  # s after which a training that has begun is still going on
+GOING_ON = 0.05  # share of those seconds that belong to the training loop
+
+
+def trainers(lanes: Sequence[Lane]) -> list[Lane]:
+    """The threads that learn, one for each process, the most learning first; [] where gradients are not seen."""
+    spent: dict[int, list[Lane]] = defaultdict(list)
+    for lane in lanes:
+        if lane.samples and lane.share(*GRADIENTS) > AT_ALL:
+            spent[lane.pid].append(lane)
+    found = [max(each, key=lambda lane: lane.spent(*GRADIENTS)) for each in spent.values()]
+    found.sort(key=lambda lane: -lane.spent(*GRADIENTS))
+    return [lane for lane in found if lane.spent(*GRADIENTS) >= LEAST * found[0].spent(*GRADIENTS)]
+
+
+def take_turns(first: Lane, second: Lane) -> bool:
+    """Whether of two threads one hardly ever works while the other does."""
+    working = [[span for span in lane.spans if span.role not in RESTING] for lane in (first, second)]
+    busy = min(sum(span.end - span.start for span in spans) for spans in working)
+    return _overlap(*working) < IN_TURNS * busy
+
+
+def _overlap(first: Sequence[Span], second: Sequence[Span]) -> float:
+    """Seconds that belong to spans of both; each in order of time."""
+    total, index = 0.0, 0
+    for span in first:
+        while index < len(second) and second[index].end <= span.start:
+            index += 1
+        for other in second[index:]:
+            if other.start >= span.end:
+                break
+            total += min(span.end, other.end) - max(span.start, other.start)
+    return total
+
+
+def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
+    """The thread that runs the training loop; None without sampled threads.
+
+    It is the script's main thread, unless that does none of the training: then another thread of its process, or the
+    child that learns, as under `accelerate launch`; or the child that acts, where nothing has been learned yet.
+    """
+    own = [lane for lane in lanes if lane.pid == root] or list(lanes)
+    if not own:
+        return None
+    main = next((lane for lane in own if lane.kind is Kind.MAIN), own[0])
+    best = max(own, key=lambda lane: lane.spent(*TRAINING))
+    if main.share(*TRAINING) >= 0.1:
+        return main
+    if best.share(*TRAINING) > 0.3:
+        return best
+    learning = trainers(lanes)
+    if learning and all(lane.pid != root for lane in learning):
+        return learning[0]
+    acting = max(lanes, key=lambda lane: lane.spent(Role.INFERENCE, *LEARNING))
+    elsewhere = not learning and acting.pid != root and acting.share(Role.INFERENCE, *LEARNING) > GOING_ON
+    return acting if elsewhere else main
+
+
+def began(lane: Lane) -> float | None:
+    """When the training loop began, in s since the window began; None if it did not, as while data are loaded.
+
+    That is the first moment at which the loop runs and still goes on for the next SOON s.
+    """
+    spans = [span for span in lane.spans if span.role in TRAINING]
+    for first, span in enumerate(spans):
+        inside = 0.0
+        for later in spans[first:]:
+            if later.start >= span.start + SOON:
+                break
+            inside += min(later.end, span.start + SOON) - later.start
+        if inside > GOING_ON * SOON:
+            return span.start
+    return None

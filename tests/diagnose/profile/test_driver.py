@@ -1,0 +1,48 @@
+"""Which thread trains, and since when."""
+
+from __future__ import annotations
+
+from helpers.profiles import SECONDS, lane
+
+from headrace.diagnose.profile import driver
+from headrace.diagnose.profile.profile import Kind, Role, Span
+
+LEARNING = {"ENVIRONMENT": 0.5, "BACKWARD": 0.3, "OPTIMIZER": 0.2}
+
+
+def test_the_main_thread_trains_if_it_does_any_training():
+    main, child = lane(100, WAIT=0.8, INFERENCE=0.2), lane(101, Kind.WORKER, "worker 1", **LEARNING)
+    assert driver.training_thread([main, child], 100) is main
+
+
+def test_a_child_that_learns_is_found_behind_an_idle_parent():
+    main, child = lane(100, WAIT=1.0), lane(101, Kind.WORKER, "worker 1", **LEARNING)
+    stepping = lane(102, Kind.WORKER, "worker 2", ENVIRONMENT=1.0)
+    assert driver.training_thread([main, stepping, child], 100) is child
+    assert driver.training_thread([main, stepping], 100) is main
+
+
+def test_a_thread_of_the_script_is_found_behind_its_main_thread():
+    main, thread = lane(100, WAIT=1.0), lane(100, Kind.THREAD, "trainer", **LEARNING)
+    assert driver.training_thread([main, thread], 100) is thread
+
+
+def test_a_process_that_hardly_computes_gradients_is_no_second_trainer():
+    first = lane(100, **LEARNING)
+    assert driver.trainers([first, lane(101, Kind.WORKER, BACKWARD=0.03, WAIT=0.97)]) == [first]
+    second = lane(101, Kind.WORKER, BACKWARD=0.2, WAIT=0.8)
+    assert driver.trainers([second, first]) == [first, second]
+
+
+def test_two_that_never_work_at_the_same_time_take_turns():
+    first = lane(100, BACKWARD=0.5, WAIT=0.5)
+    assert driver.take_turns(first, lane(101, Kind.WORKER, WAIT=0.5, BACKWARD=0.5))
+    assert not driver.take_turns(first, lane(101, Kind.WORKER, BACKWARD=0.5, WAIT=0.5))
+
+
+def test_training_begins_after_loading_and_not_with_a_single_reset():
+    made = lane(100, DATA=1.0)
+    assert driver.began(made) is None
+    reset, loading = Span(1.0, 1.02, Role.ENVIRONMENT), Span(1.02, 20.0, Role.DATA)
+    made.spans = [Span(0.0, 1.0, Role.DATA), reset, loading, Span(20.0, SECONDS, Role.FORWARD)]
+    assert driver.began(made) == 20.0
