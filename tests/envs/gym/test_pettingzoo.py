@@ -213,7 +213,7 @@ def test_turn_taking_worlds_are_refused():
 def test_games_in_which_agents_can_only_take_turns_are_not_told_to_give_what_they_lack(tmp_path, monkeypatch):
     (tmp_path / "four_in_a_row.py").write_text(TURNS)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="it is a module; name .* four_in_a_row:env, whose agents take turns"):
+    with pytest.raises(ValueError, match=r"it is a module; name .* four_in_a_row:env, whose agents take turns"):
         envs.make("four_in_a_row", 1)
 
 
