@@ -67,10 +67,7 @@ class Clock:
 class StillTicker:
     """A ticker that never ticks: the test calls the handler."""
 
-    def __init__(self, thread: int, handler: object) -> None:
-        pass
-
-    def start(self, first: float, period: float) -> None:
+    def __init__(self, handler: object) -> None:
         pass
 
     def stop(self) -> None:
@@ -262,23 +259,6 @@ def test_a_tick_samples_the_other_threads_and_writes_what_is_due(
     finally:
         done.set()
         thread.join()
-
-
-def test_the_background_thread_runs_only_for_other_threads_or_long_calls(
-    started: sampler.Sampler, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = {started._main: sys._getframe()}
-    monkeypatch.setattr(sampler, "sys", SimpleNamespace(**vars(sys) | {"_current_frames": lambda: alone}))
-    clock.now += sampler.LONG_CALL  # no longer than an import may take
-    started._tick(None, here())
-    assert started._background is None
-    clock.now += sampler.LONG_CALL + 2 * PERIOD
-    started._tick(None, here())
-    assert started._background is not None
-    started._background = None
-    alone[-1] = sys._getframe()
-    fill(clock, started, 1)
-    assert started._background is not None
 
 
 def test_stacks_that_several_threads_describe_have_numbers_of_their_own() -> None:
