@@ -25,6 +25,10 @@ POLL_EVERY = 0.5  # s between readings of library state
 KERNELS_FOR = 1.0  # s for which GPU kernels are counted
 MOST_COST = 0.015  # largest share of time for sampling; above, the period is doubled
 LONGEST_PERIOD = 0.04  # s
+TRACED = (
+    "The script traces or profiles its functions, and was sampled by another thread: time in Python between short "
+    "native calls is counted as native time."
+)
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
 
@@ -102,14 +106,10 @@ class Sampler:
 
     def _hide_from_tracers(self):
         """Leave the main thread alone from now on if the script traces or profiles it: it would find this handler."""
-        if (sys.gettrace() or sys.getprofile()) and self._ticker and threading.get_ident() == self._main:
+        traced = (sys.gettrace() or sys.getprofile()) and threading.get_ident() == self._main
+        if traced and self._ticker and "traced" not in self._recorded:
+            self._record_once("traced", "limitation", TRACED)
             self._ask(self._ticker, look_only=True)
-            self._record_once(
-                "traced",
-                "limitation",
-                "The script traces or profiles its functions, and was sampled by another thread: time in Python "
-                "between short native calls is counted as native time.",
-            )
 
     def _sample(self, period, frame=None):
         """Sample the other threads after `period`, and the main thread where its frame is given; write if due."""

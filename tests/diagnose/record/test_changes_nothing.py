@@ -127,7 +127,7 @@ def test_a_system_call_lasts_as_long(call: str, said: dict) -> None:
 
 
 def test_variables_are_freed_and_locals_stay(said: dict) -> None:
-    assert said["freed"] and said["locals"] == ["self", "tensor"]
+    assert said["freed"] and said["locals"] == ["self"]
 
 
 def test_children_end_by_themselves(said: dict) -> None:
@@ -139,7 +139,7 @@ def test_children_end_by_themselves(said: dict) -> None:
 
 def test_tracers_see_the_script_alone(said: dict) -> None:
     assert said["faulthandler"]
-    assert said["traced"] <= 2 * 10  # the functions of one tick, which noticed the tracer, and not of thirty
+    assert said["traced"] < 60  # functions of the tick that noticed the tracer, and not of thirty ticks
 
 
 def test_a_variable_is_read_without_f_locals() -> None:
@@ -147,11 +147,10 @@ def test_a_variable_is_read_without_f_locals() -> None:
         captured = [self, *args]
         frame = sys._getframe()
         read = [variables.read(frame, name) for name in ("self", "args", "captured", "later", "absent")]
-        later = 1
-        assert [captured for _ in (later,)] == [captured]  # a function of its own before Python 3.12
+        later = lambda: self  # noqa: E731, F841  # self is in a cell
         return read
 
-    expected = [4, (5, 6), [4, 5, 6], None, None] if sys.version_info >= (3, 11) else [None] * 5
+    expected = [4, (5, 6), [4, 5, 6], None, None]
     assert function(4, 5, 6) == expected
 
 
