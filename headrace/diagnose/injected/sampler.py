@@ -15,6 +15,7 @@ import time
 
 from . import library_state
 from .cuda_kernels import KernelCounter
+from .progress import Progress
 from .stacks import Stacks
 from .ticker import SUFFIX, Ticker, last_due
 
@@ -35,8 +36,10 @@ STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to i
 class Sampler:
     """Samples one process from start() until its end; a forked child continues with its own spool file."""
 
-    def __init__(self, folder, period, kernels):
+    def __init__(self, folder, period, kernels, progress=False):
+        """period: s between samples. kernels: s after which the GPU's are counted. progress: count optimizer steps."""
         self._folder, self._shortest, self._kernels_after = folder, period, kernels
+        self._progress = Progress() if progress else None
 
     def start(self):
         """Begin a spool file and sampling. Called once in every process, in its main thread."""
@@ -243,6 +246,8 @@ class Sampler:
             self._record("versions", versions)
         if self._ticker:
             self._adapt_period()
+        if self._progress and threading.get_ident() == self._main:
+            self._progress.attach()
         if sys.excepthook is not _silent_excepthook and os.path.exists(os.path.join(self._folder, STOPPING)):
             sys.excepthook = _silent_excepthook
 
@@ -261,6 +266,8 @@ class Sampler:
         with self._writing:
             # stacks are taken last and written first, so that no sample comes before its stack
             samples, records = _take(self._samples), _take(self._records)
+            if self._progress and self._progress.points:
+                records.append(["progress", _take(self._progress.points)])
             records = _take(self._stacks.new) + records + [["samples", samples], ["cost", self._cost, self._shortest * self._every]]
             self._unwritten += "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
             try:

@@ -20,6 +20,7 @@ from headrace.diagnose.injected.sampler import STOPPING, WRITE_EVERY
 from headrace.diagnose.profile.profile import Ending, Exit, Profile
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.record import build_profile
+from headrace.diagnose.record.command import resolve
 from headrace.diagnose.record.gpu import GpuMonitor
 from headrace.diagnose.record.outside import OutsideRecorder
 from headrace.diagnose.record.processes import ProcessMonitor
@@ -44,19 +45,20 @@ def measure(
     hints: Path | None = None,
     grace: float = GRACE,
 ) -> Profile:
-    """Run `python WORDS` for at most skip + seconds of wall time; return the profile of the time after `skip`.
+    """Run a script or command for at most skip + seconds of wall time; return the profile of the time after `skip`.
 
-    words: ["train.py", "--lr", "1"], or ["-m", "package.module", ...]. python: the interpreter. rate: samples of the
-    main thread per second. hints: a TOML file, see diagnose.profile.role_patterns. The script shares this process's
+    words: see diagnose.record.command. python: the interpreter of scripts. rate: samples of the main thread per second.
+    hints: a TOML file, see diagnose.profile.role_patterns. The script shares this process's
     output. When the time is over it gets SIGINT as from Ctrl-C, `grace` s later SIGTERM, then SIGKILL.
     Raises FileNotFoundError for a missing script, interpreter or hints file; ValueError for bad numbers.
     """
-    _check(words, python, seconds, skip, rate)
+    command = resolve(words, python)
+    _check(seconds, skip, rate)
     known = Hints(hints)
     folder = Path(tempfile.mkdtemp(prefix="headrace-diagnose-"))
     try:
         environment = sampled_environment(folder, 1.0 / rate, skip + KERNELS_AFTER * seconds)
-        run = _Script(words, python, folder, environment, grace)
+        run = _Script(command, folder, environment, grace)
         try:
             run.until(skip + seconds)
         finally:
@@ -67,13 +69,7 @@ def measure(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check(words: list[str], python: str, seconds: float, skip: float, rate: float) -> None:
-    if not words:
-        raise ValueError("name a script to diagnose, or -m and a module")
-    if shutil.which(python) is None:
-        raise FileNotFoundError(f"there is no Python interpreter {python!r}")
-    if not words[0].startswith("-") and not Path(words[0]).exists():
-        raise FileNotFoundError(f"there is no script {words[0]!r}")
+def _check(seconds: float, skip: float, rate: float) -> None:
     if seconds <= 0 or skip < 0:
         raise ValueError(f"--seconds must be above 0 and --skip not below, got {seconds} and {skip}")
     if not 1 <= rate <= 1000:
@@ -83,13 +79,13 @@ def _check(words: list[str], python: str, seconds: float, skip: float, rate: flo
 class _Script:
     """A running script, and the monitors of its processes."""
 
-    def __init__(self, words: list[str], python: str, folder: Path, environment: dict[str, str], grace: float) -> None:
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str], grace: float) -> None:
         self.folder, self._grace = folder, grace
         self.exit = Exit(Ending.EXIT)
         self.started_at = time.time()
         self.started = self.ended = time.monotonic()
-        self._process = subprocess.Popen([python, *words], env=environment)
-        self._command = [python, *words]
+        self._process = subprocess.Popen(command, env=environment)
+        self._command = command
         self.monitor = ProcessMonitor(self._process.pid)
         self.outside = OutsideRecorder(self.monitor, folder)
         self.ticks = TickSender(folder)
@@ -172,13 +168,14 @@ class _Script:
             time.sleep(POLL_EVERY)
 
 
-def sampled_environment(folder: Path, period: float, kernels: float) -> dict[str, str]:
+def sampled_environment(folder: Path, period: float, kernels: float, progress: bool = False) -> dict[str, str]:
     """Environment variables that make every Python process sample itself every `period` s, into a folder.
 
-    kernels: s after its start at which a process that uses a GPU counts its kernels.
+    kernels: s after its start at which a process that uses a GPU counts its kernels. progress: whether to count the
+    steps of torch's optimizers.
     """
     paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
-    settings = json.dumps({"folder": str(folder), "period": period, "kernels": kernels})
+    settings = json.dumps({"folder": str(folder), "period": period, "kernels": kernels, "progress": progress})
     return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths), "HEADRACE_DIAGNOSE": settings}
 
 
