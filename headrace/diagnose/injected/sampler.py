@@ -268,7 +268,11 @@ class Sampler:
             samples, records = _take(self._samples), _take(self._records)
             if self._progress and self._progress.points:
                 records.append(["progress", _take(self._progress.points)])
-            records = _take(self._stacks.new) + records + [["samples", samples], ["cost", self._cost, self._shortest * self._every]]
+            records = (
+                _take(self._stacks.new)
+                + records
+                + [["samples", samples], ["cost", self._cost, self._shortest * self._every]]
+            )
             self._unwritten += "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
             try:
                 # opened for this write alone: scripts may close file descriptors

@@ -49,6 +49,17 @@ def area(series: Sequence[Series], seconds: float, top: float) -> str:
     return _svg(COLUMNS, drawn, " and ".join({one.name for one in series}) + " over time", "tall")
 
 
+def level(series: Series, start: float, end: float, columns: int = COLUMNS) -> str:
+    """A quantity in % between two moments, as high as it is."""
+    width, parts = max(end - start, 1e-9) / columns, []
+    values = [0.0] * columns
+    for begin, finish, value in zip(series.times, [*series.times[1:], end], series.values, strict=True):
+        for column, inside in overlaps((begin - start) / width, (finish - start) / width, columns):
+            values[column] += value * inside / 100
+    parts = [f"M{column} {HEIGHT * (1 - min(value, 1)):.1f}h1V{HEIGHT}h-1z" for column, value in enumerate(values)]
+    return _svg(columns, _path("".join(parts), "#3b7dd8", series.name), f"{series.name} over time")
+
+
 def summed(series: Sequence[Series], seconds: float, columns: int) -> list[float]:
     """The mean value of each series in each of `columns` equal parts of the time, summed over the series."""
     total = [0.0] * columns

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, times
 from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
+from headrace.diagnose.verdict import interpreter_lock
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.network_remedies import NETWORK, is_small
 from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts, binned
@@ -176,6 +177,8 @@ def _notes(facts: Facts) -> list[str]:
         notes.append(
             f"{capitalized(lagging[0])} is slower than the other processes, which wait for it at every {every}."
         )
+    if held_up := interpreter_lock.note(facts):
+        notes.append(held_up)
     return notes + _gpu_notes(facts) + _core_notes(facts)
 
 

@@ -55,7 +55,8 @@ def test_it_is_well_formed_and_needs_no_network(made):
 
 def test_it_has_every_section_lane_and_remedy(made):
     page = html.page(made, judge(made))
-    for section in ("parts", "verdict", "remedies", "timeline", "utilisation", "limitations"):
+    assert page.index('<section id="answer">') < page.index('<section id="parts">')
+    for section in ("answer", "parts", "verdict", "remedies", "timeline", "utilisation", "limitations"):
         assert f'<section id="{section}">' in page
     for name in ("main", "worker 1", "worker 2", "worker 3"):
         assert page.count(f'<div class="lane">{name}<') == 2  # the whole window, and the zoom
