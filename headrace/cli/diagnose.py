@@ -15,7 +15,7 @@ from headrace.diagnose.profile.profile import PROFILE, Ending, Profile, Role
 from headrace.diagnose.record import attach, run_script, trials
 from headrace.diagnose.record.command import resolve, title
 from headrace.diagnose.record.trials import Trials
-from headrace.diagnose.report import compare, conditions, html, markdown, table, trace
+from headrace.diagnose.report import comparison, conditions, html, markdown, table, trace
 from headrace.diagnose.report.answer import answer, summary
 from headrace.diagnose.verdict import round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
     _check(options)
     if options.compare:
         old, new = (Facts(_saved(folder)) for folder in options.compare)
-        _write(options.markdown or STANDARD_OUTPUT, compare.text(old, new))
+        _write(options.markdown or STANDARD_OUTPUT, comparison.text(old, new))
         return
     saved = _is_saved(options)
     folder = Path(options.script[0]) if saved and options.output is None else output_folder(options)
@@ -141,8 +141,8 @@ def _check(options: Diagnose) -> None:
         raise ValueError("--try runs the script again: give the script, without --pid or --compare")
     if options.hints and _is_saved(options):
         raise ValueError(
-            f"--hints {options.hints} would change nothing: {options.script[0]} is an earlier diagnosis, whose roles are "
-            "settled. Diagnose the script again, with --hints"
+            f"--hints {options.hints} would change nothing: {options.script[0]} is an earlier diagnosis, whose roles "
+            "are settled. Diagnose the script again, with --hints"
         )
 
 
@@ -180,8 +180,8 @@ def _try(options: Diagnose, profile: Profile) -> Trials:
     runs = trials.TURNS * (1 + len(found))
     print(
         f"headrace diagnose: --try runs the script {runs} more times, each for {trials.SECONDS:g} s of training after "
-        f"its start-up, in a copy of {Path.cwd()}: with {', '.join(found)}, and as it is. Its logs and what it sends to "
-        "trackers repeat.",
+        f"its start-up, in a copy of {Path.cwd()}: with {', '.join(found)}, and as it is. Its logs and what it "
+        "sends to trackers repeat.",
         file=sys.stderr,
     )
     measured = trials.run(command, found)

@@ -58,7 +58,7 @@ class GpuMonitor:
             self.name = name.decode() if isinstance(name, bytes) else name
 
     def _chosen(self, handles: list[Any], visible: str) -> list[Any]:
-        """The handles that the variable names, by index or by the beginning of a UUID; as CUDA does, until one is wrong."""
+        """The handles that the variable names, by index or beginning of a UUID; like CUDA, until one is wrong."""
         chosen = []
         for word in filter(None, (word.strip() for word in visible.split(","))):
             if word.isdecimal() and int(word) < len(handles):

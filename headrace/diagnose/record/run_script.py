@@ -108,7 +108,7 @@ class _Script:
                 self.exit = Exit(Ending.INTERRUPT)
                 (self.folder / STOPPING).touch()
                 if not isinstance(interrupt, _Terminated) and _is_foreground():
-                    self._wait_for_end()  # the terminal has interrupted the script, too: once more would stop its saving
+                    self._wait_for_end()  # the terminal has interrupted the script, too: once more would end its saving
                     self._end_children()
                 else:
                     self._end_quietly()

@@ -1,4 +1,4 @@
-"""Sends the ticks by which processes sample themselves: the diagnosis's part of headrace/diagnose/injected/ticker.py."""
+"""Sends the ticks by which processes sample themselves. Their part is headrace/diagnose/injected/ticker.py."""
 
 from __future__ import annotations
 

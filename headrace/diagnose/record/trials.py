@@ -120,7 +120,7 @@ def copy_folder(source: Path, target: Path) -> None:
                 size += (Path(folder) / name).lstat().st_size
         if size > LARGEST:
             raise ValueError(
-                f"--try runs in a copy of {source}, which has more than {LARGEST / 1e9:g} GB: call it in a smaller folder"
+                f"--try runs in a copy of {source}, which has over {LARGEST / 1e9:g} GB: call it in a smaller folder"
             )
     shutil.copytree(
         source, target, symlinks=True, ignore=shutil.ignore_patterns(*IGNORED), ignore_dangling_symlinks=True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from headrace.diagnose.profile.formatting import times
+from headrace.diagnose.profile.profile import Profile
 from headrace.diagnose.record.trials import Trial, Trials
-from headrace.diagnose.report.table import command_line
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import Verdict, gain_text
 
@@ -47,6 +48,12 @@ def measured(trial: Trial) -> str:
 def outcome(trial: Trial) -> str:
     """One trial in words."""
     return f"{trial.change} {measured(trial)}"
+
+
+def command_line(profile: Profile) -> str:
+    """The command, with the names of programs instead of their paths."""
+    first, *rest = profile.command or [""]
+    return " ".join([Path(first).name if Path(first).is_absolute() else first, *rest])
 
 
 def speed_text(facts: Facts) -> str:

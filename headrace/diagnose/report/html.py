@@ -10,8 +10,8 @@ from headrace.diagnose.profile.formatting import percent, times
 from headrace.diagnose.profile.profile import Lane, Role, Series
 from headrace.diagnose.record.trials import Trials
 from headrace.diagnose.report import charts
-from headrace.diagnose.report.answer import Answer, answer
-from headrace.diagnose.report.table import Row, command_line, mostly, rows, scene
+from headrace.diagnose.report.answer import Answer, answer, command_line
+from headrace.diagnose.report.table import Row, mostly, rows, scene
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import Remedy
 from headrace.diagnose.verdict.verdict import Verdict, gain_text

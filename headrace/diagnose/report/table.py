@@ -7,17 +7,14 @@ import textwrap
 import time
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from headrace.diagnose.profile.formatting import count, percent, place
 from headrace.diagnose.profile.profile import Profile, Role
+from headrace.diagnose.report.answer import Answer, command_line
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import Remedy
 from headrace.diagnose.verdict.verdict import Verdict, ending, gain_text
-
-if TYPE_CHECKING:
-    from headrace.diagnose.report.answer import Answer
 
 BAR = 30  # characters for the longest bar
 ELSEWHERE, FRAGMENTS, ELSEWHERE_COLOUR = "waiting for environments", "waiting for fragments", "#f3bf96"
@@ -75,12 +72,6 @@ def scene(profile: Profile) -> str:
     skipped = f" The first {profile.skipped:.1f} s were skipped." if profile.skipped >= 0.05 else ""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(profile.started))
     return f"{command_line(profile)}, {when}. {ending(profile)}{skipped} {where}. {python}."
-
-
-def command_line(profile: Profile) -> str:
-    """The command, with the interpreter's name instead of its path."""
-    first, *rest = profile.command or [""]
-    return " ".join([Path(first).name if "python" in Path(first).name else first, *rest])
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from headrace.diagnose.profile.formatting import percent, times
 from headrace.diagnose.profile.profile import Profile
-from headrace.diagnose.report.answer import speed_text
-from headrace.diagnose.report.table import command_line, rows
+from headrace.diagnose.report.answer import command_line, speed_text
+from headrace.diagnose.report.table import rows
 from headrace.diagnose.verdict.profile_facts import Facts
-
-CHANGED = 0.01  # of the time: smaller differences have no row, unless they exceed the sampling error
 
 
 def text(old: Facts, new: Facts) -> str:
