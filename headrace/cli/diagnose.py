@@ -15,7 +15,7 @@ from headrace.diagnose.profile.profile import PROFILE, Ending, Profile, Role
 from headrace.diagnose.record import attach, run_script, trials
 from headrace.diagnose.record.command import resolve, title
 from headrace.diagnose.record.trials import Trials
-from headrace.diagnose.report import comparison, conditions, html, markdown, table, trace
+from headrace.diagnose.report import before_after, conditions, html, markdown, table, trace
 from headrace.diagnose.report.answer import answer, summary
 from headrace.diagnose.verdict import round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
     _check(options)
     if options.compare:
         old, new = (Facts(_saved(folder)) for folder in options.compare)
-        _write(options.markdown or STANDARD_OUTPUT, comparison.text(old, new))
+        _write(options.markdown or STANDARD_OUTPUT, before_after.text(old, new))
         return
     saved = _is_saved(options)
     folder = Path(options.script[0]) if saved and options.output is None else output_folder(options)
