@@ -102,17 +102,18 @@ class Sampler:
             return
         self._in_tick = True  # ticks during this one are covered by the next
         try:
-            self._hide_from_tracers()
-            self._sample(THREAD_PERIOD, frame)
+            if not self._is_traced():
+                self._sample(THREAD_PERIOD, frame)
         finally:
             self._in_tick = False
 
-    def _hide_from_tracers(self):
-        """Leave the main thread alone from now on if the script traces or profiles it: it would find this handler."""
+    def _is_traced(self):
+        """Whether the script traces or profiles the main thread, and would find this handler: it is then left alone."""
         traced = (sys.gettrace() or sys.getprofile()) and threading.get_ident() == self._main
         if traced and self._ticker and "traced" not in self._recorded:
             self._record_once("traced", "limitation", TRACED)
             self._ask(self._ticker, look_only=True)
+        return traced
 
     def _sample(self, period, frame=None):
         """Sample the other threads after `period`, and the main thread where its frame is given; write if due."""

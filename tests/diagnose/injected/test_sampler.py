@@ -15,7 +15,7 @@ from types import FrameType, SimpleNamespace
 
 import pytest
 
-from headrace.diagnose.injected import sampler, stacks
+from headrace.diagnose.injected import sampler, stacks, ticker
 from headrace.diagnose.profile import spool
 from headrace.diagnose.profile.profile import Kind, Role
 from headrace.diagnose.record.run_script import measure
@@ -80,6 +80,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(sampler, "time", made)
     monkeypatch.setattr(sampler, "Ticker", StillTicker)
     monkeypatch.setattr(sampler, "_random", lambda: 0.0)
+    monkeypatch.setattr(sampler, "last_due", lambda now, period, every: now // period * period)
     monkeypatch.setattr(sampler.Sampler, "_run", lambda self: None)
     return made
 
@@ -89,6 +90,7 @@ def started(clock: Clock, tmp_path: Path) -> sampler.Sampler:
     """A sampler of this process that neither ticks nor writes by itself."""
     made = sampler.Sampler(str(tmp_path), PERIOD, 1e9)
     made.start()
+    made._background = None  # it has ended, and the next thread may have its number
     return made
 
 
@@ -259,6 +261,20 @@ def test_a_tick_samples_the_other_threads_and_writes_what_is_due(
     finally:
         done.set()
         thread.join()
+
+
+def test_ticks_come_once_a_period_at_any_place_of_it() -> None:
+    now, dues = 500.0, []
+    while len(dues) < 200:
+        due = ticker.next_due(now, PERIOD)
+        assert now < due <= now + 2 * PERIOD and ticker.last_due(due, PERIOD) == due
+        assert ticker.last_due(due - 1e-9, PERIOD) < due
+        dues.append(due)
+        now = due + 1e-9
+    assert dues[-1] - dues[0] == pytest.approx(199 * PERIOD, abs=PERIOD)
+    places = [due / PERIOD % 1 for due in dues]
+    assert all(abs(sum(place < share for place in places) - 200 * share) < 4 for share in (0.25, 0.5, 0.75))
+    assert {ticker.last_due(due, PERIOD, 4) for due in dues[4:]} <= set(dues)
 
 
 def test_stacks_that_several_threads_describe_have_numbers_of_their_own() -> None:

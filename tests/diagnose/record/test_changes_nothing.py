@@ -48,7 +48,7 @@ class Learner:
         """The sampler reads self of functions of this name."""
         tensor, held = Tensor(), locals()
         alive = weakref.ref(tensor)
-        spin(1.5)
+        spin(0.8)
         said["locals"] = sorted(held)
         held.clear()
         del tensor
@@ -139,7 +139,7 @@ def test_children_end_by_themselves(said: dict) -> None:
 
 def test_tracers_see_the_script_alone(said: dict) -> None:
     assert said["faulthandler"]
-    assert said["traced"] < 60  # functions of the tick that noticed the tracer, and not of thirty ticks
+    assert said["traced"] < 60  # two functions in each tick until there are no more
 
 
 def test_a_variable_is_read_without_f_locals() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from helpers.profiles import facts, profile, site, worker
+from helpers.profiles import facts, lane, profile, site, worker
 
 from headrace.diagnose.injected import cuda_kernels
-from headrace.diagnose.profile.profile import Ending, Exit, Profile, Role
+from headrace.diagnose.profile.profile import Ending, Exit, Kind, Profile, Role
 from headrace.diagnose.report import table
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import ending, judge
@@ -211,3 +211,15 @@ def test_workers_with_steps_too_short_to_be_sampled_are_counted():
     workers[1].sites[0].file = "/x/stable_baselines3/common/vec_env/subproc_vec_env.py"
     assert "2 processes step the environments" in judge(facts(*workers, WAIT=0.5, FORWARD=0.5)).where
     assert "Another process steps the environments" in judge(facts(workers[0], WAIT=0.5, FORWARD=0.5)).where
+
+
+def test_a_thread_that_holds_the_interpreters_lock_is_named():
+    hog = lane(100, Kind.THREAD, "prefetch", turns=1, DATA=1.0)
+    made = facts(hog, FORWARD=1.0)
+    main = made.profile.training_thread
+    for share, named in ((0.4, True), (0.95, False)):
+        for span in main.spans:
+            span.on_cpu = share
+        main.cpu_seconds, hog.cpu_seconds = share * 50.0, 0.6 * 50.0
+        said = " ".join(judge(made).notes)
+        assert ('The thread "prefetch" computes 60 % of the time' in said) == named
