@@ -19,7 +19,7 @@ def test_overhead(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert [row["script"] for row in rows] == ["one environment", "eight waiting threads", "two worker processes"]
-    assert all(row["without_s"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
+    assert all(row["steps_s_off"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
 
 
 def test_the_guides_steps_change_its_script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,9 +312,13 @@ def _silent_excepthook(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
 
 
+current = None  # this process's sampler
+
+
 def start():
     """Sample this process and those it forks. HEADRACE_DIAGNOSE holds Sampler's arguments as a JSON object."""
-    sampler = Sampler(**json.loads(os.environ["HEADRACE_DIAGNOSE"]))
-    sampler.start()
-    atexit.register(sampler.stop)
-    os.register_at_fork(after_in_child=sampler.restart)
+    global current
+    current = Sampler(**json.loads(os.environ["HEADRACE_DIAGNOSE"]))
+    current.start()
+    atexit.register(current.stop)
+    os.register_at_fork(after_in_child=current.restart)
