@@ -12,7 +12,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1] / "headrace"
 PACKAGE = "headrace_diagnose"
-MODULES = ("core/__init__.py", "core/cores.py", "core/text.py", "core/packages.py", "cli/__init__.py", "cli/diagnose.py")
+MODULES = ("core/__init__.py", "core/cores.py", "cli/__init__.py", "cli/diagnose.py")
 MAIN = '''"""`headrace-diagnose`: prints errors of the user as one line, as `headrace` does."""
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from headrace.diagnose.report.table import Row
 from headrace.diagnose.verdict.profile_facts import binned, overlaps
 
 COLUMNS = 300  # of a timeline: each is a stacked bar of the roles in its part of the time
+LABELLED = 0.12  # share of a bar from which on a part has its name in it
 HEIGHT = 100  # of a chart, in SVG units
 
 
@@ -79,11 +80,18 @@ def summed(series: Sequence[Series], seconds: float, columns: int) -> list[float
 def bar(rows: Sequence[Row]) -> str:
     """A stacked bar in HTML, in the order of the roles."""
     parts = [
-        f'<i style="flex:{row.share:.4f} 0 0;background:{row.colour}" title="{row.title} {percent(row.share)}"></i>'
+        f'<i style="flex:{row.share:.4f} 0 0;background:{row.colour};color:{_ink(row.colour)}" '
+        f'title="{row.title} {percent(row.share)}">{escape(row.title) if row.share >= LABELLED else ""}</i>'
         for row in sorted(rows, key=lambda row: list(Role).index(row.role))
     ]
     label = ", ".join(f"{row.title} {percent(row.share)}" for row in rows)
     return f'<div class="bar" role="img" aria-label="{escape(label)}">{"".join(parts)}</div>'
+
+
+def _ink(colour: str) -> str:
+    """Black or white, whichever is easier to read on a colour."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return "#14181f" if 0.299 * red + 0.587 * green + 0.114 * blue > 130 else "#ffffff"
 
 
 def _path(data: str, colour: str, title: str) -> str:

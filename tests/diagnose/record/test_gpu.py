@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from headrace.diagnose.injected import cuda_kernels
 from headrace.diagnose.record import gpu, run_script
@@ -46,7 +47,8 @@ profiler = made(ProfilerConfig=lambda *words: None, ProfilerState=made(KINETO=1)
 torch = types.ModuleType("torch")
 torch._C, torch.get_num_threads = made(_profiler=profiler), lambda: 1
 torch.get_num_interop_threads = lambda: 1
-torch.autograd = made(_prepare_profiler=lambda *words: None, _enable_profiler=enable, _disable_profiler=disable)
+torch.autograd = made(_prepare_profiler=lambda *words: None, _enable_profiler=enable, _disable_profiler=disable,
+                      profiler=made(_prepare_profiler=None))
 cuda = types.ModuleType("torch.cuda")
 cuda._initialized, cuda.is_current_stream_capturing = True, lambda: False
 sys.modules.update({"torch": torch, "torch.cuda": cuda})
@@ -105,6 +107,25 @@ def test_a_missing_profiler_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     profile = measure([str(script)], seconds=60.0, skip=0.0)
     assert "kernel_busy" not in profile.gpu and profile.training_thread.total > 0
     assert any("RuntimeError: already profiling" in line for line in profile.limitations)
+
+
+@pytest.mark.parametrize("first", ["diagnosis", "script"])
+def test_the_scripts_own_profiler_keeps_its_events(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_initialized", True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    counter, prepare = cuda_kernels.KernelCounter(0.0, 0.0, 100.0), torch.autograd.profiler._prepare_profiler
+    if first == "diagnosis":
+        assert counter.poll(time.monotonic()) == {}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        torch.ones(3).exp()
+        if first == "script":
+            with pytest.raises(RuntimeError, match="profiler of its own"):
+                counter.poll(time.monotonic())
+        torch.ones(3).exp()
+    assert sum(event.name == "aten::exp" for event in own.events()) == 2
+    assert torch.autograd.profiler._prepare_profiler is prepare
+    if first == "diagnosis":
+        assert counter.poll(time.monotonic() + 1e6) is None  # it has given way
 
 
 def test_nvml_is_read_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
