@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -103,7 +104,7 @@ def test_the_diagnosis_has_a_package_of_its_own(tmp_path):
     names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert names == {"headrace_diagnose", "headrace_diagnose-0.1.0.dist-info"}
 
-    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(tmp_path / "venv")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "install", "--no-deps", str(wheel)], check=True)
@@ -113,7 +114,8 @@ def test_the_diagnosis_has_a_package_of_its_own(tmp_path):
     )
     (tmp_path / "alone.py").write_text(program)
     words = [python, "alone.py", "--skip", "0", "--output", "report", "run.py"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    dependencies = os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")}  # tyro's, of this Python
+    done = subprocess.run(words, cwd=tmp_path, env=dependencies, capture_output=True, text=True)
     assert done.returncode == 3 and "report.html" in done.stdout, done.stdout + done.stderr
     subprocess.run([*pip, "uninstall", "--yes", "headrace-diagnose"], check=True)
     assert subprocess.run([python, "-c", "import headrace_diagnose"], cwd=tmp_path, capture_output=True).returncode != 0

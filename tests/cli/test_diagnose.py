@@ -95,7 +95,7 @@ def test_an_earlier_diagnosis_is_judged_again(tmp_path, capsys):
     made.save(tmp_path)
     assert main(["diagnose", "--json", "-", "--markdown", str(tmp_path / "report.md"), str(tmp_path)]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["answer"]["title"] in (tmp_path / "report.md").read_text()
+    assert said["headline"] in (tmp_path / "report.md").read_text()
     assert said["headline"] == "Most of the time goes into environments: 71 %."
     assert said["shares"]["environment"] == pytest.approx(0.71)
 

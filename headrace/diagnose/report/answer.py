@@ -24,7 +24,7 @@ class Answer:
 
 
 def answer(facts: Facts, verdict: Verdict, trials: Trials | None = None) -> Answer:
-    """A measured gain if there is one, otherwise the first remedy."""
+    """A measured gain if there is one, otherwise the first remedy with a predicted gain."""
     speed = speed_text(facts)
     if trials and trials.best:
         best = trials.best
@@ -34,9 +34,9 @@ def answer(facts: Facts, verdict: Verdict, trials: Trials | None = None) -> Answ
     tried = ""
     if trials and trials.found:
         tried = f" Nothing that was tried gains more than its uncertainty: {'; '.join(map(outcome, trials.found))}."
-    if not verdict.remedies:
+    first = next((remedy for remedy in verdict.remedies if remedy.gain), None)
+    if first is None:
         return Answer(verdict.headline + tried, speed)
-    first = verdict.remedies[0]
     return Answer(verdict.headline + tried, speed, first.title, f"speedup {gain_text(first)}", first.change)
 
 
