@@ -33,7 +33,7 @@ def measure(pid: int, *, seconds: float, hints: Path | None = None) -> Profile:
         outside, gpu = OutsideRecorder(monitor, folder, after=0.0), GpuMonitor()
         window, exit = _watch(monitor, outside, gpu, seconds)
         outside.finish()
-        if pid in outside.missed or not outside.with_recorded([]):
+        if not any(process.pid == pid for process in outside.with_recorded([])):
             raise PermissionError(f"--pid {pid} was not measured: {outside.missed.get(pid, 'it is no Python process')}")
         command = (PROC / str(pid) / "cmdline").read_text().split("\0")[:-1] if exit.ending is not Ending.EXIT else []
         return build_profile.build(
@@ -47,7 +47,7 @@ def _watch(
     monitor: ProcessMonitor, outside: OutsideRecorder, gpu: GpuMonitor, seconds: float
 ) -> tuple[build_profile.Window, Exit]:
     started_at, started = time.time(), time.monotonic()
-    exit = Exit(Ending.TIME_LIMIT)
+    exit = Exit(Ending.RUNNING)
     try:
         while time.monotonic() < started + seconds:
             for part in (monitor, outside, gpu):
@@ -56,6 +56,6 @@ def _watch(
                 exit = Exit(Ending.EXIT)
                 break
             time.sleep(POLL_EVERY)
-    except KeyboardInterrupt:
-        exit = Exit(Ending.INTERRUPT)
+    except KeyboardInterrupt:  # the user has seen enough
+        pass
     return build_profile.Window(started_at, started, time.monotonic(), 0.0), exit

@@ -81,7 +81,7 @@ def _headline_of_few_samples(facts: Facts) -> str:
         part, share = max(facts.timed.items(), key=lambda item: item[1])
         return f"Most of the time goes into {PARTS.get(part, part)}: {percent(share)}, by Headrace's own timers."
     start_up = " Start-up took most of the window." if facts.start_up > facts.total else ""
-    stopped = facts.profile.exit.ending is Ending.TIME_LIMIT
+    stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.RUNNING)
     advice = "Try a longer --seconds." if stopped else "Let the script do more, such as more training steps."
     return f"There are too few samples for a verdict: {facts.samples}.{start_up} {advice}"
 
@@ -288,4 +288,5 @@ def ending(profile: Profile) -> str:
         Ending.SIGNAL: f"The script was ended by signal {code} after {seconds}.",
         Ending.TIME_LIMIT: f"The script was stopped at its time limit, after {seconds}.",
         Ending.INTERRUPT: f"The script was interrupted after {seconds}.",
+        Ending.RUNNING: f"The script was measured for {seconds} while it ran, and goes on.",
     }[profile.exit.ending]
