@@ -29,7 +29,9 @@ class Slow(gymnasium.Env):
 print("arguments", sys.argv[1:])
 environment = Slow()
 environment.reset()
-while "forever" in sys.argv or not seen():
+steps = 0
+while "forever" in sys.argv or steps < 60 or not seen():
+    steps += 1
     environment.step(0)
     time.sleep(0.004)
 """

@@ -15,7 +15,7 @@ import time
 
 from . import library_state
 from .cuda_kernels import KernelCounter
-from .progress import Progress
+from .optimizer_steps import Progress
 from .stacks import Stacks
 from .ticker import SUFFIX, Ticker, last_due
 
