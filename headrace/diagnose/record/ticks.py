@@ -56,6 +56,8 @@ class TickSender:
             self._thread.join()
 
     def _run(self) -> None:
+        with suppress(OSError):  # where it is allowed: on a busy machine, late ticks find scripts asleep too often
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
         turn = 0
         while not self._ended.is_set():
             now = time.monotonic()
