@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -14,6 +16,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# the beginning of a program in which these packages cannot be imported, nor in the processes that it spawns
+BLOCKED = """
+import sys
+
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ('headrace', 'torch', 'numba', 'numpy', 'rich', 'gymnasium'):
+            raise ModuleNotFoundError(f"no {name}", name=name)
+
+
+sys.meta_path.insert(0, Blocked())
+"""
 NOT_PYTHON = {  # files of the package that are read while it runs, or by type checkers
     "__init__.pyi",
     "py.typed",
@@ -72,3 +87,47 @@ def test_the_citation_names_the_version_of_the_package():
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"\nversion: {project['version']}\n" in citation
     assert f"\nlicense: {project['license']}\n" in citation
+
+
+@pytest.mark.slow
+def test_the_diagnosis_has_a_package_of_its_own(tmp_path):
+    """It holds no file of Headrace's, works without it, and is removed without a trace."""
+    if not all(map(importlib.util.find_spec, ("build", "hatchling"))):
+        pytest.skip("needs build and hatchling: pip install build hatchling")
+    project = tmp_path / "packages" / "headrace-diagnose"
+    shutil.copytree(ROOT / "packages" / "headrace-diagnose", project)
+    shutil.copytree(ROOT / "headrace", tmp_path / "headrace")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(project)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wheel = next((tmp_path / "dist").glob("*.whl"))
+    names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert names == {"headrace_diagnose", "headrace_diagnose-0.1.0.dist-info"}
+
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", "--no-deps", str(wheel)], check=True)
+    (tmp_path / "run.py").write_text("import sys\nsum(range(30_000_000))\nsys.exit(3)\n")
+    program = (
+        BLOCKED + "from headrace_diagnose.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    (tmp_path / "alone.py").write_text(program)
+    words = [python, "alone.py", "--skip", "0", "--output", "report", "run.py"]
+    dependencies = os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")}  # tyro's, of this Python
+    done = subprocess.run(words, cwd=tmp_path, env=dependencies, capture_output=True, text=True)
+    assert done.returncode == 3 and "report.html" in done.stdout, done.stdout + done.stderr
+    subprocess.run([*pip, "uninstall", "--yes", "headrace-diagnose"], check=True)
+    assert subprocess.run([python, "-c", "import headrace_diagnose"], cwd=tmp_path, capture_output=True).returncode != 0
+
+
+def test_the_diagnosis_needs_no_torch_numba_numpy_or_rich(tmp_path):
+    (tmp_path / "run.py").write_text("print('ran')\n")
+    program = BLOCKED.replace("'headrace', ", "") + (
+        "import headrace\nfrom headrace.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    (tmp_path / "alone.py").write_text(program)
+    words = [sys.executable, "alone.py", "diagnose", "--skip", "0", "--output", "report", "run.py"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "ran" in done.stdout and "report.html" in done.stdout, done.stdout + done.stderr

@@ -36,8 +36,9 @@ INTERRUPTED = 130  # exit code of shells after Ctrl-C
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (by default sys.argv) and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    show_traceback = "--traceback" in words or os.environ.get("HEADRACE_TRACEBACK", "0") not in ("", "0")
-    words = [word for word in words if word != "--traceback"]
+    own = len(words) - _words_of_a_script(words)
+    show_traceback = "--traceback" in words[:own] or os.environ.get("HEADRACE_TRACEBACK", "0") not in ("", "0")
+    words = [word for word in words[:own] if word != "--traceback"] + words[own:]
     try:
         return _answer(words, show_traceback)
     except BrokenPipeError:  # the reader of a pipe has closed it, as in `headrace envs | head -3`
@@ -55,6 +56,14 @@ def _answer(words: list[str], show_traceback: bool) -> int:
     if words[0] not in VERBS:
         return _complain(f"there is no verb {words[0]!r}{did_you_mean(words[0], VERBS)}; see `headrace --help`")
     return _run(words[0], words[1:], show_traceback)
+
+
+def _words_of_a_script(words: list[str]) -> int:
+    """How many words at the end are those of a script that `headrace diagnose` runs."""
+    if words[:1] != ["diagnose"] or "--traceback" not in words:
+        return 0
+    _, script = importlib.import_module("headrace.cli.diagnose").split(words[1:])
+    return len(script)
 
 
 def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:

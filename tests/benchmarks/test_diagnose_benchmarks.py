@@ -20,7 +20,7 @@ def test_overhead(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert [row["script"] for row in rows] == ["one environment", "eight waiting threads", "two worker processes"]
-    assert all(row["without_s"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
+    assert all(row["steps_s_off"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
 
 
 def test_planted_remedies_can_be_applied_and_the_archive_is_the_one_that_was_committed(

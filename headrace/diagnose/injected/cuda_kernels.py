@@ -1,8 +1,10 @@
 """Counts the GPU's kernels for a moment, by torch's profiler in the script's process.
 
-Nothing is counted where torch has not used CUDA. The time for starting and stopping is not part of the samples.
+Nothing is counted where torch has not used CUDA, or where the script has a profiler of its own: there is one at a time.
+The time for starting and stopping is not part of the samples.
 """
 
+import gc
 import json
 import sys
 import time
@@ -16,6 +18,7 @@ class KernelCounter:
     def __init__(self, began, after, seconds):
         self._due, self._seconds = began + after, seconds
         self._began = None
+        self._prepare = None  # torch's function that prepares a profiler, while it is replaced
 
     def poll(self, now):
         """Start or stop if due. Returns figures() after stopping, {} after starting, otherwise None."""
@@ -23,13 +26,33 @@ class KernelCounter:
         if not torch or not cuda or not getattr(cuda, "_initialized", False) or cuda.is_current_stream_capturing():
             return None  # no CUDA, or a graph is being captured, which starting a profiler could break
         if self._began is None and now >= self._due:
+            if _is_profiled(torch):
+                raise RuntimeError("the script has a profiler of its own")
             _start(torch)
             self._began = time.monotonic()
+            self._give_way(torch)
             return {}
         if self._began is not None and now >= self._began + self._seconds:
-            seconds, self._began, self._due = now - self._began, None, float("inf")
-            return figures(torch.autograd._disable_profiler().events(), seconds)
+            seconds = now - self._began
+            return figures(self._stop(torch).events(), seconds)
         return None
+
+    def _give_way(self, torch):
+        """Stop when the script starts a profiler, which would find this one's state instead of its own."""
+        module = torch.autograd.profiler
+        self._prepare = getattr(module, "_prepare_profiler", None)
+
+        def prepare(*words, **more):
+            self._stop(torch)
+            return module._prepare_profiler(*words, **more)
+
+        module._prepare_profiler = prepare
+
+    def _stop(self, torch):
+        """Stop for good; return what was profiled."""
+        self._due = float("inf")
+        self._began, torch.autograd.profiler._prepare_profiler = None, self._prepare
+        return torch.autograd._disable_profiler()
 
 
 def figures(events, seconds):
@@ -64,6 +87,14 @@ def _covered(intervals):
         total += max(stop - max(start, end), 0)
         end = max(end, stop)
     return total
+
+
+def _is_profiled(torch):
+    """Whether the script has a profiler, running, prepared or waiting for its turn in a schedule."""
+    modules = torch.autograd.profiler, getattr(torch, "profiler", None)
+    kinds = {kind for kind in (getattr(module, "profile", None) for module in modules) if kind is not None}
+    running = getattr(torch.autograd, "_profiler_enabled", lambda: False)()
+    return running or any(type(each) in kinds for each in gc.get_objects())
 
 
 def _start(torch):

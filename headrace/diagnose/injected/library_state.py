@@ -3,6 +3,8 @@
 import sys
 import time
 
+from . import variables
+
 LIBRARIES = (
     "torch", "numpy", "gymnasium", "gym", "stable_baselines3", "sb3_contrib", "ray", "torchrl", "tianshou", "cleanrl",
     "rl_games", "skrl", "sample_factory", "pufferlib", "envpool", "ale_py", "mujoco", "dm_control", "pettingzoo", "jax",
@@ -37,21 +39,20 @@ def of_torch():
 def of_stack(frame, sizes):
     """Counters from the variables of frames: the batch of the outermost forward pass, and the number of environments.
 
-    Only frames that last no longer than a training iteration are read: reading keeps their variables alive until they
-    return. sizes: a cache of the numbers of parameters, by module.
+    sizes: a cache of the numbers of parameters, by module.
     """
     counters = {}
     while frame is not None:
         name = frame.f_code.co_name
         if name in _FORWARD and "torch/nn/modules" in frame.f_code.co_filename.replace("\\", "/"):
-            counters.update(_of_forward(frame.f_locals, sizes))
+            counters.update(_of_forward(variables.read(frame, "self"), variables.read(frame, "args"), sizes))
         elif name in ("step", "step_wait", "step_async", "_step", "send", "recv"):
-            own = _attributes(frame.f_locals.get("self"))
+            own = _attributes(variables.read(frame, "self"))
             count = next((own[key] for key in _COUNTS if isinstance(own.get(key), int)), None)
             if count is not None:
                 counters["num_envs"] = count
         elif name in ("learn", "iterate"):
-            counters.update(_of_learner(frame.f_locals.get("self"), sizes))
+            counters.update(_of_learner(variables.read(frame, "self"), sizes))
         frame = frame.f_back
     return counters
 
@@ -81,8 +82,10 @@ def _of_learner(learner, sizes):
     return found
 
 
-def _of_forward(variables, sizes):
-    module, inputs = variables.get("self"), list(variables.get("args") or ())
+def _of_forward(module, arguments, sizes):
+    if not hasattr(module, "parameters"):
+        return {}
+    inputs = list(arguments or ())
     if id(module) not in sizes:
         sizes[id(module)] = sum(parameter.numel() for parameter in module.parameters())
     found = {"parameters": max(size for size in sizes.values() if isinstance(size, int))}

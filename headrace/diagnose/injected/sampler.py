@@ -1,8 +1,8 @@
 """The sampler: writes the stacks of this process's threads to a spool file, some dozen times a second.
 
 The main thread samples itself (see ticker) and the other threads, and writes: at most half a second is lost when the
-process is killed. While the main thread is in a long native call, a background thread does so. That thread is started
-only in processes with other threads, or after a first long call, so that scripts without threads stay without.
+process is killed. While the main thread is in a long native call, or in one that must not be interrupted, a background
+thread does so.
 """
 
 import _thread
@@ -15,26 +15,31 @@ import time
 
 from . import library_state
 from .cuda_kernels import KernelCounter
+from .optimizer_steps import Progress
 from .stacks import Stacks
-from .ticker import Ticker
+from .ticker import SUFFIX, Ticker, last_due
 
 WRITE_EVERY = 0.5  # s
 THREAD_PERIOD = 0.04  # s between samples of other threads
 STUCK = 0.5  # s without a sample of the main thread, after which the background thread samples it
-LONG_CALL = 2.0  # s without one, until a process without other threads gets a background thread; imports take less
 POLL_EVERY = 0.5  # s between readings of library state
 KERNELS_FOR = 1.0  # s for which GPU kernels are counted
 MOST_COST = 0.015  # largest share of time for sampling; above, the period is doubled
 LONGEST_PERIOD = 0.04  # s
-TICKS = 8  # with one phase
+TRACED = (
+    "The script traces or profiles its functions, and was sampled by another thread: time in Python between short "
+    "native calls is counted as native time."
+)
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
 
 class Sampler:
     """Samples one process from start() until its end; a forked child continues with its own spool file."""
 
-    def __init__(self, folder, period, kernels):
+    def __init__(self, folder, period, kernels, progress=False):
+        """period: s between samples. kernels: s after which the GPU's are counted. progress: count optimizer steps."""
         self._folder, self._shortest, self._kernels_after = folder, period, kernels
+        self._progress = Progress() if progress else None
 
     def start(self):
         """Begin a spool file and sampling. Called once in every process, in its main thread."""
@@ -48,14 +53,13 @@ class Sampler:
         self._recorded = {}  # the last values, to record changes only
         self._sizes = {}
         self._kernels = KernelCounter(self._began, self._kernels_after, KERNELS_FOR)
-        self._period = self._shortest
+        self._every = 1  # of so many ticks, one samples
         self._cost = 0.0  # s of CPU time that sampling took
         self._checked = self._began, self._cost
         self._last = self._threads_last = self._began
         self._next_inspection = self._began + POLL_EVERY
         self._next_write = self._began + WRITE_EVERY
         self._main = threading.get_ident()
-        self._ticks = 0
         self._in_tick = False
         self._background = None  # the background thread's ident
         self._working = True
@@ -63,10 +67,7 @@ class Sampler:
         self._ticker = self._make_ticker()
         self._record("process", self._pid, os.getppid(), self._began, bool(self._ticker), sys.version.split()[0])
         self._write()
-        if self._ticker:
-            self._set_phase()
-        else:
-            self._start_background_thread()
+        self._background = _thread.start_new_thread(self._run, ())
 
     def stop(self):
         """Write the last samples at the end of the process."""
@@ -101,9 +102,18 @@ class Sampler:
             return
         self._in_tick = True  # ticks during this one are covered by the next
         try:
-            self._sample(THREAD_PERIOD, frame)
+            if not self._is_traced():
+                self._sample(THREAD_PERIOD, frame)
         finally:
             self._in_tick = False
+
+    def _is_traced(self):
+        """Whether the script traces or profiles the main thread, and would find this handler: it is then left alone."""
+        traced = (sys.gettrace() or sys.getprofile()) and threading.get_ident() == self._main
+        if traced and self._ticker and "traced" not in self._recorded:
+            self._record_once("traced", "limitation", TRACED)
+            self._ask(self._ticker, look_only=True)
+        return traced
 
     def _sample(self, period, frame=None):
         """Sample the other threads after `period`, and the main thread where its frame is given; write if due."""
@@ -120,20 +130,14 @@ class Sampler:
             self._cost += time.thread_time() - began
 
     def _sample_main(self, frame):
-        origin, period = self._schedule
         now = time.monotonic()
-        due = origin + (now - origin) // period * period
+        due = last_due(now, self._shortest, self._every)
         if due <= self._last:
             return
         spent, self._last = due - self._last, due
-        if not self._background and (spent > LONG_CALL or len(sys._current_frames()) > 1):
-            self._start_background_thread()
         stack = self._stacks.number(frame)
         self._samples.append((self._pid, due, spent, stack))
-        self._ticks += 1
-        if self._ticks % TICKS == 0:
-            self._set_phase()
-        if now > self._next_inspection:
+        if now > self._next_inspection and threading.get_ident() == self._main:
             self._next_inspection = now + POLL_EVERY
             self._record_changes(stack, dict(library_state.of_torch(), **library_state.of_stack(frame, self._sizes)))
             self._poll_kernels(now)
@@ -161,39 +165,53 @@ class Sampler:
             self._record("counters", changed)
 
     def _make_ticker(self):
-        """A Ticker; None without POSIX timers, or if the process was forked from another than the main thread."""
+        """A Ticker; None on systems without /proc."""
         try:
-            return Ticker(_thread.get_native_id(), self._tick)
+            return Ticker(self._tick)
         except (OSError, AttributeError, ValueError):
             return None
 
-    def _set_phase(self):
-        """Shift the ticks within the period at random, so that loops as long as a few periods are fully sampled."""
-        first = time.monotonic() + _random() * self._period
-        self._schedule = first, self._period
-        self._ticker.start(first, self._period)
-
     def _stop_sampling(self):
         self._working = False
-        if self._ticker:  # Python removes signal handlers at its end, and a tick would then kill the process
+        if self._ticker and threading.get_ident() == self._main:
             self._ticker.stop()
             self._ticker = None
 
     # --- the other threads
 
-    def _start_background_thread(self):
-        self._background = _thread.start_new_thread(self._run, ())
-
     def _run(self):
-        pid = self._pid
+        """The background thread."""
+        pid, ticker = self._pid, self._ticker
+        if ticker:
+            ticker.prepare()
+            self._background_id = _thread.get_native_id()
+            self._ask(ticker)
         while self._working and self._pid == pid:
-            if self._ticker and time.monotonic() - self._last <= STUCK:
-                time.sleep(STUCK / 2)
+            stuck = time.monotonic() - self._last > STUCK
+            pause = THREAD_PERIOD * (0.5 + _random()) if stuck or not ticker else STUCK / 2
+            if not ticker:
+                time.sleep(pause)
+            elif ticker.looked(pause):
+                self._look()
                 continue
-            time.sleep(THREAD_PERIOD * (0.5 + _random()))
-            self._sample(period=0.0)
+            if not ticker or time.monotonic() - self._last > STUCK:
+                self._sample(period=0.0)
         if self._pid == pid:
             self._write()
+
+    def _ask(self, ticker, look_only=False):
+        """Ask for ticks. look_only: for looks of the background thread instead, from now on."""
+        path = self._path + (".look" if look_only else "") + SUFFIX
+        try:
+            if look_only:
+                os.unlink(self._path + SUFFIX)
+            ticker.ask(path, self._shortest, self._background_id, look_only)
+        except OSError as error:  # too many open files, or a full disk
+            self._record("limitation", f"Process {self._pid} was sampled less often: {error}")
+
+    def _look(self):
+        """Record the main thread, which waits in a system call that must not be interrupted, and do what is due."""
+        self._tick(None, sys._current_frames().get(self._main))
 
     def _sample_threads(self, period=0.0):
         """Sample the other threads, if `period` has passed; and the main thread, if it is stuck in a native call."""
@@ -229,6 +247,8 @@ class Sampler:
             self._record("versions", versions)
         if self._ticker:
             self._adapt_period()
+        if self._progress and threading.get_ident() == self._main:
+            self._progress.attach()
         if sys.excepthook is not _silent_excepthook and os.path.exists(os.path.join(self._folder, STOPPING)):
             sys.excepthook = _silent_excepthook
 
@@ -238,16 +258,22 @@ class Sampler:
         rate = (cost - self._checked[1]) / (now - self._checked[0])
         self._checked = now, cost
         if rate > MOST_COST:
-            self._period = min(2 * self._period, LONGEST_PERIOD)
+            self._every = min(2 * self._every, max(int(LONGEST_PERIOD / self._shortest), 1))
         elif 2.2 * rate < MOST_COST:
-            self._period = max(self._period / 2, self._shortest)
+            self._every = max(self._every // 2, 1)
 
     def _write(self):
         """Append everything that is not yet written to the spool file; wait if another thread is writing."""
         with self._writing:
             # stacks are taken last and written first, so that no sample comes before its stack
             samples, records = _take(self._samples), _take(self._records)
-            records = _take(self._stacks.new) + records + [["samples", samples], ["cost", self._cost, self._period]]
+            if self._progress and self._progress.points:
+                records.append(["progress", _take(self._progress.points)])
+            records = (
+                _take(self._stacks.new)
+                + records
+                + [["samples", samples], ["cost", self._cost, self._shortest * self._every]]
+            )
             self._unwritten += "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
             try:
                 # opened for this write alone: scripts may close file descriptors
@@ -286,9 +312,13 @@ def _silent_excepthook(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
 
 
+current = None  # this process's sampler
+
+
 def start():
     """Sample this process and those it forks. HEADRACE_DIAGNOSE holds Sampler's arguments as a JSON object."""
-    sampler = Sampler(**json.loads(os.environ["HEADRACE_DIAGNOSE"]))
-    sampler.start()
-    atexit.register(sampler.stop)
-    os.register_at_fork(after_in_child=sampler.restart)
+    global current
+    current = Sampler(**json.loads(os.environ["HEADRACE_DIAGNOSE"]))
+    current.start()
+    atexit.register(current.stop)
+    os.register_at_fork(after_in_child=current.restart)

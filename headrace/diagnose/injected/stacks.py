@@ -4,6 +4,8 @@ import itertools
 import opcode
 import sys
 
+from . import variables
+
 _RESUME = opcode.opmap.get("RESUME", -1)  # Python 3.11 and later
 JITTED = "jit "  # before the name of a function that JAX has compiled
 ENV_CLASS = "<environment>"  # listed as a base of every class that has step() and reset()
@@ -94,9 +96,9 @@ def ancestry(frame, module, name):
         first = code.co_varnames[0] if code.co_argcount else ""
         if first not in ("self", "cls"):
             return []
-        # f_locals is read only if names do not lead to the class: reading leaves a copy of the variables with the
-        # frame until the function returns
-        variable = frame.f_locals.get(first)
+        variable = variables.read(frame, first)
+        if variable is None:
+            return []
         owner = variable if isinstance(variable, type) else type(variable)
     names = [f"{base.__module__}.{base.__qualname__}" for base in owner.__mro__ if base is not object]
     # an environment that inherits from nothing is recognised by its methods

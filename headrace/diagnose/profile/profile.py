@@ -151,6 +151,7 @@ class Ending(StrEnum):
     SIGNAL = "signal"  # `code` is the signal's number
     TIME_LIMIT = "time limit"  # stopped by the diagnosis at the end of the window, the usual case
     INTERRUPT = "interrupt"  # Ctrl-C
+    RUNNING = "running"  # not at all: a running process was measured for a while
 
 
 @dataclass

@@ -72,9 +72,9 @@ class _Recorder:
 class OutsideRecorder:
     """Records processes without a spool file from outside. Call poll() often: it starts recording when that is due."""
 
-    def __init__(self, monitor: ProcessMonitor, folder: Path) -> None:
-        """folder: of the samplers' spool files, and for the recordings."""
-        self._monitor, self._folder = monitor, folder
+    def __init__(self, monitor: ProcessMonitor, folder: Path, after: float = AFTER) -> None:
+        """folder: of the samplers' spool files, and for the recordings. after: s to wait for such a file."""
+        self._monitor, self._folder, self._after = monitor, folder, after
         self._first_seen: dict[int, float] = {}  # pid -> s of time.monotonic()
         self._handled: set[int] = set()
         self._recorders: list[_Recorder] = []
@@ -89,7 +89,7 @@ class OutsideRecorder:
             return
         self._next = now + POLL_EVERY
         for pid in self._monitor.parents:
-            if pid not in self._handled and now >= self._first_seen.setdefault(pid, now) + AFTER:
+            if pid not in self._handled and now >= self._first_seen.setdefault(pid, now) + self._after:
                 self._handled.add(pid)
                 self._record(pid)
 
@@ -136,7 +136,7 @@ class OutsideRecorder:
         ]
         if self._recorded:
             notes.append(
-                f"{len(self._recorded)} {what}: recorded from outside by py-spy, {AFTER:g} s after they began."
+                f"{len(self._recorded)} {what}: recorded from outside by py-spy, {self._after:g} s after they began."
             )
         return notes
 

@@ -60,6 +60,7 @@ class ProcessMonitor:
         self.parents: dict[int, int] = {root: os.getpid()}  # pid -> parent's pid, of all processes that ever existed
         self.clocks: dict[tuple[int, int], ThreadClock] = {}  # by pid and native thread id
         self._alive = {root}
+        self._born: dict[int, str] = {}  # pid -> when it began, in the kernel's words: pids are used again
         self._next_family = self._next_threads = 0.0
 
     def poll(self) -> None:
@@ -93,17 +94,20 @@ class ProcessMonitor:
 
     def _find_family(self) -> None:
         """Find descendants of the root. A descendant stays one when its parent ends."""
-        parents = {}
+        parents, born = {}, {}
         for entry in PROC.iterdir() if PROC.is_dir() else ():
             if entry.name.isdecimal():
                 with suppress(OSError, IndexError, ValueError):
                     fields = (entry / "stat").read_text().rpartition(")")[2].split()
                     if fields[0] not in "ZX":  # zombies
-                        parents[int(entry.name)] = int(fields[1])
-        family = {pid for pid in self.parents if pid in parents}
+                        parents[int(entry.name)], born[int(entry.name)] = int(fields[1]), fields[19]
+        family = {pid for pid in self.parents if pid in parents and self._born.get(pid, born[pid]) == born[pid]}
         while children := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= children
+            for pid in children & self.parents.keys():  # another process with the number of an earlier one
+                self.forget(pid)
             self.parents.update({pid: parents[pid] for pid in children})
+        self._born.update({pid: born[pid] for pid in family})
         self._alive = family
 
     def _read(self, pid: int) -> int:

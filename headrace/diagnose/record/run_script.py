@@ -20,15 +20,19 @@ from headrace.diagnose.injected.sampler import STOPPING, WRITE_EVERY
 from headrace.diagnose.profile.profile import Ending, Exit, Profile
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.record import build_profile
+from headrace.diagnose.record.command import resolve
 from headrace.diagnose.record.gpu import GpuMonitor
 from headrace.diagnose.record.outside import OutsideRecorder
 from headrace.diagnose.record.processes import ProcessMonitor
+from headrace.diagnose.record.ticks import TickSender
 
 HOOK = Path(__file__).parents[1] / "injected" / "hook"
 SECONDS, SKIP, RATE = 60.0, 10.0, 50.0  # s, s, samples a second
 POLL_EVERY = 0.05  # s
 KERNELS_AFTER = 0.4  # of the window, until the GPU's kernels are counted for a moment
-GRACE = {signal.SIGINT: 5.0, signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s to wait for each to take effect
+GRACE = 60.0  # s that a script has to end after SIGINT: long enough for a checkpoint
+PATIENCE = 3.0  # s of it, after which a line says what is waited for
+FORCED = {signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s to wait for each to take effect
 
 
 def measure(
@@ -39,33 +43,33 @@ def measure(
     skip: float = SKIP,
     rate: float = RATE,
     hints: Path | None = None,
+    grace: float = GRACE,
 ) -> Profile:
-    """Run `python WORDS` for at most skip + seconds of wall time; return the profile of the time after `skip`.
+    """Run a script or command for at most skip + seconds of wall time; return the profile of the time after `skip`.
 
-    words: ["train.py", "--lr", "1"], or ["-m", "package.module", ...]. python: the interpreter. rate: samples of the
-    main thread per second. hints: a TOML file, see diagnose.profile.role_patterns. The script shares this process's
-    output. When the time is over it gets SIGINT as from Ctrl-C, then SIGTERM, then SIGKILL.
+    words: see diagnose.record.command. python: the interpreter of scripts. rate: samples of the main thread per second.
+    hints: a TOML file, see diagnose.profile.role_patterns. The script shares this process's
+    output. When the time is over it gets SIGINT as from Ctrl-C, `grace` s later SIGTERM, then SIGKILL.
     Raises FileNotFoundError for a missing script, interpreter or hints file; ValueError for bad numbers.
     """
-    _check(words, python, seconds, skip, rate)
+    command = resolve(words, python)
+    _check(seconds, skip, rate)
     known = Hints(hints)
     folder = Path(tempfile.mkdtemp(prefix="headrace-diagnose-"))
     try:
-        run = _Script(words, python, folder, sampled_environment(folder, 1.0 / rate, skip + KERNELS_AFTER * seconds))
-        run.until(skip + seconds)
+        environment = sampled_environment(folder, 1.0 / rate, skip + KERNELS_AFTER * seconds)
+        run = _Script(command, folder, environment, grace)
+        try:
+            run.until(skip + seconds)
+        finally:
+            run.ticks.stop()
         run.outside.finish()
         return build_profile.build(run.recording(skip), known)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check(words: list[str], python: str, seconds: float, skip: float, rate: float) -> None:
-    if not words:
-        raise ValueError("name a script to diagnose, or -m and a module")
-    if shutil.which(python) is None:
-        raise FileNotFoundError(f"there is no Python interpreter {python!r}")
-    if not words[0].startswith("-") and not Path(words[0]).exists():
-        raise FileNotFoundError(f"there is no script {words[0]!r}")
+def _check(seconds: float, skip: float, rate: float) -> None:
     if seconds <= 0 or skip < 0:
         raise ValueError(f"--seconds must be above 0 and --skip not below, got {seconds} and {skip}")
     if not 1 <= rate <= 1000:
@@ -75,15 +79,16 @@ def _check(words: list[str], python: str, seconds: float, skip: float, rate: flo
 class _Script:
     """A running script, and the monitors of its processes."""
 
-    def __init__(self, words: list[str], python: str, folder: Path, environment: dict[str, str]) -> None:
-        self.folder = folder
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str], grace: float) -> None:
+        self.folder, self._grace = folder, grace
         self.exit = Exit(Ending.EXIT)
         self.started_at = time.time()
         self.started = self.ended = time.monotonic()
-        self._process = subprocess.Popen([python, *words], env=environment)
-        self._command = [python, *words]
+        self._process = subprocess.Popen(command, env=environment)
+        self._command = command
         self.monitor = ProcessMonitor(self._process.pid)
         self.outside = OutsideRecorder(self.monitor, folder)
+        self.ticks = TickSender(folder)
         self.gpu = GpuMonitor()
 
     def recording(self, skip: float) -> build_profile.Recording:
@@ -98,13 +103,15 @@ class _Script:
         with _signals_as_interrupts():
             try:
                 self._watch(self.started + limit)
-            except KeyboardInterrupt:  # the terminal has interrupted the script, too
+            except KeyboardInterrupt as interrupt:
                 self.ended = time.monotonic()
                 self.exit = Exit(Ending.INTERRUPT)
                 (self.folder / STOPPING).touch()
-                with suppress(KeyboardInterrupt):
-                    self._wait(GRACE[signal.SIGINT])
-                self._end_quietly()
+                if not isinstance(interrupt, _Terminated) and _is_foreground():
+                    self._wait_for_end()  # the terminal has interrupted the script, too: once more would end its saving
+                    self._end_children()
+                else:
+                    self._end_quietly()
         self._process.wait()
 
     def _watch(self, end: float) -> None:
@@ -127,35 +134,67 @@ class _Script:
 
     def _end_quietly(self) -> None:
         """Stop the script by SIGINT, as Ctrl-C does, then by SIGTERM and SIGKILL."""
-        with suppress(KeyboardInterrupt):  # a second Ctrl-C skips to the next signal
-            if self._process.poll() is None:
-                self._process.send_signal(signal.SIGINT)
-                self._wait(GRACE[signal.SIGINT])
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._wait_for_end()
         self._end_children()
+
+    def _wait_for_end(self) -> None:
+        """Let the script end by itself, as when it writes a checkpoint; a (further) Ctrl-C stops the waiting."""
+        with suppress(KeyboardInterrupt):
+            self._wait(min(PATIENCE, self._grace), children=False)
+            if self._process.poll() is None and self._grace > PATIENCE:
+                print(
+                    f"headrace diagnose: waiting up to {self._grace:g} s for the script to end (--grace); Ctrl-C ends "
+                    "it now",
+                    file=sys.stderr,
+                )
+                self._wait(self._grace - PATIENCE, children=False)
+            self._wait(min(self._grace, PATIENCE))
 
     def _end_children(self) -> None:
         """End all processes that are left of the script."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in FORCED:
             if not self.monitor.alive():
                 return
             with suppress(KeyboardInterrupt):
                 self.monitor.signal(number)
-                self._wait(GRACE[number])
+                self._wait(FORCED[number])
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, seconds: float, *, children: bool = True) -> None:
+        """Wait for the script, and for its children, to end."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and (self._process.poll() is None or self.monitor.alive()):
+        while time.monotonic() < end and (self._process.poll() is None or (children and self.monitor.alive())):
             time.sleep(POLL_EVERY)
 
 
-def sampled_environment(folder: Path, period: float, kernels: float) -> dict[str, str]:
+def sampled_environment(folder: Path, period: float, kernels: float, progress: bool = False) -> dict[str, str]:
     """Environment variables that make every Python process sample itself every `period` s, into a folder.
 
-    kernels: s after its start at which a process that uses a GPU counts its kernels.
+    kernels: s after its start at which a process that uses a GPU counts its kernels. progress: whether to count the
+    steps of torch's optimizers.
     """
     paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
-    settings = json.dumps({"folder": str(folder), "period": period, "kernels": kernels})
+    settings = json.dumps({"folder": str(folder), "period": period, "kernels": kernels, "progress": progress})
     return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths), "HEADRACE_DIAGNOSE": settings}
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which only this process got."""
+
+
+def _is_foreground() -> bool:
+    """Whether Ctrl-C in a terminal reaches this process, and with it the script."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 @contextmanager
@@ -163,7 +202,7 @@ def _signals_as_interrupts() -> Iterator[None]:
     """Let SIGTERM end the measurement as Ctrl-C does, so that the report is still written."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise _Terminated
 
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -11,6 +11,7 @@ from headrace.diagnose.report.table import Row
 from headrace.diagnose.verdict.profile_facts import binned, overlaps
 
 COLUMNS = 300  # of a timeline: each is a stacked bar of the roles in its part of the time
+LABELLED = 0.12  # share of a bar from which on a part has its name in it
 HEIGHT = 100  # of a chart, in SVG units
 
 
@@ -49,6 +50,17 @@ def area(series: Sequence[Series], seconds: float, top: float) -> str:
     return _svg(COLUMNS, drawn, " and ".join({one.name for one in series}) + " over time", "tall")
 
 
+def level(series: Series, start: float, end: float, columns: int = COLUMNS) -> str:
+    """A quantity in % between two moments, as high as it is."""
+    width, parts = max(end - start, 1e-9) / columns, []
+    values = [0.0] * columns
+    for begin, finish, value in zip(series.times, [*series.times[1:], end], series.values, strict=True):
+        for column, inside in overlaps((begin - start) / width, (finish - start) / width, columns):
+            values[column] += value * inside / 100
+    parts = [f"M{column} {HEIGHT * (1 - min(value, 1)):.1f}h1V{HEIGHT}h-1z" for column, value in enumerate(values)]
+    return _svg(columns, _path("".join(parts), "#3b7dd8", series.name), f"{series.name} over time")
+
+
 def summed(series: Sequence[Series], seconds: float, columns: int) -> list[float]:
     """The mean value of each series in each of `columns` equal parts of the time, summed over the series."""
     total = [0.0] * columns
@@ -68,11 +80,18 @@ def summed(series: Sequence[Series], seconds: float, columns: int) -> list[float
 def bar(rows: Sequence[Row]) -> str:
     """A stacked bar in HTML, in the order of the roles."""
     parts = [
-        f'<i style="flex:{row.share:.4f} 0 0;background:{row.colour}" title="{row.title} {percent(row.share)}"></i>'
+        f'<i style="flex:{row.share:.4f} 0 0;background:{row.colour};color:{_ink(row.colour)}" '
+        f'title="{row.title} {percent(row.share)}">{escape(row.title) if row.share >= LABELLED else ""}</i>'
         for row in sorted(rows, key=lambda row: list(Role).index(row.role))
     ]
     label = ", ".join(f"{row.title} {percent(row.share)}" for row in rows)
     return f'<div class="bar" role="img" aria-label="{escape(label)}">{"".join(parts)}</div>'
+
+
+def _ink(colour: str) -> str:
+    """Black or white, whichever is easier to read on a colour."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return "#14181f" if 0.299 * red + 0.587 * green + 0.114 * blue > 130 else "#ffffff"
 
 
 def _path(data: str, colour: str, title: str) -> str:

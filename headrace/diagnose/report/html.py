@@ -6,10 +6,12 @@ from html import escape as _escape
 from importlib.resources import files
 from pathlib import Path
 
-from headrace.diagnose.profile.formatting import percent
-from headrace.diagnose.profile.profile import Lane, Role
+from headrace.diagnose.profile.formatting import percent, times
+from headrace.diagnose.profile.profile import Lane, Role, Series
+from headrace.diagnose.record.trials import Trials
 from headrace.diagnose.report import charts
-from headrace.diagnose.report.table import Row, command_line, mostly, rows, scene
+from headrace.diagnose.report.answer import Answer, answer, command_line
+from headrace.diagnose.report.table import Row, mostly, rows, scene
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import Remedy
 from headrace.diagnose.verdict.verdict import Verdict, gain_text
@@ -20,17 +22,20 @@ ZOOM = 0.5  # s shown by the second, enlarged timeline
 TICKS = 6
 
 
-def save(facts: Facts, verdict: Verdict, folder: Path) -> Path:
+def save(
+    facts: Facts, verdict: Verdict, folder: Path, found: Answer | None = None, tried: Trials | None = None
+) -> Path:
     """Write report.html into a folder, and give its path."""
     path = folder / REPORT
-    path.write_text(page(facts, verdict), encoding="utf-8")
+    path.write_text(page(facts, verdict, found, tried), encoding="utf-8")
     return path
 
 
-def page(facts: Facts, verdict: Verdict) -> str:
-    """The whole file."""
-    seen = bool(facts.profile.lanes)
-    sections = [_parts(facts) if seen else "", _verdict(verdict), _remedies(verdict.remedies)]
+def page(facts: Facts, verdict: Verdict, found: Answer | None = None, tried: Trials | None = None) -> str:
+    """The whole file, with the answer first. found, tried: of --try; by default the answer is the verdict's."""
+    seen, found = bool(facts.profile.lanes), found or answer(facts, verdict)
+    sections = [_answer(found), _parts(facts) if seen else "", _trials(tried) if tried else ""]
+    sections += [_verdict(verdict), _remedies(verdict.remedies)]
     sections += [_timeline(facts), _utilisation(facts)] if seen else []
     sections += [_limitations(verdict)]
     style = files("headrace.diagnose.report").joinpath("report.css").read_text(encoding="utf-8")
@@ -40,10 +45,37 @@ def page(facts: Facts, verdict: Verdict) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{command}: where the time goes</title>\n<style>\n{style}</style></head>\n<body><main>\n"
         f'<header><p class="tool">headrace diagnose <code>{command}</code></p>\n'
-        f"<h1>{escape(verdict.headline)}</h1>\n<p>{escape(scene(facts.profile))}</p></header>\n"
+        f"<h1>{escape(found.sentence)}</h1></header>\n"
         + "\n".join(section for section in sections if section)
-        + "\n</main></body></html>\n"
+        + f"\n<footer>{escape(scene(facts.profile))}</footer>\n</main></body></html>\n"
     )
+
+
+def _answer(found: Answer) -> str:
+    """The speed, the first remedy, its gain and its code: readable without scrolling."""
+    speed = f'<p class="speed">{escape(found.speed)}</p>' if found.speed else ""
+    if not found.title:
+        return f'<section id="answer">{speed}</section>' if speed else ""
+    return (
+        f'<section id="answer">{speed}<div class="head"><h2>{escape(found.title)}</h2>'
+        f'<span class="gain">{escape(found.gain)}</span></div>\n<pre>{escape(found.command)}</pre></section>'
+    )
+
+
+def _trials(tried: Trials) -> str:
+    """What --try measured."""
+    items = [
+        f'<tr><td><code>{escape(trial.change)}</code></td><td class="number">{times(trial.gain)}</td>'
+        f'<td class="number">{times(trial.low)} to {times(trial.high)}</td>'
+        f'<td class="number">{", ".join(f"{rate:,.0f}" for rate in trial.rates)}</td></tr>'
+        for trial in tried.found
+    ]
+    head = "<tr><th>with</th>" + "".join(
+        f'<th class="number">{name}</th>' for name in ("as fast", "interval", "optimizer steps/s, by turn")
+    )
+    rows = f'<div class="table"><table><thead>{head}</tr></thead><tbody>{"".join(items)}</tbody></table></div>'
+    notes = "".join(f"<p>{escape(note)}</p>" for note in tried.notes)
+    return _section("trials", f"Measured in {tried.runs} runs", (rows if items else "") + notes)
 
 
 def _parts(facts: Facts) -> str:
@@ -90,9 +122,10 @@ def _timeline(facts: Facts) -> str:
     lanes = [lane for lane in profile.lanes if any(lane is shown for shown in busiest[:MOST_LANES])]
     middle = max(profile.seconds / 2 - ZOOM / 2, 0.0)
     caption = "The whole window. Each column shows the shares of time in its interval."
-    whole = _figure(lanes, 0.0, profile.seconds, caption)
+    gpus = [series for series in profile.series if series.name.startswith("gpu") and series.unit == "%"]
+    whole = _figure(lanes, gpus, 0.0, profile.seconds, caption)
     caption = f"Zoom: {ZOOM:g} s from the middle of the window."
-    zoom = _figure(lanes, middle, min(middle + ZOOM, profile.seconds), caption)
+    zoom = _figure(lanes, gpus, middle, min(middle + ZOOM, profile.seconds), caption)
     roles = [role for role in Role if any(lane.seconds.get(role, 0.0) > 0 for lane in lanes)]
     legend = "".join(f"<span>{_dot(role.colour)}{facts.title(role)}</span>" for role in roles)
     more = f'<p class="soft">{hidden} more threads, which used less CPU time, are not shown.</p>' if hidden > 0 else ""
@@ -100,8 +133,8 @@ def _timeline(facts: Facts) -> str:
     return _section("timeline", "Timeline of processes and threads", content)
 
 
-def _figure(lanes: list[Lane], start: float, end: float, caption: str) -> str:
-    drawn = "\n".join(_lane(lane, start, end) for lane in lanes)
+def _figure(lanes: list[Lane], gpus: list[Series], start: float, end: float, caption: str) -> str:
+    drawn = "\n".join([*(_lane(lane, start, end) for lane in lanes), *(_gpu(series, start, end) for series in gpus)])
     return (
         f'<figure><figcaption>{caption}</figcaption>\n<div class="lanes">{drawn}\n'
         f'<div class="corner"></div>{_axis(start, end)}</div></figure>'
@@ -115,6 +148,12 @@ def _lane(lane: Lane, start: float, end: float) -> str:
         f'<div class="lane">{escape(lane.name)}<small>{kind}process {lane.pid}, '
         f"{lane.cpu_seconds:.1f} s of CPU time</small></div>{picture(lane, start, end)}"
     )
+
+
+def _gpu(series: Series, start: float, end: float) -> str:
+    """A GPU's lane: the share of time in which a kernel ran."""
+    name = escape(series.name.removesuffix(" busy"))
+    return f'<div class="lane">{name}<small>busy, by NVML</small></div>{charts.level(series, start, end)}'
 
 
 def _axis(start: float, end: float) -> str:
@@ -138,7 +177,7 @@ def _utilisation(facts: Facts) -> str:
         picture = charts.area(shown, profile.seconds, top) + _axis(0.0, profile.seconds)
         figures.append(f"<figure><figcaption>{caption}</figcaption>{picture}</figure>")
     if not profile.machine.gpu:
-        figures.append('<p class="soft">No GPU was measured on this machine.</p>')
+        figures.append('<p class="soft">This machine has no GPU that the script can see.</p>')
     return _section("utilisation", "CPU and GPU use", "".join(figures))
 
 

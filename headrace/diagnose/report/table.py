@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import textwrap
+import time
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.util import find_spec
 from typing import TextIO
 
 from headrace.diagnose.profile.formatting import count, percent, place
 from headrace.diagnose.profile.profile import Profile, Role
+from headrace.diagnose.report.answer import Answer, command_line
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import Remedy
 from headrace.diagnose.verdict.verdict import Verdict, ending, gain_text
@@ -20,28 +22,29 @@ SMALLEST = 0.005  # share of the time below which a role has no row
 Line = list[tuple[str, str]]  # (text, style of rich), side by side
 
 
-def print_report(facts: Facts, verdict: Verdict, stream: TextIO | None = None) -> None:
+def print_report(facts: Facts, verdict: Verdict, stream: TextIO | None = None, *, found: Answer | None = None) -> None:
     """Write the report to a stream, standard output where none is given."""
     stream = stream or sys.stdout
-    if stream.isatty():
+    if stream.isatty() and find_spec("rich"):
         from rich.console import Console
         from rich.text import Text
 
         console = Console(file=stream, highlight=False)
-        for line in lines(facts, verdict, min(console.width, 100)):
+        for line in lines(facts, verdict, min(console.width, 100), found):
             console.print(Text.assemble(*line), soft_wrap=True)
     else:
-        print(text(facts, verdict), file=stream)
+        print(text(facts, verdict, found=found), file=stream)
 
 
-def text(facts: Facts, verdict: Verdict, width: int = 100) -> str:
+def text(facts: Facts, verdict: Verdict, width: int = 100, found: Answer | None = None) -> str:
     """The report without colours."""
-    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines(facts, verdict, width))
+    return "\n".join("".join(part for part, _ in line).rstrip() for line in lines(facts, verdict, width, found))
 
 
-def lines(facts: Facts, verdict: Verdict, width: int) -> list[Line]:
-    """The report, line by line."""
-    blocks = [_paragraph(verdict.headline, width, "bold"), _paragraph(scene(facts.profile), width, "dim")]
+def lines(facts: Facts, verdict: Verdict, width: int, found: Answer | None = None) -> list[Line]:
+    """The report, line by line, with the answer first."""
+    blocks = _answer(found, width) if found else [_paragraph(verdict.headline, width, "bold")]
+    blocks.append(_paragraph(scene(facts.profile), width, "dim"))
     if facts.profile.lanes:
         blocks.append(_parts(facts, min(BAR, width - 47)) + _workers(facts))
     blocks += [_paragraph(paragraph, width) for paragraph in (verdict.where, verdict.bounds, *verdict.notes)]
@@ -51,6 +54,15 @@ def lines(facts: Facts, verdict: Verdict, width: int) -> list[Line]:
     return [line for block in blocks for line in ([("", "")], *block)]
 
 
+def _answer(found: Answer, width: int) -> list[list[Line]]:
+    speed = f" {found.speed}." if found.speed else ""
+    blocks = [_paragraph(found.sentence + speed, width, "bold")]
+    if found.title:
+        code: list[Line] = [[(f"     {line}", "cyan")] for line in found.command.splitlines()]
+        blocks.append([[(found.title, "bold"), (f"   {found.gain}", "green")], *code])
+    return blocks
+
+
 def scene(profile: Profile) -> str:
     """The command, how it ended, the machine and the versions."""
     machine = profile.machine
@@ -58,13 +70,8 @@ def scene(profile: Profile) -> str:
     where = ", ".join(part for part in (machine.cpu, count(machine.cores, "core"), machine.gpu or "no GPU") if part)
     python = ", ".join(part for part in (f"Python {machine.python}" if machine.python else "", versions) if part)
     skipped = f" The first {profile.skipped:.1f} s were skipped." if profile.skipped >= 0.05 else ""
-    return f"{command_line(profile)}. {ending(profile)}{skipped} {where}. {python}."
-
-
-def command_line(profile: Profile) -> str:
-    """The command, with the interpreter's name instead of its path."""
-    first, *rest = profile.command or [""]
-    return " ".join([Path(first).name if "python" in Path(first).name else first, *rest])
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(profile.started))
+    return f"{command_line(profile)}, {when}. {ending(profile)}{skipped} {where}. {python}."
 
 
 @dataclass(frozen=True)

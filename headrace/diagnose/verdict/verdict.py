@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, place, times
 from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
+from headrace.diagnose.verdict import interpreter_lock
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.network_remedies import NETWORK, is_small
 from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts, binned
@@ -130,7 +131,7 @@ def _headline_of_few_samples(facts: Facts) -> str:
         part, share = max(facts.timed.items(), key=lambda item: item[1])
         return f"Most of the time goes into {PARTS.get(part, part)}: {percent(share)}, by Headrace's own timers."
     start_up = " Start-up took most of the window." if facts.start_up > facts.total else ""
-    stopped = facts.profile.exit.ending is Ending.TIME_LIMIT
+    stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.RUNNING)
     advice = "Try a longer --seconds." if stopped else "Let the script do more, such as more training steps."
     return f"There are too few samples for a verdict: {facts.samples}.{start_up} {advice}"
 
@@ -231,6 +232,8 @@ def _notes(facts: Facts) -> list[str]:
         notes.append(
             f"{capitalized(lagging[0])} is slower than the other processes, which wait for it at every {every}."
         )
+    if held_up := interpreter_lock.note(facts):
+        notes.append(held_up)
     return notes + _gpu_notes(facts) + _core_notes(facts)
 
 
@@ -351,4 +354,5 @@ def ending(profile: Profile) -> str:
         Ending.SIGNAL: f"The script was ended by signal {code} after {seconds}.",
         Ending.TIME_LIMIT: f"The script was stopped at its time limit, after {seconds}.",
         Ending.INTERRUPT: f"The script was interrupted after {seconds}.",
+        Ending.RUNNING: f"The script was measured for {seconds} while it ran, and goes on.",
     }[profile.exit.ending]

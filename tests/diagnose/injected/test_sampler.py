@@ -15,7 +15,7 @@ from types import FrameType, SimpleNamespace
 
 import pytest
 
-from headrace.diagnose.injected import sampler, stacks
+from headrace.diagnose.injected import sampler, stacks, ticker
 from headrace.diagnose.profile import spool
 from headrace.diagnose.profile.profile import Kind, Role
 from headrace.diagnose.record.run_script import measure
@@ -67,10 +67,7 @@ class Clock:
 class StillTicker:
     """A ticker that never ticks: the test calls the handler."""
 
-    def __init__(self, thread: int, handler: object) -> None:
-        pass
-
-    def start(self, first: float, period: float) -> None:
+    def __init__(self, handler: object) -> None:
         pass
 
     def stop(self) -> None:
@@ -83,6 +80,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(sampler, "time", made)
     monkeypatch.setattr(sampler, "Ticker", StillTicker)
     monkeypatch.setattr(sampler, "_random", lambda: 0.0)
+    monkeypatch.setattr(sampler, "last_due", lambda now, period, every: now // period * period)
     monkeypatch.setattr(sampler.Sampler, "_run", lambda self: None)
     return made
 
@@ -92,6 +90,7 @@ def started(clock: Clock, tmp_path: Path) -> sampler.Sampler:
     """A sampler of this process that neither ticks nor writes by itself."""
     made = sampler.Sampler(str(tmp_path), PERIOD, 1e9)
     made.start()
+    made._background = None  # it has ended, and the next thread may have its number
     return made
 
 
@@ -264,21 +263,18 @@ def test_a_tick_samples_the_other_threads_and_writes_what_is_due(
         thread.join()
 
 
-def test_the_background_thread_runs_only_for_other_threads_or_long_calls(
-    started: sampler.Sampler, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = {started._main: sys._getframe()}
-    monkeypatch.setattr(sampler, "sys", SimpleNamespace(**vars(sys) | {"_current_frames": lambda: alone}))
-    clock.now += sampler.LONG_CALL  # no longer than an import may take
-    started._tick(None, here())
-    assert started._background is None
-    clock.now += sampler.LONG_CALL + 2 * PERIOD
-    started._tick(None, here())
-    assert started._background is not None
-    started._background = None
-    alone[-1] = sys._getframe()
-    fill(clock, started, 1)
-    assert started._background is not None
+def test_ticks_come_once_a_period_at_any_place_of_it() -> None:
+    now, dues = 500.0, []
+    while len(dues) < 200:
+        due = ticker.next_due(now, PERIOD)
+        assert now < due <= now + 2 * PERIOD and ticker.last_due(due, PERIOD) == due
+        assert ticker.last_due(due - 1e-9, PERIOD) < due
+        dues.append(due)
+        now = due + 1e-9
+    assert dues[-1] - dues[0] == pytest.approx(199 * PERIOD, abs=PERIOD)
+    places = [due / PERIOD % 1 for due in dues]
+    assert all(abs(sum(place < share for place in places) - 200 * share) < 4 for share in (0.25, 0.5, 0.75))
+    assert {ticker.last_due(due, PERIOD, 4) for due in dues[4:]} <= set(dues)
 
 
 def test_stacks_that_several_threads_describe_have_numbers_of_their_own() -> None:

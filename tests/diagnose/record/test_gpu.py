@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from headrace.diagnose.injected import cuda_kernels
-from headrace.diagnose.record import run_script
+from headrace.diagnose.record import gpu, run_script
 from headrace.diagnose.record.gpu import GpuMonitor
 from headrace.diagnose.record.run_script import measure
 
@@ -46,7 +47,8 @@ profiler = made(ProfilerConfig=lambda *words: None, ProfilerState=made(KINETO=1)
 torch = types.ModuleType("torch")
 torch._C, torch.get_num_threads = made(_profiler=profiler), lambda: 1
 torch.get_num_interop_threads = lambda: 1
-torch.autograd = made(_prepare_profiler=lambda *words: None, _enable_profiler=enable, _disable_profiler=disable)
+torch.autograd = made(_prepare_profiler=lambda *words: None, _enable_profiler=enable, _disable_profiler=disable,
+                      profiler=made(_prepare_profiler=None))
 cuda = types.ModuleType("torch.cuda")
 cuda._initialized, cuda.is_current_stream_capturing = True, lambda: False
 sys.modules.update({"torch": torch, "torch.cuda": cuda})
@@ -107,18 +109,57 @@ def test_a_missing_profiler_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     assert any("RuntimeError: already profiling" in line for line in profile.limitations)
 
 
+@pytest.mark.parametrize("first", ["diagnosis", "script"])
+def test_the_scripts_own_profiler_keeps_its_events(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_initialized", True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    counter, prepare = cuda_kernels.KernelCounter(0.0, 0.0, 100.0), torch.autograd.profiler._prepare_profiler
+    if first == "diagnosis":
+        assert counter.poll(time.monotonic()) == {}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        torch.ones(3).exp()
+        if first == "script":
+            with pytest.raises(RuntimeError, match="profiler of its own"):
+                counter.poll(time.monotonic())
+        torch.ones(3).exp()
+    assert sum(event.name == "aten::exp" for event in own.events()) == 2
+    assert torch.autograd.profiler._prepare_profiler is prepare
+    if first == "diagnosis":
+        assert counter.poll(time.monotonic() + 1e6) is None  # it has given way
+
+
 def test_nvml_is_read_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in = SimpleNamespace(
         NVMLError=RuntimeError,
         nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 3,
         nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}abc",
         nvmlDeviceGetName=lambda handle: b"Some GPU",
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=38),
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=38 * handle),
         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=6e8),
     )
     monkeypatch.setitem(sys.modules, "pynvml", stand_in)
-    monitor, began = GpuMonitor(), time.monotonic()
-    monitor.poll()
-    assert monitor.name == "Some GPU"
-    assert monitor.summary(began, time.monotonic()) == {"nvml_busy": 38.0, "memory_mb": 600.0}
-    assert [series.name for series in monitor.series(began, time.monotonic())] == ["gpu busy", "gpu memory"]
+    for visible, busy, names in (
+        ("1", 38.0, ["gpu busy", "gpu memory"]),
+        ("GPU-2,0", 76.0, ["gpu 0 busy", "gpu 0 memory", "gpu 1 busy", "gpu 1 memory"]),
+        ("1,7,2", 38.0, ["gpu busy", "gpu memory"]),  # CUDA stops at the first that is not there
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        monitor, began = GpuMonitor(), time.monotonic()
+        monitor.poll()
+        assert monitor.name == "Some GPU"
+        assert monitor.summary(began, time.monotonic()) == {"nvml_busy": busy, "memory_mb": 600.0}
+        assert [series.name for series in monitor.series(began, time.monotonic())] == names
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monitor = GpuMonitor()
+    assert (monitor.name, monitor.summary(0.0, 1e9)) == ("", {}) and "CUDA_VISIBLE_DEVICES" in monitor.limitation
+
+
+def test_a_gpu_without_nvml_is_a_gpu_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(gpu, "DRIVER", tmp_path)
+    assert (GpuMonitor().name, GpuMonitor().limitation) == ("", "")
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t NVIDIA H100\nIRQ: 7\n")
+    assert GpuMonitor().name == "NVIDIA H100" and "pip install nvidia-ml-py" in GpuMonitor().limitation

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.diagnose.profile.profile import Kind, Role
+from headrace.diagnose.profile.profile import Ending, Kind, Role
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Process
-from headrace.diagnose.record import outside, py_spy
+from headrace.diagnose.record import attach, outside, py_spy
 from headrace.diagnose.record.outside import FORBIDDEN, MISSING, OutsideRecorder
 from headrace.diagnose.record.processes import ProcessMonitor
 from headrace.diagnose.record.run_script import measure
@@ -167,3 +167,28 @@ def test_py_spy_sees_a_child_without_site(script: Path, tmp_path: Path, monkeypa
     assert steps == {(str(script), "World.step")}
     assert [lane.name for lane in profile.lanes if lane.kind is Kind.THREAD] == ["prefetch"]
     assert any("recorded from outside by py-spy" in line for line in profile.limitations)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(outside.find() is None, reason="py-spy is not installed")
+def test_a_running_process_is_measured_and_goes_on(script: Path) -> None:
+    running = subprocess.Popen([sys.executable, str(script)])
+    try:
+        profile = attach.measure(running.pid, seconds=3.0)
+        assert running.poll() is None
+    except PermissionError as error:
+        pytest.skip(str(error))
+    finally:
+        running.kill()
+        running.wait()
+    assert profile.exit.ending is Ending.RUNNING and str(script) in profile.command
+    assert profile.training_thread.share(Role.ENVIRONMENT) > 0.3
+
+
+def test_a_process_that_cannot_be_measured_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "find", lambda: "py-spy")
+    with pytest.raises(ProcessLookupError, match="--pid 99999999: there is no such process"):
+        attach.measure(99999999, seconds=1.0)
+    monkeypatch.setattr(attach, "find", lambda: None)
+    with pytest.raises(ModuleNotFoundError, match="--pid requires py-spy: `pip install py-spy`"):
+        attach.measure(1, seconds=1.0)

@@ -52,7 +52,7 @@ ENDINGS = {  # what the script does at last -> how it ended
 
 def profile_of(text: str, folder: Path, seconds: float = 60.0, **options: float) -> Profile:
     (folder / "run.py").write_text(WORK + "".join(f"    {line}\n" for line in text.splitlines()))
-    return measure([str(folder / "run.py")], seconds=seconds, skip=options.get("skip", 0.0))
+    return measure([str(folder / "run.py")], seconds=seconds, **{"skip": 0.0, "grace": 0.5} | options)
 
 
 @pytest.mark.parametrize("last", ENDINGS)
@@ -72,8 +72,7 @@ def test_little_is_lost_at_the_end(last: str, tmp_path: Path) -> None:
     assert 0.8 < profile.training_thread.cpu_seconds < profile.training_thread.total + 0.7
 
 
-def test_the_time_limit_stops_the_script_and_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(run_script.GRACE, signal.SIGINT, 0.5)
+def test_the_time_limit_stops_the_script_and_its_children(tmp_path: Path) -> None:
     lines = "multiprocessing.Process(target=spin, args=(60,)).start()\nspin(60)"
     profile = profile_of(lines, tmp_path, seconds=1.5, skip=0.5)
     assert profile.exit.ending is Ending.TIME_LIMIT
@@ -104,7 +103,7 @@ def test_the_time_limit_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_script_that_refuses_to_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_script, "GRACE", {number: 0.5 for number in run_script.GRACE})
+    monkeypatch.setattr(run_script, "FORCED", {number: 0.5 for number in run_script.FORCED})
     lines = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nspin(60)"
     assert profile_of(lines, tmp_path, seconds=1.2).exit.ending is Ending.TIME_LIMIT
 
@@ -142,7 +141,6 @@ def test_ctrl_c_ends_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             raise KeyboardInterrupt
 
     monkeypatch.setattr(run_script.ProcessMonitor, "poll", poll_or_interrupt)
-    monkeypatch.setitem(run_script.GRACE, signal.SIGINT, 0.5)  # a terminal would have interrupted the script, too
     lines = f"until_seen()\nos.unlink({str(tmp_path / 'wait')!r})\nspin(60)"
     profile = profile_of(lines, tmp_path)
     assert profile.exit.ending is Ending.INTERRUPT

@@ -63,6 +63,17 @@ def test_it_has_every_section_lane_and_remedy(made):
         assert remedy.title in page
 
 
+def test_the_answer_comes_first_and_every_gpu_has_a_lane():
+    made = facts(EVALUATION=0.56, FORWARD=0.44, counters={"env_rate": 951.0})
+    made.profile.series += [Series(f"gpu {number} busy", "%", [0.0, 9.0], [20.0, 90.0]) for number in (0, 1)]
+    page, first = html.page(made, judge(made)), judge(made).remedies[0]
+    assert page.index('<section id="answer">') < page.index('<section id="parts">')
+    answer = page[page.index('<section id="answer">') : page.index('<section id="parts">')]
+    assert "951 steps/s" in answer and first.title in answer and f"about {first.gain:.2f}x" in answer
+    assert page.count('<div class="lane">gpu 0<') == page.count('<div class="lane">gpu 1<') == 2
+    assert "evaluation</i>" in page  # a part of the bar, with its name
+
+
 def test_words_of_a_script_are_escaped():
     made = profile()
     made.command = ["<script>alert(1)</script>.py"]

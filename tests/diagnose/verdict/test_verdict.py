@@ -250,3 +250,15 @@ def test_the_process_that_starts_the_training_is_no_environment():
     made = facts(launcher, ENVIRONMENT=0.5, FORWARD=0.5)
     made.profile.training_thread.pid, made.profile.training_thread.parent = 101, 100
     assert made.env_workers == []
+
+
+def test_a_thread_that_holds_the_interpreters_lock_is_named():
+    hog = lane(100, Kind.THREAD, "prefetch", turns=1, DATA=1.0)
+    made = facts(hog, FORWARD=1.0)
+    main = made.profile.training_thread
+    for share, named in ((0.4, True), (0.95, False)):
+        for span in main.spans:
+            span.on_cpu = share
+        main.cpu_seconds, hog.cpu_seconds = share * 50.0, 0.6 * 50.0
+        said = " ".join(judge(made).notes)
+        assert ('The thread "prefetch" computes 60 % of the time' in said) == named

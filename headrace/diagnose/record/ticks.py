@@ -1,0 +1,120 @@
+"""Sends the ticks by which processes sample themselves. Their part is headrace/diagnose/injected/ticker.py."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.diagnose.injected.ticker import LOOK, SIGNAL, SUFFIX, next_due
+from headrace.diagnose.record.processes import PROC
+
+SEARCH_EVERY = 0.1  # s between searches for processes that ask for ticks
+MOST_AT_ONCE = 8  # processes ticked in a period; of more, each is ticked in its turn
+_MACHINE = os.uname().machine if hasattr(os, "uname") else ""
+# Numbers of system calls that continue after a signal, by SA_RESTART, whoever called them (signal(7)).
+RESTARTED = {
+    "x86_64": {0: "read", 1: "write", 19: "readv", 20: "writev", 61: "wait4", 202: "futex", 247: "waitid"},
+    "aarch64": {63: "read", 64: "write", 65: "readv", 66: "writev", 260: "wait4", 98: "futex", 95: "waitid"},
+}.get(_MACHINE, {})
+CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}.get(_MACHINE)
+ABSOLUTE = 1  # TIMER_ABSTIME: such a sleep has an end that its caller, like Python's time.sleep, keeps to
+
+
+class _Asking(NamedTuple):
+    """A process that asks for ticks."""
+
+    pid: int
+    background: int  # native id of its background thread
+    period: float  # s
+    look_only: bool  # whether its main thread is to be left alone
+
+
+class TickSender:
+    """A thread that sends ticks to all processes that ask for them."""
+
+    def __init__(self, folder: Path) -> None:
+        """folder: of the samplers' spool files."""
+        self._folder, self._ended = folder, threading.Event()
+        self._asking: dict[str, _Asking] = {}  # by name of file
+        self._next_search = 0.0
+        library = ctypes.CDLL(None)
+        self._send = getattr(library, "tgkill", None)  # (process, thread, signal); since glibc 2.30
+        self._thread = threading.Thread(target=self._run, name="ticks", daemon=True)
+        if self._send is not None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Send no more ticks."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(OSError):  # where it is allowed: on a busy machine, late ticks find scripts asleep too often
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
+        turn = 0
+        while not self._ended.is_set():
+            now = time.monotonic()
+            if now >= self._next_search:
+                self._next_search = now + SEARCH_EVERY
+                self._search()
+            asking = list(self._asking.items())
+            period = min((process.period for _, process in asking), default=SEARCH_EVERY)
+            if self._ended.wait(next_due(now, period) - now):
+                return
+            groups = -(-len(asking) // MOST_AT_ONCE) or 1
+            turn = (turn + 1) % groups
+            for file, process in asking[turn::groups]:
+                if not self._tick(process):
+                    self._asking.pop(file, None)
+                    (self._folder / file).unlink(missing_ok=True)
+
+    def _search(self) -> None:
+        with suppress(OSError):
+            found = {entry.name for entry in os.scandir(self._folder) if entry.name.endswith(SUFFIX)}
+            for name in self._asking.keys() - found:
+                del self._asking[name]
+            for name in found - self._asking.keys():
+                with suppress(OSError, ValueError):
+                    self._asking[name] = _Asking(*json.loads((self._folder / name).read_text()))
+
+    def _tick(self, process: _Asking) -> bool:
+        """Send a tick if the process waits for one; return whether it is still the process that asked."""
+        task = PROC / str(process.pid) / "task"
+        try:
+            call = (task / str(process.pid) / "syscall").read_text()
+            interruptible = not process.look_only and may_interrupt(call)
+            # read last: between this and the signal, the process could start another program
+            if not _listens((task / str(process.pid) / "status").read_text()):
+                return False
+        except OSError:
+            return False
+        thread, number = (process.pid, SIGNAL) if interruptible else (process.background, LOOK)
+        self._send(process.pid, thread, int(number))  # type: ignore[misc]
+        return True
+
+
+def may_interrupt(call: str) -> bool:
+    """Whether a thread may get a signal without noticing it, by the content of its /proc/PID/task/TID/syscall.
+
+    That is "running", or the number of the system call that it waits in, and its arguments.
+    """
+    words = call.split()
+    if not words or words[0] == "running":
+        return True
+    if int(words[0]) == CLOCK_NANOSLEEP:
+        return bool(int(words[2], 16) & ABSOLUTE)
+    return int(words[0]) in RESTARTED
+
+
+def _listens(status: str) -> bool:
+    """Whether a process has a handler for the tick, and ignores LOOK elsewhere: whether it is sampled."""
+    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("SigCgt", "SigIgn")))
+    caught, ignored = (int(masks.get(name, "0").strip(), 16) for name in ("SigCgt", "SigIgn"))
+    return bool(caught >> (SIGNAL - 1) & 1) and bool(ignored >> (LOOK - 1) & 1)

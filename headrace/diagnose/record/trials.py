@@ -1,0 +1,205 @@
+"""`--try`: runs a script again with remedies that need no edit, in turns, and measures what each gains."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from headrace.core.cores import cores
+from headrace.diagnose.profile.profile import Profile
+from headrace.diagnose.record.processes import ProcessMonitor
+from headrace.diagnose.record.run_script import FORCED, sampled_environment
+from headrace.diagnose.record.ticks import TickSender
+
+SECONDS, TURNS = 15.0, 3  # of training in a run, and runs of each variant
+START_UP = 120.0  # s until a run must have begun to train
+PERIOD = 0.1  # s between samples: enough to notice that torch was imported
+LARGEST = 2e9  # bytes of a folder that is copied
+IGNORED = (".git", "__pycache__", ".venv", "venv", "node_modules", "runs", "wandb", "mlruns", "diagnosis", "logs")
+UNCERTAIN = 0.03  # of a rate, however alike the turns were: the next minute of a machine differs from this one
+WORTH = 1.03  # a lower end above this is a gain
+CYCLE = 0.5  # share of the longest pause between optimizer steps, from which on a pause is one between updates
+AS_IT_IS = ""  # the name of the run without a change
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a change of environment variables gains: steps per second with it, divided by those without."""
+
+    change: str  # "OMP_NUM_THREADS=1"
+    gain: float  # median of the turns
+    low: float
+    high: float
+    rates: list[float]  # optimizer steps per second, by turn
+
+    @property
+    def pays(self) -> bool:
+        """Whether the gain is above its uncertainty."""
+        return self.low > WORTH
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All that was tried."""
+
+    found: list[Trial] = field(default_factory=list)  # the largest gain first
+    notes: list[str] = field(default_factory=list)  # what was not tried, and why
+    runs: int = 0
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial that gains most; None if none pays."""
+        return next((trial for trial in self.found if trial.pays), None)
+
+
+def changes(profile: Profile, source: str) -> tuple[list[str], list[str]]:
+    """The changes to try for a script, and why others are not tried. source: the script's text, "" if unknown."""
+    found, notes = [], []
+    if "set_num_threads" in source:
+        notes.append("OMP_NUM_THREADS was not tried: the script calls set_num_threads itself.")
+    elif cores() > 1:
+        found += [f"OMP_NUM_THREADS={number}" for number in sorted({1, cores() // 2} - {0, cores()})]
+    if cores() > 1:
+        found.append("OMP_WAIT_POLICY=passive")
+    if profile.counters.get("cuda"):
+        found.append("CUDA_VISIBLE_DEVICES=")
+    found = [change for change in found if os.environ.get(change.partition("=")[0]) != change.partition("=")[2]]
+    return found, notes
+
+
+def run(command: list[str], tried: Sequence[str], *, seconds: float = SECONDS, turns: int = TURNS) -> Trials:
+    """Run a command with and without each change, in turns, in a copy of the working folder.
+
+    Raises ValueError if the folder is too large to copy, or no run makes progress that can be counted.
+    """
+    rates: dict[str, list[float]] = {change: [] for change in (AS_IT_IS, *tried)}
+    with tempfile.TemporaryDirectory(prefix="headrace-try-") as made:
+        copy = Path(made) / "folder"
+        copy_folder(Path.cwd(), copy)
+        here = [_relative(word) for word in command]
+        for _ in range(turns):
+            for change, measured in rates.items():
+                if measured or len(rates[AS_IT_IS]) <= 1:  # one that failed is not run again
+                    measured += _measured(here, change, copy, seconds)
+            if not rates[AS_IT_IS]:
+                raise ValueError(
+                    "--try compares runs by the steps of torch's optimizers, and the script took too few of them "
+                    f"within {START_UP:g} s to train and {seconds:g} s of training: leave --try out"
+                )
+    base = rates.pop(AS_IT_IS)
+    found = [compare(change, base, measured) for change, measured in rates.items() if measured]
+    notes = [f"With {change} the script did not train." for change, measured in rates.items() if not measured]
+    return Trials(sorted(found, key=lambda trial: -trial.gain), notes, turns * (1 + len(tried)))
+
+
+def compare(change: str, base: list[float], rates: list[float]) -> Trial:
+    """The gain over the runs without a change, turn by turn."""
+    ratios = [rate / before for before, rate in zip(base, rates, strict=False)]
+    low, high = min(ratios) * (1 - UNCERTAIN), max(ratios) * (1 + UNCERTAIN)
+    return Trial(change, median(ratios), low, high, rates)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a working folder without runs, logs and virtual environments. Raises ValueError if it is too large."""
+    size = 0
+    for folder, folders, files in os.walk(source):
+        folders[:] = [name for name in folders if name not in IGNORED]
+        for name in files:
+            with suppress(OSError):
+                size += (Path(folder) / name).lstat().st_size
+        if size > LARGEST:
+            raise ValueError(
+                f"--try runs in a copy of {source}, which has over {LARGEST / 1e9:g} GB: call it in a smaller folder"
+            )
+    shutil.copytree(
+        source, target, symlinks=True, ignore=shutil.ignore_patterns(*IGNORED), ignore_dangling_symlinks=True
+    )
+
+
+def _relative(word: str) -> str:
+    """A path inside of the working folder as one that holds in its copy, too."""
+    path = Path(word)
+    inside = path.is_absolute() and path.is_relative_to(Path.cwd()) and path.suffix == ".py"
+    return str(path.relative_to(Path.cwd())) if inside else word
+
+
+def _measured(command: list[str], change: str, folder: Path, seconds: float) -> list[float]:
+    """Optimizer steps per second of one run; [] if it took too few."""
+    with tempfile.TemporaryDirectory(prefix="headrace-diagnose-", ignore_cleanup_errors=True) as spool:
+        environment = sampled_environment(Path(spool), PERIOD, 1e9, progress=True)
+        if change:
+            name, _, value = change.partition("=")
+            environment[name] = value
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet)
+        monitor, ticks = ProcessMonitor(process.pid), TickSender(Path(spool))
+        try:
+            _watch(process, monitor, Path(spool), seconds)
+        finally:
+            ticks.stop()
+            _end(process, monitor)
+        found = rate(points(Path(spool)))
+    return [found] if found else []
+
+
+def _watch(process: subprocess.Popen[bytes], monitor: ProcessMonitor, spool: Path, seconds: float) -> None:
+    """Wait until a script has trained for so long, or has ended."""
+    end, training = time.monotonic() + START_UP, False
+    while process.poll() is None and time.monotonic() < end:
+        monitor.poll()
+        if not training and points(spool):
+            end, training = time.monotonic() + seconds, True
+        time.sleep(0.2)
+    if training:
+        time.sleep(0.6)  # the last points are written
+
+
+def _end(process: subprocess.Popen[bytes], monitor: ProcessMonitor) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(3.0)
+    for number in FORCED:
+        monitor.signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(FORCED[number])
+    process.wait()
+
+
+def points(spool: Path) -> list[tuple[float, int]]:
+    """The progress of the process that made the most: (s, optimizer steps so far)."""
+    best: list[tuple[float, int]] = []
+    for path in spool.glob("*.jsonl"):
+        found = []
+        for line in path.read_text(errors="replace").splitlines():
+            if line.startswith('["progress"'):
+                with suppress(json.JSONDecodeError):
+                    found += [(moment, count) for moment, count in json.loads(line)[1]]
+        if found and (not best or found[-1][1] > best[-1][1]):
+            best = found
+    return best
+
+
+def rate(progress: Sequence[tuple[float, int]]) -> float | None:
+    """Steps per second. Where they come in updates with pauses between, of whole updates with their pauses.
+
+    None for fewer than three points.
+    """
+    if len(progress) < 3:
+        return None
+    pauses = [later[0] - before[0] for before, later in pairwise(progress)]
+    starts = [point for pause, point in zip(pauses, progress[1:], strict=True) if pause > CYCLE * max(pauses)]
+    even = max(pauses) < 4 * median(pauses)
+    first, last = (progress[0], progress[-1]) if even or len(starts) < 2 else (starts[0], starts[-1])
+    return (last[1] - first[1]) / max(last[0] - first[0], 1e-9)
