@@ -230,6 +230,9 @@ class Statements:
         """The results of reset, step, observe and pixel: how many, and of what kind."""
         expected, wanted = self.expected, self._form()
         if expected == NONE and typed.kind != NONE:
+            if self.role == "phase":
+                wrong, instead = f"{self.scope.node.name} returns a value", "Phases write s.x[i] = ... and return nothing"
+                self.scope.fail(node, wrong, instead)
             self.scope.fail(node, "observe(s, p, out) returns a value", "Fill out and return nothing")
         if _fits(typed.kind, expected):  # type: ignore[arg-type]
             return
@@ -250,6 +253,8 @@ class Statements:
     def _form(self) -> str:
         """What reset, step, observe or pixel is to return."""
         agents = self.of.program.declarations.num_agents
+        if self.role == "step" and self.of.program.declarations.entity_agents:
+            return "State(...), s.reward, terminated, where State has `reward: array(f32, num_entities)`"
         if self.role == "step" and agents > 1:
             return f"State(...), ({', '.join(['reward'] * agents)}), terminated"
         return _FORMS[self.role]
