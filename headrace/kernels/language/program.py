@@ -23,7 +23,7 @@ Helper = Callable[["Program", FunctionType, Any, ast.Call], Typed]
 
 # Names the lowered code speaks of itself: a user's local of that name gets an underscore.
 TAKEN = {name for name, item in vars(ops_scalar).items() if inspect.isfunction(item)}
-TAKEN |= {function.__name__ for function in ops_over.OVER} | {
+TAKEN |= {f"{function.__name__}_{kind}" for function in ops_over.OVER for kind in ("f32", "i32")} | {
     *CONVERSIONS.values(),
     *["U64", "I16", "U16", "I8", "U8", "abs", "min", "max", "range", "np", "njit", "f32", "i32"],
 }

@@ -19,8 +19,9 @@ from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Argument, Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
+from headrace.kernels.targets.cpu.codegen_entities_cpu import entity_module
 from headrace.kernels.targets.cpu.pixels import CpuPixels
-from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, flat, from_blocks, to_blocks
+from headrace.kernels.targets.cpu.state_layout import envs_per_block, flat, from_blocks, to_blocks
 from headrace.kernels.targets.params import ParamValues, pack_params
 from headrace.kernels.targets.tensor_state import TensorEnvs, empty_packs, stored_dtype
 
@@ -34,6 +35,8 @@ class CpuEnvs(TensorEnvs):
     num_envs: environments; with several agents each agent has a column per environment.
     threads: how many; None measures during the first calls whether they help. Results are the same bits.
     first_env: number of environment 0, where these are a part of a larger set: i draws as environment first_env + i.
+    lanes: entities that are computed at once, 1, 2, 4, 8 or 16; None: as many as there are, up to 16. Results are the
+    same bits.
     """
 
     def __init__(
@@ -44,21 +47,23 @@ class CpuEnvs(TensorEnvs):
         device: torch.device | str = "cpu",
         threads: int | None = None,
         first_env: int = 0,
+        lanes: int | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
-        floats, integers = (to_blocks(pack) for pack in empty_packs(ir, num_envs, "cpu"))
+        self._per_block = envs_per_block(ir)
+        floats, integers = (self._blocks(pack) for pack in empty_packs(ir, num_envs, "cpu"))
         arrays = {f.name: torch.zeros(num_envs, *f.shape, dtype=stored_dtype(f)) for f in ir.arrays}  # type: ignore[misc]
         super().__init__(ir, num_envs, first_env, floats, integers, arrays)
         self.threads = threads
         *packs, per_env = pack_params(ir, params or {}, num_envs)
-        self._params = [(to_blocks(torch.from_numpy(x)).numpy() if per_env else x).ravel() for x in packs]
+        self._params = [(self._blocks(torch.from_numpy(x)).numpy() if per_env else x).ravel() for x in packs]
         self._masked = np.zeros(num_envs, np.int32)
-        self._text = cpu_module(ir, per_env)
+        self._text = entity_module(ir, per_env, lanes) if ir.entities else cpu_module(ir, per_env)
         self._pixels = CpuPixels(ir, per_env) if ir.frames else None
         self._rollout: Rollout | None = None
         self._parts = threads or 1
-        worth = num_envs > (1 if ir.frames else ENVS_PER_BLOCK)
+        worth = num_envs > (1 if ir.frames else self._per_block)
         # while it is not known whether threads help: seconds that calls took without them, and with them
         self._trial: dict[bool, list[float]] = {False: [], True: []} if threads is None and worth else {}
         self._step: Callable[[int], None]
@@ -83,7 +88,7 @@ class CpuEnvs(TensorEnvs):
 
     def bound(self, rollout: Rollout) -> Call:
         """step() of this rollout as machine code. Its last three argument slots are the first environment, the
-        last + 1, and t. The environments must be of one block of ENVS_PER_BLOCK, or whole blocks."""
+        last + 1, and t. The environments must be of one block (state_layout.envs_per_block), or whole blocks."""
         if rollout is not self._rollout:
             self._bind(rollout)
         return self._call
@@ -147,8 +152,8 @@ class CpuEnvs(TensorEnvs):
         import numba
 
         gentle_threads()
-        blocks = -(-self.num_envs // ENVS_PER_BLOCK)
-        starts = [blocks * part // parts * ENVS_PER_BLOCK for part in range(parts + 1)]
+        blocks = -(-self.num_envs // self._per_block)
+        starts = [blocks * part // parts * self._per_block for part in range(parts + 1)]
         arguments = (*self._shared, np.minimum(starts, self.num_envs).astype(np.int64))
         module = cache.load(self.ir.name, self._text)
         wanted = {"step_parallel": tuple(numba.typeof(argument) for argument in (*arguments, 0))}
@@ -157,16 +162,19 @@ class CpuEnvs(TensorEnvs):
             cache.compile_once(module, wanted, announcement)
         return partial(module.step_parallel, *arguments)
 
+    def _blocks(self, pack: Tensor) -> Tensor:
+        return to_blocks(pack, self._per_block)
+
     def packs(self) -> tuple[Tensor, Tensor]:
         """Copies as [rows, N]."""
         return from_blocks(self.floats, self.num_envs), from_blocks(self.integers, self.num_envs)
 
     def set_packs(self, floats: Tensor, integers: Tensor) -> None:
         """Copy floats and integers from [rows, N]."""
-        super().set_packs(to_blocks(floats), to_blocks(integers))
+        super().set_packs(self._blocks(floats), self._blocks(integers))
 
     def pack_mask(self, which: Tensor) -> Tensor:
-        return to_blocks(which.unsqueeze(0))
+        return self._blocks(which.unsqueeze(0))
 
     def running_episodes(self, envs: Tensor) -> tuple[Tensor, Tensor]:
         rows = self.floats[:, len(self.ir.floats)], self.integers[:, len(self.ir.integers)]

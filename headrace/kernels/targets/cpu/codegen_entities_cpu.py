@@ -1,0 +1,170 @@
+"""EnvIR with entities -> the text of a Numba module for the CPU.
+
+Environments are stepped one after the other; a phase is a loop over the entities of one. No product is fused with a
+sum, so that an entity's numbers have the same bits whether it is computed alone or with others in SIMD lanes.
+Reductions take their entities in the order of headrace.kernels.language.ops_over, whatever the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gymnasium.spaces import Box
+
+from headrace.core.rng import Purpose
+from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Phase
+from headrace.kernels.language.ops import prelude
+from headrace.kernels.targets.cpu.codegen_cpu import WRITTEN, module_text
+from headrace.kernels.targets.cpu.state_layout import CpuText
+from headrace.kernels.targets.episode_text import block, constants, decorated, tuple_of
+from headrace.kernels.targets.over_text import reduced, reductions
+from headrace.kernels.targets.random_actions import no_action
+
+EXACT = '@njit(error_model="numpy", forceinline=True)'
+COLUMN_PARTS = ("action", *WRITTEN)
+
+class EntityText(CpuText):
+    """Lines about environment lo, whose number in its block is i = 0; `e` is an entity, `a` one that is an agent."""
+
+    def __init__(self, ir: EnvIR, per_env: bool) -> None:
+        super().__init__(ir, per_env)
+        if ir.entity_agents:
+            self.returns = [self.scalar(True, f"{len(ir.floats)} + a")]
+
+    def scalar(self, is_float: bool, row: int | str) -> str:
+        """An entry of the environment's pack."""
+        return f"{'fs' if is_float else 'ns'}[{row}]"
+
+    def column(self, name: str, agent: int) -> str:
+        """An entry of a column's part: of an agent a, where agents are entities."""
+        place = "valid_after" if name == "valid" else f"{name}_now"
+        return f"{place}[{'a * agent_stride' if self.ir.entity_agents else 'i'}]"
+
+    def action_entry(self, agent: int, entry: int | None) -> str:
+        """An entry of the action's part: of entity e, where agents are entities."""
+        at = "e * agent_stride" if self.ir.entity_agents else "i"
+        return f"action{'' if entry is None else entry}_now[{at}]"
+
+    def reward(self, agent: int) -> str:
+        """An agent's reward of this step."""
+        return "step_reward[a]" if self.ir.entity_agents else "step_reward"
+
+    def each(self, column: str, value: str) -> list[str]:
+        """Lines that write a column; {reward} and {before} are an agent's reward and its return so far."""
+        line = f"{self.column(column, 0)} = " + value.format(reward=self.reward(0), before=self.returns[0])
+        return self.per_agent([line])
+
+    def per_agent(self, lines: list[str]) -> list[str]:
+        """These lines for each agent, where agents are entities."""
+        return block(f"for a in range(np.uint64({self.ir.num_agents}))", lines) if self.ir.entity_agents else lines
+
+    def begin(self, episode: str) -> list[str]:
+        """Lines that begin an episode, and run the phases of a reset."""
+        key = "(seed, U32(0), env_number, U32(episode), U32(0))"
+        return [
+            f"episode = {episode}",
+            f"env_number = {self.env_number}",
+            *self.load,
+            f"reset_state = env_reset(s, p, {key})",
+            *self._run(self.ir.reset_phases, "reset_state", Purpose.RESET, "episode", "U32(0)"),
+            *self.per_agent([f"{self.returns[0]} = F32(0.0)"]),
+            f"{self.length} = I32(0)",
+            f"{self.episode} = episode",
+            *self.keep("reset_state"),
+        ]
+
+    def outcome(self) -> list[str]:
+        """Lines that run the phases of a step and compute it."""
+        action = [] if self.ir.entity_agents else [f"given = {self.action()}"]
+        given = "" if self.ir.entity_agents else "given, "
+        limit = f"steps >= I32({self.ir.max_steps})" if self.ir.max_steps else "False"
+        return [
+            *self.load,
+            f"env_number = {self.env_number}",
+            *action,
+            *self._run(self.ir.phases, "s", Purpose.STEP, self.episode, f"U32({self.length})"),
+            "next_state, step_reward, is_terminated = env_step(s, p, "
+            f"{given}(seed, U32(1), env_number, U32({self.episode}), U32({self.length})))",
+            f"steps = I32({self.length} + I32(1))",
+            f"is_truncated = {limit}",
+        ]
+
+    def count(self) -> list[str]:
+        """Lines that keep what a step adds: rewards, the length and the new state."""
+        add = f"{self.returns[0]} = {self.returns[0]} + {self.reward(0)}"
+        return [*self.per_agent([add]), f"{self.length} = steps", *self.keep("next_state")]
+
+    def _returns_before(self) -> list[str]:
+        return []  # read where they are
+
+    def observe(self, state: str) -> list[str]:
+        """Lines that write the observations of a state."""
+        if not self.ir.entity_agents:
+            return super().observe(state)
+        over = [f"observed_over{k} = {reduced(one, state)}" for k, one in enumerate(self.ir.observe_over)]
+        given = ", ".join([state, "p", "I32(a)"])
+        behind = "".join(f", observed_over{k}" for k in range(len(over)))
+        if self.ir.observes_into:
+            vector = "np.uint64(after) + a * agent_stride::plane"
+            image = "t + 1, np.uint64(lo) + a * agent_stride"
+            out = f"observation[{vector if len(self.ir.observation_space.shape) == 1 else image}]"
+            return [*over, *self.per_agent([f"env_observe({given}, {out}{behind})"])]
+        entries = range(self.ir.observation_space.shape[0])
+        written = [f"observed{k}[a * agent_stride] = observed[{k}]" for k in entries]
+        return [*over, *self.per_agent([f"observed = env_observe({given}{behind})", *written])]
+
+    def _run(self, phases: Sequence[Phase], state: str, purpose: int, episode: str, length: str) -> list[str]:
+        """Lines that run each phase for all entities."""
+        lines = []
+        for number, phase in enumerate(phases):
+            lines += [f"over{k} = {reduced(one, state)}" for k, one in enumerate(phase.over)]
+            word = f"U32(U32({purpose | (number + 1) << PHASE_BITS}) + U32(U32(e) << U32({ENTITY_BITS})))"
+            known = {"action": self.entity_action(), "key": f"(seed, {word}, env_number, U32({episode}), {length})"}
+            given = [state, "p", "I32(e)", *(known[what] for what in phase.takes)]
+            given += [f"over{k}" for k in range(len(phase.over))]
+            head = f"for e in range(np.uint64(0), np.uint64({self.ir.entities}))"
+            lines += block(head, [f"{phase.name}({', '.join(given)})"])
+        return lines
+
+    def entity_action(self) -> str:
+        """The action of entity e: none, such as 0, where it is no agent."""
+        if not self.ir.entity_agents:
+            return "given"
+        action = self._action_of(0)
+        if self.ir.num_agents == self.ir.entities:
+            return action
+        none = [f"F32({float(x)!r})" if isinstance(self.ir.action_space, Box) else f"I32({int(x)})"
+                for x in no_action(self.ir.action_space).reshape(-1)]
+        return f"({action} if e < np.uint64({self.ir.num_agents}) else " + (
+            none[0] if self.ir.action_size is None else tuple_of(none)) + ")"
+
+
+def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
+    """The text of the module. per_env: each parameter has a value per environment. lanes: see CpuEnvs."""
+    text = EntityText(ir, per_env)
+    functions = [prelude(EXACT), reductions(EXACT), *constants(ir), decorated(ir.code, EXACT)]
+    begin = [*text.each("valid", "True"), *text.begin("I32(0)"), *text.observe("reset_state")]
+    valid = [*text.valid_step(), *text.observe("next_state")]
+    masked = [*text.masked_step(), *text.observe("reset_state")]
+    return module_text(
+        text,
+        functions,
+        ["t, after = -1, lo", *_parts(text, ()), *begin],
+        ["now = t * row + lo", "after = now + row", *_parts(text, COLUMN_PARTS),
+         *block("if valid[now]", valid), *block("else", masked)],
+    )
+
+
+def _parts(text: EntityText, columns: Sequence[str]) -> list[str]:
+    """Lines before those about one environment: where its columns begin."""
+    ir = text.ir
+    lines = ["i = np.uint64(0)", "valid_after = valid[after:]", *text.packs()]
+    if ir.num_agents > 1:
+        lines.append("agent_stride = np.uint64(agent_plane)")
+    for name in columns:
+        if name == "action" and ir.action_size is not None:
+            lines += [f"action{k}_now = action[{k} * action_plane + now:]" for k in range(ir.action_size)]
+        else:
+            lines.append(f"{name}_now = {name}[now:]")
+    size = 0 if ir.observes_into else ir.observation_space.shape[0]
+    return [*lines, *(f"observed{k} = observation[{k} * plane + after:]" for k in range(size))]
