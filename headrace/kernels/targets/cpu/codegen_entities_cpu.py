@@ -9,25 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from gymnasium.spaces import Box
 
 from headrace.core.rng import Purpose
 from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Phase
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.targets.cpu.codegen_cpu import WRITTEN, module_text
+from headrace.kernels.targets.cpu.lane_functions import imports, lane_functions, lane_reductions
 from headrace.kernels.targets.cpu.state_layout import CpuText
-from headrace.kernels.targets.episode_text import block, constants, decorated, tuple_of
+from headrace.kernels.targets.episode_text import block, bound, constants, decorated, tuple_of
 from headrace.kernels.targets.over_text import reduced, reductions
 from headrace.kernels.targets.random_actions import no_action
 
+LANES = (1, 2, 4, 8, 16)
 EXACT = '@njit(error_model="numpy", forceinline=True)'
 COLUMN_PARTS = ("action", *WRITTEN)
 
 class EntityText(CpuText):
     """Lines about environment lo, whose number in its block is i = 0; `e` is an entity, `a` one that is an agent."""
 
-    def __init__(self, ir: EnvIR, per_env: bool) -> None:
+    def __init__(self, ir: EnvIR, per_env: bool, lanes: int, in_lanes: set[str]) -> None:
         super().__init__(ir, per_env)
+        self.lanes, self.in_lanes = lanes, in_lanes  # how many; functions that have a lane version
         if ir.entity_agents:
             self.returns = [self.scalar(True, f"{len(ir.floats)} + a")]
 
@@ -104,6 +108,7 @@ class EntityText(CpuText):
         over = [f"observed_over{k} = {reduced(one, state)}" for k, one in enumerate(self.ir.observe_over)]
         given = ", ".join([state, "p", "I32(a)"])
         behind = "".join(f", observed_over{k}" for k in range(len(over)))
+        whole = self.whole("env_observe", self.ir.num_agents)
         if self.ir.observes_into:
             vector = "np.uint64(after) + a * agent_stride::plane"
             image = "t + 1, np.uint64(lo) + a * agent_stride"
@@ -111,20 +116,69 @@ class EntityText(CpuText):
             return [*over, *self.per_agent([f"env_observe({given}, {out}{behind})"])]
         entries = range(self.ir.observation_space.shape[0])
         written = [f"observed{k}[a * agent_stride] = observed[{k}]" for k in entries]
-        return [*over, *self.per_agent([f"observed = env_observe({given}{behind})", *written])]
+        lines = list(over)
+        if whole:
+            scattered = [f"lane_to_column(observed{k}, some, agent_stride, observed[{k}])" for k in entries]
+            lines += self.some(whole, [f"observed = lane_env_observe({state}, p, some{behind})", *scattered])
+        rest = f"for a in range(np.uint64({whole}), np.uint64({self.ir.num_agents}))"
+        return [*lines, *block(rest, [f"observed = env_observe({given}{behind})", *written])]
+
+    def whole(self, name: str, count: int) -> int:
+        """How many of so many entities a function's lane version takes: those that fill all lanes."""
+        return count // self.lanes * self.lanes if name in self.in_lanes else 0
+
+    def some(self, whole: int, lines: list[str]) -> list[str]:
+        """A loop over the entities below `whole`, as many at once as there are lanes: `some`."""
+        head = f"for e in range(np.uint64(0), np.uint64({whole}), np.uint64({self.lanes}))"
+        return block(head, [f"some = lane_entities(e, {self.lanes})", *lines])
 
     def _run(self, phases: Sequence[Phase], state: str, purpose: int, episode: str, length: str) -> list[str]:
         """Lines that run each phase for all entities."""
         lines = []
         for number, phase in enumerate(phases):
             lines += [f"over{k} = {reduced(one, state)}" for k, one in enumerate(phase.over)]
-            word = f"U32(U32({purpose | (number + 1) << PHASE_BITS}) + U32(U32(e) << U32({ENTITY_BITS})))"
-            known = {"action": self.entity_action(), "key": f"(seed, {word}, env_number, U32({episode}), {length})"}
-            given = [state, "p", "I32(e)", *(known[what] for what in phase.takes)]
-            given += [f"over{k}" for k in range(len(phase.over))]
-            head = f"for e in range(np.uint64(0), np.uint64({self.ir.entities}))"
-            lines += block(head, [f"{phase.name}({', '.join(given)})"])
+            whole = self.whole(phase.name, self.ir.entities)
+            if whole:
+                word = _key_word(purpose, number, "lane_U32(some)", "lane_U32")
+                lines += self.some(whole, [self._call(phase, state, f"{word}, env_number, U32({episode}), {length}", True)])
+            if whole < self.ir.entities:
+                word = _key_word(purpose, number, "U32(e)", "U32")
+                head = f"for e in range(np.uint64({whole}), np.uint64({self.ir.entities}))"
+                lines += block(head, [self._call(phase, state, f"{word}, env_number, U32({episode}), {length}", False)])
         return lines
+
+    def _call(self, phase: Phase, state: str, key: str, in_lanes: bool) -> str:
+        """The call of a phase for entity e, or for some in lanes."""
+        action = self.action_in_lanes() if in_lanes else self.entity_action()
+        known = {"action": action, "key": f"(seed, {key})"}
+        given = [state, "p", "some" if in_lanes else "I32(e)", *(known[what] for what in phase.takes)]
+        given += [f"over{k}" for k in range(len(phase.over))]
+        return f"{'lane_' if in_lanes else ''}{phase.name}({', '.join(given)})"
+
+    def action_in_lanes(self) -> str:
+        """The actions of some entities."""
+        if not self.ir.entity_agents:
+            return "given"
+        entries = [
+            f"lane_column({place.split('[')[0]}, some, agent_stride, np.uint64({self.ir.num_agents}), {other})"
+            for place, other in zip(self._action_places(), self._no_action(), strict=True)
+        ]
+        space = self.ir.action_space
+        if isinstance(space, Box):
+            sides = zip(np.ravel(space.low), np.ravel(space.high), strict=True)
+            entries = [
+                f"lane_clip({entry}, {bound(low)}, {bound(high)})" for entry, (low, high) in zip(entries, sides, strict=True)
+            ]
+        return entries[0] if self.ir.action_size is None else tuple_of(entries)
+
+    def _action_places(self) -> list[str]:
+        size = self.ir.action_size
+        return [self.action_entry(0, entry) for entry in ([None] if size is None else range(size))]
+
+    def _no_action(self) -> list[str]:
+        """Entries of the action of an entity that is no agent."""
+        floats = isinstance(self.ir.action_space, Box)
+        return [bound(x) if floats else f"I32({int(x)})" for x in no_action(self.ir.action_space).reshape(-1)]
 
     def entity_action(self) -> str:
         """The action of entity e: none, such as 0, where it is no agent."""
@@ -133,16 +187,24 @@ class EntityText(CpuText):
         action = self._action_of(0)
         if self.ir.num_agents == self.ir.entities:
             return action
-        none = [f"F32({float(x)!r})" if isinstance(self.ir.action_space, Box) else f"I32({int(x)})"
-                for x in no_action(self.ir.action_space).reshape(-1)]
-        return f"({action} if e < np.uint64({self.ir.num_agents}) else " + (
-            none[0] if self.ir.action_size is None else tuple_of(none)) + ")"
+        other = self._no_action()
+        none = other[0] if self.ir.action_size is None else tuple_of(other)
+        return f"({action} if e < np.uint64({self.ir.num_agents}) else {none})"
 
 
 def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
     """The text of the module. per_env: each parameter has a value per environment. lanes: see CpuEnvs."""
-    text = EntityText(ir, per_env)
+    lanes = lanes or most_lanes(ir)
+    in_lanes, having = [], set()
+    if lanes > 1:
+        names = [phase.name for phase in (*ir.phases, *ir.reset_phases)]
+        if ir.entity_agents and not ir.observes_into:
+            names.append("env_observe")
+        in_lanes, having = lane_functions(ir, names, EXACT)
+    text = EntityText(ir, per_env, lanes, having)
     functions = [prelude(EXACT), reductions(EXACT), *constants(ir), decorated(ir.code, EXACT)]
+    if having:
+        functions += [imports(), lane_reductions(EXACT), *in_lanes]
     begin = [*text.each("valid", "True"), *text.begin("I32(0)"), *text.observe("reset_state")]
     valid = [*text.valid_step(), *text.observe("next_state")]
     masked = [*text.masked_step(), *text.observe("reset_state")]
@@ -153,6 +215,16 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
         ["now = t * row + lo", "after = now + row", *_parts(text, COLUMN_PARTS),
          *block("if valid[now]", valid), *block("else", masked)],
     )
+
+
+def most_lanes(ir: EnvIR) -> int:
+    """As many lanes as the entities fill, up to 16."""
+    return max(lanes for lanes in LANES if lanes <= ir.entities)
+
+
+def _key_word(purpose: int, number: int, entity: str, convert: str) -> str:
+    """The word `purpose` of an entity's key in the phase of this number."""
+    return f"{convert}(U32({purpose | (number + 1) << PHASE_BITS}) + {convert}({entity} << U32({ENTITY_BITS})))"
 
 
 def _parts(text: EntityText, columns: Sequence[str]) -> list[str]:
