@@ -120,6 +120,7 @@ class Lowered:
     statement: Statement | None
     phases: tuple[Phase, ...]  # of a step, before env_step; none without entities
     reset_phases: tuple[Phase, ...]  # after env_reset
+    rewards: str  # the field of State in which env_step returns the rewards of entities; "" where it returns numbers
     observe_over: tuple[Over, ...]  # reductions that env_observe of an entity takes behind its other arguments
 
 

@@ -106,8 +106,9 @@ def lower(
     functions = _reached([made.function for made in program.made.values()], entries)
     check_races(program, phases + reset_phases)
     statement = _first_statement(functions, len(entries))
+    rewards = _rewards_field(program) if declarations.entity_agents else ""
     found = [tuple(phase for phase, _ in group) for group in (phases, reset_phases)]
-    return Lowered(functions, pixel_functions, program.constants, statement, found[0], found[1], observe_over)
+    return Lowered(functions, pixel_functions, program.constants, statement, *found, rewards, observe_over)
 
 
 def _phases(program: Program) -> tuple[list[tuple[Phase, Function]], list[tuple[Phase, Function]]]:

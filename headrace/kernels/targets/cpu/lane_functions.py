@@ -136,11 +136,15 @@ class _Lanes:
             self.state = ""
             self.varying = set(arguments)
         self.count = 0
+        self.defined: set[str] = set()  # names that have a value at this place of the text, in all lanes
+        stored = [n for n in ast.walk(self.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+        self.assigned = {name.id for name in stored}
 
     def function(self) -> ast.FunctionDef:
         """The lane version. Raises NoLanes."""
         while True:  # until it is known which names vary
             before = set(self.varying)
+            self.defined = {argument.arg for argument in self.node.args.args}
             body = self.block(copy.deepcopy(self.node.body), None)
             if before == self.varying:
                 break
@@ -177,6 +181,7 @@ class _Lanes:
             case ast.If():
                 return self.branch(node, mask)
             case ast.For() if not self.varies(node.iter) and isinstance(node.target, ast.Name):
+                self.defined.add(node.target.id)
                 return [ast.For(node.target, self.value(node.iter), self.block(node.body, mask), [])]
             case ast.Return() if mask is None:
                 return [ast.Return(node.value and self.value(node.value))]
@@ -195,13 +200,6 @@ class _Lanes:
             made = call("lane_select", mask, made, ast.Name(name.id, ast.Load()))
         self.defined.add(name.id)
         return ast.Assign([name], made, lineno=0)
-
-    @property
-    def defined(self) -> set[str]:
-        """Names that have had a value so far in the text."""
-        if not hasattr(self, "_defined"):
-            self._defined = {argument.arg for argument in self.node.args.args}
-        return self._defined
 
     def store(self, place: ast.Subscript, value: ast.expr, mask: ast.expr | None) -> ast.stmt:
         """array[index] = value, in those lanes."""
@@ -224,13 +222,17 @@ class _Lanes:
         if mask is not None:
             test = ast.BinOp(copy.deepcopy(mask), ast.BitAnd(), test)
         made: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], test, lineno=0)]
-        made += self.block(node.body, ast.Name(name, ast.Load()))
+        before = set(self.defined)
+        body = self.block(node.body, ast.Name(name, ast.Load()))
+        self.defined = set(before)  # what only some lanes have is not seen behind it
+        made += body
         if node.orelse:
             other = ast.BinOp(self.value(node.test, True), ast.BitXor(), ast.Constant(True))
             # evaluated before the body, which may change what is tested
             inverse = other if mask is None else ast.BinOp(copy.deepcopy(mask), ast.BitAnd(), other)
             made.insert(1, ast.Assign([ast.Name(f"{name}not", ast.Store())], inverse, lineno=0))
             made += self.block(node.orelse, ast.Name(f"{name}not", ast.Load()))
+            self.defined = before
         return made
 
     def value(self, node: ast.expr, guarded: bool = False) -> ast.expr:
@@ -250,7 +252,9 @@ class _Values(ast.NodeTransformer):
         self.of, self.guarded = of, guarded
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """A function's name."""
+        """A local name, which must have a value in all lanes."""
+        if node.id in self.of.assigned and node.id not in self.of.defined:
+            raise NoLanes
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:

@@ -8,7 +8,7 @@ result has the same bits whatever the number of lanes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 from numba import types  # noqa: TID253
@@ -34,11 +34,15 @@ class Lanes(types.Type):
 
     def can_convert_from(self, context: Context, other: types.Type) -> Conversion | None:
         """One number stands for as many."""
-        return Conversion.safe if kind_of(other) == self.kind else None
+        return Conversion.safe if self._holds(kind_of(other)) else None
 
     def unify(self, context: Context, other: types.Type) -> types.Type | None:
         """With one number of the same kind."""
-        return self if kind_of(other) == self.kind else None
+        return self if self._holds(kind_of(other)) else None
+
+    def _holds(self, kind: str | None) -> bool:
+        # Numba makes 64 bits of an operation on two uint32, of which the upper ones are not wanted
+        return kind == self.kind or (kind, self.kind) == ("u64", "u32")
 
     @property
     def vector(self) -> ir.VectorType:
@@ -135,6 +139,14 @@ def _cast(
 Emit = Callable[[ir.IRBuilder, str, ir.Value, ir.Value], ir.Value]
 
 
+def _operand_kind(args: Sequence[types.Type]) -> str | None:
+    """The kind in which lanes and lanes, or lanes and a number, are combined; None for two kinds that are not."""
+    kinds = {kind_of(arg) for arg in args}
+    if kinds == {"u32", "u64"}:  # a number beside lanes of 32 bits has no more of its own
+        kinds = {kind_of(arg) for arg in args if size_of(arg)}
+    return max(kinds) if len(kinds) == 1 or kinds == {"u32", "u64"} else None  # type: ignore[type-var]
+
+
 def _binary(symbol: Callable[..., object], emit: Emit, result: str | None = None) -> None:
     """Define an operator of lanes and of lanes with a number. result: its kind, if not the operands'."""
 
@@ -144,14 +156,13 @@ def _binary(symbol: Callable[..., object], emit: Emit, result: str | None = None
             kinds = {kind_of(arg) for arg in args}
             if len(args) != 2 or not size_of(*args) or None in kinds:
                 return None
-            if len(kinds) > 1 and kinds != {"u32", "u64"}:
-                return None
-            return signature(Lanes(result or max(kinds), size_of(*args)), *map(types.unliteral, args))  # type: ignore[type-var]
+            kind = _operand_kind(args)
+            return kind and signature(Lanes(result or kind, size_of(*args)), *map(types.unliteral, args))
 
     def lower(
         context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple[ir.Value, ...]
     ) -> ir.Value:
-        kind = max(kind_of(arg) for arg in call.args)
+        kind = _operand_kind(call.args)
         values = [widened(context, builder, x, t, kind, call.return_type.size) for x, t in zip(args, call.args, strict=True)]
         return emit(builder, kind, *values)
 
