@@ -178,12 +178,25 @@ def _pointers(context, builder, array_type, array, index_types, indices, size): 
     return builder.inttoptr(builder.add(base, offset), ir.VectorType(made.data.type, size))
 
 
+def _entry(context, builder, array_type, array, index_types, indices):  # type: ignore
+    """array[indices] at one place, kept within the array."""
+    made = context.make_array(array_type)(context, builder, array)
+    offset = ir.Constant(LONG, 0)
+    for k, (index, kind) in enumerate(zip(indices, index_types, strict=True)):
+        place = context.cast(builder, index, kind, types.int64)
+        place = _within(builder, place, builder.extract_value(made.shape, k))
+        offset = builder.add(offset, builder.mul(place, builder.extract_value(made.strides, k)))
+    bytes_ = builder.gep(builder.bitcast(made.data, ir.IntType(8).as_pointer()), [offset])
+    value = builder.load(builder.bitcast(bytes_, made.data.type))
+    return context.cast(builder, value, array_type.dtype, SCALARS[_read_kind(array_type.dtype)])
+
+
 def _within(builder: ir.IRBuilder, index: ir.Value, count: ir.Value) -> ir.Value:
     """An index, counted from the end if negative, kept within an array: lanes whose value is not wanted have any."""
     zero = ir.Constant(index.type, None)
     index = builder.select(builder.icmp_signed("<", index, zero), builder.add(index, count), index)
     index = builder.select(builder.icmp_signed("<", index, zero), zero, index)
-    last = builder.sub(count, ir.Constant(index.type, [1] * index.type.count))
+    last = builder.sub(count, ir.Constant(index.type, [1] * index.type.count if count.type != LONG else 1))
     return builder.select(builder.icmp_signed(">", index, last), last, index)
 
 
@@ -247,14 +260,11 @@ def lane_get(typing, array, index):  # type: ignore
             place, align = _row(context, builder, array, args[0], args[1], size)
             return _loaded(builder.load(place, align=align), builder, dtype)
         given = _unpacked(builder, call.args[1], args[1])
-        places = _pointers(context, builder, array, args[0], kinds, given, size or 1)
-        vector = ir.VectorType(places.type.element.pointee, size or 1)
-        if size:
-            found = _gather(builder, places, _all(size), ir.Constant(vector, ir.Undefined))
-            return _loaded(found, builder, dtype)
-        zero = ir.Constant(ir.IntType(32), 0)
-        one = builder.insert_element(ir.Constant(vector, ir.Undefined), builder.load(builder.extract_element(places, zero)), zero)
-        return builder.extract_element(_loaded(one, builder, dtype), zero)
+        if not size:
+            return _entry(context, builder, array, args[0], kinds, given)
+        places = _pointers(context, builder, array, args[0], kinds, given, size)
+        vector = ir.VectorType(places.type.element.pointee, size)
+        return _loaded(_gather(builder, places, _all(size), ir.Constant(vector, ir.Undefined)), builder, dtype)
 
     return of_size(_read_kind(dtype), size)(array, types.unliteral(index)), generate
 
