@@ -152,3 +152,57 @@ class Traffic(KernelEnv):
 
     def observe(s, p):
         return s.place[0], min_over(s.gap), s.limit
+
+
+class Ring(KernelEnv):
+    """Five entities, three of them agents: small enough for a loop in plain Python over 1,000 states."""
+
+    observation_space = Box(-np.inf, np.inf, (3,))
+    action_space = Discrete(3)
+    num_entities = 5
+    num_agents = 3
+    max_steps = 4
+
+    class State(NamedTuple):
+        x: array(f32, 5)
+        push: array(f32, 5, 2)
+        count: array(i32, 5)
+        reward: array(f32, 5)
+        level: f32
+
+    def reset(s, p, key):
+        return s._replace(level=uniform(key, 0, 0.0, 1.0))
+
+    def place(s, p, i, key):
+        s.x[i] = uniform(key, i, -1.0, 1.0) + s.level
+        s.count[i] = randint(key, 9, 100) - 50
+        s.reward[i] = 0.0
+        s.push[i, :] = 0.0
+
+    def look(s, p, i):
+        for j in range(5):
+            if j == i:
+                continue
+            way = s.x[j] - s.x[i]
+            if way > 0.0:
+                s.push[i, 0] += way * way
+            else:
+                s.push[i, 1] -= way / 3.0
+
+    def act(s, p, i, action, key):
+        least, total = min_over(s.reward), sum_over(s.reward)
+        s.x[i] += 0.1 * s.push[i, 0] - 0.1 * s.push[i, 1] + 0.01 * (action - 1) + normal(key, 3, 0.0, 0.1)
+        s.count[i] = (s.count[i] + 7 * i) % 5 if s.x[i] > least else s.count[i] // 3
+        s.push[i, 0] = 0.5 * total
+
+    def pay(s, p, i):
+        s.reward[i] = s.x[i] - max_over(s.x) + s.count[argmin_over(s.x)]
+
+    phases = (look, act, pay)
+    reset_phases = (place,)
+
+    def step(s, p, key):
+        return s._replace(level=sum_over(s.x)), s.reward, any_over(s.count) & (uniform(key, 0, 0.0, 1.0) < 0.2)
+
+    def observe(s, p, i):
+        return s.x[i], s.count[i], s.level - sum_over(s.reward)

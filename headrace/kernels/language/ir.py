@@ -41,7 +41,6 @@ from gymnasium.spaces import Discrete
 from headrace.kernels.language import kinds
 from headrace.kernels.language.declarations import Declarations
 
-
 # The word `purpose` of an entity's key: the purpose of the draws, the phase's number + 1, the entity's number
 PHASE_BITS, ENTITY_BITS = 8, 16
 

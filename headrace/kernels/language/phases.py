@@ -35,7 +35,7 @@ def check_races(program: Program, phases: list[tuple[Phase, Function]]) -> None:
     helpers = {made.function.name: made.function for made in program.made.values()}
     races = Races(program.state, helpers, program.declarations.entities)
     for phase, function in phases:
-        races.check(function, phase.name.split("_", 2)[2])
+        races.check(function, phase.name.split("_", 2)[2], phase.over)
 
 
 def _takes(scope: Scope, name: str, has_action: bool) -> tuple[str, ...]:

@@ -52,7 +52,11 @@ class Program:
 
     def local(self, name: str) -> str:
         """What a user's local name is called in the lowered code."""
-        return name + "_" if name in TAKEN or name.startswith(("env_", "_part", "_index", "_over")) or name.isupper() else name
+        return (
+            name + "_"
+            if name in TAKEN or name.startswith(("env_", "_part", "_index", "_over")) or name.isupper()
+            else name
+        )
 
     def constant(self, value: PythonObject, scope: Scope, node: ast.expr) -> tuple[str, Kind]:
         """A name for an array of numbers, and its kind."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from headrace.kernels.language.errors import EnvError
-from headrace.kernels.language.ir import Field, Function
+from headrace.kernels.language.ir import Field, Function, Over
 from headrace.kernels.language.kinds import Array
 
 NAME = "the entity's number"
@@ -32,13 +32,17 @@ class Races:
     def __init__(self, state: tuple[Field, ...], helpers: dict[str, Function], entities: int) -> None:
         self.state, self.helpers, self.entities = state, helpers, entities
 
-    def check(self, phase: Function, shown: str) -> None:
-        """Raises EnvError at the line of a race. shown: the phase's name."""
+    def check(self, phase: Function, shown: str, over: tuple[Over, ...]) -> None:
+        """Raises EnvError at the line of a race. shown: the phase's name; over: its reductions, its last arguments."""
         s, _, i = (argument.arg for argument in phase.node.args.args[:3])
         for node in ast.walk(phase.node):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == i:
                 _fail(phase, node, f"{shown} assigns to {i}, {NAME}", "Use another name")
         use = self._use(phase, s, i)
+        reduced = dict(zip([a.arg for a in phase.node.args.args[-len(over) :]], over, strict=False)) if over else {}
+        for node in ast.walk(phase.node):
+            if isinstance(node, ast.Name) and node.id in reduced:
+                use.read.setdefault(reduced[node.id].field, node)
         for k, node in use.others.items():
             name = f"s.{self.state[k].name}"
             wrong = f"{shown} changes `{name}` at another place than [{i}]: entities of a phase run at once"
@@ -74,10 +78,10 @@ class Races:
 
     def _array(self, node: ast.AST, s: str) -> int | None:
         """The number of the array field that a node is, `s[k]`; None for anything else."""
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == s:
-            if isinstance(node.slice, ast.Constant) and isinstance(self.state[node.slice.value].kind, Array):
-                return node.slice.value
-        return None
+        if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == s):
+            return None
+        k = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        return k if isinstance(k, int) and isinstance(self.state[k].kind, Array) else None
 
     def _add_call(self, use: _Use, node: ast.Call, s: str, seen: set[int]) -> None:
         """What a helper does: all it reads counts as other entries, all it writes too."""

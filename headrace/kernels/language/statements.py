@@ -228,12 +228,18 @@ class Statements:
 
     def _check_result(self, typed: Typed, node: ast.Return) -> None:
         """The results of reset, step, observe and pixel: how many, and of what kind."""
-        expected, wanted = self.expected, self._form()
+        expected = self.expected
         if expected == NONE and typed.kind != NONE:
             if self.role == "phase":
-                wrong, instead = f"{self.scope.node.name} returns a value", "Phases write s.x[i] = ... and return nothing"
+                wrong, instead = (
+                    f"{self.scope.node.name} returns a value",
+                    "Phases write s.x[i] = ... and return nothing",
+                )
                 self.scope.fail(node, wrong, instead)
             self.scope.fail(node, "observe(s, p, out) returns a value", "Fill out and return nothing")
+        if expected == NONE:
+            return
+        wanted = self._form()
         if _fits(typed.kind, expected):  # type: ignore[arg-type]
             return
         if isinstance(expected, Tuple):

@@ -26,6 +26,7 @@ LANES = (1, 2, 4, 8, 16)
 EXACT = '@njit(error_model="numpy", forceinline=True)'
 COLUMN_PARTS = ("action", *WRITTEN)
 
+
 class EntityText(CpuText):
     """Lines about environment lo, whose number in its block is i = 0; `e` is an entity, `a` one that is an agent."""
 
@@ -140,7 +141,9 @@ class EntityText(CpuText):
             whole = self.whole(phase.name, self.ir.entities)
             if whole:
                 word = _key_word(purpose, number, "lane_U32(some)", "lane_U32")
-                lines += self.some(whole, [self._call(phase, state, f"{word}, env_number, U32({episode}), {length}", True)])
+                lines += self.some(
+                    whole, [self._call(phase, state, f"{word}, env_number, U32({episode}), {length}", True)]
+                )
             if whole < self.ir.entities:
                 word = _key_word(purpose, number, "U32(e)", "U32")
                 head = f"for e in range(np.uint64({whole}), np.uint64({self.ir.entities}))"
@@ -167,7 +170,8 @@ class EntityText(CpuText):
         if isinstance(space, Box):
             sides = zip(np.ravel(space.low), np.ravel(space.high), strict=True)
             entries = [
-                f"lane_clip({entry}, {bound(low)}, {bound(high)})" for entry, (low, high) in zip(entries, sides, strict=True)
+                f"lane_clip({entry}, {bound(low)}, {bound(high)})"
+                for entry, (low, high) in zip(entries, sides, strict=True)
             ]
         return entries[0] if self.ir.action_size is None else tuple_of(entries)
 
@@ -212,8 +216,13 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
         text,
         functions,
         ["t, after = -1, lo", *_parts(text, ()), *begin],
-        ["now = t * row + lo", "after = now + row", *_parts(text, COLUMN_PARTS),
-         *block("if valid[now]", valid), *block("else", masked)],
+        [
+            "now = t * row + lo",
+            "after = now + row",
+            *_parts(text, COLUMN_PARTS),
+            *block("if valid[now]", valid),
+            *block("else", masked),
+        ],
     )
 
 

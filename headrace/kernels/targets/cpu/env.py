@@ -19,7 +19,7 @@ from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Argument, Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
-from headrace.kernels.targets.cpu.codegen_entities_cpu import entity_module
+from headrace.kernels.targets.cpu.codegen_entities_cpu import LANES, entity_module
 from headrace.kernels.targets.cpu.pixels import CpuPixels
 from headrace.kernels.targets.cpu.state_layout import envs_per_block, flat, from_blocks, to_blocks
 from headrace.kernels.targets.params import ParamValues, pack_params
@@ -51,6 +51,8 @@ class CpuEnvs(TensorEnvs):
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
+        if lanes not in (None, *LANES):
+            raise ValueError(f"lanes is {lanes}: give 1, 2, 4, 8 or 16, or None for as many as there are entities")
         self._per_block = envs_per_block(ir)
         floats, integers = (self._blocks(pack) for pack in empty_packs(ir, num_envs, "cpu"))
         arrays = {f.name: torch.zeros(num_envs, *f.shape, dtype=stored_dtype(f)) for f in ir.arrays}  # type: ignore[misc]

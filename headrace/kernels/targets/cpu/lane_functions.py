@@ -1,8 +1,8 @@
 """Lane versions of lowered functions: the same for several entities at once, as text.
 
 Where lanes may take different ways, both are computed and one is chosen: `a if c else b` becomes lane_select(c, a, b),
-and `if c: x = y` becomes x = lane_select(c, y, x). A function with a `while`, a `break`, an early `return` or a loop whose
-length differs between entities has no lane version: its phase runs one entity at a time.
+and `if c: x = y` becomes x = lane_select(c, y, x). A function with a `while`, a `break`, an early `return` or a loop
+whose length differs between entities has no lane version: its phase runs one entity at a time.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ def imports() -> str:
 
 def _ops(decorator: str) -> list[str]:
     """Lane versions of all ops: their code has no branch, so only names change."""
-    made = [
-        function_text(decorator, f"lane_{head}", [f"return {result}"]) for head, result in COMBINED.items()
-    ]
+    made = [function_text(decorator, f"lane_{head}", [f"return {result}"]) for head, result in COMBINED.items()]
     kept = {name: op for name, op in functions().items() if name not in (*OWN, *SCALAR, "_product")}
     names = "|".join([*OWN, *kept, "_product", "min", "max"])
     for op in kept.values():
@@ -263,7 +261,7 @@ class _Values(ast.NodeTransformer):
         if name in SCALAR:
             raise NoLanes
         args = [self.visit(argument) for argument in node.args]
-        is_range = name == "range" or "_over_" in name and name not in self.of.others
+        is_range = name == "range" or ("_over_" in name and name not in self.of.others)
         return ast.Call(ast.Name(name if is_range else f"lane_{name}", ast.Load()), args, [])
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
@@ -278,7 +276,9 @@ class _Values(ast.NodeTransformer):
         inner = _Values(self.of, True)
         result = self.visit(node.values[0])
         for value in node.values[1:]:
-            result = ast.BinOp(result, ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), inner.visit(value))
+            result = ast.BinOp(
+                result, ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), inner.visit(value)
+            )
         return result
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:

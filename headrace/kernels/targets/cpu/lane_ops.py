@@ -273,7 +273,7 @@ def lane_get(typing, array, index):  # type: ignore
 def lane_set(typing, array, index, value):  # type: ignore
     """array[index] = value, of several entities."""
     kinds = _indices(types.unliteral(index))
-    size, dtype = size_of(*kinds), array.dtype
+    size = size_of(*kinds)
     if not size:
         return None
 
@@ -322,7 +322,9 @@ def lane_to_column(typing, column, entities, stride, value):  # type: ignore
 
     def generate(context, builder, call, args):  # type: ignore
         places, _ = _columns(context, builder, column, args[0], args[1], args[2], size)
-        _scatter(builder, widened(context, builder, args[3], call.args[3], kind_of(call.args[3]), size), places, _all(size))
+        _scatter(
+            builder, widened(context, builder, args[3], call.args[3], kind_of(call.args[3]), size), places, _all(size)
+        )
         return context.get_dummy_value()
 
     return types.void(column, entities, types.uint64, types.unliteral(value)), generate

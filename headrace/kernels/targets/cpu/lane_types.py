@@ -130,9 +130,7 @@ def widened(
 @lower_cast(types.Number, Lanes)
 @lower_cast(types.Boolean, Lanes)
 @lower_cast(Entities, Lanes)
-def _cast(
-    context: BaseContext, builder: ir.IRBuilder, source: types.Type, target: Lanes, value: ir.Value
-) -> ir.Value:
+def _cast(context: BaseContext, builder: ir.IRBuilder, source: types.Type, target: Lanes, value: ir.Value) -> ir.Value:
     return widened(context, builder, value, source, target.kind, target.size)
 
 
@@ -159,11 +157,11 @@ def _binary(symbol: Callable[..., object], emit: Emit, result: str | None = None
             kind = _operand_kind(args)
             return kind and signature(Lanes(result or kind, size_of(*args)), *map(types.unliteral, args))
 
-    def lower(
-        context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple[ir.Value, ...]
-    ) -> ir.Value:
+    def lower(context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple[ir.Value, ...]) -> ir.Value:
         kind = _operand_kind(call.args)
-        values = [widened(context, builder, x, t, kind, call.return_type.size) for x, t in zip(args, call.args, strict=True)]
+        values = [
+            widened(context, builder, x, t, kind, call.return_type.size) for x, t in zip(args, call.args, strict=True)
+        ]
         return emit(builder, kind, *values)
 
     for one in (Lanes, Entities):

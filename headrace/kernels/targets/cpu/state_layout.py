@@ -78,7 +78,11 @@ class CpuText(EpisodeText):
             return [*lines, self.params()]
         size = sum(param.dtype == F32 for param in self.ir.params)
         rest = len(self.ir.params) - size
-        return [*lines, f"fp = float_params[{self._block_start(size)}:]", f"ip = integer_params[{self._block_start(rest)}:]"]
+        return [
+            *lines,
+            f"fp = float_params[{self._block_start(size)}:]",
+            f"ip = integer_params[{self._block_start(rest)}:]",
+        ]
 
     def _in_block(self, pack: str, row: int) -> str:
         """Environment i's entry of a row of a block."""

@@ -81,14 +81,19 @@ class EntityCudaText(CudaText):
             made = [f"{there} = {here}" if back else f"{here} = {there}"]
             for d, size in reversed(list(enumerate(field.shape or ()))):
                 taken = "tid" if d == 0 else "np.uint64(0)"
-                made = block(f"for k{d} in range({taken}, np.uint64({size}), {'width' if d == 0 else 'np.uint64(1)'})", made)
+                made = block(
+                    f"for k{d} in range({taken}, np.uint64({size}), {'width' if d == 0 else 'np.uint64(1)'})", made
+                )
             lines += made
         return [*lines, WAIT] if lines else []
 
     def allocated(self) -> list[str]:
         """Lines that define what is in shared memory."""
         lines = [f"shared_{f.name} = cuda.shared.array({f.shape}, np.{_dtype(f)})" for f in self.shared]
-        parts = [f"parts_f32 = cuda.shared.array({PARTS}, np.float32)", f"parts_i32 = cuda.shared.array({PARTS}, np.int32)"]
+        parts = [
+            f"parts_f32 = cuda.shared.array({PARTS}, np.float32)",
+            f"parts_i32 = cuda.shared.array({PARTS}, np.int32)",
+        ]
         return [*lines, *parts, "ended = cuda.shared.array(2, np.int32)", "earned = cuda.shared.array(1, np.float32)"]
 
     def reduced(self, over: Sequence[Over], state: str, name: str) -> list[str]:
@@ -216,7 +221,13 @@ def entity_cuda_module(ir: EnvIR, per_env: bool, simulated: bool) -> str:
     text = EntityCudaText(ir, per_env)
     names = ", ".join(["floats", "integers", *(f"array_{f.name}" for f in ir.arrays), *COLUMNS])
     rows = "for now in range(np.uint64(first), np.uint64(last))"
-    reset = ["after = np.uint64(0)", *text.begin("I32(0)"), *text.per_agent(text.write({"valid": "True"})), *text.observations(), WAIT]
+    reset = [
+        "after = np.uint64(0)",
+        *text.begin("I32(0)"),
+        *text.per_agent(text.write({"valid": "True"})),
+        *text.observations(),
+        WAIT,
+    ]
     parts = [
         title(ir, "compiled for CUDA, a block per environment"),
         prelude(DEVICE, cuda_ops(simulated)),
@@ -251,7 +262,13 @@ def _block_reductions() -> str:
                 if half < PARTS // 2:
                     below = f"_{op}_half{half * 2}_{kind}_of(parts, "
                     inner = [f"{below}part)", f"{below}part + {half})"]
-                made.append(function(DEVICE, f"_{op}_half{half}_{kind}_of(parts, part)", [f"return _{op}_{kind}({inner[0]}, {inner[1]})"]))
+                made.append(
+                    function(
+                        DEVICE,
+                        f"_{op}_half{half}_{kind}_of(parts, part)",
+                        [f"return _{op}_{kind}({inner[0]}, {inner[1]})"],
+                    )
+                )
                 half //= 2
             made.append(PARTIAL.format(decorator=DEVICE, op=op, kind=kind, count=PARTS).replace("half8", "half1"))
         for op in ("argmin", "argmax", "any"):

@@ -121,7 +121,12 @@ class TorchEnvs(TensorEnvs):
         return self.floats[-self.ir.num_agents :]
 
     def _run_phases(
-        self, purpose: Purpose, state: tuple[Tensor | Cells, ...], episode: Word, step: Word, action: Action | None = None
+        self,
+        purpose: Purpose,
+        state: tuple[Tensor | Cells, ...],
+        episode: Word,
+        step: Word,
+        action: Action | None = None,
     ) -> None:
         """The phases of a step or of a reset, if there are any. A state's scalars may be numbers."""
         if self._entities is not None:
@@ -168,7 +173,6 @@ class TorchEnvs(TensorEnvs):
             seen = self._functions["env_observe"](state, self._params, *who)
             for column, value in zip(row.unbind(1), seen, strict=True):
                 put(column, value)
-
 
     def _observe_entities(self, entities: Entities, state: tuple[Tensor | Cells, ...], rows: Tensor) -> None:
         """Fill rows [A, N, *shape] with the observations of the entities that are agents."""
