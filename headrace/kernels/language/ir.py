@@ -13,9 +13,9 @@ headrace.kernels.language.read makes it of a class. All targets share one small 
 - with entities, EnvIR.phases and reset_phases name functions `env_K_NAME(s, p, i, action, key, over...)` (action, key
   and reductions only where they are used), to be run for every entity i before any runs of the next phase: those of a
   step before env_step, those of a reset after env_reset. A phase writes entries of entity i only, and reads the fields
-  that it writes at entity i only, so the order of the entities does not matter. In calls `sum_over_f32(field)` and its like
-  (kernels.language.ops_over; _i32 of fields that are not f32) reduce a field. Where entities are agents, env_step(s, p, key) returns (state, field of
-  rewards, boolean), and env_observe takes an entity's number.
+  that it writes at entity i only, so the order of the entities does not matter. `sum_over_f32(field)` and its like
+  (kernels.language.ops_over; _i32 of fields that are not f32) reduce a field. Where entities are agents,
+  env_step(s, p, key) returns (state, field of rewards, boolean), and env_observe takes an entity's number.
 - literals and conversions are calls `F32(x) I32(x) U32(x) BOOL(x)`; every integer operation is wrapped in one, so that
   nothing is ever wider than 32 bits; constants of modules and classes are literals, or arrays in `EnvIR.constants`.
 - `select(condition, a, b)` for conditional expressions (`a if c else b` stays only where a or b index an array or call

@@ -141,9 +141,9 @@ def _rewards_field(program: Program) -> str:
     """Which field of State the rewards that step returns are, by its text: `return State(...), s.reward, False`."""
     scope = Scope(program.cls.step, program.cls)  # type: ignore[attr-defined]
     for node in ast.walk(scope.node):
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and len(node.value.elts) == 3:
-            if isinstance(node.value.elts[1], ast.Attribute):
-                return node.value.elts[1].attr
+        match node:
+            case ast.Return(value=ast.Tuple(elts=[_, ast.Attribute(attr=name), _])):
+                return name
     return "reward"
 
 
