@@ -6,7 +6,6 @@ with Headrace's before it is timed. All run on one thread, except "threads". Env
 as far as --pairs allows: birds * birds * environments, for NumPy and torch a thirty-second part of it, which is memory.
 """
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

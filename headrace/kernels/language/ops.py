@@ -18,6 +18,14 @@ import numpy as np
 
 from headrace.core.source_text import source_text
 from headrace.kernels.language import ops_scalar
+from headrace.kernels.language.ops_over import (  # noqa: F401
+    any_over,
+    argmax_over,
+    argmin_over,
+    max_over,
+    min_over,
+    sum_over,
+)
 from headrace.kernels.language.ops_scalar import *  # noqa: F403  all ops, f32, i32 and u32; each is written once
 
 i16 = np.int16
