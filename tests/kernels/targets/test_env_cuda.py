@@ -300,8 +300,8 @@ def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kerne
         pytest.skip("this ptxas is older than NVVM")
     assert declarations.returncode == 0, declarations.stderr
     assert "0 bytes spill stores, 0 bytes spill loads" in declarations.stderr
-    if cls is Ring:  # its fields, 16 parts of floats and of integers, how a step ended, and the reward of one agent
-        assert f"{4 * (5 + 10 + 5 + 5) + 2 * 64 + 8 + 4} bytes smem" in declarations.stderr
+    if cls is Ring:  # its fields, 16 parts of a sum of floats, and how a step ended
+        assert f"{4 * (5 + 10 + 5 + 5) + 4 * 16 + 8} bytes smem" in declarations.stderr
 
 
 def test_draws_are_never_contracted(compile_ptx):
