@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from headrace.core.rng import word
+from headrace.core.terminal import tell
 from headrace.data.rollout import Rollout
+from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
@@ -61,6 +63,7 @@ class CpuEnvs(TensorEnvs):
         *packs, per_env = pack_params(ir, params or {}, num_envs)
         self._params = [(self._blocks(torch.from_numpy(x)).numpy() if per_env else x).ravel() for x in packs]
         self._masked = np.zeros(num_envs, np.int32)
+        self._per_env, self._lanes = per_env, lanes
         self._text = entity_module(ir, per_env, lanes) if ir.entities else cpu_module(ir, per_env)
         self._pixels = CpuPixels(ir, per_env) if ir.frames else None
         self._rollout: Rollout | None = None
@@ -147,7 +150,14 @@ class CpuEnvs(TensorEnvs):
     def _entry(self, function: str, arguments: tuple[Argument, ...]) -> Native:
         """A function of the module, compiled for these arguments or loaded."""
         announcement, name = self.ir.announcement("for the CPU"), self.ir.name
-        return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
+        try:
+            return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
+        except EnvError as error:
+            if not self.ir.entities or self._lanes == 1:
+                raise
+            tell(f"{name} runs one entity at a time, because its phases do not compile for several at once: {error}")
+            self._lanes, self._text = 1, entity_module(self.ir, self._per_env, 1)
+            return self._entry(function, arguments)
 
     def _parallel(self, parts: int) -> Callable[[int], None]:
         """step on Numba's threads, which wake up faster than others."""
