@@ -27,7 +27,7 @@ class KernelEnv:
         num_agents                          of several agents: observe(s, p, agent) or observe(s, p, agent, out);
                                             action[agent] in step, which returns a tuple of rewards
         agents, groups                      optional: their names; name -> agents that share a policy
-        num_entities, phases, reset_phases  optional, for many alike parts: functions for one entity (docs/environments.md)
+        num_entities, phases, reset_phases  optional, for many alike parts: functions for one entity
         render(s, p)                        optional: an RGB image uint8 [H, W, 3], for videos
         from_original(env) -> State         optional, for `headrace check MyEnv --against Id`: reads the state of Id
         to_original(env, state)             and sets it. Not needed where env.state holds the fields in order

@@ -25,6 +25,7 @@ from headrace.kernels.language.ops_over import (  # noqa: F401
     max_over,
     min_over,
     sum_over,
+    within,
 )
 from headrace.kernels.language.ops_scalar import *  # noqa: F403  all ops, f32, i32 and u32; each is written once
 

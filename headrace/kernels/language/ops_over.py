@@ -47,6 +47,21 @@ def any_over(values: np.ndarray) -> np.bool_:
     return np.bool_(np.any(np.asarray(values) != 0))
 
 
+def within(*coordinates: np.ndarray | np.generic | float) -> list[np.int32]:
+    """within(s.x, s.y, i, radius): the entities other than i that are nearer to it than radius, in no promised order.
+
+    Coordinates are one to three f32 fields with an entry for each entity; there are no edges, and no torus.
+    """
+    *fields, i, radius = coordinates
+    squares = np.zeros(len(fields[0]), np.float32)  # type: ignore[arg-type]
+    for field in fields:
+        way = np.asarray(field) - np.asarray(field)[int(i)]
+        squares = squares + way * way
+    near = squares < np.float32(radius) * np.float32(radius)
+    near[int(i)] = False
+    return [np.int32(j) for j in np.flatnonzero(near)]
+
+
 OVER = (sum_over, min_over, max_over, argmin_over, argmax_over, any_over)
 
 
