@@ -24,6 +24,7 @@ from headrace.kernels.language.ops import (
     sqrt,
     sum_over,
     uniform,
+    within,
 )
 
 BIRDS, LED = 37, 5  # a number that fills no whole vector
@@ -206,3 +207,44 @@ class Ring(KernelEnv):
 
     def observe(s, p, i):
         return s.x[i], s.count[i], s.level - sum_over(s.reward)
+
+
+class Gas(KernelEnv):
+    """Particles that count those within a radius: few, by their parameter, or nearly all."""
+
+    observation_space = Box(-np.inf, np.inf, (2,))
+    action_space = Discrete(2)
+    num_entities = 500
+
+    class Params(NamedTuple):
+        reach: f32 = 0.03
+
+    class State(NamedTuple):
+        x: array(f32, 500)
+        y: array(f32, 500)
+        near: array(i32, 500)
+        pull: array(f32, 500)
+
+    def reset(s, p, key):
+        return s
+
+    def place(s, p, i, key):
+        s.x[i] = uniform(key, 0, -1.0, 1.0)
+        s.y[i] = uniform(key, 1, 3.0, 4.0) if i > 3 else s.y[i] * 0.0 + 3.5
+
+    def sense(s, p, i):
+        near, pull = 0, 0.0
+        for j in within(s.x, s.y, i, p.reach):
+            near += 1
+            pull += s.x[j] - s.x[i]
+        s.near[i] = near
+        s.pull[i] = pull
+
+    phases = (sense,)
+    reset_phases = (place,)
+
+    def step(s, p, action, key):
+        return s, sum_over(s.near), False
+
+    def observe(s, p):
+        return sum_over(s.pull), max_over(s.near)

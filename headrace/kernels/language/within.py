@@ -6,6 +6,7 @@ The loop keeps, as an attribute `within`, what it is of, so that a target may lo
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import dataclass
 
 from headrace.kernels.language.expressions import Expressions
@@ -59,7 +60,9 @@ def _distance(
 ) -> tuple[list[ast.stmt], ast.expr]:
     reach = f"_part_reach{count}"
     limit = of.cast(radius, F32)
-    before: list[ast.stmt] = [ast.Assign([ast.Name(reach, ast.Store())], ast.BinOp(limit, ast.Mult(), limit))]
+    before: list[ast.stmt] = [
+        ast.Assign([ast.Name(reach, ast.Store())], ast.BinOp(limit, ast.Mult(), copy.deepcopy(limit)))
+    ]
     squares: ast.expr | None = None
     for field in coordinates:
         places = [
@@ -67,7 +70,7 @@ def _distance(
             for n in (target, own)
         ]
         way = ast.BinOp(places[0], ast.Sub(), places[1])
-        square = ast.BinOp(way, ast.Mult(), way)
+        square = ast.BinOp(way, ast.Mult(), copy.deepcopy(way))
         squares = square if squares is None else ast.BinOp(squares, ast.Add(), square)
     other = ast.Compare(ast.Name(target, ast.Load()), [ast.NotEq()], [ast.Name(own, ast.Load())])
     near = ast.Compare(squares, [ast.Lt()], [ast.Name(reach, ast.Load())])  # type: ignore[list-item]

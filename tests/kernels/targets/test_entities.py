@@ -7,13 +7,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers.entity_envs import Ring, Swarm, Traffic
+from helpers.entity_envs import Gas, Ring, Swarm, Traffic
 from helpers.kernel_envs import rollout
 
 from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS
-from headrace.kernels.language.ops import argmax_over, argmin_over, max_over, min_over, sum_over
+from headrace.kernels.language.ops import argmax_over, argmin_over, max_over, min_over, sum_over, within
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.cpu.codegen_entities_cpu import LANES
 from headrace.kernels.targets.cpu.env import CpuEnvs
@@ -119,6 +119,28 @@ def test_the_cpu_agrees_with_plain_python_and_tensors():
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("reach", [0.03, 0.7, 3.0])
+def test_a_grid_finds_whom_a_loop_finds(reach):
+    """A small radius is searched by a grid, a large one by a loop over all: on any lanes with the same bits."""
+    found = []
+    for lanes in (None, 1):
+        envs = CpuEnvs(read(Gas), 2, {"reach": reach}, threads=1, lanes=lanes)
+        found.append(stepped(envs, 1))
+        x, y = (envs.state()[name].numpy() for name in ("x", "y"))
+        dx, dy = x[:, None] - x[:, :, None], y[:, None] - y[:, :, None]
+        near = (dx * dx + dy * dy < np.float32(reach) * np.float32(reach)) & ~np.eye(500, dtype=bool)
+        assert np.array_equal(envs.state()["near"].numpy(), near.sum(2))
+        assert np.allclose(envs.state()["pull"].numpy(), (dx * near).sum(2), atol=2e-4)
+        assert near.any()
+    assert_same_bits(*found)
+
+
+def test_plain_python_finds_those_within_a_radius():
+    x, y = np.array([0.0, 1.0, 3.0], np.float32), np.array([0.0, 0.0, 4.0], np.float32)
+    assert (within(x, 1, 1.5), within(x, y, 0, 1.0), within(x, y, 2, 5.5)) == ([0], [], [0, 1])
+
+
 def test_reductions_take_sixteen_parts_and_then_halves():
     values = np.random.default_rng(0).normal(size=77).astype(np.float32) * 1e4
     parts = np.zeros(16, np.float32)
@@ -138,7 +160,7 @@ FIELDS = "x: array(f32, 4)\n        v: array(f32, 4)\n        few: array(f32, 3)
 SOURCE = """\
 from typing import NamedTuple
 from headrace import Box, Discrete, KernelEnv
-from headrace.kernels.language.ops import array, f32, sum_over
+from headrace.kernels.language.ops import array, f32, sum_over, within
 
 
 def shove(s, j):
@@ -204,6 +226,9 @@ def bad_env(tmp_path):
         ("i = 0; s.x[i] = 1.0", "assigns to i"),
         ("s.mean = 1.0", "is assigned to"),
         ("return s", "returns a value"),
+        ("for j in within(s.x, s.v, i, 1.0): s.x[i] += s.v[j]", "changes s.x[i] and reads s.x of other entities"),
+        ("for j in within(s.x, s.few, i, 1.0): pass", "`s.few` in within() is not a field with one f32"),
+        ("for j in within(s.x, s.v, 2, 1.0): pass", "within() of entity `2`"),
         ("s.x[i] = sum_over(s.few)", "is not of a field with one number for each entity"),
     ],
 )

@@ -7,6 +7,7 @@ Reductions take their entities in the order of headrace.kernels.language.ops_ove
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from headrace.core.rng import Purpose
 from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Phase
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.targets.cpu.codegen_cpu import WRITTEN, module_text
+from headrace.kernels.targets.cpu.grid_text import LEAST_CELLS, grid_functions, scratch_size, within_of
 from headrace.kernels.targets.cpu.lane_functions import imports, lane_functions, lane_reductions
 from headrace.kernels.targets.cpu.state_layout import CpuText
 from headrace.kernels.targets.episode_text import block, bound, constants, decorated, tuple_of
@@ -30,9 +32,10 @@ COLUMN_PARTS = ("action", *WRITTEN)
 class EntityText(CpuText):
     """Lines about environment lo, whose number in its block is i = 0; `e` is an entity, `a` one that is an agent."""
 
-    def __init__(self, ir: EnvIR, per_env: bool, lanes: int, in_lanes: set[str]) -> None:
+    def __init__(self, ir: EnvIR, per_env: bool, lanes: int, having: set[str]) -> None:
         super().__init__(ir, per_env)
-        self.lanes, self.in_lanes = lanes, in_lanes  # how many; functions that have a lane version
+        self.lanes, self.having = lanes, having  # how many; functions that have a lane version
+        self.in_lanes = having if lanes > 1 else set()
         if ir.entity_agents:
             self.returns = [self.scalar(True, f"{len(ir.floats)} + a")]
 
@@ -138,25 +141,46 @@ class EntityText(CpuText):
         lines = []
         for number, phase in enumerate(phases):
             lines += [f"over{k} = {reduced(one, state)}" for k, one in enumerate(phase.over)]
-            whole = self.whole(phase.name, self.ir.entities)
-            if whole:
-                word = _key_word(purpose, number, "lane_U32(some)", "lane_U32")
-                lines += self.some(
-                    whole, [self._call(phase, state, f"{word}, env_number, U32({episode}), {length}", True)]
-                )
-            if whole < self.ir.entities:
-                word = _key_word(purpose, number, "U32(e)", "U32")
-                head = f"for e in range(np.uint64({whole}), np.uint64({self.ir.entities}))"
-                lines += block(head, [self._call(phase, state, f"{word}, env_number, U32({episode}), {length}", False)])
+            lines += self._run_one(number, phase, state, purpose, f"env_number, U32({episode}), {length}")
         return lines
 
-    def _call(self, phase: Phase, state: str, key: str, in_lanes: bool) -> str:
-        """The call of a phase for entity e, or for some in lanes."""
+    def _run_one(self, number: int, phase: Phase, state: str, purpose: int, rest: str) -> list[str]:
+        """Lines that run a phase: by a grid where that is worth it, in lanes where it has a lane version."""
+        whole, lines = self.whole(phase.name, self.ir.entities), []
+        if whole:
+            word = _key_word(purpose, number, "lane_U32(some)", "lane_U32")
+            lines += self.some(whole, [self._call(phase, state, f"{word}, {rest}", "lane_")])
+        word = _key_word(purpose, number, "U32(e)", "U32")
+        if whole < self.ir.entities:
+            head = f"for e in range(np.uint64({whole}), np.uint64({self.ir.entities}))"
+            lines += block(head, [self._call(phase, state, f"{word}, {rest}", "")])
+        over = within_of(self.ir, phase)
+        if over is None:
+            return lines
+        radius = re.sub(r"\bs\b", state, over.radius or "")
+        x, y = (f"{state}[{field}]" for field in over.fields[:2])
+        least = LEAST_CELLS[phase.name in self.having]
+        return [
+            f"grid_order, grid_start, grid = build_grid({x}, {y}, {radius}, {least}, scratch)",
+            *block(
+                "if grid[6]",
+                block(
+                    f"for e in range(np.uint64(0), np.uint64({self.ir.entities}))",
+                    [self._call(phase, state, f"{word}, {rest}", "grid_")],
+                ),
+            ),
+            *block("else", lines),
+        ]
+
+    def _call(self, phase: Phase, state: str, key: str, version: str) -> str:
+        """The call of a version of a phase: lane_ for some entities, grid_ or no version for entity e."""
+        in_lanes = version == "lane_"
         action = self.action_in_lanes() if in_lanes else self.entity_action()
         known = {"action": action, "key": f"(seed, {key})"}
         given = [state, "p", "some" if in_lanes else "I32(e)", *(known[what] for what in phase.takes)]
         given += [f"over{k}" for k in range(len(phase.over))]
-        return f"{'lane_' if in_lanes else ''}{phase.name}({', '.join(given)})"
+        given += ["grid_order", "grid_start", "grid"] if version == "grid_" else []
+        return f"{version}{phase.name}({', '.join(given)})"
 
     def action_in_lanes(self) -> str:
         """The actions of some entities."""
@@ -199,15 +223,14 @@ class EntityText(CpuText):
 def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
     """The text of the module. per_env: each parameter has a value per environment. lanes: see CpuEnvs."""
     lanes = lanes or most_lanes(ir)
-    in_lanes, having = [], set()
-    if lanes > 1:
-        names = [phase.name for phase in (*ir.phases, *ir.reset_phases)]
-        if ir.entity_agents and not ir.observes_into:
-            names.append("env_observe")
-        in_lanes, having = lane_functions(ir, names, EXACT)
+    names = [phase.name for phase in (*ir.phases, *ir.reset_phases)]
+    if ir.entity_agents and not ir.observes_into:
+        names.append("env_observe")
+    in_lanes, having = lane_functions(ir, names, EXACT)
     text = EntityText(ir, per_env, lanes, having)
     functions = [prelude(EXACT), reductions(EXACT), *constants(ir), decorated(ir.code, EXACT)]
-    if having:
+    functions += grid_functions(ir, EXACT)
+    if text.in_lanes:
         functions += [imports(), lane_reductions(EXACT), *in_lanes]
     begin = [*text.each("valid", "True"), *text.begin("I32(0)"), *text.observe("reset_state")]
     valid = [*text.valid_step(), *text.observe("next_state")]
@@ -239,7 +262,8 @@ def _key_word(purpose: int, number: int, entity: str, convert: str) -> str:
 def _parts(text: EntityText, columns: Sequence[str]) -> list[str]:
     """Lines before those about one environment: where its columns begin."""
     ir = text.ir
-    lines = ["i = np.uint64(0)", "valid_after = valid[after:]", *text.packs()]
+    lines = [f"scratch = masked[lo * {scratch_size(ir)}:]"] if scratch_size(ir) > 1 else []
+    lines += ["i = np.uint64(0)", "valid_after = valid[after:]", *text.packs()]
     if ir.num_agents > 1:
         lines.append("agent_stride = np.uint64(agent_plane)")
     for name in columns:

@@ -22,6 +22,7 @@ from headrace.kernels.runtime.native import Argument, Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
 from headrace.kernels.targets.cpu.codegen_entities_cpu import LANES, entity_module
+from headrace.kernels.targets.cpu.grid_text import scratch_size
 from headrace.kernels.targets.cpu.pixels import CpuPixels
 from headrace.kernels.targets.cpu.state_layout import envs_per_block, flat, from_blocks, to_blocks
 from headrace.kernels.targets.params import ParamValues, pack_params
@@ -62,7 +63,7 @@ class CpuEnvs(TensorEnvs):
         self.threads = threads
         *packs, per_env = pack_params(ir, params or {}, num_envs)
         self._params = [(self._blocks(torch.from_numpy(x)).numpy() if per_env else x).ravel() for x in packs]
-        self._masked = np.zeros(num_envs, np.int32)
+        self._masked = np.zeros(num_envs * scratch_size(ir), np.int32)
         self._per_env, self._lanes = per_env, lanes
         self._text = entity_module(ir, per_env, lanes) if ir.entities else cpu_module(ir, per_env)
         self._pixels = CpuPixels(ir, per_env) if ir.frames else None
