@@ -24,15 +24,10 @@ def _{op}_part_{kind}(values, part):
         result = _{op}_{kind}(result, {convert}(values[k]))
     return result
 """
-HALVES = """\
-{decorator}
-def _{op}_half{half}_{kind}(values, part):
-    return _{op}_{kind}(_{op}_{rest}_{kind}(values, part), _{op}_{rest}_{kind}(values, part + {half}))
-"""
 WHOLE = """\
 {decorator}
 def {op}_over_{kind}(values):
-    return _{op}_half1_{kind}(values, 0)
+    return {tree}
 """
 FIRST = """\
 {decorator}
@@ -61,15 +56,20 @@ def reductions(decorator: str) -> str:
             combine = COMBINE[op].format(convert=convert)
             names = {"decorator": decorator, "op": op, "kind": kind, "convert": convert, "start": starts[kind]}
             made.append(PART.format(**names, combine=combine, parts=PARTS))
-            rest, half = "part", PARTS // 2
-            while half:
-                made.append(HALVES.format(**names, half=half, rest=rest))
-                rest, half = f"half{half}", half // 2
-            made.append(WHOLE.format(**names))
+            parts = [f"_{op}_part_{kind}(values, {part})" for part in range(PARTS)]
+            made.append(WHOLE.format(**names, tree=combined(f"_{op}_{kind}", parts)))
             if op != "sum":
                 made.append(FIRST.format(**names))
         made.append(ANY.format(decorator=decorator, kind=kind, convert=convert))
     return "\n\n".join(made)
+
+
+def combined(name: str, parts: list[str]) -> str:
+    """Partial results combined, halves of them at a time, by calls of a function."""
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [f"{name}({a}, {b})" for a, b in zip(parts[:half], parts[half:], strict=True)]
+    return parts[0]
 
 
 def reduced(over: Over, state: str) -> str:

@@ -23,19 +23,19 @@ from headrace.kernels.language.ops import prelude
 from headrace.kernels.language.ops_over import PARTS
 from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, DEVICE, KERNEL, CudaText, cuda_ops
 from headrace.kernels.targets.episode_text import block, bound, constants, decorated, function, title, tuple_of
-from headrace.kernels.targets.over_text import reductions
+from headrace.kernels.targets.over_text import combined, reductions
 from headrace.kernels.targets.random_actions import bounds, no_action
 
 SHARED_BYTES = 47 * 1024  # of state in shared memory: what every GPU gives a block, less 1 KB for reductions
 WAIT = "cuda.syncthreads()"
-# over{part} of a reduction: each of PARTS threads one part, then every thread combines them alike
-PARTIAL = """\
+# each of PARTS threads computes one part, then every thread combines them alike
+BLOCK_OVER = """\
 {decorator}
 def block_{op}_over_{kind}(values, parts, tid, width):
     for part in range(tid, np.uint64({count}), width):
         parts[part] = _{op}_part_{kind}(values, part)
     cuda.syncthreads()
-    result = _{op}_half8_{kind}_of(parts, 0)
+    result = {combined}
     cuda.syncthreads()
     return result
 """
@@ -256,21 +256,8 @@ def _block_reductions() -> str:
     made = []
     for kind in ("f32", "i32"):
         for op in ("sum", "min", "max"):
-            half, rest = PARTS // 2, "parts[part]"
-            while half:
-                inner = [rest, rest.replace("part]", f"part + {half}]") if half == PARTS // 2 else ""]
-                if half < PARTS // 2:
-                    below = f"_{op}_half{half * 2}_{kind}_of(parts, "
-                    inner = [f"{below}part)", f"{below}part + {half})"]
-                made.append(
-                    function(
-                        DEVICE,
-                        f"_{op}_half{half}_{kind}_of(parts, part)",
-                        [f"return _{op}_{kind}({inner[0]}, {inner[1]})"],
-                    )
-                )
-                half //= 2
-            made.append(PARTIAL.format(decorator=DEVICE, op=op, kind=kind, count=PARTS).replace("half8", "half1"))
+            parts = combined(f"_{op}_{kind}", [f"parts[{part}]" for part in range(PARTS)])
+            made.append(BLOCK_OVER.format(decorator=DEVICE, op=op, kind=kind, count=PARTS, combined=parts))
         for op in ("argmin", "argmax", "any"):
             lines = [f"return {op}_over_{kind}(values)"]
             made.append(function(DEVICE, f"block_{op}_over_{kind}(values, parts, tid, width)", lines))
