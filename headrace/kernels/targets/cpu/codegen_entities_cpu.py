@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from headrace.core.rng import Purpose
-from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Phase
+from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Field, Phase
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.targets.cpu.codegen_cpu import WRITTEN, module_text
 from headrace.kernels.targets.cpu.grid_text import LEAST_CELLS, grid_functions, scratch_size, within_of
@@ -38,6 +38,11 @@ class EntityText(CpuText):
         self.in_lanes = having if lanes > 1 else set()
         if ir.entity_agents:
             self.returns = [self.scalar(True, f"{len(ir.floats)} + a")]
+
+    def array(self, field: Field) -> str:
+        """A view of the field, without the room behind its last entity."""
+        end = f"[:{self.ir.entities}]" if field.shape and field.shape[0] == self.ir.entities else ""
+        return super().array(field) + end
 
     def scalar(self, is_float: bool, row: int | str) -> str:
         """An entry of the environment's pack."""
@@ -112,7 +117,6 @@ class EntityText(CpuText):
         over = [f"observed_over{k} = {reduced(one, state)}" for k, one in enumerate(self.ir.observe_over)]
         given = ", ".join([state, "p", "I32(a)"])
         behind = "".join(f", observed_over{k}" for k in range(len(over)))
-        whole = self.whole("env_observe", self.ir.num_agents)
         if self.ir.observes_into:
             vector = "np.uint64(after) + a * agent_stride::plane"
             image = "t + 1, np.uint64(lo) + a * agent_stride"
@@ -120,20 +124,17 @@ class EntityText(CpuText):
             return [*over, *self.per_agent([f"env_observe({given}, {out}{behind})"])]
         entries = range(self.ir.observation_space.shape[0])
         written = [f"observed{k}[a * agent_stride] = observed[{k}]" for k in entries]
-        lines = list(over)
-        if whole:
-            scattered = [f"lane_to_column(observed{k}, some, agent_stride, observed[{k}])" for k in entries]
-            lines += self.some(whole, [f"observed = lane_env_observe({state}, p, some{behind})", *scattered])
-        rest = f"for a in range(np.uint64({whole}), np.uint64({self.ir.num_agents}))"
-        return [*lines, *block(rest, [f"observed = env_observe({given}{behind})", *written])]
+        if "env_observe" in self.in_lanes:
+            count = f"np.uint64({self.ir.num_agents})"
+            written = [f"lane_to_column(observed{k}, some, agent_stride, {count}, observed[{k}])" for k in entries]
+            lines = [f"observed = lane_env_observe({state}, p, some{behind})", *written]
+            return [*over, *self.some(self.ir.num_agents, lines)]
+        return [*over, *self.per_agent([f"observed = env_observe({given}{behind})", *written])]
 
-    def whole(self, name: str, count: int) -> int:
-        """How many of so many entities a function's lane version takes: those that fill all lanes."""
-        return count // self.lanes * self.lanes if name in self.in_lanes else 0
-
-    def some(self, whole: int, lines: list[str]) -> list[str]:
-        """A loop over the entities below `whole`, as many at once as there are lanes: `some`."""
-        head = f"for e in range(np.uint64(0), np.uint64({whole}), np.uint64({self.lanes}))"
+    def some(self, count: int, lines: list[str]) -> list[str]:
+        """A loop over the entities below `count`, as many at once as there are lanes: `some`. The last of them may be
+        past the end, where the arrays have room (room_for)."""
+        head = f"for e in range(np.uint64(0), np.uint64({count}), np.uint64({self.lanes}))"
         return block(head, [f"some = lane_entities(e, {self.lanes})", *lines])
 
     def _run(self, phases: Sequence[Phase], state: str, purpose: int, episode: str, length: str) -> list[str]:
@@ -146,14 +147,13 @@ class EntityText(CpuText):
 
     def _run_one(self, number: int, phase: Phase, state: str, purpose: int, rest: str) -> list[str]:
         """Lines that run a phase: by a grid where that is worth it, in lanes where it has a lane version."""
-        whole, lines = self.whole(phase.name, self.ir.entities), []
-        if whole:
-            word = _key_word(purpose, number, "lane_U32(some)", "lane_U32")
-            lines += self.some(whole, [self._call(phase, state, f"{word}, {rest}", "lane_")])
         word = _key_word(purpose, number, "U32(e)", "U32")
-        if whole < self.ir.entities:
-            head = f"for e in range(np.uint64({whole}), np.uint64({self.ir.entities}))"
-            lines += block(head, [self._call(phase, state, f"{word}, {rest}", "")])
+        each = f"for e in range(np.uint64(0), np.uint64({self.ir.entities}))"
+        if phase.name in self.in_lanes:
+            lane_word = _key_word(purpose, number, "lane_U32(some)", "lane_U32")
+            lines = self.some(self.ir.entities, [self._call(phase, state, f"{lane_word}, {rest}", "lane_")])
+        else:
+            lines = block(each, [self._call(phase, state, f"{word}, {rest}", "")])
         over = within_of(self.ir, phase)
         if over is None:
             return lines
@@ -164,10 +164,7 @@ class EntityText(CpuText):
             f"grid_order, grid_start, grid = build_grid({x}, {y}, {radius}, {least}, scratch)",
             *block(
                 "if grid[6]",
-                block(
-                    f"for e in range(np.uint64(0), np.uint64({self.ir.entities}))",
-                    [self._call(phase, state, f"{word}, {rest}", "grid_")],
-                ),
+                block(each, [self._call(phase, state, f"{word}, {rest}", "grid_")]),
             ),
             *block("else", lines),
         ]
@@ -250,8 +247,16 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
 
 
 def most_lanes(ir: EnvIR) -> int:
-    """As many lanes as the entities fill, up to 16."""
-    return max(lanes for lanes in LANES if lanes <= ir.entities)
+    """As many lanes as there are entities, up to 16."""
+    return min(lanes for lanes in LANES if lanes >= min(ir.entities, LANES[-1]))
+
+
+def room_for(ir: EnvIR, field: Field) -> tuple[int, ...]:
+    """The shape in which an array field is stored: with entities, so many that they fill all lanes."""
+    shape = field.shape or ()
+    if not ir.entities or shape[0] != ir.entities:
+        return shape
+    return -(-ir.entities // LANES[-1]) * LANES[-1], *shape[1:]
 
 
 def _key_word(purpose: int, number: int, entity: str, convert: str) -> str:

@@ -21,7 +21,7 @@ from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Argument, Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
-from headrace.kernels.targets.cpu.codegen_entities_cpu import LANES, entity_module
+from headrace.kernels.targets.cpu.codegen_entities_cpu import LANES, entity_module, room_for
 from headrace.kernels.targets.cpu.grid_text import scratch_size
 from headrace.kernels.targets.cpu.pixels import CpuPixels
 from headrace.kernels.targets.cpu.state_layout import envs_per_block, flat, from_blocks, to_blocks
@@ -58,7 +58,8 @@ class CpuEnvs(TensorEnvs):
             raise ValueError(f"lanes is {lanes}: give 1, 2, 4, 8 or 16, or None for as many as there are entities")
         self._per_block = envs_per_block(ir)
         floats, integers = (self._blocks(pack) for pack in empty_packs(ir, num_envs, "cpu"))
-        arrays = {f.name: torch.zeros(num_envs, *f.shape, dtype=stored_dtype(f)) for f in ir.arrays}  # type: ignore[misc]
+        self._stored = {f.name: torch.zeros(num_envs, *room_for(ir, f), dtype=stored_dtype(f)) for f in ir.arrays}
+        arrays = {f.name: self._stored[f.name][:, : f.shape[0]] for f in ir.arrays}  # type: ignore[index]
         super().__init__(ir, num_envs, first_env, floats, integers, arrays)
         self.threads = threads
         *packs, per_env = pack_params(ir, params or {}, num_envs)
@@ -112,7 +113,7 @@ class CpuEnvs(TensorEnvs):
         self.check(rollout)
         columns, strides = flat_columns(self.ir, rollout)
         floats, integers = self.floats.numpy().ravel(), self.integers.numpy().ravel()
-        state = (floats, integers, *self._params, self._masked, *(array.numpy() for array in self.arrays.values()))
+        state = (floats, integers, *self._params, self._masked, *(array.numpy() for array in self._stored.values()))
         self._shared: tuple[Argument, ...] = (*state, *columns, np.uint32(self.seed), self.first_env, *strides)
         arguments: tuple[Argument, ...] = (*self._shared, 0, self.num_envs, 0)
         self._call = Call(self._entry("step", arguments), arguments)

@@ -316,18 +316,18 @@ def lane_column(typing, column, entities, stride, count, other):  # type: ignore
 
 
 @intrinsic
-def lane_to_column(typing, column, entities, stride, value):  # type: ignore
-    """column[e * stride] = value, for each of the entities e."""
+def lane_to_column(typing, column, entities, stride, count, value):  # type: ignore
+    """column[e * stride] = value, for each of the entities e that is below count."""
     size = entities.size
 
     def generate(context, builder, call, args):  # type: ignore
-        places, _ = _columns(context, builder, column, args[0], args[1], args[2], size)
-        _scatter(
-            builder, widened(context, builder, args[3], call.args[3], kind_of(call.args[3]), size), places, _all(size)
-        )
+        places, numbers = _columns(context, builder, column, args[0], args[1], args[2], size)
+        mask = builder.icmp_unsigned("<", numbers, broadcast(builder, args[3], size))
+        value = widened(context, builder, args[4], call.args[4], kind_of(call.args[4]), size)
+        _scatter(builder, value, places, mask)
         return context.get_dummy_value()
 
-    return types.void(column, entities, types.uint64, types.unliteral(value)), generate
+    return types.void(column, entities, types.uint64, types.uint64, types.unliteral(value)), generate
 
 
 @intrinsic(prefer_literal=True)
