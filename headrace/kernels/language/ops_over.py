@@ -8,25 +8,26 @@ has the same bits whatever the number of SIMD lanes or threads that compute it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 PARTS = 16
 
 
-def sum_over(values: np.ndarray) -> np.generic:
+def sum_over(values: np.ndarray) -> Any:
     """The sum of a field over all entities: float32 of an f32 field, int32 of others (a boolean counts as 0 or 1)."""
     wide = _wide(values)
     return _combined(wide, wide.dtype.type(0), np.add)
 
 
-def min_over(values: np.ndarray) -> np.generic:
+def min_over(values: np.ndarray) -> Any:
     """The smallest value of a field over all entities, float32 or int32. NaN is left out."""
     wide = _wide(values)
     return _combined(wide, _limits(wide)[1], lambda a, b: np.where(b < a, b, a))
 
 
-def max_over(values: np.ndarray) -> np.generic:
+def max_over(values: np.ndarray) -> Any:
     """The largest value of a field over all entities, float32 or int32. NaN is left out."""
     wide = _wide(values)
     return _combined(wide, _limits(wide)[0], lambda a, b: np.where(b > a, b, a))
@@ -77,7 +78,7 @@ def _limits(values: np.ndarray) -> tuple[np.generic, np.generic]:
     return np.int32(-(2**31)), np.int32(2**31 - 1)
 
 
-def _combined(values: np.ndarray, start: np.generic, combine: Callable[..., np.ndarray]) -> np.generic:
+def _combined(values: np.ndarray, start: np.generic, combine: Callable[..., Any]) -> Any:
     parts = np.full(PARTS, start)
     with np.errstate(over="ignore"):
         for first in range(0, len(values), PARTS):

@@ -22,8 +22,8 @@ from headrace.kernels.targets.cpu.lane_types import (
     Entities,
     Lanes,
     broadcast,
-    kind_of,
     lane_numbers,
+    number_kind,
     of_size,
     size_of,
     widened,
@@ -45,8 +45,8 @@ def _as(kind: str) -> Intrinsic:
             source, size = call.args[0], size_of(call.args[0])
             if not size:
                 return context.cast(builder, args[0], source, SCALARS[kind])
-            value = widened(context, builder, args[0], source, kind_of(source), size)
-            return _converted(builder, value, kind_of(source), kind)
+            value = widened(context, builder, args[0], source, number_kind(source), size)
+            return _converted(builder, value, number_kind(source), kind)
 
         return of_size(kind, size_of(x))(x), generate
 
@@ -79,7 +79,7 @@ lane_F32, lane_I32, lane_U32, lane_U64, lane_BOOL = (_as(kind) for kind in ("f32
 def lane_select(typing, condition, a, b):  # type: ignore
     """a where the condition holds, b elsewhere; both are computed."""
     condition, a, b = (types.unliteral(x) for x in (condition, a, b))
-    kind, size = kind_of(a), size_of(condition, a, b)
+    kind, size = number_kind(a), size_of(condition, a, b)
 
     def generate(context, builder, call, args):  # type: ignore
         pairs = list(zip(args[1:], call.args[1:], strict=True))
@@ -95,7 +95,7 @@ def _of_one(name: str, emit: Callable[[ir.IRBuilder, str, ir.Value], ir.Value], 
 
     def define(typing: Context, x: types.Type) -> Defined:
         x = types.unliteral(x)
-        kind, size = kind_of(x), size_of(x)
+        kind, size = number_kind(x), size_of(x)
 
         def generate(context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple) -> ir.Value:
             return emit(builder, kind, widened(context, builder, args[0], call.args[0], kind, size))
@@ -143,7 +143,7 @@ def _stored(value: ir.Value, builder: ir.IRBuilder, word: ir.Type) -> ir.Value:
 
 def _loaded(value: ir.Value, builder: ir.IRBuilder, dtype: types.Type) -> ir.Value:
     """Lanes as they are stored -> their value: booleans, and narrow integers as int32."""
-    count, kind = value.type.count, kind_of(dtype)
+    count, kind = value.type.count, number_kind(dtype)
     if kind == "b":
         return builder.trunc(value, ir.VectorType(WORDS["b"], count))
     if kind == "f32" or dtype.bitwidth == 32:
@@ -154,7 +154,7 @@ def _loaded(value: ir.Value, builder: ir.IRBuilder, dtype: types.Type) -> ir.Val
 
 def _read_kind(dtype: types.Type) -> str:
     """The kind that an array's entries have once read: small unsigned integers are int32."""
-    kind = kind_of(dtype)
+    kind = number_kind(dtype)
     return "i32" if kind == "u32" and dtype.bitwidth < 32 else kind
 
 
@@ -279,7 +279,7 @@ def lane_set(typing, array, index, value):  # type: ignore
 
     def generate(context, builder, call, args):  # type: ignore
         kinds = _indices(call.args[1])
-        value = widened(context, builder, args[2], call.args[2], kind_of(call.args[2]), size)
+        value = widened(context, builder, args[2], call.args[2], number_kind(call.args[2]), size)
         if _contiguous(array, kinds):
             place, align = _row(context, builder, array, args[0], args[1], size)
             builder.store(_stored(value, builder, place.type.pointee.element), place, align=align)
@@ -305,7 +305,7 @@ def _columns(context, builder, array_type, array, first, stride, size):  # type:
 @intrinsic
 def lane_column(typing, column, entities, stride, count, other):  # type: ignore
     """column[e * stride] for each of the entities e that is below count, `other` elsewhere."""
-    size, kind = entities.size, kind_of(column.dtype)
+    size, kind = entities.size, number_kind(column.dtype)
 
     def generate(context, builder, call, args):  # type: ignore
         places, numbers = _columns(context, builder, column, args[0], args[1], args[2], size)
@@ -323,7 +323,7 @@ def lane_to_column(typing, column, entities, stride, count, value):  # type: ign
     def generate(context, builder, call, args):  # type: ignore
         places, numbers = _columns(context, builder, column, args[0], args[1], args[2], size)
         mask = builder.icmp_unsigned("<", numbers, broadcast(builder, args[3], size))
-        value = widened(context, builder, args[4], call.args[4], kind_of(call.args[4]), size)
+        value = widened(context, builder, args[4], call.args[4], number_kind(call.args[4]), size)
         _scatter(builder, value, places, mask)
         return context.get_dummy_value()
 

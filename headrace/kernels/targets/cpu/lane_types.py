@@ -84,6 +84,14 @@ def kind_of(kind: types.Type) -> str | None:
     return "f32" if kind == types.float32 else None
 
 
+def number_kind(kind: types.Type) -> str:
+    """The kind of a number or of lanes. Raises TypeError for other types."""
+    found = kind_of(kind)
+    if found is None:
+        raise TypeError(f"{kind} is neither a number of 32 bits nor lanes of them")
+    return found
+
+
 def size_of(*given: types.Type) -> int:
     """How many lanes the result of these has; 0: it is one number."""
     return max([kind.size for kind in given if isinstance(kind, (Lanes, Entities))], default=0)
@@ -158,7 +166,7 @@ def _binary(symbol: Callable[..., object], emit: Emit, result: str | None = None
             return kind and signature(Lanes(result or kind, size_of(*args)), *map(types.unliteral, args))
 
     def lower(context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple[ir.Value, ...]) -> ir.Value:
-        kind = _operand_kind(call.args)
+        kind = _operand_kind(call.args) or ""
         values = [
             widened(context, builder, x, t, kind, call.return_type.size) for x, t in zip(args, call.args, strict=True)
         ]
@@ -232,7 +240,7 @@ def _unary(symbol: Callable[..., object], emit: Callable[[ir.IRBuilder, str, ir.
     @infer_global(symbol)
     class Template(AbstractTemplate):
         def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Signature | None:
-            return signature(Lanes(kind_of(args[0]), args[0].size), args[0]) if size_of(*args) else None
+            return signature(Lanes(number_kind(args[0]), args[0].size), args[0]) if size_of(*args) else None
 
     def lower(context: BaseContext, builder: ir.IRBuilder, call: Signature, args: tuple[ir.Value, ...]) -> ir.Value:
         kind, size = call.return_type.kind, call.return_type.size
