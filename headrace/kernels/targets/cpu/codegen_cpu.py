@@ -14,7 +14,7 @@ from __future__ import annotations
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.language.typed import pure
-from headrace.kernels.targets.cpu.state_layout import CpuText, plane
+from headrace.kernels.targets.cpu.state_layout import CpuText, envs_per_block, plane
 from headrace.kernels.targets.episode_text import block, constants, decorated, function, of_agent, title
 
 INLINE = '@njit(error_model="numpy", fastmath={"contract"}, forceinline=True)'
@@ -35,17 +35,19 @@ def cpu_module(ir: EnvIR, per_env: bool) -> str:
     text = CpuText(ir, per_env)
     step = _step_branch_free(text) if branch_free(ir) else _step_branching(text)
     functions = [prelude(INLINE), *constants(ir), decorated(ir.code, INLINE)]
-    return module_text(text, functions, _reset(text), [*_parts(text), *step], "contract")
+    return module_text(ir, text.arguments(), functions, _reset(text), [*_parts(text), *step], "contract")
 
 
-def module_text(text: CpuText, functions: list[str], reset: list[str], step: list[str], fastmath: str = "") -> str:
+def module_text(
+    ir: EnvIR, arguments: str, functions: list[str], reset: list[str], step: list[str], fastmath: str = ""
+) -> str:
     """The text of a module with these functions. reset, step: lines about the environments lo .. hi - 1 of a block.
-    fastmath: LLVM's flags for floats, if any."""
-    ir, size = text.ir, text.size
+    arguments: names of the arrays that hold them. fastmath: LLVM's flags for floats, if any."""
+    size = envs_per_block(ir)
     inline, kernel, parallel = (_with(decorator, fastmath) for decorator in (INLINE, KERNEL, PARALLEL))
     planes = "row, plane, action_plane" + (", agent_plane" if ir.num_agents > 1 else "")
     columns = f"observation, valid, action, {', '.join(WRITTEN)}"
-    names = f"{text.arguments()}, {columns}, seed, first, {planes}"
+    names = f"{arguments}, {columns}, seed, first, {planes}"
     parts = [
         title(ir, "compiled for the CPU"),
         "from numba import njit, prange",

@@ -20,7 +20,7 @@ from headrace.kernels.targets.cpu.codegen_cpu import WRITTEN, module_text
 from headrace.kernels.targets.cpu.grid_text import LEAST_CELLS, grid_functions, scratch_size, within_of
 from headrace.kernels.targets.cpu.lane_functions import imports, lane_functions, lane_reductions
 from headrace.kernels.targets.cpu.state_layout import CpuText
-from headrace.kernels.targets.episode_text import block, bound, constants, decorated, tuple_of
+from headrace.kernels.targets.episode_text import EpisodeText, block, bound, constants, decorated, tuple_of
 from headrace.kernels.targets.over_text import reduced, reductions
 from headrace.kernels.targets.random_actions import no_action
 
@@ -29,11 +29,15 @@ EXACT = '@njit(error_model="numpy", forceinline=True)'
 COLUMN_PARTS = ("action", *WRITTEN)
 
 
-class EntityText(CpuText):
+class EntityText(EpisodeText):
     """Lines about environment lo, whose number in its block is i = 0; `e` is an entity, `a` one that is an agent."""
 
+    env_number = CpuText.env_number
+
     def __init__(self, ir: EnvIR, per_env: bool, lanes: int, having: set[str]) -> None:
+        self.environment = CpuText(ir, per_env)  # lines that are the same without entities
         super().__init__(ir, per_env)
+        self.load = [self.params(), self.state()] if per_env else [self.state()]
         self.lanes, self.having = lanes, having  # how many; functions that have a lane version
         self.in_lanes = having if lanes > 1 else set()
         if ir.entity_agents:
@@ -42,7 +46,19 @@ class EntityText(CpuText):
     def array(self, field: Field) -> str:
         """A view of the field, without the room behind its last entity."""
         end = f"[:{self.ir.entities}]" if field.shape and field.shape[0] == self.ir.entities else ""
-        return super().array(field) + end
+        return self.environment.array(field) + end
+
+    def param(self, is_float: bool, row: int) -> str:
+        """An entry of the parameters' pack."""
+        return self.environment.param(is_float, row)
+
+    def observation(self, agent: int, entry: int | None) -> str:
+        """An entry of the only agent's observation, or a view of it."""
+        return self.environment.observation(agent, entry)
+
+    def keep(self, state: str) -> list[str]:
+        """Stored at once."""
+        return self.store(state)
 
     def scalar(self, is_float: bool, row: int | str) -> str:
         """An entry of the environment's pack."""
@@ -233,7 +249,8 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
     valid = [*text.valid_step(), *text.observe("next_state")]
     masked = [*text.masked_step(), *text.observe("reset_state")]
     return module_text(
-        text,
+        ir,
+        text.environment.arguments(),
         functions,
         ["t, after = -1, lo", *_parts(text, ()), *begin],
         [
@@ -268,7 +285,7 @@ def _parts(text: EntityText, columns: Sequence[str]) -> list[str]:
     """Lines before those about one environment: where its columns begin."""
     ir = text.ir
     lines = [f"scratch = masked[lo * {scratch_size(ir)}:]"] if scratch_size(ir) > 1 else []
-    lines += ["i = np.uint64(0)", "valid_after = valid[after:]", *text.packs()]
+    lines += ["i = np.uint64(0)", "valid_after = valid[after:]", *text.environment.packs()]
     if ir.num_agents > 1:
         lines.append("agent_stride = np.uint64(agent_plane)")
     for name in columns:

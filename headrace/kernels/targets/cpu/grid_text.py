@@ -1,7 +1,7 @@
 """Loops over within(s.x, s.y, i, radius) by a uniform grid, as text: entities are sorted by cell, and an entity looks
 at its own cell and the eight around it.
 
-The grid is made anew before each phase that needs it, of the entities' bounding box, with at most as many cells as
+The grid is made before each phase that needs it, of the entities' bounding box, with at most as many cells as
 entities. With few cells looking at all entities is faster, in SIMD lanes; LEAST_CELLS were measured.
 """
 

@@ -33,8 +33,8 @@ class CpuText(EpisodeText):
     env_number = "U32(np.uint64(first + lo) + i)"
 
     def __init__(self, ir: EnvIR, per_env: bool) -> None:
-        super().__init__(ir, per_env)
         self.size = envs_per_block(ir)
+        super().__init__(ir, per_env)
         self.load = [self.params(), self.state()] if per_env else [self.state()]
 
     def scalar(self, is_float: bool, row: int) -> str:

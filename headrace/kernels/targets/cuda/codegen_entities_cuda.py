@@ -22,7 +22,16 @@ from headrace.kernels.language.kinds import STORAGE
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.language.ops_over import PARTS
 from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, DEVICE, KERNEL, CudaText, cuda_ops
-from headrace.kernels.targets.episode_text import block, bound, constants, decorated, function, title, tuple_of
+from headrace.kernels.targets.episode_text import (
+    EpisodeText,
+    block,
+    bound,
+    constants,
+    decorated,
+    function,
+    title,
+    tuple_of,
+)
 from headrace.kernels.targets.over_text import combined, reductions
 from headrace.kernels.targets.random_actions import bounds, no_action
 
@@ -41,12 +50,15 @@ def block_{op}_over_{kind}(values, parts, tid, width):
 """
 
 
-class EntityCudaText(CudaText):
+class EntityCudaText(EpisodeText):
     """Lines about environment i, whose block has `width` threads; `e` is an entity, `a` one that is an agent."""
 
+    env_number = "env_number"
+
     def __init__(self, ir: EnvIR, per_env: bool) -> None:
-        super().__init__(ir, per_env)
+        self.thread = CudaText(ir, per_env)  # lines that are the same without entities
         self.shared = _shared(ir)
+        super().__init__(ir, per_env)
         agent_row = f"(np.uint64({len(ir.floats)}) + a)" if ir.entity_agents else f"np.uint64({len(ir.floats)})"
         self.total = f"floats[{agent_row} * n + i]"
         size = len(ir.integers)
@@ -55,6 +67,23 @@ class EntityCudaText(CudaText):
     def array(self, field: Field) -> str:
         """The field in shared memory, or a view of it."""
         return f"shared_{field.name}" if field in self.shared else f"array_{field.name}[i]"
+
+    def scalar(self, is_float: bool, row: int) -> str:
+        """An entry of a pack."""
+        return self.thread.scalar(is_float, row)
+
+    def param(self, is_float: bool, row: int) -> str:
+        """An entry behind the pack."""
+        return self.thread.param(is_float, row)
+
+    def observation(self, agent: int, entry: int | None) -> str:
+        """An entry of the column itself, or a view, of agent a."""
+        rest = ", :" * len(self.ir.observation_space.shape) if entry is None else f", {entry}"
+        return f"observation[after, {self.index()}{rest}]"
+
+    def keep(self, state: str) -> list[str]:
+        """Stored at once: all threads read it."""
+        return self.store(state)
 
     def column(self, name: str, agent: int) -> str:
         """An entry of the column itself."""
@@ -142,18 +171,17 @@ class EntityCudaText(CudaText):
         who = ", I32(a)" if self.ir.entity_agents else ""
         behind = "".join(f", over{k}" for k in range(len(self.ir.observe_over)))
         if self.ir.observes_into:
-            rest = ", :" * len(self.ir.observation_space.shape)
-            lines = [f"env_observe(s, p{who}, observation[after, {self.index()}{rest}]{behind})"]
+            lines = [f"env_observe(s, p{who}, {self.observation(0, None)}{behind})"]
         else:
             entries = range(self.ir.observation_space.shape[0])
             lines = [f"observed = env_observe(s, p{who}{behind})"]
-            lines += [f"observation[after, {self.index()}, {k}] = observed[{k}]" for k in entries]
+            lines += [f"{self.observation(0, k)} = observed[{k}]" for k in entries]
         return [self.state(), *self.reduced(self.ir.observe_over, "s", "over"), *self.per_agent(lines)]
 
     def begin(self, episode: str) -> list[str]:
         """Lines that begin an episode."""
         key = "(seed, U32(0), env_number, U32(episode_number), U32(0))"
-        first = [f"fresh = env_reset(s, p, {key})", *self.store("fresh")]
+        first = [f"fresh = env_reset(s, p, {key})", *self.keep("fresh")]
         first += [f"{self.stored_length} = I32(0)", f"{self.stored_episode} = episode_number"]
         return [
             f"episode_number = {episode}",
@@ -176,7 +204,7 @@ class EntityCudaText(CudaText):
         own = [] if self.ir.entity_agents else ["earned[0] = step_reward"]
         whole = [
             f"next_state, step_reward, is_terminated = env_step(s, p, {given}{key})",
-            *self.store("next_state"),
+            *self.keep("next_state"),
             f"{self.stored_length} = I32(length + I32(1))",
             *own,
             "ended[0] = I32(is_terminated)",
@@ -247,7 +275,17 @@ def _kernel(text: EntityCudaText, head: str, body: list[str]) -> str:
     known = ["i, n = np.uint64(cuda.blockIdx.x), np.uint64(cuda.gridDim.x)"]
     known += ["tid, width = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x)"]
     return function(
-        KERNEL, head, [*known, *text.allocated(), *text.copied(False), *text.known(), *body, *text.copied(True)]
+        KERNEL,
+        head,
+        [
+            *known,
+            *text.allocated(),
+            *text.copied(False),
+            *text.thread.known()[:-1],
+            text.state(),
+            *body,
+            *text.copied(True),
+        ],
     )
 
 
