@@ -204,7 +204,7 @@ def test_simulated_agents_run_as_they_step(cls):
 def test_simulated_entities_agree_with_the_cpu_kernel(block):
     """A block of threads for each environment: fewer than its entities, and more."""
     envs = CudaEnvs(read(Ring), 2, block=block)
-    assert_agents_agree(envs, CpuEnvs(envs.ir, 2, threads=1, lanes=1), 6)
+    assert_agents_agree(envs, CpuEnvs(envs.ir, 2, threads=1), 6)
 
 
 @in_simulator
