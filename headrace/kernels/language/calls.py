@@ -144,7 +144,7 @@ class ExpressionsWithCalls(Expressions):
         value = kinds.value_kind(typed.kind.dtype)  # type: ignore[union-attr]
         result = {"any_over": BOOL}.get(op, I32 if op.startswith("arg") or value == BOOL else value)
         op += "_f32" if value == F32 else "_i32"
-        field = [f.name for f in self.program.state].index(typed.kind.field)  # type: ignore[union-attr]
+        field = [f.name for f in self.program.state].index(typed.kind.field)  # type: ignore[union-attr, arg-type]
         if self.over is None:
             return Typed(call(op, typed.node), result)  # type: ignore[union-attr]
         name = self.over.setdefault(Over(op, field), f"_over{len(self.over)}")

@@ -107,8 +107,9 @@ def lower(
     check_races(program, phases + reset_phases)
     statement = _first_statement(functions, len(entries))
     rewards = _rewards_field(program) if declarations.entity_agents else ""
-    found = [tuple(phase for phase, _ in group) for group in (phases, reset_phases)]
-    return Lowered(functions, pixel_functions, program.constants, statement, *found, rewards, observe_over)
+    of_step, of_reset = (tuple(phase for phase, _ in group) for group in (phases, reset_phases))
+    arrays = program.constants
+    return Lowered(functions, pixel_functions, arrays, statement, of_step, of_reset, rewards, observe_over)
 
 
 def _phases(program: Program) -> tuple[list[tuple[Phase, Function]], list[tuple[Phase, Function]]]:

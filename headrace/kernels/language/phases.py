@@ -23,8 +23,8 @@ def lower_phases(
     for number, name in enumerate(names, first):
         scope = Scope(getattr(program.cls, name), program.cls)
         takes = _takes(scope, name, action is not None)
-        kinds = {"action": action, "key": KEY}
-        given: tuple[Kind, ...] = (STATE, PARAMS, I32, *(kinds[what] for what in takes))  # type: ignore[misc]
+        kinds: dict[str, Kind] = {"key": KEY} | ({} if action is None else {"action": action})
+        given: tuple[Kind, ...] = (STATE, PARAMS, I32, *(kinds[what] for what in takes))
         function, over = lower(scope, f"env_{number}_{name}", given)
         made.append((Phase(function.name, takes, over), function))
     return made

@@ -63,17 +63,19 @@ def _distance(
     before: list[ast.stmt] = [
         ast.Assign([ast.Name(reach, ast.Store())], ast.BinOp(limit, ast.Mult(), copy.deepcopy(limit)))
     ]
-    squares: ast.expr | None = None
+    squares: list[ast.expr] = []
     for field in coordinates:
         places = [
             of._element(Typed(field, _array(of)), [Typed(ast.Name(n, ast.Load()), I32)], field).node
             for n in (target, own)
         ]
         way = ast.BinOp(places[0], ast.Sub(), places[1])
-        square = ast.BinOp(way, ast.Mult(), copy.deepcopy(way))
-        squares = square if squares is None else ast.BinOp(squares, ast.Add(), square)
+        squares.append(ast.BinOp(way, ast.Mult(), copy.deepcopy(way)))
+    total = squares[0]
+    for square in squares[1:]:
+        total = ast.BinOp(total, ast.Add(), square)
     other = ast.Compare(ast.Name(target, ast.Load()), [ast.NotEq()], [ast.Name(own, ast.Load())])
-    near = ast.Compare(squares, [ast.Lt()], [ast.Name(reach, ast.Load())])  # type: ignore[list-item]
+    near = ast.Compare(total, [ast.Lt()], [ast.Name(reach, ast.Load())])
     return before, ast.BinOp(other, ast.BitAnd(), near)
 
 

@@ -46,7 +46,7 @@ class Entities:
 
     def reduced(self, over: Sequence[Over], state: tuple[Tensor | Cells, ...]) -> list[Tensor]:
         """Reductions of fields of the state, each [N]."""
-        return [REDUCTIONS[one.op](state[one.field]) for one in over]  # type: ignore[operator]
+        return [REDUCTIONS[one.op](state[one.field]) for one in over]  # type: ignore[operator, misc]
 
     def actions(self, actions: Sequence[Action]) -> Action:
         """The agents' actions, a tensor [N] or a tuple of them for each, as those of all entities."""

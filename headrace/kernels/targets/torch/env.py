@@ -89,7 +89,7 @@ class TorchEnvs(TensorEnvs):
         self._run_phases(Purpose.RESET, reset_state, number + 1, 0)
         key = self._key(Purpose.STEP, number, length.long())
         state, action = self.fields(self._cells(self.arrays)), self._action(rollout.action[t])
-        self._run_phases(Purpose.STEP, state, number, length.long(), action)
+        self._run_phases(Purpose.STEP, state, number, length.long(), action)  # type: ignore[arg-type]
         given = () if self.ir.entity_agents else (action,)
         next_state, reward, is_terminated = self._functions["env_step"](state, self._params, *given, key)
         rewards = reward.tensor[:agents] if self.ir.entity_agents else (reward,) if agents == 1 else reward
