@@ -29,7 +29,7 @@ def no_action(space: Space) -> np.ndarray:
     """The action of an entity that is no agent: the first of a Discrete one, zeros of a Box, clipped to its bounds."""
     if isinstance(space, Box):
         return np.clip(np.zeros(space.shape, np.float32), space.low, space.high)
-    return np.asarray(space.start)
+    return np.asarray(space.start)  # type: ignore[attr-defined]
 
 
 def random_actions(

@@ -162,7 +162,7 @@ class _Lanes:
             if isinstance(statement, ast.If) and self.varies(statement.test) and rest and _skips(statement):
                 inverse = ast.BinOp(statement.test, ast.BitXor(), ast.Constant(True))
                 if isinstance(statement.body[0], ast.Return) and isinstance(rest[-1], ast.Return) and len(rest) == 1:
-                    both = ast.IfExp(statement.test, statement.body[0].value, rest[0].value)
+                    both = ast.IfExp(statement.test, statement.body[0].value, rest[0].value)  # type: ignore[arg-type, attr-defined]
                     return [*made, *self.statement(ast.Return(both), mask)]
                 if isinstance(statement.body[0], ast.Continue):
                     return [*made, *self.statement(ast.If(inverse, rest, []), mask)]
