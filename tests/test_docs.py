@@ -30,6 +30,7 @@ OTHER_FILES = {
     *(
         "walk.py",
         "chase.py",
+        "herd.py",
         "hover.py",
         "drift.py",
         "my_kernel.py",
@@ -97,6 +98,7 @@ make_env = lambda: gymnasium.make('CartPole-v1')
 import torch
 observation, random = torch.zeros(2, 4), torch.zeros(2, policy.num_draws)
 """,
+    "docs/entities.md": "",
     "docs/from_sb3.md": "",
     "docs/vector_envs.md": "",
     "docs/runs.md": f"{TRAINED}observation = observations[0]\n",
@@ -198,6 +200,7 @@ def folder(tmp_path_factory) -> Path:
     shown = {
         "README.md": "walk.py",
         "docs/environments.md": "chase.py",
+        "docs/entities.md": "herd.py",
         "docs/tutorials/your-environment.md": "hover.py",
     }
     for document, path in shown.items():
@@ -205,7 +208,7 @@ def folder(tmp_path_factory) -> Path:
         (folder / path).write_text(block)
     for path in ("drift.py", "my_kernel.py", "train.py"):
         (folder / path).write_text("")
-    for env in ("CartPole-v1", "Pursuit"):
+    for env in ("CartPole-v1", "Pursuit", "Tag"):
         words = f"train ppo {env} --log-folder {folder / 'runs'} {SMALL['train']}"
         assert main(words.split()) == 0
     return folder

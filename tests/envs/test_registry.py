@@ -32,6 +32,9 @@ NAMES = [
     "PixelCatch",
     "PixelPendulum",
     "Pursuit",
+    "Flock",
+    "Tag",
+    "IonTrap",
     "CartPoleHidden",
     "PendulumHidden",
 ]

@@ -16,6 +16,7 @@ from headrace.envs.builtin.ion_trap import IonTrap
 from headrace.envs.builtin.tag import PLAYERS, RUNNERS, TAGGERS, Tag
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.compiled.single_env import single
+from headrace.evaluation.evaluator import evaluate
 from headrace.training.trainer import Trainer
 
 COPIES = 8
@@ -179,12 +180,10 @@ def test_two_groups_learn_tag():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Flock", "IonTrap"])
-def test_registered_settings_train(name):
-    """To a return that no policy that acts at random comes near."""
+@pytest.mark.parametrize(("name", "least"), [("Flock", 100.0), ("IonTrap", 400.0)])
+def test_registered_settings_train(name, least):
+    """To a mean return far above that of a policy that acts at random."""
     with closing(Trainer("ppo", name, seed=1000)) as trainer:
         while trainer.steps < trainer.plan.config.total_steps:
             trainer.iterate()
-        from headrace.evaluation.evaluator import evaluate
-
-        assert evaluate(trainer.policy, name, episodes=10, seed=0).mean > RETURNS[name]
+        assert evaluate(trainer.policy, name, episodes=10, seed=0).mean > least
