@@ -36,10 +36,10 @@ class IonTrap(KernelEnv):
     max_steps = 500
 
     class Params(NamedTuple):
-        gradient: f32 = 4.0  # radii per time^2 and radius
+        gradient: f32 = 16.0  # radii per time^2 and radius
         repulsion: f32 = 0.0005  # radii^3 per time^2: of two ions
         softening: f32 = 0.02  # radii: added to distances in squares, so that no force is infinite
-        dt: f32 = 0.1  # time of a step
+        dt: f32 = 0.05  # time of a step
         fast: f32 = 0.5  # radii per time: unit of observed velocities
 
     class State(NamedTuple):
