@@ -118,9 +118,9 @@ class IonTrap(KernelEnv):
         image, angle = plane(PIXELS), np.linspace(0, 2 * np.pi, 720)
         discs(image, 0.5 + 0.48 * np.cos(angle), 0.5 + 0.48 * np.sin(angle), 1, RING)
         # the voltage: bars at the electrodes that push inwards, left and right or below and above
-        length = np.linspace(-0.2, 0.2, 80) * abs(s.voltage)
-        for edge in (0.02, 0.98):
-            bar = (np.full(80, edge), 0.5 + length)
-            discs(image, *(bar if s.voltage > 0 else bar[::-1]), 3, SQUEEZED)
+        bar = 0.5 + np.linspace(-0.2, 0.2, 80) * abs(s.voltage)
+        for edge in (np.full(80, 0.02), np.full(80, 0.98)):
+            x, y = (edge, bar) if s.voltage > 0 else (bar, edge)
+            discs(image, x, y, 3, SQUEEZED)
         discs(image, 0.5 + 0.48 * np.asarray(s.x), 0.5 + 0.48 * np.asarray(s.y), 3, ION)
         return image

@@ -11,9 +11,9 @@ from helpers import entity_references as references
 from helpers.kernel_envs import rollout
 
 from headrace import envs
-from headrace.envs.builtin.flock import Flock, flock_state
-from headrace.envs.builtin.ion_trap import IonTrap
-from headrace.envs.builtin.tag import PLAYERS, RUNNERS, TAGGERS, Tag
+from headrace.envs.builtin.flock import LEARNED, Flock, flock_state
+from headrace.envs.builtin.ion_trap import ION, IonTrap
+from headrace.envs.builtin.tag import PLAYERS, RED, RUNNERS, TAGGERS, Tag
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.compiled.single_env import single
 from headrace.evaluation.evaluator import evaluate
@@ -159,14 +159,18 @@ def test_sizes_and_plain_python():
         np.testing.assert_array_equal(field[0], getattr(plain.state, name))
 
 
-@pytest.mark.parametrize("cls", [SmallFlock, Tag, IonTrap])
-def test_images(cls):
+@pytest.mark.parametrize(("cls", "colors", "scale"), [(SmallFlock, 3, 1.0), (Tag, 3, 40.0), (IonTrap, 4, None)])
+def test_images(cls, colors, scale):
     env = single(cls, render_mode="rgb_array")
     env.reset(seed=0)
     image = env.render()
     assert image.dtype == np.uint8 and image.ndim == 3 and image.shape[0] == image.shape[1]
-    found = {tuple(color) for color in image.reshape(-1, 3)}
-    assert len(found) == 3  # two kinds of things, and the background
+    assert len({tuple(color) for color in image.reshape(-1, 3)}) == colors  # of things, and of the background
+    x, y = float(env.state.x[0]), float(env.state.y[0])
+    x, y = (0.5 + 0.48 * x, 0.5 + 0.48 * y) if scale is None else (x / scale, y / scale)
+    size = len(image)
+    drawn = {SmallFlock: LEARNED, Tag: RED, IonTrap: ION}[cls]  # the first: it learns, it is a tagger
+    assert tuple(image[int((1.0 - y) * size), int(x * size)]) == drawn
 
 
 def test_two_groups_learn_tag():
