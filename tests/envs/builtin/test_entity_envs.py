@@ -60,7 +60,7 @@ def compared(env: CompiledEnv, steps: int, reference) -> float:
         after, action = state_of(env), by_agent(columns.action[t], agents)
         wanted = reference(before, action, after)
         keep = sure[:, None] & ~wanted.unsure
-        unsure.append(~keep.mean())
+        unsure.append(1.0 - keep.mean())
         for name, field in wanted.state.items():
             kept = sure if field.ndim == 1 else keep
             off = np.abs(after[name].astype(np.float64) - field)[kept]
@@ -115,7 +115,9 @@ def test_a_tag_is_paid_to_the_nearest_tagger_and_moves_the_runner(tag):
     y = torch.where(torch.arange(PLAYERS) < TAGGERS, 5.0, 35.0).repeat(COPIES, 1)
     x[:, 3], x[:, 4], x[:, 50] = 10.0, 10.5, 10.2  # two taggers within reach of a runner
     y[:, 50] = 5.0
-    tag.target.set_state({"x": x, "y": y})
+    tag.target.set_state(
+        tag.target.state() | {"x": x, "y": y, "tagged": torch.zeros(COPIES, PLAYERS, dtype=torch.bool)}
+    )
     columns.action[:, :, 0], columns.action[:, :, 1] = BRAKE, STRAIGHT
     for t in range(2):
         tag.step(columns, t)
