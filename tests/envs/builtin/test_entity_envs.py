@@ -186,7 +186,7 @@ def test_two_groups_learn_tag():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("Flock", 100.0), ("IonTrap", 400.0)])
+@pytest.mark.parametrize(("name", "least"), [("Flock", 150.0), ("IonTrap", 400.0)])
 def test_registered_settings_train(name, least):
     """To a mean return far above that of a policy that acts at random."""
     with closing(Trainer("ppo", name, seed=1000)) as trainer:
