@@ -192,4 +192,5 @@ def test_registered_settings_train(name, least):
     with closing(Trainer("ppo", name, seed=1000)) as trainer:
         while trainer.steps < trainer.plan.config.total_steps:
             trainer.iterate()
-        assert evaluate(trainer.policy, name, episodes=10, seed=0).mean > least
+        found = evaluate(trainer.policy, name, episodes=10, seed=0, deterministic=False)
+        assert found.mean > least
