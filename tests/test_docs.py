@@ -53,6 +53,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "diagnose": "takes a minute",
     "drift.py": "a file of the reader's",
     "ppo Tag": "compiles for seconds; test_entity_envs.py trains it",
+    "herd.py": "takes seconds; test_entity_envs.py steps it",
     "check --": "takes a minute",
     "--help": "prints and exits",
 }
@@ -201,13 +202,12 @@ def folder(tmp_path_factory) -> Path:
     shown = {
         "README.md": "walk.py",
         "docs/environments.md": "chase.py",
-        "docs/entities.md": "herd.py",
         "docs/tutorials/your-environment.md": "hover.py",
     }
     for document, path in shown.items():
         (block,) = [text for text in blocks(ROOT / document) if text.startswith("from typing import NamedTuple")]
         (folder / path).write_text(block)
-    for path in ("drift.py", "my_kernel.py", "train.py"):
+    for path in ("drift.py", "herd.py", "my_kernel.py", "train.py"):
         (folder / path).write_text("")
     for env in ("CartPole-v1", "Pursuit"):
         words = f"train ppo {env} --log-folder {folder / 'runs'} {SMALL['train']}"

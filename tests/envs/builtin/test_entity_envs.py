@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from headrace.envs.builtin.ion_trap import ION, IonTrap
 from headrace.envs.builtin.tag import PLAYERS, RED, RUNNERS, TAGGERS, Tag
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.compiled.single_env import single
+from headrace.envs.sources import find
 from headrace.evaluation.evaluator import evaluate
 from headrace.training.trainer import Trainer
 
@@ -183,6 +185,17 @@ def test_two_groups_learn_tag():
         assert {name.split("/")[0] for name in metrics if "/" in name} >= {"taggers", "runners"}
         for weight, old in zip(trainer.policy.parameters(), before, strict=True):
             assert not torch.equal(weight, old)
+
+
+def test_the_example_of_the_documents(tmp_path):
+    """A dog that stays far away: the sheep only draw together."""
+    text = (Path(__file__).parents[3] / "docs" / "entities.md").read_text()
+    (tmp_path / "herd.py").write_text(text.split("```python\n")[1].split("```")[0])
+    herd = single(find(f"{tmp_path / 'herd.py'}:Herd"))
+    herd.reset(seed=0)
+    for _ in range(3):
+        observation, reward, *_ = herd.step(np.array([1.0, 0.0], np.float32))
+    assert observation[0] == pytest.approx(1.8) and -1.0 < reward < -0.4  # of two thirds, evenly spread
 
 
 @pytest.mark.slow
