@@ -31,10 +31,12 @@ from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 
 CUDA = torch.device("cuda")
 NUM_ENVS = (1024, 16_384, 131_072, 1_048_576)
+ENTITIES = {"Tag": (64, 512, 4096), "Flock": (64, 512, 4096)}  # environments; 100 and 16 agents in each
 LARGE = {"num_steps": 32, "epochs": 4, "hidden": (64, 64)}  # of PPO, as in ppo_throughput.py
 ITERATIONS = [(256, 2048), (4096, 32_768), (16_384, 131_072)]  # environments, minibatch
 COLUMNS = {
     "envs": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
+    "entities": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
     "iterations": ("num_envs", "minibatch_size", "backend", "precision", "way", "ms", "sps"),
 }
 
@@ -52,6 +54,7 @@ def main() -> None:
     parts: dict[str, Callable[[], object]] = {
         "check": check,
         "envs": lambda: environments(options.seconds),
+        "entities": lambda: entities(options.seconds),
         "iterations": lambda: iterations(options.seconds),
         "crossover": lambda: program("cpu_or_gpu.py", "--seconds", "0.2"),
         "peers": lambda: peers(options.peers_home, options.seconds),
@@ -121,8 +124,14 @@ def environments(seconds: float) -> list[Row]:
     return rows
 
 
-def _ways(name: str, num_envs: int, backend: str, seconds: float) -> list[Row]:
-    env = envs.make(name, num_envs, backend=backend, device=CUDA)
+def entities(seconds: float) -> list[Row]:
+    """Valid steps a second, of all agents, of environments with entities: a block of threads each."""
+    return [row for name, sizes in ENTITIES.items() for size in sizes for row in _ways(name, size, "cuda", seconds)]
+
+
+def _ways(name: str, num_copies: int, backend: str, seconds: float) -> list[Row]:
+    env = envs.make(name, num_copies, backend=backend, device=CUDA)
+    num_envs = env.num_envs  # columns: of several agents, copies times agents
     steps = max(8, min(128, 2**24 // num_envs))
     columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
     rollout = Rollout(steps, num_envs, columns, CUDA)

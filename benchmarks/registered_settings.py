@@ -32,9 +32,11 @@ from common import Row, cores, machine, parser, table
 
 OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
     "GridWorld": 6.5,  # pills; an episode has about 8.75
+    "Flock": 150.0,  # of 200
+    "IonTrap": 400.0,  # of 500 steps
     "simple_spread_v3": -20.0,
 }
-LEFT_OUT = ("ALE/", "envpool/", "Pursuit")  # days; aliases; returns that cancel, whoever plays better
+LEFT_OUT = ("ALE/", "envpool/", "Pursuit", "Tag")  # days; aliases; returns that cancel, whoever plays better (two)
 FOREIGN = ("LunarLander-v3", "HalfCheetah-v5", "simple_spread_v3")
 MANY, FEW, FOREIGN_SEEDS = 20, 5, 3
 LONG = 60.0  # CPU seconds of a training from which FEW seeds do

@@ -23,6 +23,7 @@ MAX_STEPS = {  # of environments of one agent: steps until an episode is truncat
     "GridWorld": 100,
     "PixelCatch": None,
     "PixelPendulum": 200,
+    "IonTrap": 500,
     "CartPoleHidden": 500,
     "PendulumHidden": 200,
 }

@@ -32,6 +32,7 @@ OTHER_FILES = {
     *(
         "walk.py",
         "chase.py",
+        "herd.py",
         "hover.py",
         "drift.py",
         "my_kernel.py",
@@ -55,6 +56,8 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "diagnose": "takes a minute",
     "headrace tune": "takes a minute",
     "drift.py": "a file of the reader's",
+    "ppo Tag": "compiles for seconds; test_entity_envs.py trains it",
+    "herd.py": "takes seconds; test_entity_envs.py steps it",
     "check --": "takes a minute",
     "--help": "prints and exits",
 }
@@ -104,6 +107,7 @@ make_env = lambda: gymnasium.make('CartPole-v1')
 import torch
 observation, random = torch.zeros(2, 4), torch.zeros(2, policy.num_draws)
 """,
+    "docs/entities.md": "",
     "docs/from_sb3.md": "",
     "docs/vector_envs.md": "",
     "docs/own-loop.md": """
@@ -238,7 +242,7 @@ def folder(tmp_path_factory) -> Path:
         (folder / path).write_text(block)
     network = blocks(ROOT / "docs/own-policy.md")[0].partition("run = ")[0]
     (folder / "my_policy.py").write_text(network)
-    for path in ("drift.py", "my_kernel.py", "train.py"):
+    for path in ("drift.py", "herd.py", "my_kernel.py", "train.py"):
         (folder / path).write_text("")
     (folder / "ppo-LunarLander-v3.toml").write_text('algorithm = "ppo"\nenv = "LunarLander-v3"\n')
     for env in ("CartPole-v1", "Pursuit"):

@@ -251,3 +251,14 @@ def test_scaling(tmp_path):
     assert all(row["updates"] > 0 and row["train_s"] > 0 for row in result["rows"])
     assert "rule_envs" in printed
     assert (tmp_path / "scaling.png").exists()
+
+
+@pytest.mark.slow
+def test_entities(tmp_path):
+    printed, result = run("entities", tmp_path, "--entities", 16, "--num-envs", 1, 4)
+    assert "lanes as many times as fast as numpy: 16 entities" in printed
+    kinds = {(row["config"], row["num_envs"]) for row in result["rows"]}
+    assert kinds == {(config, n) for config in ("lanes", "one-lane", "torch", "numpy") for n in (1, 4)} | {
+        ("threads", 4)
+    }
+    assert all(row["entity_sps"] == row["sps"] * 16 and row["sps"] > 0 for row in result["rows"])

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 KERNELS = {name: cls for name in names() if (cls := kernel_class(name)) is not None}
 ALONE = [name for name, cls in KERNELS.items() if cls.num_agents == 1]
 TOGETHER = [name for name in KERNELS if name not in ALONE]
+CYCLES = {"Flock": 10, "Tag": 2}  # of steps that take a tenth of a second or more in plain Python; others: 300
 OF_TASTE = (  # Gymnasium says as much of its own CartPole and Pendulum
     "A Box observation space m",  # has infinite bounds
     "we recommend using a symmetric and normalized space",
@@ -41,7 +42,7 @@ for name in sys.argv[1:]:
 
 
 def test_every_registered_kernel_is_checked():
-    assert len(ALONE) >= 7 and TOGETHER == ["Pursuit"]
+    assert len(ALONE) >= 7 and TOGETHER == ["Pursuit", "Flock", "Tag"]
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -53,14 +54,16 @@ def test_gymnasiums_checker_has_nothing_to_say(name):
     assert [text for text in said if not any(words in text for words in OF_TASTE)] == []
 
 
-@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in CYCLES else name for name in TOGETHER]
+)
 def test_pettingzoos_tests_pass(name):
     pytest.importorskip("pettingzoo")
     from pettingzoo.test import parallel_api_test, parallel_seed_test
 
     world = envs.factory(name)()
-    parallel_api_test(world, num_cycles=300)
-    parallel_seed_test(envs.factory(name), num_cycles=50)
+    parallel_api_test(world, num_cycles=CYCLES.get(name, 300))
+    parallel_seed_test(envs.factory(name), num_cycles=min(50, CYCLES.get(name, 50)))
 
 
 @pytest.mark.slow

@@ -35,6 +35,9 @@ NAMES = [
     "BitFlip",
     "Reach",
     "Pursuit",
+    "Flock",
+    "Tag",
+    "IonTrap",
     "CartPoleHidden",
     "PendulumHidden",
 ]
@@ -236,7 +239,7 @@ def test_listing_tells_what_each_world_is():
     assert cartpole.action_space == CartPole.action_space
     assert cartpole.source == "headrace.envs.builtin.cartpole:CartPole"
     batched = {name for name, row in rows.items() if "torch" in row.backends}
-    assert batched == set(NAMES) - {"GridWorld", "ConnectFour", "BitFlip"}
+    assert batched == set(NAMES) - {"GridWorld", "ConnectFour", "BitFlip", "Tag"}
     assert all({"cpu", "inline"} <= set(row.backends) for row in rows.values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from gymnasium.spaces import Space
@@ -31,6 +31,7 @@ class KernelEnv:
         num_agents                          of several agents: observe(s, p, agent) or observe(s, p, agent, out), and
                                             so action_mask; action[agent] in step, which returns a tuple of rewards
         agents, groups                      optional: their names; name -> agents that share a policy
+        num_entities, phases, reset_phases  optional, for many alike parts: functions for one entity
         render(s, p)                        optional: an RGB image uint8 [H, W, 3], for videos
         from_original(env) -> State         optional, for `headrace check MyEnv --against Id`: reads the state of Id
         to_original(env, state)             and sets it. Not needed where env.state holds the fields in order
@@ -48,6 +49,9 @@ class KernelEnv:
     num_agents: ClassVar[int] = 1
     agents: ClassVar[tuple[str, ...] | None] = None
     groups: ClassVar[Mapping[str, tuple[str, ...]] | None] = None
+    num_entities: ClassVar[int | None] = None
+    phases: ClassVar[tuple[Callable[..., None], ...]] = ()
+    reset_phases: ClassVar[tuple[Callable[..., None], ...]] = ()
     render_fps: ClassVar[int] = 30  # images a second, where it has a render(s, p)
     gymnasium_id: ClassVar[str | None] = None  # the reference that this is a port of, used for evaluation and videos
 

@@ -12,9 +12,10 @@ from headrace.core.rng import Purpose
 from headrace.core.types import Json, Settings
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language import kinds
-from headrace.kernels.language.ir import EnvIR
+from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Phase
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.params import pack_params
+from headrace.kernels.targets.random_actions import no_action
 from headrace.kernels.targets.torch.pixels_plain import PlainPixels
 
 
@@ -53,6 +54,7 @@ class PlainEnv:
         """Begin the next episode."""
         self.episode, self.length = self.episode + 1, 0
         self.state = self._typed(self.cls.reset(self.state, self.p, self._key(Purpose.RESET)))
+        self._run(self.cls.reset_phases, self.ir.reset_phases, Purpose.RESET, None)
         if self._pixels is not None:
             self._seen = self._pixels.stacked(self.state, None)
 
@@ -63,12 +65,32 @@ class PlainEnv:
         """
         if self.episode < 0:
             raise RuntimeError("step() before reset(): call reset() first")
-        state, reward, terminated = self.cls.step(self.state, self.p, action, self._key(Purpose.STEP))
+        self._run(self.cls.phases, self.ir.phases, Purpose.STEP, action)
+        given = () if self.ir.entity_agents else (action,)
+        state, reward, terminated = self.cls.step(self.state, self.p, *given, self._key(Purpose.STEP))
+        if self.ir.entity_agents:
+            reward = tuple(reward[: self.ir.num_agents])
         self.state, self.length = self._typed(state), self.length + 1
         if self._pixels is not None:
             self._seen = self._pixels.stacked(self.state, self._seen)
         late = self.ir.max_steps is not None and self.length >= self.ir.max_steps
         return reward, bool(terminated), late
+
+    def _run(self, functions: Any, phases: tuple[Phase, ...], purpose: Purpose, action: Any) -> None:
+        """Each phase for all entities, one after the other. action: of several agents a tuple of theirs."""
+        for number, (function, phase) in enumerate(zip(functions, phases, strict=True)):
+            for i in range(self.ir.entities):
+                key = self._key(purpose | (number + 1) << PHASE_BITS | i << ENTITY_BITS)
+                own = self._action_of(i, action) if self.ir.entity_agents else action
+                known = {"action": own, "key": key}
+                # by name, because a subclass may have its own
+                getattr(self.cls, function.__name__)(self.state, self.p, np.int32(i), *(known[x] for x in phase.takes))
+
+    def _action_of(self, i: int, actions: Any) -> Any:
+        """An entity's action: no action, such as 0, where it is no agent."""
+        if actions is None or i < self.ir.num_agents:
+            return actions and actions[i]
+        return self.typed_action(no_action(self.ir.action_space))
 
     def observation(self, agent: int = 0) -> np.ndarray:
         """An agent's observation of the current state. Images are rendered by steps and resets."""
@@ -108,7 +130,7 @@ class PlainEnv:
             return tuple(np.clip(np.asarray(action, np.float32), space.low, space.high).astype(np.float32))
         return tuple(np.asarray(action, np.int32))
 
-    def _key(self, purpose: Purpose) -> tuple[np.uint32, ...]:
+    def _key(self, purpose: int) -> tuple[np.uint32, ...]:
         """(seed, purpose, env, episode, step), as in the kernels."""
         words = (self.seed, purpose, 0, self.episode, self.length)
         return tuple(np.uint32(word & 0xFFFFFFFF) for word in words)

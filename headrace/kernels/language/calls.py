@@ -9,7 +9,9 @@ from typing import NoReturn, get_type_hints
 
 from headrace.kernels.language import kinds, ops_scalar
 from headrace.kernels.language.expressions import DEBUG, Expressions
-from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, STATE, Array, describe
+from headrace.kernels.language.ir import Over
+from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, STATE, U32, Array, describe
+from headrace.kernels.language.ops_over import OVER
 from headrace.kernels.language.scope import MISSING, PythonObject, op_of
 from headrace.kernels.language.typed import Typed, call
 
@@ -23,6 +25,8 @@ class ExpressionsWithCalls(Expressions):
             return self._method(node)
         if getattr(function, "_fields", None) == tuple(f.name for f in self.program.state):
             return self._new_state(node)
+        if function in OVER:
+            return self._over(node, function.__name__)
         op = op_of(function)
         if op in ("abs", "min", "max"):
             return self._builtin(node, op)
@@ -127,6 +131,24 @@ class ExpressionsWithCalls(Expressions):
             kind = KEY if name == "key" else parameters[name] or shared
             args.append(self.cast(typed[name], kind, given[name]))  # type: ignore[arg-type]
         return Typed(call(op, *args), result or shared)  # type: ignore[arg-type]
+
+    def _over(self, node: ast.Call, op: str) -> Typed:
+        """A reduction over all entities; in a function for one entity it becomes one more argument."""
+        typed = self.expression(node.args[0]) if len(node.args) == 1 and not node.keywords else None
+        entities = self.program.declarations.entities
+        known = typed is not None and isinstance(typed.kind, Array) and typed.kind.field is not None
+        if not known or typed.kind.shape != (entities,) or typed.kind.dtype == U32:  # type: ignore[union-attr]
+            wrong = f"`{ast.unparse(node)}` is not of a field with one number for each entity"
+            instead = f"Write {op}(s.x), where State has `x: array(f32, {entities or 64})`"
+            self.scope.fail(node, wrong, instead + ("" if entities else " and the class `num_entities = 64`"))
+        value = kinds.value_kind(typed.kind.dtype)  # type: ignore[union-attr]
+        result = {"any_over": BOOL}.get(op, I32 if op.startswith("arg") or value == BOOL else value)
+        op += "_f32" if value == F32 else "_i32"
+        field = [f.name for f in self.program.state].index(typed.kind.field)  # type: ignore[union-attr, arg-type]
+        if self.over is None:
+            return Typed(call(op, typed.node), result)  # type: ignore[union-attr]
+        name = self.over.setdefault(Over(op, field), f"_over{len(self.over)}")
+        return Typed(ast.Name(name, ast.Load()), result)
 
     def _length(self, node: ast.Call) -> Typed:
         entries = self.items(self.expression(node.args[0]).kind) if len(node.args) == 1 else ()

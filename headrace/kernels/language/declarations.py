@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from headrace.data.flat_dict import ACTION_MASK, OBSERVATION, FlatDict, joinable
 from headrace.kernels.language.errors import EnvError
 
+MAX_ENTITIES = 65_536  # an entity's number is 16 bits of the key of its random draws
 PIXELS = "Box(0, 255, (2, 42, 42), np.uint8)"
 
 
@@ -25,6 +26,9 @@ class Declarations:
     frames: int  # images stacked in a pixel observation; 0 for other observations
     agents: tuple[str, ...]  # their names, in the order of their columns
     groups: Mapping[str, tuple[str, ...]] = field(hash=False)  # name -> agents that share a policy
+    entities: int  # alike parts of an environment, each with an entry in every array field of that size; 0: none
+    phase_names: tuple[str, ...]  # functions for one entity that make a step, in their order
+    reset_phase_names: tuple[str, ...]  # those that follow a reset
 
     @property
     def masked(self) -> bool:
@@ -35,6 +39,11 @@ class Declarations:
     def num_agents(self) -> int:
         """How many agents share an environment."""
         return len(self.agents)
+
+    @property
+    def entity_agents(self) -> bool:
+        """Whether the first num_agents entities are the agents."""
+        return self.entities > 0 and self.num_agents > 1
 
     @property
     def channels(self) -> int:
@@ -63,7 +72,15 @@ def read_declarations(of: EnvClass) -> Declarations:
         wrong = f"{of.cls.__name__} has {len(agents)} agents and pixel observations"
         of.fail(wrong, "Give them a float32 Box and observe(s, p, agent)")
     frames = _frames(of, observation) if drawn else 0
-    return Declarations(observation, _action_space(of), _max_steps(of), frames, agents, _groups(of, agents))
+    entities = _entities(of, len(agents))
+    if entities and hasattr(of.cls, "action_mask") and of.cls.action_mask is not None:
+        of.fail(f"{of.cls.__name__} has entities and action_mask()", "Leave one of them out")
+    if drawn and entities:
+        of.fail(f"{of.cls.__name__} has entities and pixel observations", "Give it a float32 Box and observe(s, p)")
+    phases = [_phase_names(of, name) for name in ("phases", "reset_phases")]
+    return Declarations(
+        observation, _action_space(of), _max_steps(of), frames, agents, _groups(of, agents), entities, *phases
+    )
 
 
 def _observation_space(of: EnvClass) -> tuple[Box, bool]:
@@ -134,6 +151,32 @@ def _agents(of: EnvClass) -> tuple[str, ...]:
     names = tuple(f"agent_{k}" for k in range(count)) if given is None else tuple(given)
     if len(set(names)) != count:
         of.fail(f"agents is {given!r}, and num_agents is {count}", f"Give {count} different names, or no names")
+    return names
+
+
+def _entities(of: EnvClass, num_agents: int) -> int:
+    count = getattr(of.cls, "num_entities", None)
+    if count is None:
+        if getattr(of.cls, "phases", ()) or getattr(of.cls, "reset_phases", ()):
+            of.fail(f"{of.cls.__name__} has phases and no num_entities", "Write `num_entities = 64` in the class")
+        return 0
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_ENTITIES:
+        of.fail(f"num_entities is {count!r}", f"Give a whole number from 1 to {MAX_ENTITIES}")
+    if num_agents > count:
+        wrong = f"num_agents is {num_agents}, and num_entities is {count}"
+        of.fail(wrong, "The first num_agents entities are the agents: give at least as many entities")
+    if not getattr(of.cls, "phases", ()):
+        of.fail(f"{of.cls.__name__} has num_entities and no phases", "Write `phases = (move,)` below `def move`")
+    return count
+
+
+def _phase_names(of: EnvClass, name: str) -> tuple[str, ...]:
+    given: tuple[Callable[..., None], ...] = getattr(of.cls, name, ())
+    if not isinstance(given, tuple) or not all(callable(phase) for phase in given):
+        of.fail(f"{name} is {given!r}", f"Give a tuple of the functions themselves: `{name} = (sense, move)`")
+    names = tuple(getattr(phase, "__name__", "?") for phase in given)
+    if not all(callable(getattr(of.cls, phase, None)) for phase in names):
+        of.fail(f"{name} is ({', '.join(names)})", f"Define each of them in {of.cls.__name__}, above `{name} = ...`")
     return names
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace.kernels.language import kinds
+from headrace.kernels.language.ir import Over
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, PARAMS, STATE, U32, Array, Kind, Tuple, describe
 from headrace.kernels.language.program import Program
 from headrace.kernels.language.scope import MISSING, PythonObject, Scope
@@ -40,6 +41,8 @@ class Expressions:
     def __init__(self, program: Program, scope: Scope) -> None:
         self.program, self.scope = program, scope
         self.kinds: dict[str, Kind] = {}
+        # in a function for one entity: the reductions in it, and what they are called; None: computed where they stand
+        self.over: dict[Over, str] | None = None
 
     def expression(self, node: ast.expr) -> Typed:
         """Lower any expression."""

@@ -10,6 +10,12 @@ headrace.kernels.language.read makes it of a class. All targets share one small 
   one for each, and so is the reward; env_observe takes the agent's number behind p.
 - for pixel observations `EnvIR.pixel_functions` has `env_pixel(s, p, row, column)` and its helpers instead of
   env_observe: a float32 gray level, or a tuple of one per channel of a frame.
+- with entities, EnvIR.phases and reset_phases name functions `env_K_NAME(s, p, i, action, key, over...)` (action, key
+  and reductions only where they are used), to be run for every entity i before any runs of the next phase: those of a
+  step before env_step, those of a reset after env_reset. A phase writes entries of entity i only, and reads the fields
+  that it writes at entity i only, so the order of the entities does not matter. `sum_over_f32(field)` and its like
+  (kernels.language.ops_over; _i32 of fields that are not f32) reduce a field. Where entities are agents,
+  env_step(s, p, key) returns (state, field of rewards, boolean), and env_observe takes an entity's number.
 - literals and conversions are calls `F32(x) I32(x) U32(x) BOOL(x)`; every integer operation is wrapped in one, so that
   nothing is ever wider than 32 bits; constants of modules and classes are literals, or arrays in `EnvIR.constants`.
 - `select(condition, a, b)` for conditional expressions (`a if c else b` stays only where a or b index an array or call
@@ -34,6 +40,9 @@ from gymnasium.spaces import Discrete
 
 from headrace.kernels.language import kinds
 from headrace.kernels.language.declarations import Declarations
+
+# The word `purpose` of an entity's key: the purpose of the draws, the phase's number + 1, the entity's number
+PHASE_BITS, ENTITY_BITS = 8, 16
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,23 @@ class Statement:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A function for one entity: `name(s, p, i, *takes, *over)` of EnvIR.functions."""
+
+    name: str
+    takes: tuple[str, ...]  # which of "action", "key" it is given
+    over: tuple[Over, ...]  # reductions that it uses, computed once, before it runs for any entity
+
+
+@dataclass(frozen=True)
+class Over:
+    """A reduction of a field over all entities."""
+
+    op: str  # a function of headrace.kernels.language.ops_over; behind it "_f32", or "_i32" of other fields than f32
+    field: int  # which of State
+
+
+@dataclass(frozen=True)
 class Lowered:
     """The functions of an environment, lowered."""
 
@@ -91,6 +117,10 @@ class Lowered:
     pixel_functions: tuple[Function, ...]  # helpers first, env_pixel last; none where there is an env_observe
     constants: Mapping[str, np.ndarray] = field(hash=False)  # arrays that the functions name
     statement: Statement | None
+    phases: tuple[Phase, ...]  # of a step, before env_step; none without entities
+    reset_phases: tuple[Phase, ...]  # after env_reset
+    rewards: str  # the field of State in which env_step returns the rewards of entities; "" where it returns numbers
+    observe_over: tuple[Over, ...]  # reductions that env_observe of an entity takes behind its other arguments
 
 
 @dataclass(frozen=True)
@@ -146,6 +176,8 @@ class EnvIR(Declarations, Lowered):
         """A hash of everything reachable: functions, constants, fields, defaults, spaces."""
         parts = [self.name, self.code, self.pixel_code, repr(self.state), repr(self.params), repr(self.max_steps)]
         parts += [repr(self.observation_space), repr(self.action_space), repr(self.frames), repr(self.agents)]
+        if self.entities:
+            parts += [repr(self.entities), repr(self.phases), repr(self.reset_phases), repr(self.observe_over)]
         parts += [f"{name} {array.dtype} {array.tolist()}" for name, array in self.constants.items()]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 

@@ -13,8 +13,9 @@ from headrace.data.flat_dict import FlatDict
 from headrace.kernels.language.calls import ExpressionsWithCalls
 from headrace.kernels.language.declarations import Declarations
 from headrace.kernels.language.expressions import Expressions
-from headrace.kernels.language.ir import Field, Function, Lowered, Param, Statement
+from headrace.kernels.language.ir import Field, Function, Lowered, Over, Param, Phase, Statement
 from headrace.kernels.language.kinds import BOOL, F32, I32, KEY, NONE, PARAMS, STATE, Array, Kind, Tuple
+from headrace.kernels.language.phases import check_races, lower_phases
 from headrace.kernels.language.program import LoweredHelper, Program
 from headrace.kernels.language.scope import Scope
 from headrace.kernels.language.statements import Statements
@@ -24,11 +25,11 @@ UNMASKED = "unmasked"  # env_unmasked is the class's observe, where env_observe 
 BRANCHES = (ast.If, ast.While, ast.For)
 
 
-def entry(program: Program, role: str, arguments: tuple[Kind, ...], returns: Kind) -> Function:
+def entry(program: Program, role: str, arguments: tuple[Kind, ...], returns: Kind) -> LoweredHelper:
     """reset, step, observe or pixel of the class, lowered."""
     scope = Scope(getattr(program.cls, role), program.cls)
     _check_arguments(scope, role, len(arguments), program.declarations)
-    return _lower(program, scope, f"env_{role}", arguments, returns, role).function
+    return _lower(program, scope, f"env_{role}", arguments, returns, role)
 
 
 def helper(program: Program, function: FunctionType, caller: Expressions, node: ast.Call) -> Typed:
@@ -63,6 +64,8 @@ def _lower(
     program: Program, scope: Scope, name: str, arguments: tuple[Kind, ...], returns: Kind | None, role: str
 ) -> LoweredHelper:
     expressions = ExpressionsWithCalls(program, scope)
+    of_entity = role == "phase" or (role == "observe" and program.declarations.entity_agents)
+    expressions.over = {} if of_entity else None
     names = [a.arg for a in scope.node.args.args]
     if scope.node.args.vararg or scope.node.args.kwarg or len(names) != len(arguments):
         scope.fail(scope.node, f"{scope.node.name}() has * or keyword-only arguments", "Name plain arguments")
@@ -72,11 +75,13 @@ def _lower(
     changed = [n for n, kind in zip(names, arguments, strict=True) if expressions.kinds[n] != kind]
     if changed:
         scope.fail(scope.node, f"the argument {changed[0]!r} becomes another kind", "Use another name")
-    args = ast.arguments([], [ast.arg(program.local(n)) for n in names], None, [], [], None, [])
+    over = expressions.over or {}
+    given = [ast.arg(name) for name in (*map(program.local, names), *over.values())]
+    args = ast.arguments([], given, None, [], [], None, [])
     node = ast.FunctionDef(name, args, body or [ast.Pass()], [])
     ast.copy_location(node, scope.node)
     result = statements.returned if statements.returned is not None else NONE
-    return LoweredHelper(Function(name, ast.fix_missing_locations(node), scope.file, scope.line), result)
+    return LoweredHelper(Function(name, ast.fix_missing_locations(node), scope.file, scope.line), result, tuple(over))
 
 
 ROLES = {
@@ -93,15 +98,10 @@ def lower(
     calls of print() out."""
     program = Program(cls, state, params, declarations, helper)
     program.prints = prints
-    agents = declarations.num_agents
-    action: Kind = action_kind(declarations.action_space)
-    reward: Kind = F32
-    if agents > 1:
-        action, reward = Tuple((action,) * agents), Tuple((F32,) * agents)
-    entries = [
-        entry(program, "reset", (STATE, PARAMS, KEY), STATE),
-        entry(program, "step", (STATE, PARAMS, action, KEY), Tuple((STATE, reward, BOOL))),
-    ]
+    phases, reset_phases = _phases(program)
+    entries = [function for _, function in phases + reset_phases]
+    entries += [entry(program, "reset", (STATE, PARAMS, KEY), STATE).function, _step(program)]
+    observe_over: tuple[Over, ...] = ()
     pixel_functions: tuple[Function, ...] = ()
     if declarations.frames:
         pixel = _pixel(program, declarations)
@@ -109,12 +109,55 @@ def lower(
     elif declarations.masked:
         entries += _observe_and_mask(program, declarations)
     else:
-        entries.append(_observe(program, declarations))
+        observe = _observe(program, declarations)
+        entries.append(observe.function)
+        observe_over = observe.over
     functions = _reached([made.function for made in program.made.values()], entries)
-    return Lowered(functions, pixel_functions, program.constants, _first_statement(functions, len(entries)))
+    check_races(program, phases + reset_phases)
+    statement = _first_statement(functions, len(entries))
+    rewards = _rewards_field(program) if declarations.entity_agents else ""
+    of_step, of_reset = (tuple(phase for phase, _ in group) for group in (phases, reset_phases))
+    arrays = program.constants
+    return Lowered(functions, pixel_functions, arrays, statement, of_step, of_reset, rewards, observe_over)
 
 
-def _observe(program: Program, declarations: Declarations) -> Function:
+def _phases(program: Program) -> tuple[list[tuple[Phase, Function]], list[tuple[Phase, Function]]]:
+    """The phases of a step, and those of a reset."""
+
+    def lower_phase(scope: Scope, name: str, arguments: tuple[Kind, ...]) -> tuple[Function, tuple[Over, ...]]:
+        made = _lower(program, scope, name, arguments, NONE, "phase")
+        return made.function, made.over
+
+    declared = program.declarations
+    names, action = declared.phase_names, action_kind(declared.action_space)
+    of_reset = lower_phases(program, declared.reset_phase_names, len(names), None, lower_phase)
+    return lower_phases(program, names, 0, action, lower_phase), of_reset
+
+
+def _step(program: Program) -> Function:
+    """step: of entities that are agents without an action, and with rewards in a field of State."""
+    declared = program.declarations
+    agents, action = declared.num_agents, action_kind(declared.action_space)
+    if declared.entity_agents:
+        rewards = Array(F32, (declared.entities,), _rewards_field(program))
+        return entry(program, "step", (STATE, PARAMS, KEY), Tuple((STATE, rewards, BOOL))).function
+    reward: Kind = F32
+    if agents > 1:
+        action, reward = Tuple((action,) * agents), Tuple((F32,) * agents)
+    return entry(program, "step", (STATE, PARAMS, action, KEY), Tuple((STATE, reward, BOOL))).function
+
+
+def _rewards_field(program: Program) -> str:
+    """Which field of State the rewards that step returns are, by its text: `return State(...), s.reward, False`."""
+    scope = Scope(program.cls.step, program.cls)  # type: ignore[attr-defined]
+    for node in ast.walk(scope.node):
+        match node:
+            case ast.Return(value=ast.Tuple(elts=[_, ast.Attribute(attr=name), _])):
+                return name
+    return "reward"
+
+
+def _observe(program: Program, declarations: Declarations) -> LoweredHelper:
     space, cls = declarations.observation_space, program.cls
     shape = (space.features,) if isinstance(space, FlatDict) else space.shape
     seen: tuple[Kind, ...] = (STATE, PARAMS) if declarations.num_agents == 1 else (STATE, PARAMS, I32)
@@ -134,13 +177,13 @@ def _observe_and_mask(program: Program, declarations: Declarations) -> list[Func
     """The class's observe and action_mask, and an env_observe whose entries are those of both."""
     space, cls = declarations.observation_space, program.cls
     assert isinstance(space, FlatDict)
-    observe, total = _observe(program, declarations), space.shape[0]
+    observe, total = _observe(program, declarations).function, space.shape[0]
     observe.node.name = f"env_{UNMASKED}"
     seen: tuple[Kind, ...] = (STATE, PARAMS) if declarations.num_agents == 1 else (STATE, PARAMS, I32)
     scope, size = Scope(cls.action_mask, cls), total - space.features  # type: ignore[attr-defined]
     fills = len(scope.node.args.args) == len(seen) + 1
     kinds: tuple[Kind, ...] = (*seen, Array(F32, (size,), "out")) if fills else seen
-    mask = entry(program, "action_mask", kinds, NONE if fills else Tuple((BOOL,) * size))
+    mask = entry(program, "action_mask", kinds, NONE if fills else Tuple((BOOL,) * size)).function
     text = _joined(seen, len(observe.node.args.args) > len(seen), fills, space.features, total)
     node = ast.parse(text).body[0]
     assert isinstance(node, ast.FunctionDef)
@@ -171,7 +214,7 @@ def _joined(seen: tuple[Kind, ...], observe_fills: bool, mask_fills: bool, featu
 
 def _pixel(program: Program, declarations: Declarations) -> Function:
     gray: Kind = F32 if declarations.channels == 1 else Tuple((F32,) * declarations.channels)
-    return entry(program, "pixel", (STATE, PARAMS, I32, I32), gray)
+    return entry(program, "pixel", (STATE, PARAMS, I32, I32), gray).function
 
 
 def action_kind(space: Space) -> Kind:
@@ -183,7 +226,10 @@ def action_kind(space: Space) -> Kind:
 
 def _check_arguments(scope: Scope, role: str, count: int, declarations: Declarations) -> None:
     names = [a.arg for a in scope.node.args.args]
-    taken = ROLES[role] + (", agent" if role in BY_AGENT and declarations.num_agents > 1 else "")
+    who = ", i" if declarations.entity_agents else ", agent"
+    taken = ROLES[role] + (who if role in BY_AGENT and declarations.num_agents > 1 else "")
+    if role == "step" and declarations.entity_agents:
+        taken = "s, p, key"
     form = f"def {role}({taken})" + (f" or def {role}({taken}, out)" if role in BY_AGENT else "")
     if names[:1] == ["self"]:
         scope.fail(scope.node, f"{role} has `self`", f"Environments are plain functions: write `{form}`")

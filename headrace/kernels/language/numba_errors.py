@@ -46,5 +46,5 @@ def _user_location(ir: EnvIR, module: ModuleType, error: Exception) -> tuple[str
 def _pairs(function: Function, made: ast.FunctionDef) -> Iterator[tuple[int, int]]:
     """(generated line, user's line) of each statement: both trees have the same shape."""
     for written, read in zip(ast.walk(made), ast.walk(function.node), strict=False):
-        if isinstance(written, ast.stmt):
-            yield written.lineno, read.lineno  # type: ignore[attr-defined]
+        if isinstance(written, ast.stmt) and isinstance(read, ast.stmt):
+            yield written.lineno, read.lineno

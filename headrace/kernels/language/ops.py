@@ -3,7 +3,7 @@
 Types of State and Params fields: f32, i32, i8, u8, i16, u16, u32, boolean; in State also array(dtype, *shape).
 Random draws, by key and draw number: uniform, randint, normal, bits. Arithmetic, in float32: sin, cos, tan, atan2,
 sqrt, exp, log, tanh, power, floor, ceil, absolute, sign, clip, select. Python's abs, min, max, len, int, float and bool
-work too.
+work too. Over the entities of an environment: sum_over, min_over, max_over, argmin_over, argmax_over, any_over.
 
 Called from plain Python they work on NumPy scalars, so that an environment runs un-compiled under a debugger.
 """
@@ -18,6 +18,15 @@ import numpy as np
 
 from headrace.core.source_text import source_text
 from headrace.kernels.language import ops_scalar
+from headrace.kernels.language.ops_over import (  # noqa: F401
+    any_over,
+    argmax_over,
+    argmin_over,
+    max_over,
+    min_over,
+    sum_over,
+    within,
+)
 from headrace.kernels.language.ops_scalar import *  # noqa: F403  all ops, f32, i32 and u32; each is written once
 
 i16 = np.int16

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.kernels.language import kinds, ops_scalar
+from headrace.kernels.language import kinds, ops_over, ops_scalar
 from headrace.kernels.language.declarations import Declarations
-from headrace.kernels.language.ir import Field, Function, Param
+from headrace.kernels.language.ir import Field, Function, Over, Param
 from headrace.kernels.language.kinds import Array, Kind
 from headrace.kernels.language.scope import PythonObject, Scope
 from headrace.kernels.language.typed import CONVERSIONS, Typed
@@ -23,7 +23,7 @@ Helper = Callable[["Program", FunctionType, Any, ast.Call], Typed]
 
 # Names the lowered code speaks of itself: a user's local of that name gets an underscore.
 TAKEN = {name for name, item in vars(ops_scalar).items() if inspect.isfunction(item)}
-TAKEN |= {
+TAKEN |= {f"{function.__name__}_{kind}" for function in ops_over.OVER for kind in ("f32", "i32")} | {
     *CONVERSIONS.values(),
     *["U64", "I16", "U16", "I8", "U8", "abs", "min", "max", "range", "np", "njit", "f32", "i32"],
 }
@@ -35,6 +35,7 @@ class LoweredHelper:
 
     function: Function
     returns: Kind
+    over: tuple[Over, ...] = ()  # reductions that it takes behind its arguments
 
 
 class Program:
@@ -51,7 +52,11 @@ class Program:
 
     def local(self, name: str) -> str:
         """What a user's local name is called in the lowered code."""
-        return name + "_" if name in TAKEN or name.startswith(("env_", "_part", "_index")) or name.isupper() else name
+        return (
+            name + "_"
+            if name in TAKEN or name.startswith(("env_", "_part", "_index", "_over")) or name.isupper()
+            else name
+        )
 
     def constant(self, value: PythonObject, scope: Scope, node: ast.expr) -> tuple[str, Kind]:
         """A name for an array of numbers, and its kind."""

@@ -32,8 +32,10 @@ def read(cls: type, prints: bool = False) -> EnvIR:
     found = read_declarations(of)
     _require(of, "pixel" if found.frames else "observe")
     state, params = _state(of), _params(of)
+    _entity_field(of, found.entities, state)
     lowered = lower(cls, state, params, found, prints)
-    fills = not found.frames and len(lowered.functions[-1].node.args.args) == (3 if found.num_agents == 1 else 4)
+    taken = 0 if found.frames else len(lowered.functions[-1].node.args.args) - len(lowered.observe_over)
+    fills = taken == (3 if found.num_agents == 1 else 4)
     return EnvIR(
         cls=cls, name=cls.__name__, state=state, params=params, observes_into=fills, **vars(found), **vars(lowered)
     )
@@ -103,6 +105,12 @@ def _state(of: EnvClass) -> tuple[Field, ...]:
             _at(of, "State", name).fail(f"State.{name} is annotated {_shown(hints.get(name))}", f"Use {kinds.DTYPES}")
         fields.append(Field(name, *found))
     return tuple(fields)
+
+
+def _entity_field(of: EnvClass, entities: int, state: tuple[Field, ...]) -> None:
+    if entities and not any(f.shape and f.shape[0] == entities for f in state):
+        wrong = f"num_entities is {entities}, and no field of State is an array with a first size of {entities}"
+        of.fail(wrong, f"Write `x: array(f32, {entities})` in State")
 
 
 def _params(of: EnvClass) -> tuple[Param, ...]:

@@ -6,10 +6,11 @@ import ast
 import copy
 from typing import NoReturn
 
-from headrace.kernels.language import kinds
+from headrace.kernels.language import kinds, ops_over
 from headrace.kernels.language.expressions import Expressions
 from headrace.kernels.language.kinds import BOOL, I32, NONE, Array, Kind, Tuple, describe
 from headrace.kernels.language.typed import NUMBERS, Typed, call, locate
+from headrace.kernels.language.within import FORM, within_loop
 
 BANNED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Try: ("`try`", "Compiled environments cannot raise: test the condition instead"),
@@ -228,9 +229,18 @@ class Statements:
 
     def _check_result(self, typed: Typed, node: ast.Return) -> None:
         """The results of reset, step, observe and pixel: how many, and of what kind."""
-        expected, wanted = self.expected, self._form()
+        expected = self.expected
         if expected == NONE and typed.kind != NONE:
+            if self.role == "phase":
+                wrong, instead = (
+                    f"{self.scope.node.name} returns a value",
+                    "Phases write s.x[i] = ... and return nothing",
+                )
+                self.scope.fail(node, wrong, instead)
             self.scope.fail(node, "observe(s, p, out) returns a value", "Fill out and return nothing")
+        if expected == NONE:
+            return
+        wanted = self._form()
         if _fits(typed.kind, expected):  # type: ignore[arg-type]
             return
         if isinstance(expected, Tuple):
@@ -250,6 +260,8 @@ class Statements:
     def _form(self) -> str:
         """What reset, step, observe or pixel is to return."""
         agents = self.of.program.declarations.num_agents
+        if self.role == "step" and self.of.program.declarations.entity_agents:
+            return "State(...), s.reward, terminated, where State has `reward: array(f32, num_entities)`"
         if self.role == "step" and agents > 1:
             return f"State(...), ({', '.join(['reward'] * agents)}), terminated"
         return _FORMS[self.role]
@@ -281,6 +293,8 @@ class Statements:
 
     def _for(self, node: ast.For) -> list[ast.stmt]:
         over = node.iter
+        if isinstance(over, ast.Call) and self.scope.resolve(over.func) is ops_over.within:
+            return self._for_within(node)
         ranged = isinstance(over, ast.Call) and self.scope.resolve(over.func) is range and not over.keywords
         if not ranged or not isinstance(node.target, ast.Name) or node.orelse:
             wrong = f"`for {ast.unparse(node.target)} in {ast.unparse(over)}`"
@@ -301,6 +315,20 @@ class Statements:
         target = ast.Name(self.of.program.local(node.target.id), ast.Store())
         loop = call("range", *(self.of.cast(typed, I32) for typed in bounds))
         return [ast.For(target, loop, body or [ast.Pass()], [])]
+
+    def _for_within(self, node: ast.For) -> list[ast.stmt]:
+        """for j in within(s.x, s.y, i, radius): ..."""
+        if not isinstance(node.target, ast.Name) or node.orelse or self.of.kinds.get(node.target.id, I32) != I32:
+            self.scope.fail(node, f"`for {ast.unparse(node.target)} in within(...)`", f"Write `{FORM}`")
+        self.of.kinds[node.target.id] = I32
+        target = self.of.program.local(node.target.id)
+        self.count += 1
+        before, test, over = within_loop(self.of, node, target, self.count)
+        entities = call("I32", ast.Constant(self.of.program.declarations.entities))
+        body: list[ast.stmt] = [ast.If(test, self._block(node.body) or [ast.Pass()], [])]
+        loop = ast.For(ast.Name(target, ast.Store()), call("range", entities), body, [])
+        loop.within = over  # type: ignore[attr-defined]
+        return [*before, loop]
 
     def _unrolls(self, index: str, body: list[ast.stmt]) -> bool:
         """Is this a mere repetition: the index is read nowhere, and no statement leaves or branches?

@@ -75,7 +75,8 @@ class EpisodeText(ABC):
 
     def state(self) -> str:
         """The line that defines s."""
-        return "s = " + tuple_of([value_of(self.place(f), f.dtype) for f in self.ir.state])
+        places = [(self.place(f), f) for f in self.ir.state]
+        return "s = " + tuple_of([value_of(x, f.dtype) if f.shape is None else x for x, f in places])
 
     def store(self, state: str) -> list[str]:
         """Lines that store the scalar fields of a state."""

@@ -25,6 +25,13 @@ def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
     raise TypeError(f"no random actions of {space}: use Discrete, MultiDiscrete or Box")
 
 
+def no_action(space: Space) -> np.ndarray:
+    """The action of an entity that is no agent: the first of a Discrete one, zeros of a Box, clipped to its bounds."""
+    if isinstance(space, Box):
+        return np.clip(np.zeros(space.shape, np.float32), space.low, space.high)
+    return np.asarray(space.start)  # type: ignore[attr-defined]
+
+
 def random_actions(
     space: Space, seed: int, first_step: int, num_steps: int, num_envs: int, device: Device, first_env: int = 0
 ) -> Tensor:

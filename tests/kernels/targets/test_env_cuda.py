@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers.entity_envs import Ring
 from helpers.kernel_envs import BRANCH_FREE, Medley, assert_steps_agree, rollout
 
 from headrace.envs.builtin.cartpole import CartPole
@@ -24,6 +25,7 @@ from headrace.kernels.language.read import read
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.kernels.targets.cuda.codegen_cuda import cuda_module
+from headrace.kernels.targets.cuda.codegen_entities_cuda import entity_cuda_module
 from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pixel_module
 from headrace.kernels.targets.cuda.env import NUMBERS, CudaEnvs
 from headrace.kernels.targets.random_actions import random_actions
@@ -198,6 +200,22 @@ def test_simulated_agents_run_as_they_step(cls):
 
 
 @in_simulator
+@pytest.mark.parametrize("block", [1, 4, 8])
+def test_simulated_entities_agree_with_the_cpu_kernel(block):
+    """A block of threads for each environment: fewer than its entities, and more."""
+    envs = CudaEnvs(read(Ring), 2, block=block)
+    assert_agents_agree(envs, CpuEnvs(envs.ir, 2, threads=1), 6)
+
+
+@in_simulator
+def test_simulated_entities_run_as_they_step():
+    ours, theirs = stepped_and_run(Ring, 2, 6)
+    assert_same(ours, theirs)
+    ours, theirs = randomly_run(Ring, 2, 3)
+    assert_same(ours, theirs)
+
+
+@in_simulator
 def test_simulated_runs_draw_every_row():
     ours, theirs = stepped_and_run(Colours, 2, 9)
     assert_same(ours, theirs)
@@ -224,14 +242,12 @@ def compile_ptx(monkeypatch):
         monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=capability))
 
     def compile_kernel(ir, kernel):
-        write = cuda_pixel_module if kernel == "draw" else cuda_module
+        write = cuda_pixel_module if kernel == "draw" else entity_cuda_module if ir.entities else cuda_module
         module = cache.load(f"{ir.name}_{kernel}", write(ir, per_env=False, simulated=False))
-        columns = rollout(ir, 1, 2)
+        columns = rollout(ir, 1, 2 * ir.num_agents)
         packs = [types.float32[::1], types.int32[::1]]
-        arrays = [
-            types.Array(getattr(types, {"i8": "int8", "f32": "float32"}[f.dtype]), len(f.shape) + 1, "C")
-            for f in ir.arrays
-        ]
+        stored = {"i8": types.int8, "f32": types.float32, "i32": types.int32}
+        arrays = [types.Array(stored[f.dtype], len(f.shape) + 1, "C") for f in ir.arrays]
         names = (
             "observation",
             "valid",
@@ -264,6 +280,7 @@ def compile_ptx(monkeypatch):
         (Pendulum, "run_random"),
         (Pursuit, "step"),
         (PixelPendulum, "draw"),
+        (Ring, "step"),
     ],
 )
 def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kernel):
@@ -283,6 +300,8 @@ def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kerne
         pytest.skip("this ptxas is older than NVVM")
     assert declarations.returncode == 0, declarations.stderr
     assert "0 bytes spill stores, 0 bytes spill loads" in declarations.stderr
+    if cls is Ring:  # its fields, 16 parts of a sum of floats, and how a step ended
+        assert f"{4 * (5 + 10 + 5 + 5) + 4 * 16 + 8} bytes smem" in declarations.stderr
 
 
 def test_draws_are_never_contracted(compile_ptx):

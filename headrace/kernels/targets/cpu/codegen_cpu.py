@@ -14,7 +14,7 @@ from __future__ import annotations
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.language.typed import pure
-from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, CpuText, plane
+from headrace.kernels.targets.cpu.state_layout import CpuText, envs_per_block, plane
 from headrace.kernels.targets.episode_text import block, constants, decorated, function, of_agent, title
 
 INLINE = '@njit(error_model="numpy", fastmath={"contract"}, forceinline=True)'
@@ -33,22 +33,31 @@ def branch_free(ir: EnvIR) -> bool:
 def cpu_module(ir: EnvIR, per_env: bool) -> str:
     """The text of the module. per_env: each parameter has a value per environment."""
     text = CpuText(ir, per_env)
+    step = _step_branch_free(text) if branch_free(ir) else _step_branching(text)
+    functions = [prelude(INLINE), *constants(ir), decorated(ir.code, INLINE)]
+    return module_text(ir, text.arguments(), functions, _reset(text), [*_parts(text), *step], "contract")
+
+
+def module_text(
+    ir: EnvIR, arguments: str, functions: list[str], reset: list[str], step: list[str], fastmath: str = ""
+) -> str:
+    """The text of a module with these functions. reset, step: lines about the environments lo .. hi - 1 of a block.
+    arguments: names of the arrays that hold them. fastmath: LLVM's flags for floats, if any."""
+    size = envs_per_block(ir)
+    inline, kernel, parallel = (_with(decorator, fastmath) for decorator in (INLINE, KERNEL, PARALLEL))
     planes = "row, plane, action_plane" + (", agent_plane" if ir.num_agents > 1 else "")
     columns = f"observation, valid, action, {', '.join(WRITTEN)}"
-    names = f"{text.arguments()}, {columns}, seed, first, {planes}"
-    step = _step_branch_free(text) if branch_free(ir) else _step_branching(text)
+    names = f"{arguments}, {columns}, seed, first, {planes}"
     parts = [
         title(ir, "compiled for the CPU"),
         "from numba import njit, prange",
-        prelude(INLINE),
-        *constants(ir),
-        decorated(ir.code, INLINE),
-        function(INLINE, f"reset_block({names}, lo, hi)", _reset(text)),
-        function(KERNEL, f"reset({names}, num_envs)", _blocks(f"reset_block({names}, ", "0, num_envs")),
-        function(INLINE, f"step_block({names}, t, lo, hi)", [*_parts(text), *step]),
-        function(KERNEL, f"step({names}, lo, hi, t)", _blocks(f"step_block({names}, t, ", "lo, hi")),
+        *functions,
+        function(inline, f"reset_block({names}, lo, hi)", reset),
+        function(kernel, f"reset({names}, num_envs)", _blocks(f"reset_block({names}, ", "0, num_envs", size)),
+        function(inline, f"step_block({names}, t, lo, hi)", step),
+        function(kernel, f"step({names}, lo, hi, t)", _blocks(f"step_block({names}, t, ", "lo, hi", size)),
         function(
-            PARALLEL,
+            parallel,
             f"step_parallel({names}, cut, t)",
             block("for part in prange(cut.shape[0] - 1)", [f"step({names}, cut[part], cut[part + 1], t)"]),
         ),
@@ -56,11 +65,15 @@ def cpu_module(ir: EnvIR, per_env: bool) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _blocks(call: str, limits: str) -> list[str]:
+def _with(decorator: str, fastmath: str) -> str:
+    return decorator if fastmath == "contract" else decorator.replace('fastmath={"contract"}, ', "")
+
+
+def _blocks(call: str, limits: str, size: int) -> list[str]:
     """A loop that calls a function for each block of environments."""
     last = limits.split(", ")[1]
-    body = [f"{call}start, min(start + {ENVS_PER_BLOCK}, {last}))"]
-    return block(f"for start in range({limits}, {ENVS_PER_BLOCK})", body)
+    body = [f"{call}start, min(start + {size}, {last}))"]
+    return block(f"for start in range({limits}, {size})", body)
 
 
 def _reset(text: CpuText) -> list[str]:

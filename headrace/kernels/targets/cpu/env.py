@@ -12,15 +12,19 @@ import torch
 from torch import Tensor
 
 from headrace.core.rng import word
+from headrace.core.terminal import tell
 from headrace.data.rollout import Rollout
+from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Argument, Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
+from headrace.kernels.targets.cpu.codegen_entities_cpu import LANES, entity_module, room_for
+from headrace.kernels.targets.cpu.grid_text import scratch_size
 from headrace.kernels.targets.cpu.pixels import CpuPixels
-from headrace.kernels.targets.cpu.state_layout import ENVS_PER_BLOCK, flat, from_blocks, to_blocks
+from headrace.kernels.targets.cpu.state_layout import envs_per_block, flat, from_blocks, to_blocks
 from headrace.kernels.targets.params import ParamValues, pack_params, repacked
 from headrace.kernels.targets.tensor_state import TensorEnvs, empty_packs, stored_dtype
 
@@ -34,6 +38,8 @@ class CpuEnvs(TensorEnvs):
     num_envs: environments; with several agents each agent has a column per environment.
     threads: how many; None measures during the first calls whether they help. Results are the same bits.
     first_env: number of environment 0, where these are a part of a larger set: i draws as environment first_env + i.
+    lanes: entities that are computed at once, 1, 2, 4, 8 or 16; None: as many as there are, up to 16. Results are the
+    same bits.
     """
 
     def __init__(
@@ -44,22 +50,27 @@ class CpuEnvs(TensorEnvs):
         device: torch.device | str = "cpu",
         threads: int | None = None,
         first_env: int = 0,
+        lanes: int | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
-        floats, integers = (to_blocks(pack) for pack in empty_packs(ir, num_envs, "cpu"))
-        arrays = {f.name: torch.zeros(num_envs, *f.shape, dtype=stored_dtype(f)) for f in ir.arrays}  # type: ignore[misc]
+        if lanes not in (None, *LANES):
+            raise ValueError(f"lanes is {lanes}: give 1, 2, 4, 8 or 16, or None for as many as there are entities")
+        self._per_block = envs_per_block(ir)
+        floats, integers = (self._blocks(pack) for pack in empty_packs(ir, num_envs, "cpu"))
+        self._stored = {f.name: torch.zeros(num_envs, *room_for(ir, f), dtype=stored_dtype(f)) for f in ir.arrays}
+        arrays = {f.name: self._stored[f.name][:, : f.shape[0]] for f in ir.arrays}  # type: ignore[index]
         super().__init__(ir, num_envs, first_env, floats, integers, arrays)
         self.threads = threads
         *packs, per_env = pack_params(ir, params or {}, num_envs)
-        self._per_env = per_env  # whether there is a parameter with a number for each environment
+        self._per_env, self._lanes = per_env, lanes  # whether there is a parameter with a number for each environment
         self._params = self._laid_out(packs)
-        self._masked = np.zeros(num_envs, np.int32)
-        self._text = cpu_module(ir, per_env)
+        self._masked = np.zeros(num_envs * scratch_size(ir), np.int32)
+        self._text = entity_module(ir, per_env, lanes) if ir.entities else cpu_module(ir, per_env)
         self._pixels = CpuPixels(ir, per_env) if ir.frames else None
         self._rollout: Rollout | None = None
         self._parts = threads or 1
-        worth = num_envs > (1 if ir.frames else ENVS_PER_BLOCK)
+        worth = num_envs > (1 if ir.frames else self._per_block)
         # while it is not known whether threads help: seconds that calls took without them, and with them
         self._trial: dict[bool, list[float]] = {False: [], True: []} if threads is None and worth else {}
         self._step: Callable[[int], None]
@@ -67,7 +78,7 @@ class CpuEnvs(TensorEnvs):
 
     def _laid_out(self, packs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Parameters as the kernels read them."""
-        return [(to_blocks(torch.from_numpy(x)).numpy() if self._per_env else x).ravel() for x in packs]
+        return [(self._blocks(torch.from_numpy(x)).numpy() if self._per_env else x).ravel() for x in packs]
 
     def set_params(self, params: ParamValues) -> None:
         """Other parameters, where the kernels read them."""
@@ -94,7 +105,7 @@ class CpuEnvs(TensorEnvs):
 
     def bound(self, rollout: Rollout) -> Call:
         """step() of this rollout as machine code. Its last three argument slots are the first environment, the
-        last + 1, and t. The environments must be of one block of ENVS_PER_BLOCK, or whole blocks."""
+        last + 1, and t. The environments must be of one block (state_layout.envs_per_block), or whole blocks."""
         if rollout is not self._rollout:
             self._bind(rollout)
         return self._call
@@ -112,7 +123,7 @@ class CpuEnvs(TensorEnvs):
         self.check(rollout)
         columns, strides = flat_columns(self.ir, rollout)
         floats, integers = self.floats.numpy().ravel(), self.integers.numpy().ravel()
-        state = (floats, integers, *self._params, self._masked, *(array.numpy() for array in self.arrays.values()))
+        state = (floats, integers, *self._params, self._masked, *(array.numpy() for array in self._stored.values()))
         self._shared: tuple[Argument, ...] = (*state, *columns, np.uint32(self.seed), self.first_env, *strides)
         arguments: tuple[Argument, ...] = (*self._shared, 0, self.num_envs, 0)
         self._call = Call(self._entry("step", arguments), arguments)
@@ -151,15 +162,22 @@ class CpuEnvs(TensorEnvs):
     def _entry(self, function: str, arguments: tuple[Argument, ...]) -> Native:
         """A function of the module, compiled for these arguments or loaded."""
         announcement, name = self.ir.announcement("for the CPU"), self.ir.name
-        return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
+        try:
+            return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
+        except EnvError as error:
+            if not self.ir.entities or self._lanes == 1:
+                raise
+            tell(f"{name} runs one entity at a time, because its phases do not compile for several at once: {error}")
+            self._lanes, self._text = 1, entity_module(self.ir, self._per_env, 1)
+            return self._entry(function, arguments)
 
     def _parallel(self, parts: int) -> Callable[[int], None]:
         """step on Numba's threads, which wake up faster than others."""
         import numba
 
         gentle_threads()
-        blocks = -(-self.num_envs // ENVS_PER_BLOCK)
-        starts = [blocks * part // parts * ENVS_PER_BLOCK for part in range(parts + 1)]
+        blocks = -(-self.num_envs // self._per_block)
+        starts = [blocks * part // parts * self._per_block for part in range(parts + 1)]
         arguments = (*self._shared, np.minimum(starts, self.num_envs).astype(np.int64))
         module = cache.load(self.ir.name, self._text)
         wanted = {"step_parallel": tuple(numba.typeof(argument) for argument in (*arguments, 0))}
@@ -168,16 +186,19 @@ class CpuEnvs(TensorEnvs):
             cache.compile_once(module, wanted, announcement)
         return partial(module.step_parallel, *arguments)
 
+    def _blocks(self, pack: Tensor) -> Tensor:
+        return to_blocks(pack, self._per_block)
+
     def packs(self) -> tuple[Tensor, Tensor]:
         """Copies as [rows, N]."""
         return from_blocks(self.floats, self.num_envs), from_blocks(self.integers, self.num_envs)
 
     def set_packs(self, floats: Tensor, integers: Tensor) -> None:
         """Copy floats and integers from [rows, N]."""
-        super().set_packs(to_blocks(floats), to_blocks(integers))
+        super().set_packs(self._blocks(floats), self._blocks(integers))
 
     def pack_mask(self, which: Tensor) -> Tensor:
-        return to_blocks(which.unsqueeze(0))
+        return self._blocks(which.unsqueeze(0))
 
     def running_episodes(self, envs: Tensor) -> tuple[Tensor, Tensor]:
         rows = self.floats[:, len(self.ir.floats)], self.integers[:, len(self.ir.integers)]

@@ -1,7 +1,8 @@
 """Where the numbers of the environments are kept on the CPU, as text and as arrays.
 
 Scalar fields are kept in a pack of float32 and one of int32, in blocks of ENVS_PER_BLOCK environments. A block is
-feature-major: each row has one number per environment. Rows are the fields of State and each agent's running return;
+feature-major: each row has one number per environment. Environments with entities, whose loops are over these, are
+kept one in a block. Rows are the fields of State and each agent's running return;
 of the integer pack the other fields, the length and the number of the episode. Within a block that begins at
 environment lo, environment lo + i is called i.
 """
@@ -20,6 +21,11 @@ from headrace.kernels.targets.episode_text import EpisodeText, of_agent, pack_ro
 ENVS_PER_BLOCK = 1024  # environments whose columns fit the first-level cache together
 
 
+def envs_per_block(ir: EnvIR) -> int:
+    """How many environments of this kind are kept in a block."""
+    return 1 if ir.entities else ENVS_PER_BLOCK
+
+
 class CpuText(EpisodeText):
     """Lines about environment i of a block. Columns are named COLUMN_now and COLUMN_after, agent 1's with _of1 behind:
     they begin at the block's first environment."""
@@ -27,12 +33,13 @@ class CpuText(EpisodeText):
     env_number = "U32(np.uint64(first + lo) + i)"
 
     def __init__(self, ir: EnvIR, per_env: bool) -> None:
+        self.size = envs_per_block(ir)
         super().__init__(ir, per_env)
         self.load = [self.params(), self.state()] if per_env else [self.state()]
 
     def scalar(self, is_float: bool, row: int) -> str:
         """An entry of the block's pack."""
-        return _in_block("fs" if is_float else "ns", row)
+        return self._in_block("fs" if is_float else "ns", row)
 
     def array(self, field: Field) -> str:
         """A view of the field."""
@@ -41,7 +48,7 @@ class CpuText(EpisodeText):
     def param(self, is_float: bool, row: int) -> str:
         """An entry of the parameters' pack."""
         if self.per_env:
-            return _in_block("fp" if is_float else "ip", row)
+            return self._in_block("fp" if is_float else "ip", row)
         return f"{'float' if is_float else 'integer'}_params[{row}]"
 
     def column(self, name: str, agent: int) -> str:
@@ -66,12 +73,24 @@ class CpuText(EpisodeText):
     def packs(self) -> list[str]:
         """Lines that find the block in each pack, and define p where all environments share it."""
         floats, integers = pack_rows(self.ir)
-        lines = [f"fs = floats[{_block_start(floats)}:]", f"ns = integers[{_block_start(integers)}:]"]
+        lines = [f"fs = floats[{self._block_start(floats)}:]", f"ns = integers[{self._block_start(integers)}:]"]
         if not self.per_env:
             return [*lines, self.params()]
         size = sum(param.dtype == F32 for param in self.ir.params)
         rest = len(self.ir.params) - size
-        return [*lines, f"fp = float_params[{_block_start(size)}:]", f"ip = integer_params[{_block_start(rest)}:]"]
+        return [
+            *lines,
+            f"fp = float_params[{self._block_start(size)}:]",
+            f"ip = integer_params[{self._block_start(rest)}:]",
+        ]
+
+    def _in_block(self, pack: str, row: int) -> str:
+        """Environment i's entry of a row of a block."""
+        return f"{pack}[np.uint64({row * self.size}) + i]"
+
+    def _block_start(self, rows: int) -> str:
+        """Where environment lo's entries begin in a pack of so many rows."""
+        return f"lo // {self.size} * {self.size * rows} + lo % {self.size}"
 
     def arguments(self) -> str:
         """Names of the arrays that hold the environments, in the order in which the kernels take them."""
@@ -84,26 +103,16 @@ def plane(agent: int) -> str:
     return f" + {agent} * agent_plane" if agent else ""
 
 
-def _in_block(pack: str, row: int) -> str:
-    """Environment i's entry of a row of a block."""
-    return f"{pack}[np.uint64({row * ENVS_PER_BLOCK}) + i]"
-
-
-def _block_start(rows: int) -> str:
-    """Where environment lo's entries begin in a pack of so many rows."""
-    return f"lo // {ENVS_PER_BLOCK} * {ENVS_PER_BLOCK * rows} + lo % {ENVS_PER_BLOCK}"
-
-
-def to_blocks(pack: Tensor) -> Tensor:
-    """[S, N] -> [blocks, S, ENVS_PER_BLOCK], padded with zeros: LLVM knows the distance between rows."""
+def to_blocks(pack: Tensor, per_block: int) -> Tensor:
+    """[S, N] -> [blocks, S, per_block], padded with zeros: LLVM knows the distance between rows."""
     size, num_envs = pack.shape
-    count = -(-num_envs // ENVS_PER_BLOCK)
-    padded = pad(pack, (0, count * ENVS_PER_BLOCK - num_envs))
-    return padded.reshape(size, count, ENVS_PER_BLOCK).transpose(0, 1).contiguous()
+    count = -(-num_envs // per_block)
+    padded = pad(pack, (0, count * per_block - num_envs))
+    return padded.reshape(size, count, per_block).transpose(0, 1).contiguous()
 
 
 def from_blocks(pack: Tensor, num_envs: int) -> Tensor:
-    """[blocks, S, ENVS_PER_BLOCK] -> a copy [S, N]."""
+    """[blocks, S, per_block] -> a copy [S, N]."""
     return pack.transpose(0, 1).flatten(1)[:, :num_envs].clone(memory_format=torch.contiguous_format)
 
 

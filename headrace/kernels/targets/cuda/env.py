@@ -16,6 +16,7 @@ from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
 from headrace.kernels.targets.cuda import block_size
 from headrace.kernels.targets.cuda.codegen_cuda import COLUMNS, cuda_module
+from headrace.kernels.targets.cuda.codegen_entities_cuda import entity_cuda_module
 from headrace.kernels.targets.cuda.codegen_pixels_cuda import cuda_pixel_module
 from headrace.kernels.targets.cuda.launch import DeviceArray, array, launch, numba_cuda, on_device, simulated
 from headrace.kernels.targets.episode_text import pack_rows
@@ -31,6 +32,7 @@ class CudaEnvs(TensorEnvs):
     """N environments on a GPU; implements headrace.kernels.targets.base.CompiledTarget.
 
     Pixel observations are drawn by a second launch, with a thread per pixel.
+    With entities, a block of threads steps an environment; otherwise a thread does.
     block: threads per block; None measures the fastest number, once per GPU, environment and number of environments.
     first_env: number of environment 0, where these are a part of a larger set.
     A step is one launch, and may be captured in a CUDA graph, with its t in it: reset() compiles it before. Under
@@ -59,7 +61,7 @@ class CudaEnvs(TensorEnvs):
         zeros = torch.zeros(integer_rows, dtype=torch.int32)
         integers = torch.cat([zeros, torch.from_numpy(integer_params).flatten(), tail]).to(device)
         self._own_arrays = {
-            f.name: torch.zeros(*f.shape, num_envs, dtype=stored_dtype(f), device=device)  # type: ignore[misc]
+            f.name: torch.zeros(*self._array_shape(f.shape, num_envs, ir), dtype=stored_dtype(f), device=device)  # type: ignore[arg-type]
             for f in ir.arrays
         }
         super().__init__(
@@ -68,17 +70,19 @@ class CudaEnvs(TensorEnvs):
             first_env,
             floats[:float_rows].view(-1, num_envs),
             integers[:integer_rows].view(-1, num_envs),
-            {name: array.movedim(-1, 0) for name, array in self._own_arrays.items()},
+            {n: array if ir.entities else array.movedim(-1, 0) for n, array in self._own_arrays.items()},
         )
         self._packs, self._seed = (floats, integers), integers[-2]
         self._params, self._per_env = (floats[float_rows:], integers[integer_rows:-2]), per_env
-        self._module = cache.load(f"{ir.name}_cuda", cuda_module(ir, per_env, self._simulated))
+        write = entity_cuda_module if ir.entities else cuda_module
+        self._module = cache.load(f"{ir.name}_cuda", write(ir, per_env, self._simulated))
         self._pixel_module: ModuleType | None = None
         if ir.frames:
             text = cuda_pixel_module(ir, per_env, self._simulated)
             self._pixel_module = cache.load(f"{ir.name}Pixels_cuda", text)
             self._pixel_threads = num_envs * int(np.prod(ir.observation_space.shape[-2:]))
-        self._block = DEFAULT_BLOCK if block is None and self._simulated else block
+        self._default = min(DEFAULT_BLOCK, ir.entities) if ir.entities and self._simulated else DEFAULT_BLOCK
+        self._block = self._default if block is None and self._simulated else block
         self._rollout: Rollout | None = None
         self._arguments: tuple[DeviceArray, ...] = ()
         self._pixel_arguments: tuple[DeviceArray, ...] = ()
@@ -185,4 +189,10 @@ class CudaEnvs(TensorEnvs):
 
     def _launch(self, kernel: str, *rest: int, block: int | None = None) -> None:
         threads = block or self._block or DEFAULT_BLOCK
-        launch(getattr(self._module, kernel), self.num_envs, threads, self.device, *self._arguments, *rest)
+        count = self.num_envs * threads if self.ir.entities else self.num_envs  # a block, or a thread, for each
+        launch(getattr(self._module, kernel), count, threads, self.device, *self._arguments, *rest)
+
+    @staticmethod
+    def _array_shape(shape: tuple[int, ...], num_envs: int, ir: EnvIR) -> tuple[int, ...]:
+        """That of an array field: neighbouring threads, of environments or of entities, read neighbouring places."""
+        return (num_envs, *shape) if ir.entities else (*shape, num_envs)

@@ -10,7 +10,7 @@ import ast
 import copy
 from collections.abc import Mapping
 from types import FunctionType
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from headrace.kernels.language.ir import EnvIR, Function
 from headrace.kernels.language.kinds import BOOL, U32
 from headrace.kernels.targets.params import ParamValues, pack_params
 from headrace.kernels.targets.tensor_state import DTYPES, TensorEnvs, empty_packs, put, read
+from headrace.kernels.targets.torch.cells import Cells
+from headrace.kernels.targets.torch.entities import REDUCTIONS, Action, Entities
 from headrace.kernels.targets.torch.ops_torch import (
     Key,
     Namespace,
@@ -38,25 +40,7 @@ from headrace.kernels.targets.torch.ops_torch import (
 )
 
 FOREVER = 2**31 - 1  # no episode has this many steps
-Action: TypeAlias = Tensor | tuple[Tensor, ...]
 ENDINGS = ("reward", "terminated", "truncated", "episode_return", "episode_length")
-
-
-class Cells:
-    """An array field of all environments, indexed as that of one environment: entries are copies, rows are views.
-
-    tensor: [*shape, N]; env_dims: its last dimensions that count environments (and pixels).
-    """
-
-    def __init__(self, tensor: Tensor, env_dims: int = 1) -> None:
-        self.tensor, self.env_dims = tensor, env_dims
-
-    def __getitem__(self, index: int | tuple[int, ...]) -> Tensor | Cells:
-        found = self.tensor[index]
-        return found.clone() if found.dim() == self.env_dims else Cells(found, self.env_dims)
-
-    def __setitem__(self, index: int | tuple[int, ...], value: Number) -> None:
-        put(self.tensor[index], value)
 
 
 class TorchEnvs(TensorEnvs):
@@ -77,6 +61,7 @@ class TorchEnvs(TensorEnvs):
         self._params = _params(ir, params or {}, num_envs, self.device)
         self._env = torch.arange(first_env, first_env + num_envs, device=device)
         self._renderer = Renderer(ir, params or {}, num_envs, device) if ir.frames else None
+        self._entities = Entities(ir, self._functions, num_envs, device) if ir.entities else None
 
     def set_params(self, params: ParamValues) -> None:
         """Other parameters. Raises ValueError on a GPU, where a captured graph has the old ones in it."""
@@ -94,6 +79,7 @@ class TorchEnvs(TensorEnvs):
         self.integers[-2:].zero_()
         arrays = self._cells(self.arrays)
         fresh = self._functions["env_reset"](self.fields(arrays), self._params, self._key(Purpose.RESET, 0, 0))
+        self._run_phases(Purpose.RESET, fresh, 0, 0)
         self.keep(fresh)
         rollout.valid[0].fill_(True)
         self._observe(rollout, 0)
@@ -108,9 +94,13 @@ class TorchEnvs(TensorEnvs):
         reset_arrays = {name: array.clone() for name, array in self.arrays.items()}
         key = self._key(Purpose.RESET, number + 1, 0)
         reset_state = self._functions["env_reset"](self.fields(self._cells(reset_arrays)), self._params, key)
+        self._run_phases(Purpose.RESET, reset_state, number + 1, 0)
         key = self._key(Purpose.STEP, number, length.long())
         state, action = self.fields(self._cells(self.arrays)), self._action(rollout.action[t])
-        next_state, reward, is_terminated = self._functions["env_step"](state, self._params, action, key)
+        self._run_phases(Purpose.STEP, state, number, length.long(), action)  # type: ignore[arg-type]
+        given = () if self.ir.entity_agents else (action,)
+        next_state, reward, is_terminated = self._functions["env_step"](state, self._params, *given, key)
+        rewards = reward.tensor[:agents] if self.ir.entity_agents else (reward,) if agents == 1 else reward
 
         is_terminated = is_valid & is_terminated
         is_truncated = is_valid & (length + 1 >= (self.ir.max_steps or FOREVER))  # maybe both, as in Gymnasium
@@ -120,7 +110,7 @@ class TorchEnvs(TensorEnvs):
         row["episode_length"].copy_(select(is_valid, 0, length))
         rollout.valid[t + 1].view(agents, -1).copy_(~(is_terminated | is_truncated))
         for agent, so_far in enumerate(self._totals):
-            earned = reward if agents == 1 else reward[agent]
+            earned = rewards[agent]
             put(row["reward"][agent], select(is_valid, earned, 0.0))
             row["episode_return"][agent].copy_(select(is_valid, 0.0, so_far))
             so_far.copy_(select(is_valid, so_far + earned, 0.0))
@@ -138,6 +128,19 @@ class TorchEnvs(TensorEnvs):
         """The running return of each agent, [A, N]."""
         return self.floats[-self.ir.num_agents :]
 
+    def _run_phases(
+        self,
+        purpose: Purpose,
+        state: tuple[Tensor | Cells, ...],
+        episode: Word,
+        step: Word,
+        action: Action | None = None,
+    ) -> None:
+        """The phases of a step or of a reset, if there are any. A state's scalars may be numbers."""
+        if self._entities is not None:
+            phases = self.ir.phases if purpose == Purpose.STEP else self.ir.reset_phases
+            self._entities.run(phases, state, self._params, purpose, (self.seed, self._env, episode, step), action)
+
     def _key(self, purpose: Purpose, episode: Word, step: Word) -> Key:
         return Key((self.seed, int(purpose), self._env, episode, step))
 
@@ -148,7 +151,8 @@ class TorchEnvs(TensorEnvs):
         """The argument of step(): [N], or a tuple of K of these, a Box's clipped to its bounds. With several agents
         it is a tuple of these."""
         if self.ir.num_agents > 1:
-            return tuple(self._action_of(part) for part in action.unflatten(0, (self.ir.num_agents, -1)))
+            actions = tuple(self._action_of(part) for part in action.unflatten(0, (self.ir.num_agents, -1)))
+            return actions if self._entities is None else self._entities.actions(actions)
         return self._action_of(action)
 
     def _action_of(self, action: Tensor) -> Action:
@@ -166,6 +170,9 @@ class TorchEnvs(TensorEnvs):
             self._renderer.draw(self.fields(self.arrays), rollout, t)
             return
         state = self.fields(self._cells(self.arrays))
+        if self._entities is not None and self.ir.entity_agents:
+            self._observe_entities(self._entities, state, rollout.observation[t].unflatten(0, (self.ir.num_agents, -1)))
+            return
         for agent, row in enumerate(rollout.observation[t].unflatten(0, (self.ir.num_agents, -1))):  # [N, *shape]
             who = () if self.ir.num_agents == 1 else (agent,)
             if self.ir.observes_into:
@@ -174,6 +181,16 @@ class TorchEnvs(TensorEnvs):
             seen = self._functions["env_observe"](state, self._params, *who)
             for column, value in zip(row.unbind(1), seen, strict=True):
                 put(column, value)
+
+    def _observe_entities(self, entities: Entities, state: tuple[Tensor | Cells, ...], rows: Tensor) -> None:
+        """Fill rows [A, N, *shape] with the observations of the entities that are agents."""
+        observe, over = self._functions["env_observe"], entities.reduced(self.ir.observe_over, state)
+        if self.ir.observes_into:
+            out = Cells(rows.movedim((0, 1), (-2, -1)), 2)
+            observe(state, self._params, entities.agents, out, *over)
+            return
+        for column, value in zip(rows.unbind(2), observe(state, self._params, entities.agents, *over), strict=True):
+            put(column, value)
 
 
 class Renderer:
@@ -236,7 +253,7 @@ def _tensor(value: Number, dtype: str, device: torch.device) -> Tensor:
 def batched(ir: EnvIR, device: torch.device) -> dict[str, FunctionType]:
     """The environment's functions by name, on tensors. Raises EnvError where they cannot be batched."""
     _defined(ir.pixel_functions, ir, device, exact_namespace(device))  # raises now rather than later
-    return _defined(ir.functions, ir, device, namespace())
+    return _defined(ir.functions, ir, device, namespace() | REDUCTIONS)
 
 
 def _defined(
@@ -264,6 +281,10 @@ class _Branchless(ast.NodeTransformer):
         self.shared = looped - assigned  # numbers that are the same in every environment
         if ir.num_agents > 1 and function.name in ("env_observe", "env_unmasked", "env_action_mask"):
             self.shared |= {function.node.args.args[2].arg} - assigned  # the agent
+        phases = {phase.name for phase in (*ir.phases, *ir.reset_phases)}
+        entity = function.name in phases or (ir.entity_agents and function.name == "env_observe")
+        self.entity = function.node.args.args[2].arg if entity else ""
+        self.shared -= {self.entity}
 
     def fail(self, node: ast.AST, wrong: str, instead: str) -> NoReturn:
         """Raise EnvError at a node."""
@@ -308,7 +329,10 @@ class _Branchless(ast.NodeTransformer):
         """Accepts indices that all environments share, and any index into a constant array."""
         self.generic_visit(node)
         table = isinstance(node.value, ast.Name) and node.value.id in self.ir.constants
-        if not table and not self._is_shared(node.slice):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if isinstance(parts[0], ast.Name) and parts[0].id == self.entity:
+            parts = parts[1:]  # one more axis
+        if not table and not all(self._is_shared(part) for part in parts):
             wrong = "indexes by a value that may differ between environments, which batched tensors cannot do"
             self.fail(node, wrong, "Use a constant index")
         return node

@@ -1,0 +1,297 @@
+"""EnvIR with entities -> the text of a Numba module for the CPU.
+
+Environments are stepped one after the other; a phase is a loop over the entities of one. No product is fused with a
+sum, so that an entity's numbers have the same bits whether it is computed alone or with others in SIMD lanes.
+Reductions take their entities in the order of headrace.kernels.language.ops_over, whatever the lanes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from gymnasium.spaces import Box
+
+from headrace.core.rng import Purpose
+from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Field, Phase
+from headrace.kernels.language.ops import prelude
+from headrace.kernels.targets.cpu.codegen_cpu import WRITTEN, module_text
+from headrace.kernels.targets.cpu.grid_text import LEAST_CELLS, grid_functions, scratch_size, within_of
+from headrace.kernels.targets.cpu.lane_functions import imports, lane_functions, lane_reductions
+from headrace.kernels.targets.cpu.state_layout import CpuText
+from headrace.kernels.targets.episode_text import EpisodeText, block, bound, constants, decorated, tuple_of
+from headrace.kernels.targets.over_text import reduced, reductions
+from headrace.kernels.targets.random_actions import no_action
+
+LANES = (1, 2, 4, 8, 16)
+EXACT = '@njit(error_model="numpy", forceinline=True)'
+COLUMN_PARTS = ("action", *WRITTEN)
+
+
+class EntityText(EpisodeText):
+    """Lines about environment lo, whose number in its block is i = 0; `e` is an entity, `a` one that is an agent."""
+
+    env_number = CpuText.env_number
+
+    def __init__(self, ir: EnvIR, per_env: bool, lanes: int, having: set[str]) -> None:
+        self.environment = CpuText(ir, per_env)  # lines that are the same without entities
+        super().__init__(ir, per_env)
+        self.load = [self.params(), self.state()] if per_env else [self.state()]
+        self.lanes, self.having = lanes, having  # how many; functions that have a lane version
+        self.in_lanes = having if lanes > 1 else set()
+        if ir.entity_agents:
+            self.returns = [self.scalar(True, f"{len(ir.floats)} + a")]
+
+    def array(self, field: Field) -> str:
+        """A view of the field, without the room behind its last entity."""
+        end = f"[:{self.ir.entities}]" if field.shape and field.shape[0] == self.ir.entities else ""
+        return self.environment.array(field) + end
+
+    def param(self, is_float: bool, row: int) -> str:
+        """An entry of the parameters' pack."""
+        return self.environment.param(is_float, row)
+
+    def observation(self, agent: int, entry: int | None) -> str:
+        """An entry of the only agent's observation, or a view of it."""
+        return self.environment.observation(agent, entry)
+
+    def keep(self, state: str) -> list[str]:
+        """Stored at once."""
+        return self.store(state)
+
+    def scalar(self, is_float: bool, row: int | str) -> str:
+        """An entry of the environment's pack."""
+        return f"{'fs' if is_float else 'ns'}[{row}]"
+
+    def column(self, name: str, agent: int) -> str:
+        """An entry of a column's part: of an agent a, where agents are entities."""
+        place = "valid_after" if name == "valid" else f"{name}_now"
+        return f"{place}[{'a * agent_stride' if self.ir.entity_agents else 'i'}]"
+
+    def action_entry(self, agent: int, entry: int | None) -> str:
+        """An entry of the action's part: of entity e, where agents are entities."""
+        at = "e * agent_stride" if self.ir.entity_agents else "i"
+        return f"action{'' if entry is None else entry}_now[{at}]"
+
+    def reward(self, agent: int) -> str:
+        """An agent's reward of this step."""
+        return "step_reward[a]" if self.ir.entity_agents else "step_reward"
+
+    def each(self, column: str, value: str) -> list[str]:
+        """Lines that write a column; {reward} and {before} are an agent's reward and its return so far."""
+        line = f"{self.column(column, 0)} = " + value.format(reward=self.reward(0), before=self.returns[0])
+        return self.per_agent([line])
+
+    def per_agent(self, lines: list[str]) -> list[str]:
+        """These lines for each agent, where agents are entities."""
+        return block(f"for a in range(np.uint64({self.ir.num_agents}))", lines) if self.ir.entity_agents else lines
+
+    def begin(self, episode: str) -> list[str]:
+        """Lines that begin an episode, and run the phases of a reset."""
+        key = "(seed, U32(0), env_number, U32(episode), U32(0))"
+        return [
+            f"episode = {episode}",
+            f"env_number = {self.env_number}",
+            *self.load,
+            f"reset_state = env_reset(s, p, {key})",
+            *self._run(self.ir.reset_phases, "reset_state", Purpose.RESET, "episode", "U32(0)"),
+            *self.per_agent([f"{self.returns[0]} = F32(0.0)"]),
+            f"{self.length} = I32(0)",
+            f"{self.episode} = episode",
+            *self.keep("reset_state"),
+        ]
+
+    def outcome(self) -> list[str]:
+        """Lines that run the phases of a step and compute it."""
+        action = [] if self.ir.entity_agents else [f"given = {self.action()}"]
+        given = "" if self.ir.entity_agents else "given, "
+        limit = f"steps >= I32({self.ir.max_steps})" if self.ir.max_steps else "False"
+        return [
+            *self.load,
+            f"env_number = {self.env_number}",
+            *action,
+            *self._run(self.ir.phases, "s", Purpose.STEP, self.episode, f"U32({self.length})"),
+            "next_state, step_reward, is_terminated = env_step(s, p, "
+            f"{given}(seed, U32(1), env_number, U32({self.episode}), U32({self.length})))",
+            f"steps = I32({self.length} + I32(1))",
+            f"is_truncated = {limit}",
+        ]
+
+    def count(self) -> list[str]:
+        """Lines that keep what a step adds: rewards, the length and the new state."""
+        add = f"{self.returns[0]} = {self.returns[0]} + {self.reward(0)}"
+        return [*self.per_agent([add]), f"{self.length} = steps", *self.keep("next_state")]
+
+    def _returns_before(self) -> list[str]:
+        return []  # read where they are
+
+    def observe(self, state: str) -> list[str]:
+        """Lines that write the observations of a state."""
+        if not self.ir.entity_agents:
+            return super().observe(state)
+        over = [f"observed_over{k} = {reduced(one, state)}" for k, one in enumerate(self.ir.observe_over)]
+        given = ", ".join([state, "p", "I32(a)"])
+        behind = "".join(f", observed_over{k}" for k in range(len(over)))
+        if self.ir.observes_into:
+            vector = "np.uint64(after) + a * agent_stride::plane"
+            image = "t + 1, np.uint64(lo) + a * agent_stride"
+            out = f"observation[{vector if len(self.ir.observation_space.shape) == 1 else image}]"
+            return [*over, *self.per_agent([f"env_observe({given}, {out}{behind})"])]
+        entries = range(self.ir.observation_space.shape[0])
+        written = [f"observed{k}[a * agent_stride] = observed[{k}]" for k in entries]
+        if "env_observe" in self.in_lanes:
+            count = f"np.uint64({self.ir.num_agents})"
+            written = [f"lane_to_column(observed{k}, some, agent_stride, {count}, observed[{k}])" for k in entries]
+            lines = [f"observed = lane_env_observe({state}, p, some{behind})", *written]
+            return [*over, *self.some(self.ir.num_agents, lines)]
+        return [*over, *self.per_agent([f"observed = env_observe({given}{behind})", *written])]
+
+    def some(self, count: int, lines: list[str]) -> list[str]:
+        """A loop over the entities below `count`, as many at once as there are lanes: `some`. The last of them may be
+        past the end, where the arrays have room (room_for)."""
+        head = f"for e in range(np.uint64(0), np.uint64({count}), np.uint64({self.lanes}))"
+        return block(head, [f"some = lane_entities(e, {self.lanes})", *lines])
+
+    def _run(self, phases: Sequence[Phase], state: str, purpose: int, episode: str, length: str) -> list[str]:
+        """Lines that run each phase for all entities."""
+        lines = []
+        for number, phase in enumerate(phases):
+            lines += [f"over{k} = {reduced(one, state)}" for k, one in enumerate(phase.over)]
+            lines += self._run_one(number, phase, state, purpose, f"env_number, U32({episode}), {length}")
+        return lines
+
+    def _run_one(self, number: int, phase: Phase, state: str, purpose: int, rest: str) -> list[str]:
+        """Lines that run a phase: by a grid where that is worth it, in lanes where it has a lane version."""
+        word = _key_word(purpose, number, "U32(e)", "U32")
+        each = f"for e in range(np.uint64(0), np.uint64({self.ir.entities}))"
+        if phase.name in self.in_lanes:
+            lane_word = _key_word(purpose, number, "lane_U32(some)", "lane_U32")
+            lines = self.some(self.ir.entities, [self._call(phase, state, f"{lane_word}, {rest}", "lane_")])
+        else:
+            lines = block(each, [self._call(phase, state, f"{word}, {rest}", "")])
+        over = within_of(self.ir, phase)
+        if over is None:
+            return lines
+        radius = re.sub(r"\bs\b", state, over.radius or "")
+        x, y = (f"{state}[{field}]" for field in over.fields[:2])
+        least = LEAST_CELLS[phase.name in self.having]
+        return [
+            f"grid_order, grid_start, grid = build_grid({x}, {y}, {radius}, {least}, scratch)",
+            *block(
+                "if grid[6]",
+                block(each, [self._call(phase, state, f"{word}, {rest}", "grid_")]),
+            ),
+            *block("else", lines),
+        ]
+
+    def _call(self, phase: Phase, state: str, key: str, version: str) -> str:
+        """The call of a version of a phase: lane_ for some entities, grid_ or no version for entity e."""
+        in_lanes = version == "lane_"
+        action = self.action_in_lanes() if in_lanes else self.entity_action()
+        known = {"action": action, "key": f"(seed, {key})"}
+        given = [state, "p", "some" if in_lanes else "I32(e)", *(known[what] for what in phase.takes)]
+        given += [f"over{k}" for k in range(len(phase.over))]
+        given += ["grid_order", "grid_start", "grid"] if version == "grid_" else []
+        return f"{version}{phase.name}({', '.join(given)})"
+
+    def action_in_lanes(self) -> str:
+        """The actions of some entities."""
+        if not self.ir.entity_agents:
+            return "given"
+        entries = [
+            f"lane_column({place.split('[')[0]}, some, agent_stride, np.uint64({self.ir.num_agents}), {other})"
+            for place, other in zip(self._action_places(), self._no_action(), strict=True)
+        ]
+        space = self.ir.action_space
+        if isinstance(space, Box):
+            sides = zip(np.ravel(space.low), np.ravel(space.high), strict=True)
+            entries = [
+                f"lane_clip({entry}, {bound(low)}, {bound(high)})"
+                for entry, (low, high) in zip(entries, sides, strict=True)
+            ]
+        return entries[0] if self.ir.action_size is None else tuple_of(entries)
+
+    def _action_places(self) -> list[str]:
+        size = self.ir.action_size
+        return [self.action_entry(0, entry) for entry in ([None] if size is None else range(size))]
+
+    def _no_action(self) -> list[str]:
+        """Entries of the action of an entity that is no agent."""
+        floats = isinstance(self.ir.action_space, Box)
+        return [bound(x) if floats else f"I32({int(x)})" for x in no_action(self.ir.action_space).reshape(-1)]
+
+    def entity_action(self) -> str:
+        """The action of entity e: none, such as 0, where it is no agent."""
+        if not self.ir.entity_agents:
+            return "given"
+        action = self._action_of(0)
+        if self.ir.num_agents == self.ir.entities:
+            return action
+        other = self._no_action()
+        none = other[0] if self.ir.action_size is None else tuple_of(other)
+        return f"({action} if e < np.uint64({self.ir.num_agents}) else {none})"
+
+
+def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
+    """The text of the module. per_env: each parameter has a value per environment. lanes: see CpuEnvs."""
+    lanes = lanes or most_lanes(ir)
+    names = [phase.name for phase in (*ir.phases, *ir.reset_phases)]
+    if ir.entity_agents and not ir.observes_into:
+        names.append("env_observe")
+    in_lanes, having = lane_functions(ir, names, EXACT)
+    text = EntityText(ir, per_env, lanes, having)
+    functions = [prelude(EXACT), reductions(EXACT), *constants(ir), decorated(ir.code, EXACT)]
+    functions += grid_functions(ir, EXACT)
+    if text.in_lanes:
+        functions += [imports(), lane_reductions(EXACT), *in_lanes]
+    begin = [*text.each("valid", "True"), *text.begin("I32(0)"), *text.observe("reset_state")]
+    valid = [*text.valid_step(), *text.observe("next_state")]
+    masked = [*text.masked_step(), *text.observe("reset_state")]
+    return module_text(
+        ir,
+        text.environment.arguments(),
+        functions,
+        ["t, after = -1, lo", *_parts(text, ()), *begin],
+        [
+            "now = t * row + lo",
+            "after = now + row",
+            *_parts(text, COLUMN_PARTS),
+            *block("if valid[now]", valid),
+            *block("else", masked),
+        ],
+    )
+
+
+def most_lanes(ir: EnvIR) -> int:
+    """As many lanes as there are entities, up to 16."""
+    return min(lanes for lanes in LANES if lanes >= min(ir.entities, LANES[-1]))
+
+
+def room_for(ir: EnvIR, field: Field) -> tuple[int, ...]:
+    """The shape in which an array field is stored: with entities, so many that they fill all lanes."""
+    shape = field.shape or ()
+    if not ir.entities or shape[0] != ir.entities:
+        return shape
+    return -(-ir.entities // LANES[-1]) * LANES[-1], *shape[1:]
+
+
+def _key_word(purpose: int, number: int, entity: str, convert: str) -> str:
+    """The word `purpose` of an entity's key in the phase of this number."""
+    return f"{convert}(U32({purpose | (number + 1) << PHASE_BITS}) + {convert}({entity} << U32({ENTITY_BITS})))"
+
+
+def _parts(text: EntityText, columns: Sequence[str]) -> list[str]:
+    """Lines before those about one environment: where its columns begin."""
+    ir = text.ir
+    lines = [f"scratch = masked[lo * {scratch_size(ir)}:]"] if scratch_size(ir) > 1 else []
+    lines += ["i = np.uint64(0)", "valid_after = valid[after:]", *text.environment.packs()]
+    if ir.num_agents > 1:
+        lines.append("agent_stride = np.uint64(agent_plane)")
+    for name in columns:
+        if name == "action" and ir.action_size is not None:
+            lines += [f"action{k}_now = action[{k} * action_plane + now:]" for k in range(ir.action_size)]
+        else:
+            lines.append(f"{name}_now = {name}[now:]")
+    size = 0 if ir.observes_into else ir.observation_space.shape[0]
+    return [*lines, *(f"observed{k} = observation[{k} * plane + after:]" for k in range(size))]
