@@ -43,6 +43,8 @@ class TickSender:
         self._folder, self._ended = folder, threading.Event()
         self._asking: dict[str, _Asking] = {}  # by name of file
         self._next_search = 0.0
+        self._cores: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        self._free: set[int] = set()  # cores that the thread may run on
         library = ctypes.CDLL(None)
         self._send = getattr(library, "tgkill", None)  # (process, thread, signal); since glibc 2.30
         self._thread = threading.Thread(target=self._run, name="ticks", daemon=True)
@@ -70,10 +72,21 @@ class TickSender:
                 return
             groups = -(-len(asking) // MOST_AT_ONCE) or 1
             turn = (turn + 1) % groups
+            self._keep_away_from([process for _, process in asking])
             for file, process in asking[turn::groups]:
                 if not self._tick(process):
                     self._asking.pop(file, None)
                     (self._folder / file).unlink(missing_ok=True)
+
+    def _keep_away_from(self, processes: list[_Asking]) -> None:
+        """Run on other cores than the main threads of some processes, where there are some: on the same core a tick would
+        come once a script sleeps, and find it asleep too often."""
+        with suppress(OSError, ValueError, IndexError, AttributeError):
+            stats = [(PROC / str(x.pid) / "task" / str(x.pid) / "stat").read_text() for x in processes]
+            taken = {int(stat.rpartition(") ")[2].split()[36]) for stat in stats}
+            if (free := self._cores - taken) and free != self._free:
+                self._free = free
+                os.sched_setaffinity(threading.get_native_id(), free)
 
     def _search(self) -> None:
         with suppress(OSError):
