@@ -79,8 +79,8 @@ class TickSender:
                     (self._folder / file).unlink(missing_ok=True)
 
     def _keep_away_from(self, processes: list[_Asking]) -> None:
-        """Run on other cores than the main threads of some processes, where there are some: on the same core a tick would
-        come once a script sleeps, and find it asleep too often."""
+        """Run on other cores than the main threads of some processes, where there are others: on the same core a tick
+        would come once a script sleeps, and find it asleep too often."""
         with suppress(OSError, ValueError, IndexError, AttributeError):
             stats = [(PROC / str(x.pid) / "task" / str(x.pid) / "stat").read_text() for x in processes]
             taken = {int(stat.rpartition(") ")[2].split()[36]) for stat in stats}
