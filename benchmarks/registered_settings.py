@@ -32,6 +32,9 @@ from common import Row, cores, machine, parser, table
 
 OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
     "GridWorld": 6.5,  # pills; an episode has about 8.75
+    "ConnectFour": 0.9,  # 95 % of games won
+    "BitFlip": -16.0,  # about 14 bits have to be flipped; -30 where the goal is not reached
+    "Reach": -20.0,  # of -50 where the goal is never reached
     "Flock": 150.0,  # of 200
     "IonTrap": 400.0,  # of 500 steps
     "simple_spread_v3": -20.0,

@@ -136,8 +136,13 @@ env = hr.make('CartPole-v1', 2)
 policy, learn = hr.ActorCritic(env.observation_space, env.action_space), lambda rollout: None
 """,
     "docs/my-gpu-is-at-2-percent.md": "",
+    "docs/tuning.md": "tune_ = hr.tune\nhr.tune = lambda *args, **options: tune_(*args, **options | {'seconds': 5})\n",
 }
-NEEDED = {"docs/deploy.md": ("onnx", "onnxruntime"), "docs/my-gpu-is-at-2-percent.md": ("stable_baselines3",)}
+NEEDED = {
+    "docs/deploy.md": ("onnx", "onnxruntime"),
+    "docs/tuning.md": ("Box2D",),
+    "docs/my-gpu-is-at-2-percent.md": ("stable_baselines3",),
+}
 FRAGMENT = re.compile(r"^ *\.\.\.$", re.MULTILINE)  # a block with left-out lines is parsed alone
 SUBSTITUTES = {  # smaller, and without packages that need not be there
     "LunarLander-v3": "CartPole-v1",
@@ -242,7 +247,8 @@ def folder(tmp_path_factory) -> Path:
         (folder / path).write_text(block)
     network = blocks(ROOT / "docs/own-policy.md")[0].partition("run = ")[0]
     (folder / "my_policy.py").write_text(network)
-    for path in ("drift.py", "herd.py", "my_kernel.py", "train.py"):
+    (folder / "herd.py").write_text(blocks(ROOT / "docs/entities.md")[0])
+    for path in ("drift.py", "my_kernel.py", "train.py"):
         (folder / path).write_text("")
     (folder / "ppo-LunarLander-v3.toml").write_text('algorithm = "ppo"\nenv = "LunarLander-v3"\n')
     for env in ("CartPole-v1", "Pursuit"):

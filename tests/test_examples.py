@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Dict, Discrete, MultiDiscrete
 
 import headrace as hr
 from headrace.envs import listing
@@ -128,7 +129,13 @@ def test_the_environment_of_the_readme(tmp_path):
 def test_the_readme_lists_the_environments():
     readme = (EXAMPLES.parent / "README.md").read_text()
     for known in listing():
-        size = " x ".join(map(str, known.observation_space.shape))
-        actions = known.action_space
-        count = actions.n if isinstance(actions, Discrete) else f"{actions.shape[0]}, continuous"
-        assert f"| {known.name} | {size} | {count} |" in readme
+        seen, actions = known.observation_space, known.action_space
+        size = " x ".join(map(str, (seen["observation"] if isinstance(seen, Dict) else seen).shape))
+        match actions:
+            case Discrete():
+                count = str(actions.n)
+            case MultiDiscrete():
+                count = " x ".join(map(str, actions.nvec))
+            case _:
+                count = f"{actions.shape[0]}, continuous"
+        assert re.search(rf"\| {known.name} \| {size}(, [^|]*)? \| {count} \|", readme), known.name

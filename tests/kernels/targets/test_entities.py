@@ -46,9 +46,10 @@ def key(purpose, env, episode, step, phase=None, entity=0):
     return tuple(np.uint32(word) for word in (SEED, purpose + own, env, episode, step))
 
 
-def test_1000_states_step_like_a_loop_in_plain_python():
+@pytest.mark.parametrize("num_envs", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_states_step_like_a_loop_in_plain_python(num_envs):
     """Each phase as a loop over the entities of one environment after the other."""
-    ir, num_envs = read(Ring), 1000
+    ir = read(Ring)
     envs = CpuEnvs(ir, num_envs, threads=1)
     columns = stepped(envs, 2)
     checked = CpuEnvs(ir, num_envs, threads=1)

@@ -200,13 +200,14 @@ def test_simulated_agents_run_as_they_step(cls):
 
 
 @in_simulator
-@pytest.mark.parametrize("block", [1, 4, 8])
+@pytest.mark.parametrize("block", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 8))])
 def test_simulated_entities_agree_with_the_cpu_kernel(block):
     """A block of threads for each environment: fewer than its entities, and more."""
     envs = CudaEnvs(read(Ring), 2, block=block)
     assert_agents_agree(envs, CpuEnvs(envs.ir, 2, threads=1), 6)
 
 
+@pytest.mark.slow
 @in_simulator
 def test_simulated_entities_run_as_they_step():
     ours, theirs = stepped_and_run(Ring, 2, 6)
