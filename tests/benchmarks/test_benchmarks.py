@@ -176,6 +176,7 @@ def test_what_solve_is_asked_for(on_path):
     assert cases(options) == [("headrace", "large", "warm"), ("sb3", "large", None)]
 
 
+@pytest.mark.slow
 def test_step_time(tmp_path):
     _, result = run("step_time", tmp_path)
     ways = {row["config"] for row in result["rows"]}
@@ -194,6 +195,7 @@ def test_turning_points(on_path):
     assert turning_points([*rows, {"config": "kernel", "num_envs": 1, "step_s": 1.0}]) == {"torch": 4, "kernel": None}
 
 
+@pytest.mark.slow
 def test_work_per_step(tmp_path):
     _, result = run("work_per_step", tmp_path)
     assert {(row["config"], row["times"]) for row in result["rows"]} == {("subprocess", 4), ("torch", 4), ("kernel", 4)}
@@ -228,6 +230,7 @@ def test_return_over_time(tmp_path):
     assert is_png(tmp_path / "return_over_time.png")
 
 
+@pytest.mark.slow
 def test_profile_steps(tmp_path):
     _, result = run("profile_steps", tmp_path)
     assert [row["backend"] for row in result["rows"]] == ["subprocess", "inline", "torch", "cpu"]

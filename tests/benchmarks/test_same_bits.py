@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_checkout_against_itself_with_one_thread_and_two():
     command = [sys.executable, "benchmarks/same_bits.py", ".", ".", "--threads", "1", "2", "--only", "kernel"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
