@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from helpers.profiles import SEEN, profile
@@ -62,7 +63,7 @@ def test_an_unmodified_script_gets_its_report(tmp_path, capfd):
         "0",
         "--output",
         str(output),
-        "python",
+        sys.executable,
         str(tmp_path / "loop.py"),
         "--seconds",
         "7",

@@ -183,7 +183,8 @@ except KeyboardInterrupt:
 
 def saving(folder: Path, grace: float) -> tuple[Profile, bool]:
     (folder / "run.py").write_text(SAVING)
-    profile = measure([str(folder / "run.py")], seconds=1.0, skip=0.0, grace=grace)
+    seconds = 5.0 if grace > 1.0 else 1.0  # time enough for Python to start on a slow machine
+    profile = measure([str(folder / "run.py")], seconds=seconds, skip=0.0, grace=grace)
     return profile, (folder / "run.py.saved").exists()
 
 
