@@ -17,7 +17,7 @@ def resolve(words: Sequence[str], python: str) -> list[str]:
         raise ValueError("name a script to diagnose, or -m and a module")
     if (interpreter := shutil.which(python)) is None:
         raise FileNotFoundError(f"there is no Python interpreter {python!r}")
-    if words[0].startswith("-") or Path(words[0]).is_file():
+    if words[0].startswith("-") or (Path(words[0]).is_file() and not _is_python(words[0])):
         return [python, *words]
     program = _program(words[0], Path(interpreter).parent)
     if program is None:
@@ -43,4 +43,5 @@ def _program(name: str, beside: Path) -> str | None:
 
 
 def _is_python(name: str) -> bool:
-    return Path(name).name.startswith("python")
+    """Whether this is an interpreter, by name or by path; python_train.py is a script."""
+    return Path(name).name.startswith("python") and not name.endswith(".py")
