@@ -38,7 +38,7 @@ demo: $(INSTALLED)
 	@$(BIN)/headrace plot $(LATEST) --output $(LATEST)/curves.png
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 1800

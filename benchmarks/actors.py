@@ -25,8 +25,8 @@ PEERS = {
     "sb3": "stable_baselines3",
     "torchrl": "torchrl",
     "torchrl_async": "torchrl",
-    "rllib": "ray",
-    "rllib_async": "ray",
+    "rllib": "ray.rllib.algorithms",  # Ray alone has the files of ray.rllib, but not what they import
+    "rllib_async": "ray.rllib.algorithms",
 }
 PEERS |= dict.fromkeys(("sample_factory", "sample_factory_async"), "sample_factory")
 STEP = 1e-4  # s of a step that computes

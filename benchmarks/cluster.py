@@ -29,7 +29,7 @@ def steps(options: Any, name: str, flags: list[object]) -> list[common.Row]:
 
 def rllib(options: Any, name: str, actors: int, sleep: float, count: int) -> list[common.Row]:
     """RLlib's PPO with as many env runners and environments, by actors_one.py."""
-    python = common.interpreter_with("ray.rllib", options.peers_home, "rllib")
+    python = common.interpreter_with("ray.rllib.algorithms", options.peers_home, "rllib")
     if python is None:
         print("rllib: not installed (benchmarks/peers/setup.sh rllib)")
         return []
