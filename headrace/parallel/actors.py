@@ -35,7 +35,7 @@ from headrace.parallel.transfer import RolloutTransfer
 from headrace.parallel.weights import Layout, changing, sent
 from headrace.policies.base import Policy
 
-RECENT = 8  # rollouts by which it is said how fast actors are
+RECENT = 8  # updates by which it is said how fast actors are
 ASKED = 0.1  # s between two questions whether to stop
 SHORT = 1e-3  # s between two questions whether a GPU has learned
 
@@ -265,14 +265,17 @@ class Actors:
             before = None if saved["state"] is None else packed(saved["state"])
             self.executor.restore(place, saved["taken"], before)
 
-    def forecast(self, learn: float) -> Forecast:
-        """What an update should take, by the last fragments of each actor. learn: s of learning from a rollout."""
+    def forecast(self, learn: float, update: float) -> Forecast:
+        """What an update takes, by the last fragments of each actor.
+
+        learn: s of learning from a rollout. update: s from an update to the next.
+        """
         spent = [self.executor.spent(place) for place in range(len(self.env.parts))]
         collect = tuple(max(seconds, 1e-9) for seconds, _, _ in spent)
         busy = sum(core for _, core, _ in spent) / sum(collect)
         rows = self.rollout.num_steps * self.rollout.num_envs
         advice = self.executor.advice(fmean(collect))
-        return Forecast(self.collection, rows, collect, fmean(self._slowest), busy, learn, advice)
+        return Forecast(self.collection, rows, collect, fmean(self._slowest), busy, learn, update, advice)
 
     def details(self) -> dict[str, float]:
         """What is to be logged of the actors."""

@@ -1,4 +1,4 @@
-"""How fast actors and learner should be together, from how long each of them took: which waits for which."""
+"""How fast actors and learner are together, how long each of them takes, and which waits for which."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.core.cores import cores
 
 @dataclass(frozen=True)
 class Forecast:
-    """What an update of a training with actors should take. Seconds were measured with all of them at work."""
+    """What an update of a training with actors takes. Seconds were measured with all of them at work."""
 
     collection: str  # sync, overlapped, async
     rows: int  # of a rollout
@@ -17,17 +17,8 @@ class Forecast:
     slowest: float  # s of the slowest fragment of a rollout, in the mean
     busy: float  # fraction of these during which an actor kept a core busy
     learn: float  # s from a rollout to the next version of the policy
+    update: float  # s from an update to the next, in the mean
     advice: str = ""  # what would be faster, by those who know the actors
-
-    @property
-    def seconds(self) -> float:
-        """Of an update."""
-        if self.collection == "sync":
-            return self.slowest + self.learn
-        if self.collection == "overlapped":
-            return max(self.slowest, self.learn)
-        fragments_per_second = sum(1 / seconds for seconds in self.collect)
-        return max(len(self.collect) / fragments_per_second, self.learn)
 
     @property
     def ratio(self) -> float:
@@ -43,7 +34,7 @@ class Forecast:
             "async": f"{learn} while {collect} {_duration(min(self.collect))} to {_duration(max(self.collect))} each",
         }[self.collection]
         inline = self.rows / (sum(self.collect) + self.learn)
-        text = f"{self.collection}: {together}: about {self.rows / self.seconds:,.0f} steps/s"
+        text = f"{self.collection}: {together}: about {self.rows / self.update:,.0f} steps/s"
         return f"{text} ({inline:,.0f} in one process; R = {self.ratio:.2g}){self._advice()}"
 
     def _advice(self) -> str:
@@ -63,17 +54,10 @@ class Forecast:
 class GradientForecast(Forecast):
     """The same where actors compute the gradients: a fragment's seconds are those of its gradient, too."""
 
-    @property
-    def seconds(self) -> float:
-        if self.collection == "sync":
-            return super().seconds
-        # an update has one actor's fragment
-        return max(1 / sum(1 / seconds for seconds in self.collect), self.learn)
-
     def __str__(self) -> str:
         each = f"{_duration(min(self.collect))} to {_duration(max(self.collect))}"
         text = f"{self.collection}: {len(self.collect)} actors take {each} for a gradient, and the learner"
-        return f"{text} {_duration(self.learn)} for a step: about {self.rows / self.seconds:,.0f} steps/s"
+        return f"{text} {_duration(self.learn)} for a step: about {self.rows / self.update:,.0f} steps/s"
 
 
 def _duration(seconds: float) -> str:

@@ -39,7 +39,7 @@ from headrace.training.torchrun import started_by_torchrun
 from headrace.training.warm_up import warm_up
 from headrace.tuning.auto import settled
 
-ENOUGH = 1.0  # s of training after which it is said how fast actors should be, or RECENT updates
+ENOUGH = 3.0  # s of training after which it is said how fast actors are, or RECENT updates
 
 
 class Trainer:
@@ -95,9 +95,8 @@ class Trainer:
             self._steps_before, self._seconds_before = 0, 0.0
             self._iteration_began = self._collected = 0.0
             self._learned = 0  # updates that have learned
-            self._learn_seconds: (
-                list[float] | None
-            ) = []  # of the first of them, until it is said how fast actors should be
+            # s of learning, and of all, of the first of them, until it is said how fast actors are
+            self._timed: list[tuple[float, float]] | None = []
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             self._all: Collected | None = None  # by all ranks, in the last iteration
@@ -174,14 +173,16 @@ class Trainer:
         return metrics, ended
 
     def _forecast(self) -> tuple[str, ...]:
-        """How fast actors should be, once: after some updates during which they have collected the next rollouts."""
-        if not isinstance(self.collector, Actors) or self._learned < 2 or self._learn_seconds is None:
+        """How fast actors are, once: after some updates during which they have collected the next rollouts."""
+        if not isinstance(self.collector, Actors) or self._learned < 2 or self._timed is None:
             return ()
-        self._learn_seconds.append(perf_counter() - self._collected)
-        if len(self._learn_seconds) < RECENT and self.seconds < ENOUGH:
+        now = perf_counter()
+        self._timed.append((now - self._collected, now - self._iteration_began))
+        if len(self._timed) < RECENT and self.seconds < ENOUGH:
             return ()
-        learn, self._learn_seconds = fmean(self._learn_seconds), None
-        return (str(self.collector.forecast(learn)),)
+        learn, update = map(fmean, zip(*self._timed, strict=True))
+        self._timed = None
+        return (str(self.collector.forecast(learn, update)),)
 
     def _iterate(self, progress: float) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
         taken = self.collector.steps
