@@ -23,7 +23,7 @@ class TimedEnv(gymnasium.Env):
     def __init__(self, seconds: float, sleeping: bool = False, heavy: bool = False) -> None:
         self.sleeping, self.heavy = sleeping, heavy
         self.usual = seconds / (1 + RARE * (TIMES - 1)) if heavy else seconds
-        self.draws = np.random.default_rng(0)
+        self.draws = np.random.default_rng()  # other numbers in each environment, also where reset() is given no seed
         self.steps = 0
         self.observation = np.zeros(4, np.float32)
 
