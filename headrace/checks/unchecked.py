@@ -20,7 +20,7 @@ from gymnasium.spaces import Box, Discrete, Space
 from headrace.checks.finding import Finding
 from headrace.core.text import shortened, shown
 from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.envs.compiled.plain_python import PlainEnv
+from headrace.envs.compiled.one_env import OneEnv
 from headrace.kernels.language.errors import EnvError
 
 LIMIT = 5.0  # s for all steps from one state: each takes about a millisecond, unless it does not return
@@ -34,7 +34,7 @@ def check(cls: type[KernelEnv], steps: int, seconds: float, seed: int) -> Findin
     Of a space with more than MOST actions its bounds and random ones are tried.
     """
     try:
-        plain = PlainEnv(cls, None, None)
+        plain = OneEnv(cls, None, None)
     except EnvError as error:
         return Finding("kernel", "wrong", str(error))
     plain.seed = seed
@@ -55,7 +55,7 @@ def check(cls: type[KernelEnv], steps: int, seconds: float, seed: int) -> Findin
 class _Trials:
     """A KernelEnv in plain Python, and the actions to try. number: steps so far."""
 
-    def __init__(self, plain: PlainEnv, seed: int) -> None:
+    def __init__(self, plain: OneEnv, seed: int) -> None:
         self.plain, self.number = plain, 0
         self.action: Any = None
         space = deepcopy(plain.ir.action_space)

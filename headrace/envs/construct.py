@@ -159,11 +159,13 @@ def factory(
     ignore: Sequence[str] = (),
     info_mask: bool = False,
     params: Settings | None = None,
+    compiled: bool = False,
     **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
     """A function that makes one gymnasium.Env of a source: the reference of a port, or the KernelEnv in plain Python.
 
-    The options are those of make().
+    compiled: a KernelEnv is stepped by its kernels instead. So is a port with params, always, and its reference draws
+    it. The other options are those of make().
     """
     known = spec(source)
     entry, wrapping = _entry(known), Wrapping(frame_stack, time_limit, ignore=tuple(ignore), info_mask=info_mask)
@@ -176,6 +178,8 @@ def factory(
 
             entry = partial(DrawnPort, entry if time_limit is None else limited(entry, time_limit))
         kwargs["params"] = params
+    if compiled and sources.is_kernel(entry) and entry.gymnasium_id is None:
+        kwargs["compiled"] = True
     return _factory(known.name, entry, named(wrappers), kwargs, wrapping)
 
 

@@ -71,7 +71,7 @@ def play(
     pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file;
     None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after
     max_steps. frame_stack, time_limit, params, ignore, info_mask: as in training, see make(); env_kwargs, wrapper:
-    make()'s kwargs and wrappers. A port with params is stepped in plain Python, and drawn by its reference. With
+    make()'s kwargs and wrappers. KernelEnvs are stepped compiled; a port with params is drawn by its reference. With
     several agents, the return is their mean.
     Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
     """
@@ -87,7 +87,7 @@ def play(
         _allow_headless()
         options: Json = {"frame_stack": frame_stack, "time_limit": time_limit, "params": params, "ignore": ignore}
         options |= {"wrappers": wrapper, "info_mask": info_mask, **(env_kwargs or {})}
-        factory = envs.factory(env, render_mode="rgb_array", **options)
+        factory = envs.factory(env, render_mode="rgb_array", compiled=True, **options)
         with closing(factory()) as made:
             return play(policy, made, target, episodes, seed, deterministic, max_steps)
     frames: list[Frame] = []

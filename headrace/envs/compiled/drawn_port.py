@@ -13,13 +13,13 @@ from headrace.envs.compiled.single_env import Single
 
 
 class DrawnPort(gymnasium.Wrapper):
-    """A KernelEnv in plain Python, whose state its reference draws, which has other parameters.
+    """A KernelEnv, compiled, whose state its reference draws, which has other parameters.
 
     render() raises TypeError where the reference keeps its state in another form than the port.
     """
 
     def __init__(self, cls: type[KernelEnv], params: Settings, render_mode: str | None = None) -> None:
-        self.port = Single(cls, params)
+        self.port = Single(cls, params, compiled=True)
         super().__init__(self.port)
         assert cls.gymnasium_id is not None
         self._reference = gymnasium.make(cls.gymnasium_id, render_mode=render_mode)

@@ -1,4 +1,4 @@
-"""A KernelEnv as a gymnasium.Env in plain Python, for debuggers: nothing is compiled."""
+"""A KernelEnv as a gymnasium.Env: in plain Python, for debuggers, or compiled, for videos."""
 
 from __future__ import annotations
 
@@ -10,35 +10,42 @@ import numpy as np
 from headrace.core.rng import word
 from headrace.core.types import Json, Settings
 from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.envs.compiled.plain_python import PlainEnv
+from headrace.envs.compiled.one_env import OneEnv
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
 
 
 def single(
-    cls: type[KernelEnv], params: Settings | None = None, render_mode: str | None = None
+    cls: type[KernelEnv], params: Settings | None = None, render_mode: str | None = None, compiled: bool = False
 ) -> gymnasium.Env | ParallelEnv:
     """A KernelEnv in plain Python, as a gymnasium.Env. Its random numbers are those of environment 0 of the kernels.
 
     A class with several agents gives a pettingzoo.ParallelEnv. params: name -> number, in place of Params' defaults.
+    compiled: stepped by its kernels for the CPU instead, with the same states up to rounding.
     Raises TypeError for what is no class; EnvError where it could not be compiled; ImportError where PettingZoo is
     needed and not installed.
     """
     if not isinstance(cls, type):
         raise TypeError(f"single() takes a class, not {cls!r}: import it, as in `from my_env import MyEnv`")
     if getattr(cls, "num_agents", 1) == 1:
-        return Single(cls, params, render_mode)
+        return Single(cls, params, render_mode, compiled)
     from headrace.envs.compiled.single_multi_agent import SingleAgents
 
-    return SingleAgents(cls, params, render_mode)
+    return SingleAgents(cls, params, render_mode, compiled)
 
 
-class Single(PlainEnv, gymnasium.Env):
+class Single(OneEnv, gymnasium.Env):
     """One environment of one agent."""
 
-    def __init__(self, cls: type[KernelEnv], params: Settings | None = None, render_mode: str | None = None) -> None:
-        super().__init__(cls, params, render_mode)
+    def __init__(
+        self,
+        cls: type[KernelEnv],
+        params: Settings | None = None,
+        render_mode: str | None = None,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(cls, params, render_mode, compiled)
         self.observation_space, self.action_space = self.ir.observation_space, self.ir.action_space
 
     def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[np.ndarray, Json]:

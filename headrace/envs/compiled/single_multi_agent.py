@@ -1,4 +1,4 @@
-"""A KernelEnv of several agents as a pettingzoo.ParallelEnv in plain Python, for debuggers."""
+"""A KernelEnv of several agents as a pettingzoo.ParallelEnv: in plain Python, for debuggers, or compiled, for videos."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium.spaces import Space
 from headrace.core.rng import word
 from headrace.core.types import Json, Settings
 from headrace.envs.compiled.kernel_env import KernelEnv
-from headrace.envs.compiled.plain_python import PlainEnv
+from headrace.envs.compiled.one_env import OneEnv
 
 try:
     from pettingzoo import ParallelEnv
@@ -18,11 +18,17 @@ except ImportError as error:
     raise ImportError('several agents in plain Python need PettingZoo: pip install "headrace[pettingzoo]"') from error
 
 
-class SingleAgents(PlainEnv, ParallelEnv):
+class SingleAgents(OneEnv, ParallelEnv):
     """One environment. Its agents act together, and their episodes end together."""
 
-    def __init__(self, cls: type[KernelEnv], params: Settings | None = None, render_mode: str | None = None) -> None:
-        super().__init__(cls, params, render_mode)
+    def __init__(
+        self,
+        cls: type[KernelEnv],
+        params: Settings | None = None,
+        render_mode: str | None = None,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(cls, params, render_mode, compiled)
         self.metadata |= {"name": cls.__name__}
         self.possible_agents = list(self.ir.agents)
         self.agents: list[str] = []

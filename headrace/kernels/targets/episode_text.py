@@ -14,7 +14,7 @@ from textwrap import indent
 import numpy as np
 from gymnasium.spaces import Box
 
-from headrace.kernels.language.ir import EnvIR, Field
+from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Field
 from headrace.kernels.language.kinds import BOOL, F32, U32
 
 
@@ -234,6 +234,11 @@ def of_agent(name: str, agent: int) -> str:
 def value_of(place: str, dtype: str) -> str:
     """A stored number as its value: u32 by its bits, a boolean from 0 and 1."""
     return {U32: f"U32({place})", BOOL: f"{place} != I32(0)"}.get(dtype, place)
+
+
+def key_word(purpose: int, number: int, entity: str, convert: str) -> str:
+    """The word `purpose` of an entity's key in the phase of this number. convert: to uint32."""
+    return f"{convert}(U32({purpose | (number + 1) << PHASE_BITS}) + {convert}({entity} << U32({ENTITY_BITS})))"
 
 
 def tuple_of(items: Sequence[str]) -> str:

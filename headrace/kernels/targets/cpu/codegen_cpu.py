@@ -22,6 +22,7 @@ KERNEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, no_cpyth
 PARALLEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True, parallel=True)'
 WRITTEN = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 LOOP = "for i in range(np.uint64(hi - lo))"
+ENVS_AT_ONCE = 16  # environments with entities, in SIMD lanes
 
 
 def branch_free(ir: EnvIR) -> bool:
@@ -39,15 +40,25 @@ def cpu_module(ir: EnvIR, per_env: bool) -> str:
 
 
 def module_text(
-    ir: EnvIR, arguments: str, functions: list[str], reset: list[str], step: list[str], fastmath: str = ""
+    ir: EnvIR,
+    arguments: str,
+    functions: list[str],
+    reset: list[str],
+    step: list[str],
+    fastmath: str = "",
+    together: list[str] | None = None,
 ) -> str:
     """The text of a module with these functions. reset, step: lines about the environments lo .. hi - 1 of a block.
-    arguments: names of the arrays that hold them. fastmath: LLVM's flags for floats, if any."""
+    arguments: names of the arrays that hold them. fastmath: LLVM's flags for floats, if any. together: lines that step
+    ENVS_AT_ONCE blocks of one environment, all of them valid."""
     size = envs_per_block(ir)
     inline, kernel, parallel = (_with(decorator, fastmath) for decorator in (INLINE, KERNEL, PARALLEL))
     planes = "row, plane, action_plane" + (", agent_plane" if ir.num_agents > 1 else "")
     columns = f"observation, valid, action, {', '.join(WRITTEN)}"
     names = f"{arguments}, {columns}, seed, first, {planes}"
+    stepped = _blocks(f"step_block({names}, t, ", "lo, hi", size)
+    if together:
+        stepped = _blocks(f"step_blocks({names}, t, ", "lo, hi", ENVS_AT_ONCE)
     parts = [
         title(ir, "compiled for the CPU"),
         "from numba import njit, prange",
@@ -55,7 +66,8 @@ def module_text(
         function(inline, f"reset_block({names}, lo, hi)", reset),
         function(kernel, f"reset({names}, num_envs)", _blocks(f"reset_block({names}, ", "0, num_envs", size)),
         function(inline, f"step_block({names}, t, lo, hi)", step),
-        function(kernel, f"step({names}, lo, hi, t)", _blocks(f"step_block({names}, t, ", "lo, hi", size)),
+        *([function(inline, f"step_blocks({names}, t, lo, hi)", _either(together, names))] if together else []),
+        function(kernel, f"step({names}, lo, hi, t)", stepped),
         function(
             parallel,
             f"step_parallel({names}, cut, t)",
@@ -63,6 +75,16 @@ def module_text(
         ),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _either(together: list[str], names: str) -> list[str]:
+    """Lines that step several environments together where that can be, and otherwise one after the other."""
+    return [
+        f"alike = hi - lo == {ENVS_AT_ONCE}",
+        *block("if alike", block("for env in range(lo, hi)", ["alike = alike & valid[t * row + env]"])),
+        *block("if alike", together),
+        *block("else", block("for env in range(lo, hi)", [f"step_block({names}, t, env, env + 1)"])),
+    ]
 
 
 def _with(decorator: str, fastmath: str) -> str:

@@ -14,17 +14,20 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from headrace.core.rng import Purpose
-from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Field, Phase
+from headrace.kernels.language.ir import EnvIR, Field, Phase
 from headrace.kernels.language.ops import prelude
-from headrace.kernels.targets.cpu.codegen_cpu import WRITTEN, module_text
+from headrace.kernels.targets.cpu.codegen_cpu import ENVS_AT_ONCE, WRITTEN, module_text
+from headrace.kernels.targets.cpu.codegen_envs_cpu import env_lane_functions, envs_step
 from headrace.kernels.targets.cpu.grid_text import LEAST_CELLS, grid_functions, scratch_size, within_of
-from headrace.kernels.targets.cpu.lane_functions import imports, lane_functions, lane_reductions
+from headrace.kernels.targets.cpu.lane_functions import LaneVersion, lane_functions, lane_text
 from headrace.kernels.targets.cpu.state_layout import CpuText
-from headrace.kernels.targets.episode_text import EpisodeText, block, bound, constants, decorated, tuple_of
+from headrace.kernels.targets.episode_text import EpisodeText, block, bound, constants, decorated, key_word, tuple_of
 from headrace.kernels.targets.over_text import reduced, reductions
 from headrace.kernels.targets.random_actions import no_action
 
 LANES = (1, 2, 4, 8, 16)
+ACROSS = ("entities", "environments")
+FEW_ENTITIES = 12  # up to so many, lanes across environments are faster
 EXACT = '@njit(error_model="numpy", forceinline=True)'
 COLUMN_PARTS = ("action", *WRITTEN)
 
@@ -163,10 +166,10 @@ class EntityText(EpisodeText):
 
     def _run_one(self, number: int, phase: Phase, state: str, purpose: int, rest: str) -> list[str]:
         """Lines that run a phase: by a grid where that is worth it, in lanes where it has a lane version."""
-        word = _key_word(purpose, number, "U32(e)", "U32")
+        word = key_word(purpose, number, "U32(e)", "U32")
         each = f"for e in range(np.uint64(0), np.uint64({self.ir.entities}))"
         if phase.name in self.in_lanes:
-            lane_word = _key_word(purpose, number, "lane_U32(some)", "lane_U32")
+            lane_word = key_word(purpose, number, "lane_U32(some)", "lane_U32")
             lines = self.some(self.ir.entities, [self._call(phase, state, f"{lane_word}, {rest}", "lane_")])
         else:
             lines = block(each, [self._call(phase, state, f"{word}, {rest}", "")])
@@ -233,18 +236,19 @@ class EntityText(EpisodeText):
         return f"({action} if e < np.uint64({self.ir.num_agents}) else {none})"
 
 
-def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
-    """The text of the module. per_env: each parameter has a value per environment. lanes: see CpuEnvs."""
+def entity_module(ir: EnvIR, per_env: bool, lanes: int | None, across: str) -> str:
+    """The text of the module. per_env: each parameter has a value per environment. lanes, across: see CpuEnvs."""
     lanes = lanes or most_lanes(ir)
     names = [phase.name for phase in (*ir.phases, *ir.reset_phases)]
     if ir.entity_agents and not ir.observes_into:
         names.append("env_observe")
-    in_lanes, having = lane_functions(ir, names, EXACT)
+    in_lanes, having = lane_functions(ir, names, EXACT, LaneVersion)
     text = EntityText(ir, per_env, lanes, having)
     functions = [prelude(EXACT), reductions(EXACT), *constants(ir), decorated(ir.code, EXACT)]
     functions += grid_functions(ir, EXACT)
-    if text.in_lanes:
-        functions += [imports(), lane_reductions(EXACT), *in_lanes]
+    of_envs = env_lane_functions(ir, EXACT) if across == "environments" else []
+    if text.in_lanes or of_envs:
+        functions += [*lane_text(EXACT), *(in_lanes if text.in_lanes else []), *of_envs]
     begin = [*text.each("valid", "True"), *text.begin("I32(0)"), *text.observe("reset_state")]
     valid = [*text.valid_step(), *text.observe("next_state")]
     masked = [*text.masked_step(), *text.observe("reset_state")]
@@ -260,7 +264,13 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None) -> str:
             *block("if valid[now]", valid),
             *block("else", masked),
         ],
+        together=envs_step(ir, per_env, text.environment.packs()) if of_envs else None,
     )
+
+
+def faster_across(ir: EnvIR, num_envs: int) -> str:
+    """Across what lanes are faster."""
+    return "environments" if ir.entities <= FEW_ENTITIES and num_envs >= ENVS_AT_ONCE else "entities"
 
 
 def most_lanes(ir: EnvIR) -> int:
@@ -274,11 +284,6 @@ def room_for(ir: EnvIR, field: Field) -> tuple[int, ...]:
     if not ir.entities or shape[0] != ir.entities:
         return shape
     return -(-ir.entities // LANES[-1]) * LANES[-1], *shape[1:]
-
-
-def _key_word(purpose: int, number: int, entity: str, convert: str) -> str:
-    """The word `purpose` of an entity's key in the phase of this number."""
-    return f"{convert}(U32({purpose | (number + 1) << PHASE_BITS}) + {convert}({entity} << U32({ENTITY_BITS})))"
 
 
 def _parts(text: EntityText, columns: Sequence[str]) -> list[str]:

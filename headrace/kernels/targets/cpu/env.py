@@ -21,7 +21,7 @@ from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Argument, Call, Native
 from headrace.kernels.runtime.numba_threads import gentle_threads
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
-from headrace.kernels.targets.cpu.codegen_entities_cpu import LANES, entity_module, room_for
+from headrace.kernels.targets.cpu.codegen_entities_cpu import ACROSS, LANES, entity_module, faster_across, room_for
 from headrace.kernels.targets.cpu.grid_text import scratch_size
 from headrace.kernels.targets.cpu.pixels import CpuPixels
 from headrace.kernels.targets.cpu.state_layout import envs_per_block, flat, from_blocks, to_blocks
@@ -40,6 +40,8 @@ class CpuEnvs(TensorEnvs):
     first_env: number of environment 0, where these are a part of a larger set: i draws as environment first_env + i.
     lanes: entities that are computed at once, 1, 2, 4, 8 or 16; None: as many as there are, up to 16. Results are the
     same bits.
+    across: what is computed at once in SIMD lanes: "entities" of an environment, or "environments", 16 of them; None: what
+    was measured to be faster for so many of both. Results are the same bits.
     """
 
     def __init__(
@@ -51,11 +53,14 @@ class CpuEnvs(TensorEnvs):
         threads: int | None = None,
         first_env: int = 0,
         lanes: int | None = None,
+        across: str | None = None,
     ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}: give 1 or more, or None to measure")
         if lanes not in (None, *LANES):
             raise ValueError(f"lanes is {lanes}: give 1, 2, 4, 8 or 16, or None for as many as there are entities")
+        if across not in (None, *ACROSS):
+            raise ValueError(f"across is {across!r}: give {' or '.join(map(repr, ACROSS))}, or None for the faster one")
         self._per_block = envs_per_block(ir)
         floats, integers = (self._blocks(pack) for pack in empty_packs(ir, num_envs, "cpu"))
         self._stored = {f.name: torch.zeros(num_envs, *room_for(ir, f), dtype=stored_dtype(f)) for f in ir.arrays}
@@ -63,10 +68,11 @@ class CpuEnvs(TensorEnvs):
         super().__init__(ir, num_envs, first_env, floats, integers, arrays)
         self.threads = threads
         *packs, per_env = pack_params(ir, params or {}, num_envs)
-        self._per_env, self._lanes = per_env, lanes  # whether there is a parameter with a number for each environment
+        self._lanes, self._across = lanes, across or faster_across(ir, num_envs)
+        self._per_env = per_env  # whether there is a parameter with a number for each environment
         self._params = self._laid_out(packs)
         self._masked = np.zeros(num_envs * scratch_size(ir), np.int32)
-        self._text = entity_module(ir, per_env, lanes) if ir.entities else cpu_module(ir, per_env)
+        self._text = entity_module(ir, per_env, lanes, self._across) if ir.entities else cpu_module(ir, per_env)
         self._pixels = CpuPixels(ir, per_env) if ir.frames else None
         self._rollout: Rollout | None = None
         self._parts = threads or 1
@@ -165,10 +171,14 @@ class CpuEnvs(TensorEnvs):
         try:
             return cache.entry(name, self._text, function, arguments, announcement, partial(explained, self.ir))
         except EnvError as error:
+            if self.ir.entities and self._across == "environments":
+                self._across = "entities"
+                self._text = entity_module(self.ir, self._per_env, self._lanes, self._across)
+                return self._entry(function, arguments)
             if not self.ir.entities or self._lanes == 1:
                 raise
             tell(f"{name} runs one entity at a time, because its phases do not compile for several at once: {error}")
-            self._lanes, self._text = 1, entity_module(self.ir, self._per_env, 1)
+            self._lanes, self._text = 1, entity_module(self.ir, self._per_env, 1, self._across)
             return self._entry(function, arguments)
 
     def _parallel(self, parts: int) -> Callable[[int], None]:

@@ -22,6 +22,7 @@ from headrace.kernels.targets.episode_text import function as function_text
 # what kernels.targets.cpu.lane_ops has
 OWN = ("F32", "I32", "U32", "U64", "BOOL", "select", "sqrt", "abs", "_as_int", "_as_float")
 SCALAR = ("power",)  # has no lane version
+IMPORTED = ("lane_ops", "lane_memory")
 COMBINED = {
     "_product(a, b)": "a * b",
     "min(a, b)": "lane_select(b < a, b, a)",
@@ -55,10 +56,11 @@ class NoLanes(Exception):
     """A function has no lane version."""
 
 
-def lane_functions(ir: EnvIR, names: list[str], decorator: str) -> tuple[list[str], set[str]]:
-    """Text of the lane versions of these functions and of what they call; and which of them have one.
-
-    The versions are called lane_NAME."""
+def lane_functions(
+    ir: EnvIR, names: list[str], decorator: str, version: type[LaneVersion]
+) -> tuple[list[str], set[str]]:
+    """Text of the lane versions of these functions and of what they call; and which of them have one. They need
+    lane_text()."""
     by_name = {function.name: function for function in ir.functions}
     made: dict[str, str] = {}
     failed: set[str] = set()
@@ -67,8 +69,10 @@ def lane_functions(ir: EnvIR, names: list[str], decorator: str) -> tuple[list[st
         if name in made or name in failed:
             return
         try:
-            node = _Lanes(by_name[name], ir, set(by_name)).function()
-            called = {n.id.removeprefix("lane_") for n in ast.walk(node) if isinstance(n, ast.Name)} & set(by_name)
+            node = version(by_name[name], ir, set(by_name)).function()
+            called = {n.id.removeprefix(version.prefix) for n in ast.walk(node) if isinstance(n, ast.Name)} & set(
+                by_name
+            )
             for other in called - {name}:
                 make(other)
             if called & failed:
@@ -80,10 +84,10 @@ def lane_functions(ir: EnvIR, names: list[str], decorator: str) -> tuple[list[st
     for name in names:
         make(name)
     having = {name for name in names if name in made}
-    return ([*_ops(decorator), *made.values()] if having else []), having
+    return (list(made.values()) if having else []), having
 
 
-def lane_reductions(decorator: str) -> str:
+def _reductions(decorator: str) -> str:
     """The reductions of headrace.kernels.targets.over_text, 16 entities at a time, with the same bits."""
     made = []
     for kind, convert in (("f32", "F32"), ("i32", "I32")):
@@ -93,14 +97,14 @@ def lane_reductions(decorator: str) -> str:
     return "\n\n".join(made)
 
 
-def imports() -> str:
-    """What the text of a module with lane versions begins with; in it a hash of the code that it imports, because the
-    cache knows a module by its text."""
+def lane_text(decorator: str) -> list[str]:
+    """What lane versions call. In it a hash of the code that it imports, because the cache knows a module by its text."""
     from hashlib import sha256
 
-    sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("lane_types", "lane_ops")]
+    sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("lane_types", *IMPORTED)]
     digest = sha256(b"".join(sources)).hexdigest()[:16]
-    return f"from headrace.kernels.targets.cpu.lane_ops import *  # {digest}"
+    imports = [f"from headrace.kernels.targets.cpu.{name} import *  # {digest}" for name in IMPORTED]
+    return ["\n".join(imports), _reductions(decorator), *_ops(decorator)]
 
 
 def _ops(decorator: str) -> list[str]:
@@ -116,22 +120,22 @@ def _ops(decorator: str) -> list[str]:
     return made
 
 
-class _Lanes:
-    """One function's lane version. Names whose numbers may differ between entities are `varying`."""
+class LaneVersion:
+    """One function's lane version, called lane_NAME: for several entities of one environment. Names whose numbers may differ between entities are `varying`."""
+
+    prefix = "lane_"
 
     def __init__(self, function: Function, ir: EnvIR, others: set[str]) -> None:
         self.ir, self.node, self.others = ir, copy.deepcopy(function.node), others
         arguments = [argument.arg for argument in self.node.args.args]
         entity = [phase for phase in (*ir.phases, *ir.reset_phases) if phase.name == function.name]
         if entity or function.name == "env_observe":
-            self.state = arguments[0]
             same = {"action"} if not ir.entity_agents else set()
             over = len(entity[0].over if entity else ir.observe_over)
             known = {*arguments[:2], *(arguments[-over:] if over else ())}
             taken = dict(zip(arguments[3:], entity[0].takes if entity else (), strict=False))
             self.varying = {a for a in arguments if a not in known and taken.get(a) not in same}
         else:  # a helper, whose arguments may be anything: s and p are seen from how they are read
-            self.state = ""
             self.varying = set(arguments)
         self.count = 0
         self.defined: set[str] = set()  # names that have a value at this place of the text, in all lanes
@@ -146,7 +150,7 @@ class _Lanes:
             body = self.block(copy.deepcopy(self.node.body), None)
             if before == self.varying:
                 break
-        made = ast.FunctionDef(f"lane_{self.node.name}", self.node.args, body or [ast.Pass()], [])
+        made = ast.FunctionDef(f"{self.prefix}{self.node.name}", self.node.args, body or [ast.Pass()], [])
         made.args = ast.arguments([], [ast.arg(a.arg) for a in self.node.args.args], None, [], [], None, [])
         return made
 
@@ -159,7 +163,7 @@ class _Lanes:
         made: list[ast.stmt] = []
         for k, statement in enumerate(statements):
             rest = statements[k + 1 :]
-            if isinstance(statement, ast.If) and self.varies(statement.test) and rest and _skips(statement):
+            if isinstance(statement, ast.If) and rest and self._skips(statement):
                 inverse = ast.BinOp(statement.test, ast.BitXor(), ast.Constant(True))
                 if isinstance(statement.body[0], ast.Return) and isinstance(rest[-1], ast.Return) and len(rest) == 1:
                     both = ast.IfExp(statement.test, statement.body[0].value, rest[0].value)  # type: ignore[arg-type, attr-defined]
@@ -235,18 +239,25 @@ class _Lanes:
 
     def value(self, node: ast.expr, guarded: bool = False) -> ast.expr:
         """An expression. guarded: it is computed in lanes that do not want it too, so its indices may be any."""
-        return _Values(self, guarded).visit(copy.deepcopy(node))  # type: ignore[no-any-return]
+        return self.rewriter(guarded).visit(copy.deepcopy(node))  # type: ignore[no-any-return]
+
+    def rewriter(self, guarded: bool) -> Values:
+        """What rewrites expressions."""
+        return Values(self, guarded)
+
+    def _skips(self, node: ast.If) -> bool:
+        """if test: continue, or, where lanes differ, if test: return x."""
+        if len(node.body) != 1 or node.orelse:
+            return False
+        return isinstance(node.body[0], ast.Continue) or (
+            isinstance(node.body[0], ast.Return) and self.varies(node.test)
+        )
 
 
-def _skips(node: ast.If) -> bool:
-    """if test: continue, or if test: return x."""
-    return len(node.body) == 1 and isinstance(node.body[0], (ast.Continue, ast.Return)) and not node.orelse
-
-
-class _Values(ast.NodeTransformer):
+class Values(ast.NodeTransformer):
     """Expressions of a lane version."""
 
-    def __init__(self, of: _Lanes, guarded: bool) -> None:
+    def __init__(self, of: LaneVersion, guarded: bool) -> None:
         self.of, self.guarded = of, guarded
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
@@ -261,19 +272,24 @@ class _Values(ast.NodeTransformer):
         if name in SCALAR:
             raise NoLanes
         args = [self.visit(argument) for argument in node.args]
-        is_range = name == "range" or ("_over_" in name and name not in self.of.others)
-        return ast.Call(ast.Name(name if is_range else f"lane_{name}", ast.Load()), args, [])
+        return ast.Call(ast.Name(self.renamed(name), ast.Load()), args, [])
+
+    def renamed(self, name: str) -> str:
+        """What is called in place of a function."""
+        if name in self.of.others:
+            return self.of.prefix + name
+        return name if name == "range" or "_over_" in name else f"lane_{name}"
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         """a if c else b: both, where lanes differ."""
         if not self.of.varies(node.test):
             return self.generic_visit(node)  # type: ignore[return-value]
-        inner = _Values(self.of, True)
+        inner = type(self)(self.of, True)
         return call("lane_select", self.visit(node.test), inner.visit(node.body), inner.visit(node.orelse))
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """a & b, a | b"""
-        inner = _Values(self.of, True)
+        inner = type(self)(self.of, True)
         result = self.visit(node.values[0])
         for value in node.values[1:]:
             result = ast.BinOp(
@@ -296,13 +312,13 @@ class _Values(ast.NodeTransformer):
         if getattr(node, "partial", False) and varies:
             raise NoLanes
         if array and (varies or self.guarded):
-            if not _is_array(node.value, self.of.ir.constants):
+            if not is_array(node.value, self.of.ir.constants):
                 raise NoLanes
             return call("lane_get", node.value, self.visit(node.slice))
         return self.generic_visit(node)  # type: ignore[return-value]
 
 
-def _is_array(node: ast.expr, constants: Mapping[str, object]) -> bool:
+def is_array(node: ast.expr, constants: Mapping[str, object]) -> bool:
     """s[k], or a constant array; not what is left of an array after an index."""
     if isinstance(node, ast.Name):
         return node.id in constants

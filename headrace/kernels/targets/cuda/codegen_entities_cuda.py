@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from headrace.core.rng import Purpose
-from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS, EnvIR, Field, Over, Phase
+from headrace.kernels.language.ir import EnvIR, Field, Over, Phase
 from headrace.kernels.language.kinds import STORAGE
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.language.ops_over import PARTS
@@ -29,6 +29,7 @@ from headrace.kernels.targets.episode_text import (
     constants,
     decorated,
     function,
+    key_word,
     title,
     tuple_of,
 )
@@ -136,7 +137,7 @@ class EntityCudaText(EpisodeText):
         """Lines that run each phase for all entities."""
         lines = []
         for number, phase in enumerate(phases):
-            word = f"U32(U32({purpose | (number + 1) << PHASE_BITS}) + U32(U32(e) << U32({ENTITY_BITS})))"
+            word = key_word(purpose, number, "U32(e)", "U32")
             known = {"action": self.entity_action(), "key": f"(seed, {word}, env_number, U32({episode}), {length})"}
             given = ["s", "p", "I32(e)", *(known[what] for what in phase.takes)]
             given += [f"over{k}" for k in range(len(phase.over))]

@@ -1,9 +1,10 @@
-"""One environment of a KernelEnv in plain Python: the common part of its gymnasium.Env and pettingzoo.ParallelEnv."""
+"""One environment of a KernelEnv: the common part of its gymnasium.Env and pettingzoo.ParallelEnv. It is stepped in plain
+Python, for debuggers, or by its kernels, for videos."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -18,14 +19,23 @@ from headrace.kernels.targets.params import pack_params
 from headrace.kernels.targets.random_actions import no_action
 from headrace.kernels.targets.torch.pixels_plain import PlainPixels
 
+if TYPE_CHECKING:
+    from headrace.envs.compiled.kernel_steps import KernelSteps
 
-class PlainEnv:
+
+class OneEnv:
     """One environment. `state` is its State, `p` its parameters; both may be set, for tests and debuggers.
 
+    compiled: stepped by its kernels for the CPU, which take their parameters from `params`, and not from `p`; the
+    states are the same up to rounding.
     Raises EnvError where the class could not be compiled, ValueError for unknown parameters or an unknown render_mode.
     """
 
-    def __init__(self, cls: type[KernelEnv], params: Settings | None, render_mode: str | None) -> None:
+    _kernel: KernelSteps | None = None
+
+    def __init__(
+        self, cls: type[KernelEnv], params: Settings | None, render_mode: str | None, compiled: bool = False
+    ) -> None:
         self.ir: EnvIR = read(cls, prints=True)
         self.cls: Any = cls  # its functions are those of a subclass
         draws = hasattr(cls, "render") or self.ir.frames > 0
@@ -36,9 +46,13 @@ class PlainEnv:
             raise ValueError(f"there is no render_mode {render_mode!r}; {cls.__name__} has {has}")
         self.render_mode = render_mode
         self.params = params or {}
-        self.state = _empty(self.ir)
+        self._state = _empty(self.ir)
         self.seed, self.episode, self.length = 0, -1, 0
         self._seen = np.zeros(self.ir.observation_space.shape, np.uint8)
+        if compiled:
+            from headrace.envs.compiled.kernel_steps import KernelSteps
+
+            self._kernel = KernelSteps(self.ir, self._params)
 
     @property
     def params(self) -> Settings:
@@ -49,10 +63,30 @@ class PlainEnv:
     def params(self, values: Settings) -> None:
         self._params, self.p = dict(values), _params(self.ir, values)
         self._pixels = PlainPixels(self.ir, values) if self.ir.frames else None
+        if self._kernel is not None:
+            self._kernel.target.set_params(self._params)
+
+    @property
+    def state(self) -> Any:
+        """The State. Where it is compiled, this is a copy."""
+        if self._kernel is None:
+            return self._state
+        fields = self._kernel.fields()
+        return self._typed([fields[f.name].astype(kinds.STORAGE[f.dtype]).view(_Cells) for f in self.ir.state])
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        if self._kernel is None:
+            self._state = state
+        else:
+            self._kernel.set_fields(dict(zip((f.name for f in self.ir.state), state, strict=True)))
 
     def begin(self) -> None:
         """Begin the next episode."""
         self.episode, self.length = self.episode + 1, 0
+        if self._kernel is not None:
+            self._kernel.begin(self.seed, self.episode)
+            return
         self.state = self._typed(self.cls.reset(self.state, self.p, self._key(Purpose.RESET)))
         self._run(self.cls.reset_phases, self.ir.reset_phases, Purpose.RESET, None)
         if self._pixels is not None:
@@ -65,6 +99,9 @@ class PlainEnv:
         """
         if self.episode < 0:
             raise RuntimeError("step() before reset(): call reset() first")
+        if self._kernel is not None:
+            self.length += 1
+            return self._kernel.advance(action)
         self._run(self.cls.phases, self.ir.phases, Purpose.STEP, action)
         given = () if self.ir.entity_agents else (action,)
         state, reward, terminated = self.cls.step(self.state, self.p, *given, self._key(Purpose.STEP))
@@ -94,6 +131,8 @@ class PlainEnv:
 
     def observation(self, agent: int = 0) -> np.ndarray:
         """An agent's observation of the current state. Images are rendered by steps and resets."""
+        if self._kernel is not None:
+            return self._kernel.observation(agent)
         if self._pixels is not None:
             return self._seen.copy()
         out = np.zeros(self.ir.observation_space.shape, np.float32)
@@ -118,7 +157,8 @@ class PlainEnv:
             return None
         if hasattr(self.cls, "render"):
             return self.cls.render(self.state, self.p)
-        newest = self._seen.reshape(-1, *self._seen.shape[-2:])[-self.ir.channels :]
+        seen = self.observation()
+        newest = seen.reshape(-1, *seen.shape[-2:])[-self.ir.channels :]
         return np.repeat(newest[-1:], 3, 0).transpose(1, 2, 0) if len(newest) != 3 else newest.transpose(1, 2, 0)
 
     def typed_action(self, action: np.ndarray | int) -> np.int32 | tuple:
