@@ -15,7 +15,8 @@ from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS
 from headrace.kernels.language.ops import argmax_over, argmin_over, max_over, min_over, sum_over, within
 from headrace.kernels.language.read import read
-from headrace.kernels.targets.cpu.codegen_entities_cpu import LANES
+from headrace.kernels.targets.cpu.codegen_entities_cpu import EXACT, LANES
+from headrace.kernels.targets.cpu.codegen_envs_cpu import env_lane_functions
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.kernels.targets.random_actions import random_actions
 from headrace.kernels.targets.torch.env import TorchEnvs
@@ -50,9 +51,9 @@ def key(purpose, env, episode, step, phase=None, entity=0):
 def test_random_states_step_like_a_loop_in_plain_python(num_envs):
     """Each phase as a loop over the entities of one environment after the other."""
     ir = read(Ring)
-    envs = CpuEnvs(ir, num_envs, threads=1)
+    envs = CpuEnvs(ir, num_envs, threads=1, across="entities")
     columns = stepped(envs, 2)
-    checked = CpuEnvs(ir, num_envs, threads=1)
+    checked = CpuEnvs(ir, num_envs, threads=1, across="entities")
     other = rollout(ir, 2, num_envs * 3)
     checked.reset(other, SEED)
     other.action.copy_(columns.action)
@@ -110,6 +111,22 @@ def test_lanes_and_threads_do_not_change_a_bit(cls):
     for lanes in LANES[1:]:
         assert_same_bits(stepped(CpuEnvs(ir, 9, lanes=lanes, threads=1), 8), wanted)
     assert_same_bits(stepped(CpuEnvs(ir, 9, threads=2), 8), wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [Swarm, Ring, Traffic])
+def test_lanes_across_environments_have_the_bits_of_one_lane(cls):
+    """Of 41 environments two times 16 are stepped together, while none of them is masked."""
+    ir, params = read(cls), {"reach": np.linspace(0.1, 0.3, 41)} if cls is Swarm else {}
+    assert env_lane_functions(ir, EXACT)
+    one = CpuEnvs(ir, 41, params, lanes=1, threads=1, across="entities")
+    wanted = stepped(one, 8)
+    assert not wanted.valid.all()
+    for threads in (1, 2):
+        other = CpuEnvs(ir, 41, params, threads=threads, across="environments")
+        assert_same_bits(stepped(other, 8), wanted)
+        for name, values in one.state().items():
+            assert torch.equal(other.state()[name], values), name
 
 
 @pytest.mark.slow
@@ -265,6 +282,8 @@ def test_declarations_that_do_not_fit_are_refused(bad_env, changes, says):
     assert says in str(caught.value), caught.value
 
 
-def test_lanes_are_a_power_of_two():
+def test_lanes_are_a_power_of_two_across_entities_or_environments():
+    with pytest.raises(ValueError, match="across is 'agents': give 'entities' or 'environments', or None"):
+        CpuEnvs(read(Ring), 1, across="agents")
     with pytest.raises(ValueError, match="lanes is 3: give 1, 2, 4, 8 or 16"):
         CpuEnvs(read(Ring), 1, lanes=3)

@@ -75,27 +75,26 @@ def env_reductions(ir: EnvIR, decorator: str) -> list[str]:
     for kind, convert in (("f32", "F32"), ("i32", "I32")):
         value = f"lane_{convert}(lane_get(values, (k, {ALL})))"
         for op, (_, starts) in STARTS.items():
-            start = starts[kind]
-            body = [f"result = {start}", *_each(ir, "part", PARTS, f"result = _{op}_{kind}(result, {value})")]
-            made.append(function(decorator, f"_envs_{op}_part_{kind}(values, part)", [*body, "return result"]))
-            parts = [f"_envs_{op}_part_{kind}(values, {part})" for part in range(PARTS)]
-            whole = [f"return {combined(f'_{op}_{kind}', parts)}"]
-            made.append(function(decorator, f"envs_{op}_over_{kind}(values)", whole))
+            lines, parts = [], [f"part{part}" for part in range(PARTS)]
+            for part, name in enumerate(parts):
+                lines += [f"{name} = {starts[kind]}", *_each(ir, part, PARTS, f"{name} = _{op}_{kind}({name}, {value})")]
+            whole = f"return {combined(f'_{op}_{kind}', parts)}"
+            made.append(function(decorator, f"envs_{op}_over_{kind}(values)", [*lines, whole]))
             if op != "sum":
                 first = f"result = lane_select(({value} == wanted) & (result < I32(0)), I32(k), result)"
-                body = [f"wanted = envs_{op}_over_{kind}(values)", "result = I32(-1)", *_each(ir, "0", 1, first)]
+                body = [f"wanted = envs_{op}_over_{kind}(values)", "result = I32(-1)", *_each(ir, 0, 1, first)]
                 body.append("return lane_select(result < I32(0), I32(0), result)")  # where all are NaN
                 made.append(function(decorator, f"envs_arg{op}_over_{kind}(values)", body))
-        found = f"result = result | ({value} != {convert}(0))"
-        body = ["result = False", *_each(ir, "0", 1, found), "return result"]
+        body = ["result = False", *_each(ir, 0, 1, f"result = result | ({value} != {convert}(0))"), "return result"]
         made.append(function(decorator, f"envs_any_over_{kind}(values)", body))
     return made
 
 
-def _each(ir: EnvIR, first: str, step: int, line: str) -> list[str]:
+def _each(ir: EnvIR, first: int, step: int, line: str) -> list[str]:
     """A line for every so many-th entity from the first on."""
-    head = f"for k in range(np.uint64({first}), np.uint64({ir.entities}), np.uint64({step}))"
-    return block(head, [line])
+    if first >= ir.entities:
+        return []
+    return block(f"for k in range(np.uint64({first}), np.uint64({ir.entities}), np.uint64({step}))", [line])
 
 
 def changed_fields(ir: EnvIR) -> list[Field]:
