@@ -1,11 +1,17 @@
 """Steps per second of an environment with many entities: Headrace in SIMD lanes and one entity at a time, torch, NumPy.
 
-A flock on a torus in which every bird looks at every other one. An entity-step is a step of one bird. NumPy and torch
-do the same arithmetic on arrays [environments, birds, birds], their sums as matrix products; a step of each is compared
-with Headrace's before it is timed. All run on one thread, except "threads". Environments and entities go up to 4,096,
-as far as --pairs allows: birds * birds * environments, for NumPy and torch a thirty-second part of it, which is memory.
+    OMP_NUM_THREADS=1 python benchmarks/entities.py    # about eight minutes
+    python benchmarks/entities.py --table              # the last such run's table, into docs/entities.md
+
+A flock on a torus in which every bird looks at every other one. An entity-step is a step of one bird. Headrace's lanes
+are across the entities of an environment or across environments, as CpuEnvs has them, or one; "threads" has two
+threads, and the lanes that CpuEnvs chooses. NumPy and torch do the same arithmetic on arrays [environments, birds,
+birds], their sums as matrix products; a step of each is compared with Headrace's before it is timed. All but "threads"
+run on one thread. Environments and entities go up to 4,096, as far as --pairs allows: birds * birds * environments, for
+NumPy and torch a thirty-second part of it, which is memory.
 """
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,20 +19,32 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from common import Neighbours, Row, finish, parser, table, throughput
+from common import HERE, Neighbours, Row, finish, parser, table, throughput
+from reliability import replace_table
 
 from headrace import Box, Discrete, KernelEnv
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.kernels.language.ops import array, f32, floor, max_over, sum_over, uniform
 from headrace.kernels.language.read import read
+from headrace.kernels.targets.cpu.codegen_cpu import ENVS_AT_ONCE
+from headrace.kernels.targets.cpu.codegen_entities_cpu import faster_across
 from headrace.kernels.targets.cpu.env import CpuEnvs
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
-CONFIGS = ("lanes", "one-lane", "threads", "torch", "numpy")
+KERNELS = {  # options of CpuEnvs
+    "across-entities": {"across": "entities", "threads": 1},
+    "across-environments": {"across": "environments", "threads": 1},
+    "one-lane": {"lanes": 1, "across": "entities", "threads": 1},
+    "threads": {"threads": 2},
+}
+CONFIGS = (*KERNELS, "torch", "numpy")
+FLOORS = {"one-lane": 4.0, "numpy": 20.0}  # lanes across entities are so many times as fast, of the birds below
+FLOOR_BIRDS = 1024  # in one environment
 REACH, PULL, ALIGN, TURN = 0.15, 0.01, 0.1, 0.002  # of a side of 1; fractions a step; speed a step
 COLUMNS = ("config", "entities", "num_envs", "sps", "entity_sps", "sps_min", "sps_max")
-STYLES = {"lanes": "C0", "one-lane": "C1", "threads": "C2", "torch": "C3", "numpy": "C4"}
+STYLES = {config: f"C{k}" for k, config in enumerate(CONFIGS)}
+PAGE = HERE.parent / "docs" / "entities.md"
 
 
 def flock(birds: int) -> type[KernelEnv]:
@@ -91,41 +109,49 @@ def main() -> None:
     flags.add_argument("--entities", nargs="+", type=int, default=SIZES)
     flags.add_argument("--num-envs", nargs="+", type=int, default=(1, 16, 256, 4096))
     flags.add_argument("--configs", nargs="+", choices=CONFIGS, default=CONFIGS)
-    flags.add_argument("--seconds", type=float, default=0.5, help="of each of the three windows")
-    flags.add_argument("--pairs", type=int, default=1 << 29, help="most pairs of birds in a step")
+    flags.add_argument("--seconds", type=float, default=0.4, help="of each of the three windows")
+    flags.add_argument("--pairs", type=int, default=1 << 28, help="most pairs of birds in a step")
+    flags.add_argument("--table", action="store_true", help="write the last full run into docs/entities.md, no more")
     options = flags.parse_args()
+    if options.table:
+        replace_table("entities", markdown(last_run(options.results)), PAGE)
+        return
     if options.quick:
         options.seconds, options.pairs = 0.02, 1 << 20
     torch.set_num_threads(1)
     neighbours, rows = Neighbours(), list[Row]()
     for birds in options.entities:
         for num_envs in options.num_envs:
-            pairs = birds * birds * num_envs
             rows += [
                 measured(config, birds, num_envs, options.seconds)
                 for config in options.configs
-                if pairs <= (options.pairs >> 5 if config in ("torch", "numpy") else options.pairs)
-                and (config != "threads" or num_envs > 1)
+                if possible(config, birds, num_envs, options.pairs)
             ]
     print(table(rows, COLUMNS))
     print("sps: environment steps a second, median of three windows; entity_sps: times the birds of an environment")
-    turning_points(rows)
+    print("\n".join(comparisons(rows)))
     if not options.quick:
         print(f"figure: {figure(rows, options.results)}")
     finish("entities", rows, options, neighbours)
 
 
+def possible(config: str, birds: int, num_envs: int, pairs: int) -> bool:
+    """Whether a config is measured: lanes across environments need 16 of them, and arrays memory."""
+    least = {"across-environments": ENVS_AT_ONCE, "threads": 2}.get(config, 1)
+    return num_envs >= least and birds * birds * num_envs <= (pairs >> 5 if config in ARRAYS else pairs)
+
+
 def measured(config: str, birds: int, num_envs: int, seconds: float) -> Row:
     """Steps per second of one way of stepping these environments."""
-    step = kernel(config, birds, num_envs) if config not in ARRAYS else checked(config, birds, num_envs)
+    step = kernel(config, birds, num_envs) if config in KERNELS else checked(config, birds, num_envs)
     rate = throughput(step, num_envs, seconds)
     return {"config": config, "entities": birds, "num_envs": num_envs, "entity_sps": rate["sps"] * birds, **rate}
 
 
-def environments(birds: int, num_envs: int, lanes: int | None = None, threads: int = 1) -> tuple[CpuEnvs, Rollout]:
+def environments(birds: int, num_envs: int, config: str) -> tuple[CpuEnvs, Rollout]:
     """Environments that were reset, and a rollout of one step with actions."""
     ir = read(flock(birds))
-    envs = CpuEnvs(ir, num_envs, lanes=lanes, threads=threads)
+    envs = CpuEnvs(ir, num_envs, **KERNELS[config])
     columns = Rollout(
         1, num_envs, env_columns(ir.observation_space) | {"action": action_column(ir.action_space)}, "cpu"
     )
@@ -136,14 +162,13 @@ def environments(birds: int, num_envs: int, lanes: int | None = None, threads: i
 
 def kernel(config: str, birds: int, num_envs: int) -> Callable[[], object]:
     """A step of Headrace's."""
-    lanes, threads = {"lanes": (None, 1), "one-lane": (1, 1), "threads": (None, 2)}[config]
-    envs, columns = environments(birds, num_envs, lanes, threads)
+    envs, columns = environments(birds, num_envs, config)
     return partial(envs.step, columns, 0)
 
 
 def checked(config: str, birds: int, num_envs: int) -> Callable[[], object]:
     """A step of NumPy's or torch's, which agrees with Headrace's from the same state. Raises RuntimeError otherwise."""
-    envs, columns = environments(birds, num_envs)
+    envs, columns = environments(birds, num_envs, "across-entities")
     state = [envs.state()[name] for name in ("x", "y", "right", "up")]
     envs.step(columns, 0)
     turn = TURN * (2 * columns.action[0].float() - 1).view(-1, 1)
@@ -200,25 +225,75 @@ def step_torch(fields: list[torch.Tensor]) -> None:
 ARRAYS: dict[str, Callable[..., None]] = {"numpy": step_numpy, "torch": step_torch}
 
 
-def turning_points(rows: list[Row]) -> None:
-    """Print how many times as fast lanes are, and from how many entities on they are the fastest."""
-    rates = {(row["config"], row["entities"], row["num_envs"]): row["sps"] for row in rows}
+def comparisons(rows: list[Row]) -> list[str]:
+    """How many times as fast the lanes are as others, by number of entities; whether the faster ones are CpuEnvs's
+    choice; and the two floors."""
+    rates, found = rates_of(rows), []
     for num_envs in sorted({row["num_envs"] for row in rows}):
-        for other in ("one-lane", "torch", "numpy"):
-            sizes = sorted({e for config, e, n in rates if n == num_envs and config == other})
-            sizes = [e for e in sizes if ("lanes", e, num_envs) in rates]
-            ratios = {e: rates["lanes", e, num_envs] / rates[other, e, num_envs] for e in sizes}
-            told = ", ".join(f"{e} entities {ratio:.1f}" for e, ratio in ratios.items())
-            if told:
-                print(f"{num_envs} environments: lanes as many times as fast as {other}: {told}")
+        for other in ("across-environments", "one-lane", "torch", "numpy"):
+            ratios = {
+                e: rates["across-entities", e, num_envs] / rate
+                for (config, e, n), rate in rates.items()
+                if n == num_envs and config == other and ("across-entities", e, num_envs) in rates
+            }
+            told = ", ".join(f"{e} entities {ratio:.2g}" for e, ratio in ratios.items())
+            found += [f"{num_envs} environments: across entities as many times as fast as {other}: {told}"] * bool(told)
+    for (config, birds, num_envs), rate in rates.items():
+        others = {"across-entities", "across-environments"} - {config}
+        chosen = f"across-{faster_across(read(flock(birds)), num_envs)}"
+        if chosen in others and rate > 1.1 * rates.get((chosen, birds, num_envs), rate):
+            found.append(f"{birds} entities, {num_envs} environments: {chosen} is chosen, and {config} was faster")
+    for other, least in FLOORS.items():
+        pair = [rates.get((config, FLOOR_BIRDS, 1)) for config in ("across-entities", other)]
+        if None not in pair:
+            ratio = pair[0] / pair[1]  # type: ignore[operator]
+            verdict = "reached" if ratio >= least else "MISSED"
+            found.append(f"{FLOOR_BIRDS} entities in one environment: {ratio:.1f} times {other}, {least:.0f} {verdict}")
+    return found
+
+
+def rates_of(rows: list[Row]) -> dict[tuple[str, int, int], float]:
+    """Environment steps a second by config, entities and environments."""
+    return {(row["config"], row["entities"], row["num_envs"]): row["sps"] for row in rows}
+
+
+def last_run(folder: Path) -> Row:
+    """The last result that is not quick. Raises SystemExit where there is none."""
+    path = folder / "entities.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    whole = [line for line in lines if not line["quick"]]
+    if not whole:
+        raise SystemExit(f"{path} has no full run: run benchmarks/entities.py without --quick first")
+    return whole[-1]
+
+
+def markdown(run: Row) -> str:
+    """A run as a table for the page, in millions of entity-steps a second."""
+    rows, machine = run["rows"], run["machine"]
+    rates = rates_of(rows)
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores, of which other programs kept {run['others_cpu']} busy; "
+        f"torch {machine['versions']['torch']}, NumPy {machine['versions']['numpy']}; {run['when'][:10]}. "
+        "Millions of entity-steps per second:",
+        "",
+        f"| environments | entities | {' | '.join(CONFIGS)} |",
+        "|--:" * (2 + len(CONFIGS)) + "|",
+    ]
+    for num_envs, birds in sorted({(row["num_envs"], row["entities"]) for row in rows}):
+        own = [rates.get((config, birds, num_envs)) for config in CONFIGS]
+        cells = ["" if rate is None else f"{rate * birds / 1e6:,.3g}" for rate in own]
+        lines.append(f"| {num_envs:,} | {birds:,} | {' | '.join(cells)} |")
+    floors = [line for line in comparisons(rows) if line.startswith(f"{FLOOR_BIRDS} entities in one")]
+    return "\n".join([*lines, "", *(f"- {line}" for line in floors)])
 
 
 def figure(rows: list[Row], folder: Path) -> Path:
     """Entity-steps per second against entities, a panel for each number of environments."""
-    from figures import PAGE, canvas, dress, save
+    from figures import PAGE as WIDTH
+    from figures import canvas, dress, save
 
     counts = sorted({row["num_envs"] for row in rows})
-    drawn, panels = canvas(PAGE, 2.4, len(counts), sharey=True, squeeze=False)
+    drawn, panels = canvas(WIDTH, 2.4, len(counts), sharey=True, squeeze=False)
     for panel, num_envs in zip(panels[0], counts, strict=True):
         for config, colour in STYLES.items():
             own = [row for row in rows if row["config"] == config and row["num_envs"] == num_envs]

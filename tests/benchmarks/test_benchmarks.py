@@ -257,11 +257,14 @@ def test_scaling(tmp_path):
 
 
 @pytest.mark.slow
-def test_entities(tmp_path):
-    printed, result = run("entities", tmp_path, "--entities", 16, "--num-envs", 1, 4)
-    assert "lanes as many times as fast as numpy: 16 entities" in printed
+def test_entities(tmp_path, on_path):
+    import entities
+
+    printed, result = run("entities", tmp_path, "--entities", 4, "--num-envs", 1, 16)
+    assert "1 environments: across entities as many times as fast as numpy: 4 entities" in printed
     kinds = {(row["config"], row["num_envs"]) for row in result["rows"]}
-    assert kinds == {(config, n) for config in ("lanes", "one-lane", "torch", "numpy") for n in (1, 4)} | {
-        ("threads", 4)
-    }
-    assert all(row["entity_sps"] == row["sps"] * 16 and row["sps"] > 0 for row in result["rows"])
+    alone = {(config, n) for config in ("across-entities", "one-lane", "torch", "numpy") for n in (1, 16)}
+    assert kinds == alone | {("across-environments", 16), ("threads", 16)}
+    table = entities.markdown(result).splitlines()
+    assert table[2] == f"| environments | entities | {' | '.join(entities.CONFIGS)} |" and len(table) == 7
+    assert all(row["entity_sps"] == row["sps"] * 4 and row["sps"] > 0 for row in result["rows"])

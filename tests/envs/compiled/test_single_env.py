@@ -71,6 +71,44 @@ def _align(plain, compiled):
     plain.state = plain.state._replace(**kept)
 
 
+@pytest.mark.parametrize("cls", [CartPole, Catch, Medley])
+def test_compiled_it_has_the_states_of_plain_python(cls):
+    """Two episodes, the first of them cut short. After each step both go on from the same state."""
+    plain, fast = single(cls).unwrapped, single(cls, compiled=True).unwrapped
+    fast.action_space.seed(0)
+    for seed, length in ((5, 4), (None, 40)):
+        (observation, _), (seen, _) = plain.reset(seed=seed), fast.reset(seed=seed)
+        over = False
+        for _ in range(length):
+            assert seen.dtype == observation.dtype
+            np.testing.assert_allclose(seen, observation, rtol=1e-5, atol=2e-6)
+            for name, value in plain.state._asdict().items():
+                ours = getattr(fast.state, name)
+                assert type(ours) is type(value), name
+                np.testing.assert_allclose(np.asarray(ours, np.float64), value, rtol=1e-5, atol=1e-5, err_msg=name)
+            if over:
+                break
+            fast.state = plain.state
+            action = fast.action_space.sample()
+            observation, reward, terminated, truncated, _ = plain.step(action)
+            seen, *outcome, _ = fast.step(action)
+            assert outcome == [pytest.approx(reward, rel=1e-5, abs=1e-5), terminated, truncated]
+            over = terminated or truncated
+
+
+def test_compiled_its_parameters_may_be_set():
+    env = single(CartPole, {"gravity": 20.0}, compiled=True).unwrapped
+    speeds = []
+    for gravity in (20.0, 5.0):
+        env.params = {"gravity": gravity}
+        env.reset(seed=0)
+        env.state = CartPole.State(0.0, 0.0, 0.1, 0.0)
+        speeds.append(env.step(1)[0][3])
+    assert speeds[0] > speeds[1]
+    with pytest.raises(RuntimeError, match="call reset"):
+        single(CartPole, compiled=True).step(0)
+
+
 def test_seeds_and_episodes():
     env = single(CartPole)
     first, _ = env.reset(seed=1)

@@ -77,7 +77,10 @@ def env_reductions(ir: EnvIR, decorator: str) -> list[str]:
         for op, (_, starts) in STARTS.items():
             lines, parts = [], [f"part{part}" for part in range(PARTS)]
             for part, name in enumerate(parts):
-                lines += [f"{name} = {starts[kind]}", *_each(ir, part, PARTS, f"{name} = _{op}_{kind}({name}, {value})")]
+                lines += [
+                    f"{name} = {starts[kind]}",
+                    *_each(ir, part, PARTS, f"{name} = _{op}_{kind}({name}, {value})"),
+                ]
             whole = f"return {combined(f'_{op}_{kind}', parts)}"
             made.append(function(decorator, f"envs_{op}_over_{kind}(values)", [*lines, whole]))
             if op != "sum":
