@@ -32,7 +32,7 @@ from headrace.kernels.targets.cpu.codegen_entities_cpu import faster_across
 from headrace.kernels.targets.cpu.env import CpuEnvs
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
-KERNELS = {  # options of CpuEnvs
+KERNELS: dict[str, Row] = {  # options of CpuEnvs
     "across-entities": {"across": "entities", "threads": 1},
     "across-environments": {"across": "environments", "threads": 1},
     "one-lane": {"lanes": 1, "across": "entities", "threads": 1},

@@ -41,7 +41,7 @@ class RandomPolicy(Policy):
 
     def act(self, observation: Tensor, rnn_state: Tensor | None, random: Tensor | None) -> PolicyOutput:
         assert random is not None
-        counts = torch.as_tensor(self.action_space.nvec)
+        counts = torch.as_tensor(Tag.action_space.nvec)
         return PolicyOutput((random[: len(observation)] * counts).int().minimum(counts.int() - 1), None, None, None)
 
 
@@ -54,10 +54,11 @@ def against_random(policy: GroupedPolicy, group: str, episodes: int, seed: int) 
 
 def checked(seed: int, total_steps: int | None, episodes: int) -> list[Row]:
     """A training with its checks. total_steps: None for the registered number."""
-    options = {} if total_steps is None else {"total_steps": total_steps}
-    rows, seconds = [], 0.0
+    options: Row = {} if total_steps is None else {"total_steps": total_steps}
+    rows, seconds = list[Row](), 0.0
     with closing(Trainer("ppo", "Tag", seed=seed, **options)) as trainer:
         last = trainer.plan.config.total_steps
+        assert last is not None and isinstance(trainer.policy, GroupedPolicy)
         for check in CHECKS:
             began = time.perf_counter()
             while trainer.steps < check * last:

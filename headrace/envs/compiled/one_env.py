@@ -1,5 +1,5 @@
-"""One environment of a KernelEnv: the common part of its gymnasium.Env and pettingzoo.ParallelEnv. It is stepped in plain
-Python, for debuggers, or by its kernels, for videos."""
+"""One environment of a KernelEnv: the common part of its gymnasium.Env and pettingzoo.ParallelEnv. It is stepped in
+plain Python, for debuggers, or by its kernels, for videos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A KernelEnv of several agents as a pettingzoo.ParallelEnv: in plain Python, for debuggers, or compiled, for videos."""
+"""A KernelEnv of several agents as a pettingzoo.ParallelEnv: in plain Python for debuggers, or compiled for videos."""
 
 from __future__ import annotations
 

@@ -40,8 +40,9 @@ class CpuEnvs(TensorEnvs):
     first_env: number of environment 0, where these are a part of a larger set: i draws as environment first_env + i.
     lanes: entities that are computed at once, 1, 2, 4, 8 or 16; None: as many as there are, up to 16. Results are the
     same bits.
-    across: what is computed at once in SIMD lanes: "entities" of an environment, or "environments", 16 of them; None: what
-    was measured to be faster for so many of both. Results are the same bits.
+    across: what is computed at once in SIMD lanes, "entities" of an environment or "environments", 16 of them; None:
+    what was measured to be faster for so many of both. Where functions of the class cannot run for several
+    environments at once, entities. Results are the same bits.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Lane versions of lowered functions for several environments at once, as text: lane k is environment k of 16.
 
-All of the state differs between lanes, and the entity does not. Array fields are arrays [*shape, 16], so that an entry of
-16 environments is one load. What else is said of lane versions in headrace.kernels.targets.cpu.lane_functions holds here.
+All of the state differs between lanes, and the entity does not. Array fields are arrays [*shape, 16], so that an entry
+of 16 environments is one load. The rest is as in headrace.kernels.targets.cpu.lane_functions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ ALL = f"lane_entities(np.uint64(0), {ENVS_AT_ONCE})"  # the lanes, as the last i
 
 
 class EnvLaneVersion(LaneVersion):
-    """One function's version, called envs_NAME. `p` varies too, where a parameter differs between environments, which is
-    not known here."""
+    """One function's version, called envs_NAME. `p` varies too: a parameter may differ between environments."""
 
     prefix = "envs_"
 

@@ -98,7 +98,7 @@ def _reductions(decorator: str) -> str:
 
 
 def lane_text(decorator: str) -> list[str]:
-    """What lane versions call. In it a hash of the code that it imports, because the cache knows a module by its text."""
+    """What lane versions call; in it a hash of the imported code, because the cache knows a module by its text."""
     from hashlib import sha256
 
     sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("lane_types", *IMPORTED)]
@@ -121,7 +121,8 @@ def _ops(decorator: str) -> list[str]:
 
 
 class LaneVersion:
-    """One function's lane version, called lane_NAME: for several entities of one environment. Names whose numbers may differ between entities are `varying`."""
+    """One function's lane version, called lane_NAME, for several entities of one environment. Names whose numbers may
+    differ between lanes are `varying`."""
 
     prefix = "lane_"
 

@@ -124,9 +124,8 @@ def _row(context, builder, array_type, array, index_types, indices, size):  # ty
     """The address of `size` neighbouring entries of an array, as that of a vector. All indices but the last are kept
     within the array."""
     made = context.make_array(array_type)(context, builder, array)
-    word, *outer = made.data.type.pointee, *indices[:-1]
-    place = made.data
-    for k, (index, kind) in enumerate(zip(outer, index_types, strict=False)):
+    word, place = made.data.type.pointee, made.data
+    for k, (index, kind) in enumerate(zip(indices[:-1], index_types[:-1], strict=True)):
         inside = _within(builder, context.cast(builder, index, kind, types.int64), builder.extract_value(made.shape, k))
         stride = builder.extract_value(made.strides, k)
         place = cgutils.pointer_add(builder, place, builder.mul(inside, stride))
