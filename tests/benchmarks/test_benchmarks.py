@@ -266,5 +266,5 @@ def test_entities(tmp_path, on_path):
     alone = {(config, n) for config in ("across-entities", "one-lane", "torch", "numpy") for n in (1, 16)}
     assert kinds == alone | {("across-environments", 16), ("threads", 16)}
     table = entities.markdown(result).splitlines()
-    assert table[2] == f"| environments | entities | {' | '.join(entities.CONFIGS)} |" and len(table) == 7
+    assert table[2] == f"| environments | entities | {' | '.join(entities.CONFIGS)} |" and len(table) == 6
     assert all(row["entity_sps"] == row["sps"] * 4 and row["sps"] > 0 for row in result["rows"])
