@@ -15,7 +15,7 @@ from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import ENTITY_BITS, PHASE_BITS
 from headrace.kernels.language.ops import argmax_over, argmin_over, max_over, min_over, sum_over, within
 from headrace.kernels.language.read import read
-from headrace.kernels.targets.cpu.codegen_entities_cpu import EXACT, LANES
+from headrace.kernels.targets.cpu.codegen_entities_cpu import EXACT, LANES, faster_across
 from headrace.kernels.targets.cpu.codegen_envs_cpu import env_lane_functions
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.kernels.targets.random_actions import random_actions
@@ -283,6 +283,8 @@ def test_declarations_that_do_not_fit_are_refused(bad_env, changes, says):
 
 
 def test_lanes_are_a_power_of_two_across_entities_or_environments():
+    chosen = [faster_across(read(cls), num_envs) for cls, num_envs in ((Ring, 16), (Ring, 15), (Swarm, 16))]
+    assert chosen == ["environments", "entities", "entities"]
     with pytest.raises(ValueError, match="across is 'agents': give 'entities' or 'environments', or None"):
         CpuEnvs(read(Ring), 1, across="agents")
     with pytest.raises(ValueError, match="lanes is 3: give 1, 2, 4, 8 or 16"):

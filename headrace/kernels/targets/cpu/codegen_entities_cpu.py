@@ -27,6 +27,7 @@ from headrace.kernels.targets.random_actions import no_action
 
 LANES = (1, 2, 4, 8, 16)
 ACROSS = ("entities", "environments")
+FEW_ENTITIES = 8  # up to so many, lanes across environments are faster
 EXACT = '@njit(error_model="numpy", forceinline=True)'
 COLUMN_PARTS = ("action", *WRITTEN)
 
@@ -268,9 +269,9 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None, across: str) -> s
 
 
 def faster_across(ir: EnvIR, num_envs: int) -> str:
-    """Across what lanes are faster. Fewer entities than lanes leave lanes idle; from 16 on both take the same time
+    """Across what lanes are faster: few entities leave lanes idle. From 12 on both take the same time
     (benchmarks/entities.py)."""
-    return "environments" if ir.entities < LANES[-1] and num_envs >= ENVS_AT_ONCE else "entities"
+    return "environments" if ir.entities <= FEW_ENTITIES and num_envs >= ENVS_AT_ONCE else "entities"
 
 
 def most_lanes(ir: EnvIR) -> int:
