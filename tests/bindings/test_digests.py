@@ -31,6 +31,13 @@ def test_kernels_know_the_source_that_they_were_written_after(name):
     assert {kernel.digest for kernel in kernels} == {found.digest}, digests.__doc__
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_digests_are_the_same_in_every_version_of_python(name):
+    plain, kernels, _ = reached(name)
+    texts = closure._Walk(plain, kernels[0].classes).texts
+    assert not [text for text in texts if re.search(r"= (?:[0-9a-f]{20}|_)", text)], "bytecode, or a private module"
+
+
 def executed(name, plain):
     """Code of the package that a call runs."""
     function, arguments = call(name)
