@@ -1,7 +1,8 @@
 """What the documentation site has besides docs/: documents of other folders, pages of examples, tables of settings.
 
 Documents link to each other by their paths in the repository, so that links work where the files are read as they are.
-In the site a link to an example, and its path, lead to its page, and one to a file that the site does not have becomes its name.
+In the site a link to an example, and its path, lead to its page, and a link to a file that the site does not have
+becomes its name.
 A line `settings: headrace.algorithms.ppo.PPOConfig` becomes a table of the settings of that dataclass.
 """
 

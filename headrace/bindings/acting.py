@@ -119,10 +119,13 @@ class ActingOnOne:
     threads may call it at once."""
 
     def __init__(self, policy: ActorCritic) -> None:
-        self.shape, self.space = policy.observation_space.shape, policy.action_space
+        self.shape, self.space = policy.observation_space.shape or (), policy.action_space
         self._acting, self._num_draws = actor_of(policy), policy.num_draws
         self._policy_arguments = self._acting.policy_arguments(policy, normalizer_of(policy))
-        self._calls: dict[bool, list[_CallOnOne]] = {False: [], True: []}  # that no thread is using, by whether they draw
+        self._calls: dict[bool, list[_CallOnOne]] = {
+            False: [],
+            True: [],
+        }  # that no thread is using, by whether they draw
 
     def act(self, observation: np.ndarray, deterministic: bool, generator: torch.Generator | None) -> Any:
         """As predict()."""
@@ -149,7 +152,10 @@ class _CallOnOne:
         seen, self.random = np.empty(math.prod(shape), np.float32), np.empty(num_draws, np.float32)
         self.observation = seen.reshape(shape)
         self.action = np.empty(len(acting.start), np.int32 if acting.discrete else np.float32)
-        drawn, outputs = (np.uint64(num_draws), self.random, one), (*acting.column(self.action), one, unused, unused.copy())
+        drawn, outputs = (
+            (np.uint64(num_draws), self.random, one),
+            (*acting.column(self.action), one, unused, unused.copy()),
+        )
         arguments = (0, self.state, policy, (seen, one), drawn, one, outputs, acting.scratch(1))
         function = entry("learning.act", "act", arguments, ANNOUNCEMENT)
         self.call = Call(function, arguments, with_gil=len(acting.parameters) <= KEEPS_GIL)
