@@ -1,7 +1,8 @@
 """What the documentation site has besides docs/: documents of other folders, pages of examples, tables of settings.
 
 Documents link to each other by their paths in the repository, so that links work where the files are read as they are.
-In the site a link to an example leads to its page, and one to a file that the site does not have becomes its name.
+In the site a link to an example, and its path, lead to its page, and a link to a file that the site does not have
+becomes its name.
 A line `settings: headrace.algorithms.ppo.PPOConfig` becomes a table of the settings of that dataclass.
 """
 
@@ -27,6 +28,7 @@ Scripts of at most 50 lines.
 | | |
 |---|---|
 """
+EXAMPLE = re.compile(r"(?<!\[)`(examples/\w+\.py)`(?!\])")
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -65,8 +67,12 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
             return match[0]  # the strict build names it
         return text if "`" in text else f"`{text}`"
 
+    def example(match: re.Match[str]) -> str:
+        page = files.get_file_from_path(f"{match[1]}.md")
+        return f"[{match[0]}]({os.path.relpath(page.src_uri, os.path.dirname(here) or '.')})" if page else match[0]
+
     markdown = re.sub(r"^settings: ([\w.]+)$", lambda match: settings(match[1]), markdown, flags=re.MULTILINE)
-    return LINK.sub(replaced, markdown)
+    return EXAMPLE.sub(example, LINK.sub(replaced, markdown))
 
 
 def settings(config: str) -> str:

@@ -139,13 +139,18 @@ def _constant(value: object) -> str:
     if value is None or isinstance(value, int | float | str | bytes):
         return repr(value)
     named = value if isinstance(value, type | BuiltinFunctionType) else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
+    module = named.__module__ or ""  # Python 3.11 has _collections._tuplegetter, later ones collections._tuplegetter
+    return f"{module.removeprefix('_')}.{named.__qualname__}"
 
 
 @functools.lru_cache(maxsize=4096)
 def _text(function: FunctionType) -> str:
-    """The function's source without comments and docstring; of one that has no file, its bytecode."""
+    """The function's source without comments and docstring; of one that has no file, its bytecode; of a constructor that
+    a dataclass made, its signature, because its bytecode differs between versions of Python."""
     try:
         return without_comments(source_text(function))
     except (OSError, TypeError):
-        return function.__code__.co_code.hex() + repr(function.__code__.co_consts)
+        code = function.__code__
+        if code.co_name == "__init__" and "return" in function.__annotations__ and code.co_filename == "<string>":
+            return f"{code.co_varnames} {sorted(code.co_names)} {[*map(_constant, function.__defaults__ or ())]}"
+        return code.co_code.hex() + repr(code.co_consts)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
+from headrace.deploy import traced
 from headrace.deploy.graph import STATE, Array, Graph
 from headrace.deploy.readers import Outputs, Reader
 from headrace.policies.actor_critic import ActorCritic
@@ -74,7 +75,7 @@ class Differences:
             apart = np.maximum(apart - 1, 0)  # rounded: a mean between two whole numbers may become either
         allowed = TOLERANCE * np.maximum(1, np.abs(expected))
         if not (apart <= allowed).all():
-            nudged = _part(self.graph, name, reference(_last_bits(self.policy), observation, state)[0])
+            nudged = _part(self.graph, name, reference(self.graph, _last_bits(self.policy), observation, state)[0])
             change = np.abs(nudged - expected).max()
             self.rounding[name] = max(self.rounding.get(name, 0.0), float(change))
             allowed = np.maximum(allowed, LAST_BITS * change)
@@ -107,7 +108,7 @@ def compare(policy: Policy, graph: Graph, reader: Reader, seed: int = 0) -> Comp
     state, exported_state, ties = None, graph_state(graph, ROWS), 0
     for _ in range(STEPS):
         observation = sample(policy.observation_space, policy.encoder, ROWS, generator)
-        expected, after = reference(policy, observation, state)
+        expected, after = reference(graph, policy, observation, state)
         found = reader(observation, exported_state)
         for name in graph.outputs:  # before the choices, which are judged by the differences of their scores
             if name != "action" or isinstance(graph.action_space, Box):
@@ -189,11 +190,8 @@ def sample(space: Space, encoder: Any, rows: int, generator: np.random.Generator
     if isinstance(encoder, RecurrentEncoder):
         encoder = encoder.encoder
     if isinstance(space, Dict | Tuple):
-        assert isinstance(encoder, DictEncoder)
-        found = [
-            sample(member, encoder.members[place], rows, generator)
-            for place, (_, _, member) in enumerate(members(space))
-        ]
+        encoders = dict(zip(encoder.names, encoder.members, strict=True)) if isinstance(encoder, DictEncoder) else {}
+        found = [sample(member, encoders.get(name), rows, generator) for name, _, member in members(space)]
         return dict(zip(space, found, strict=True)) if isinstance(space, Dict) else tuple(found)
     assert space.shape is not None
     shape = (rows, *space.shape)
@@ -205,13 +203,12 @@ def sample(space: Space, encoder: Any, rows: int, generator: np.random.Generator
         return generator.integers(0, 2, shape, np.int8)
     if is_image(space):
         return generator.integers(0, 256, shape, np.uint8)
-    assert isinstance(space, Box) and isinstance(encoder, VectorEncoder)
+    assert isinstance(space, Box)
     normal = generator.standard_normal(shape)
-    if encoder.normalizer is not None:
-        center, scale = (
-            x.cpu().numpy().reshape(space.shape) for x in (encoder.normalizer.center, encoder.normalizer.scale)
-        )
-        return (center + normal / scale).astype(np.float32)
+    if isinstance(encoder, VectorEncoder) and encoder.normalizer is not None:
+        statistics = (encoder.normalizer.center, encoder.normalizer.scale)
+        center, scale = (np.append(x.cpu().numpy(), np.ones(encoder.skipped)).reshape(space.shape) for x in statistics)
+        return (center + normal / scale).astype(np.float32)  # of a FlatDict, the mask's entries are all allowed
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     bounded = (np.abs(low) < WIDE) & (np.abs(high) < WIDE)
     low, high = np.where(bounded, low, 0), np.where(bounded, high, 0)
@@ -230,10 +227,13 @@ def _exact_convolutions() -> Iterator[None]:
 
 @torch.no_grad()
 @_exact_convolutions()
-def reference(policy: Any, observation: Any, state: Tensor | None) -> tuple[Outputs, Tensor | None]:
+def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None) -> tuple[Outputs, Tensor | None]:
     """The outputs of the policy itself: actions of predict(), the others by its own modules. And the next state."""
     action, _ = policy.predict(observation, state)
     batch, _ = to_batch(policy.observation_space, observation, torch.device("cpu"))
+    if graph.traced:
+        name, found = traced.scores(policy, batch)
+        return {"action": action, name: found.numpy(), "value": policy.value(batch).unsqueeze(1).numpy()}, None
     before = policy.initial_state(len(action)) if state is None else state
     scores, value, after = REFERENCES[type(policy)](policy, batch, before)
     head = getattr(policy, "head", None)

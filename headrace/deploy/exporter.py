@@ -14,6 +14,7 @@ from headrace.deploy.comparison import Comparison, compare
 from headrace.deploy.graph import STATE, Graph
 from headrace.deploy.policy_graph import describe
 from headrace.deploy.readers import READERS
+from headrace.deploy.traced import trace, traceable
 from headrace.policies.base import Policy
 from headrace.runs.checkpoint import write_file
 from headrace.runs.run import Run, load
@@ -49,6 +50,8 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
     "numpy", one file of Python that needs NumPy alone; "c", one C99 header. Normalisation, scaling and bounds of
     actions and recurrent state are in the file. output: the file, replaced if it exists; None for policy.onnx,
     policy.py or policy.h, or the first free name of policy_2.onnx ... value: write the critic's value, too.
+    A policy of your own class, derived from one of Headrace's without recurrent state, and one with an action mask are
+    exported to onnx alone, by torch.onnx.
     The file is compared with the policy on 1,000 observations before it is written.
     Raises TypeError or ValueError for what cannot be exported, ArithmeticError where the file differs from the policy
     by more than 1e-5 max(1, |y|), ImportError without onnx, FileNotFoundError without a C compiler.
@@ -62,12 +65,25 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
     chosen: Any = load(policy.path if isinstance(policy, Run) else policy) if not isinstance(policy, Policy) else policy
-    graph, name = describe(chosen, value), c_writer.identifier(path.stem)
-    content = target.write(graph, name)
+    name = c_writer.identifier(path.stem)
+    graph, content = _written(chosen, to, name, value)
     with READERS[to](graph, content, name) as reader:
         comparison = compare(chosen, graph, reader)
     write_file(path, content)
     return Export(path, comparison, _interface(graph))
+
+
+def _written(policy: Policy, to: str, name: str, value: bool) -> tuple[Graph, bytes]:
+    """A policy's graph and the file's content. Raises TypeError or ValueError for what cannot be exported."""
+    try:
+        graph = describe(policy, value)
+    except TypeError as error:
+        if not traceable(policy):
+            raise
+        if to == "onnx":
+            return trace(policy, value)
+        raise TypeError(f"{error}, or export to onnx, which torch.onnx does") from error
+    return graph, TARGETS[to].write(graph, name)
 
 
 def _interface(graph: Graph) -> str:

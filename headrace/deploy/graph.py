@@ -74,7 +74,7 @@ class Graph:
 
     outputs: name -> value: `action`, as Policy.predict() returns it, one of `logits`, `mean` and `q_values`, which
     actions are made of, `state` of a recurrent policy, and `value` if asked for. state_size: numbers in the recurrent
-    state of an environment, 0 for none.
+    state of an environment, 0 for none. traced: the operations are torch.onnx's, and not among the nodes.
     """
 
     observation_space: Space
@@ -84,6 +84,7 @@ class Graph:
     inputs: list[Input] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     outputs: dict[str, Value] = field(default_factory=dict)
+    traced: bool = False
 
     def add(
         self,

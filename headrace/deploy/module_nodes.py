@@ -31,7 +31,8 @@ def layer(graph: Graph, module: nn.Module, x: Value) -> Value:
 def unknown(module: nn.Module) -> TypeError:
     """The refusal of a module."""
     return TypeError(
-        f"a policy with a {type(module).__name__} in it cannot be exported: the networks of Headrace's own policies can"
+        f"a policy with a {type(module).__name__} in it cannot be exported by Headrace's own writers, which know the "
+        "networks of its policies: use predict()"
     )
 
 

@@ -34,7 +34,7 @@ from headrace.policies.rnn import width
 def describe(policy: Any, value: bool = False) -> Graph:
     """The graph of a policy's most likely actions; with `value`, of its value too, in units of return.
 
-    Raises TypeError for a policy or a module that is not Headrace's own, ValueError for one that was altered.
+    Raises TypeError for a policy or a module that is not Headrace's own, or was altered.
     """
     if isinstance(policy, GroupedPolicy):
         raise TypeError(
@@ -42,12 +42,17 @@ def describe(policy: Any, value: bool = False) -> Graph:
         )
     if type(policy) not in POLICIES:
         known = ", ".join(kind.__name__ for kind in POLICIES)
-        raise TypeError(f"a {type(policy).__name__} cannot be exported: {known} can")
+        raise TypeError(
+            f"a {type(policy).__name__} cannot be exported by Headrace's own writers, which take {known}: use predict()"
+        )
     if getattr(policy, "masked", False):
-        raise TypeError("a policy with an action mask cannot be exported yet: use predict(), which applies the mask")
+        raise TypeError("an action mask cannot be exported by Headrace's own writers: use predict(), which applies it")
     altered = examine(policy).altered
     if altered:
-        raise ValueError(f"the policy does not compute what its classes say, which alone is exported: {altered}")
+        raise TypeError(
+            f"the policy does not compute what its classes say, which alone Headrace's own writers export "
+            f"({altered}): use predict()"
+        )
     state_size, add = POLICIES[type(policy)]
     graph = Graph(policy.observation_space, policy.action_space, state_size(policy, value), type(policy).__name__)
     add(graph, policy, _observation(graph, policy.observation_space), value)

@@ -13,6 +13,7 @@ from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.examination import examine
+from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.heads import action_head
 from headrace.policies.masks import is_masked, mask_of
 from headrace.policies.networks import MLP, Readout, make_encoder
@@ -60,6 +61,7 @@ class ActorCritic(Policy):
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
+        flatten_parameters(self.parameters())  # kernels serve parameters in one buffer
 
     def forward(self, observation: Any) -> tuple[Any, Tensor]:
         """The distribution over actions, and the value [N] in units of return."""
@@ -108,6 +110,10 @@ class ActorCritic(Policy):
         rows = batch_size(observation)
         padded = pad(self.block, observation)[0] if rows % self.block else observation
         return self.distribution(padded).mode()[:rows], rnn_state
+
+    @fused("actor_critic.act_on_one", "headrace.bindings.acting")
+    def act_on_one(self, observation: Any, deterministic: bool, generator: Any) -> Any:
+        return None
 
     @fused("actor_critic.value", "headrace.bindings.acting")
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:

@@ -125,7 +125,6 @@ class Policy(nn.Module):
         """Where the parameters are."""
         return next(self.parameters()).device
 
-    @torch.no_grad()
     def predict(
         self,
         observation: Any,
@@ -143,17 +142,25 @@ class Policy(nn.Module):
         episode_start: bool [N], where an episode begins, whose recurrent state is then the one of initial_state().
         Raises ValueError for an observation whose shape differs from the space's.
         """
-        device = self.device
-        batch, single = to_batch(self.observation_space, observation, device)
-        if state is not None and episode_start is not None:
-            goes_on = ~torch.as_tensor(episode_start, dtype=torch.bool, device=device)
-            state = tree_map(lambda x: x * goes_on.view(-1, *[1] * (x.dim() - 1)), state)
-        if deterministic:
-            action, after = self.most_likely(batch, state)
-        else:
-            random = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
-            action, _, _, after = self.act(batch, state, random)
-        return to_action(self.action_space, action, single), after
+        if state is None and (action := self.act_on_one(observation, deterministic, generator)) is not None:
+            return action, None
+        with torch.no_grad():
+            device = self.device
+            batch, single = to_batch(self.observation_space, observation, device)
+            if state is not None and episode_start is not None:
+                goes_on = ~torch.as_tensor(episode_start, dtype=torch.bool, device=device)
+                state = tree_map(lambda x: x * goes_on.view(-1, *[1] * (x.dim() - 1)), state)
+            if deterministic:
+                action, after = self.most_likely(batch, state)
+            else:
+                random = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
+                action, _, _, after = self.act(batch, state, random)
+        return to_action(self.action_space, action.detach().cpu().numpy(), single), after
+
+    def act_on_one(self, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
+        """predict() for one observation as a NumPy array, without tensors and with the same bits; None where there is
+        no such way."""
+        return None
 
     def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
         """The most likely actions for N environments, and the next recurrent state: those of act() without draws."""

@@ -94,7 +94,7 @@ class VectorEncoder(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         if observation.dim() != 2:
-            observation = observation.reshape(len(observation), self.size)
+            observation = observation.reshape(observation.shape[0], self.size)
         if self.skipped:
             observation = observation[:, : self.size]
         return observation if self.normalizer is None else self.normalizer(observation)
@@ -124,7 +124,7 @@ class OneHotEncoder(nn.Module):
         self.register_buffer("choice", torch.tensor(choice, dtype=torch.int32), persistent=False)
 
     def forward(self, observation: Tensor) -> Tensor:
-        columns = observation.reshape(len(observation), -1).index_select(1, self.component)
+        columns = observation.reshape(observation.shape[0], -1).index_select(1, self.component)
         return (columns == self.choice).to(torch.float32)
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
@@ -139,7 +139,7 @@ class BinaryEncoder(nn.Module):
         self.size = math.prod(space.shape)
 
     def forward(self, observation: Tensor) -> Tensor:
-        return observation.reshape(len(observation), self.size).to(torch.float32)
+        return observation.reshape(observation.shape[0], self.size).to(torch.float32)
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
         """Nothing to do: zeros and ones are not normalised."""

@@ -50,14 +50,13 @@ def _check_members(space: Dict | Tuple, observation: Any) -> None:
         raise ValueError(f"the observation lacks {', '.join(missing)}: it needs {', '.join(space)}")
 
 
-def to_action(space: Space, action: Tensor, single: bool) -> Any:
-    """A policy's actions [N, ...] as NumPy, in the space's dtype and bounds; [...] where single."""
-    array = action.detach().cpu().numpy()
+def to_action(space: Space, action: np.ndarray, single: bool) -> Any:
+    """A policy's actions [N, ...] in the space's dtype and bounds; [...] where single."""
     if isinstance(space, Box):
-        array = np.clip(array, space.low, space.high)
-        array = array if space.dtype.kind == "f" else np.rint(array)
-    array = np.ascontiguousarray(array, dtype=space.dtype)
-    return array[0] if single else array
+        action = np.minimum(np.maximum(action, space.low), space.high)  # np.clip() takes four times as long for one
+        action = action if space.dtype.kind == "f" else np.rint(action)
+    action = np.ascontiguousarray(action, dtype=space.dtype)
+    return action[0] if single else action
 
 
 def batch_size(observation: Any) -> int:

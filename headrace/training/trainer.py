@@ -91,8 +91,7 @@ class Trainer:
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
             self.steps = 0  # valid environment steps so far
             self.seconds = 0.0  # spent in iterate() so far
-            # of the run that this one resumes
-            self._steps_before, self._seconds_before = 0, 0.0
+            self._steps_before, self._seconds_before = 0, 0.0  # of the run that this one resumes
             self._iteration_began = self._collected = 0.0
             self._learned = 0  # updates that have learned
             # s of learning, and of all, of the first of them, until it is said how fast actors are

@@ -31,6 +31,14 @@ def test_kernels_know_the_source_that_they_were_written_after(name):
     assert {kernel.digest for kernel in kernels} == {found.digest}, digests.__doc__
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_digests_are_the_same_in_every_version_of_python(name):
+    plain, kernels, _ = reached(name)
+    texts = closure._Walk(plain, kernels[0].classes).texts
+    values = [text.partition(" = ")[2] for text in texts]
+    assert not [value for value in values if re.match(r"[0-9a-f]{20}|_\w+\.", value)], "bytecode, or a private module"
+
+
 def executed(name, plain):
     """Code of the package that a call runs."""
     function, arguments = call(name)

@@ -189,12 +189,13 @@ def acting(hidden=(16,)):
 )
 def test_actions_are_those_of_the_changed_policy(change):
     policy, seen = acting()
-    before = policy.predict(seen)[0]
+    before, _ = policy.predict(seen)[0], policy.predict(seen[0])  # one observation goes another way
     change(policy)
-    found = policy.eval().predict(seen)[0]
+    found, one = policy.eval().predict(seen)[0], policy.predict(seen[0])[0]
     with fused.plain_only():
         expected = policy.predict(seen)[0]
     np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_array_equal(one, found[0])
     assert np.abs(found - before).max() > 1e-3
 
 

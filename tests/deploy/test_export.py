@@ -183,7 +183,68 @@ def test_onnx_has_a_dynamic_batch_and_says_what_its_spaces_are(tmp_path):
 
 
 class Own(hr.ActorCritic):
-    """A policy of a user."""
+    """A policy of a user: with a network that Headrace has not."""
+
+    def __init__(self, *spaces):
+        super().__init__(*spaces, hidden=(8,))
+        self.actor = torch.nn.Sequential(self.actor, torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.GELU())
+
+
+class OwnRecurrent(RecurrentActorCritic):
+    """A recurrent policy of a user."""
+
+
+class OwnQ(QNetwork):
+    """A Q-network of a user."""
+
+
+class OwnActorQ(ActorQ):
+    """SAC's policy, of a user."""
+
+
+class Looking(hr.ActorCritic):
+    """A network with an operation that ONNX has not."""
+
+    def distribution(self, observation):
+        return super().distribution(torch.linalg.matrix_exp(observation.new_zeros(1, 1)) * observation)
+
+
+class Choosing(hr.ActorCritic):
+    """A network that does something else where an observation says so."""
+
+    def distribution(self, observation):
+        return super().distribution(observation if observation.sum() == 0 else observation + 1)
+
+
+MASKED = hr.Dict({"observation": VECTOR, "action_mask": hr.MultiBinary(3)})
+OWN = {
+    "actor": lambda: Own(VECTOR, TWO),
+    "gaussian": lambda: Own(hr.Box(-1, 1, (2, 3)), UNEVEN),
+    "multi_discrete": lambda: Own(NESTED, hr.MultiDiscrete([2, 3], start=[1, 0])),
+    "image": lambda: Own(IMAGE, hr.MultiBinary(2)),
+    "altered": lambda: altered(),
+    "masked": lambda: hr.ActorCritic(MASKED, hr.Discrete(3, start=2), normalize_observation=True, **SMALL),
+    "masked_q": lambda: QNetwork(MASKED, hr.Discrete(3), **SMALL),
+    "q_network": lambda: OwnQ(VECTOR, hr.Discrete(3), dueling=True, **SMALL),
+    "actor_q": lambda: OwnActorQ(VECTOR, UNEVEN, **SMALL),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_torch_exports_what_headrace_has_no_writer_for(name, tmp_path):
+    policy = OWN[name]()
+    with torch.no_grad():
+        for number, weight in enumerate(policy.parameters()):
+            weight += 0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+    written = hr.export(policy, "onnx", tmp_path / "policy.onnx", value=not isinstance(policy, QNetwork))
+    assert written.comparison.observations == 1000 and written.comparison.ties <= (20 if "masked" in name else 1)
+    assert "action" in written.interface and policy.training and not written.comparison.rounding
+
+
+def test_what_a_trace_cannot_follow_is_found_by_the_comparison(tmp_path):
+    with pytest.raises(ArithmeticError, match="the exported policy differs from the policy"):
+        hr.export(Choosing(VECTOR, TWO), "onnx", tmp_path / "policy.onnx")
+    assert not (tmp_path / "policy.onnx").exists()
 
 
 def altered():
@@ -201,9 +262,12 @@ def replaced():
 @pytest.mark.parametrize(
     ("policy", "options", "message"),
     [
-        (lambda: Own(VECTOR, TWO), {}, "a Own cannot be exported: ActorCritic, RecurrentActorCritic, QNetwork, ActorQ"),
+        (lambda: Own(VECTOR, TWO), {}, "a Own cannot be exported by .* use predict(), or export to onnx, which torch"),
+        (lambda: OwnRecurrent(VECTOR, TWO), {"to": "onnx"}, "which take .*RecurrentActorCritic.*: use predict()$"),
+        (lambda: hr.ActorCritic(MASKED, hr.Discrete(3)), {"to": "c"}, "an action mask cannot be exported .*or export"),
+        (lambda: Looking(VECTOR, TWO), {"to": "onnx"}, "torch.onnx cannot export this Looking: .*; write"),
         (lambda: GroupedPolicy({"red": POLICIES["mlp"]()}, {"red": ["a"]}), {}, "the groups red have a policy each"),
-        (altered, {}, "which alone is exported: actor has a hook"),
+        (altered, {}, "which alone Headrace's own writers export (actor has a hook"),
         (replaced, {}, "a policy with a Bilinear in it cannot be exported"),
         (POLICIES["q_network"], {"value": True}, "a QNetwork has q_values, of which the largest is the value"),
         (POLICIES["image"], {"to": "c"}, "convolutions, which a C header has not: export to onnx or numpy"),
@@ -213,7 +277,8 @@ def replaced():
     ],
 )
 def test_what_cannot_be_exported_is_refused(policy, options, message):
-    with pytest.raises((TypeError, ValueError, FileNotFoundError), match=message.replace("(", r"\(")):
+    expected = message.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises((TypeError, ValueError, FileNotFoundError), match=expected):
         hr.export(policy(), **{"to": "numpy", **options})
 
 

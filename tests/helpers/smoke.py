@@ -25,6 +25,9 @@ def main() -> None:
         policy = hr.load(run.path)
         mean = float(hr.evaluate(policy, "CartPole-v1", episodes=10).mean)
         assert mean > 15, f"a return of {mean} after {run.steps} steps"
+        from headrace.core.fused import _said
+
+        assert not _said, f"kernels that do not serve here: {_said}"
         written = hr.export(policy, "numpy")
         program = "from policy import Policy; print(Policy().predict([0, 0, 0.1, 0])[0])"
         action = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -18,6 +18,7 @@ import numpy as np
 ABI = 1  # raise it whenever arguments are passed in another way: machine code of another number is not loaded
 ENTRY = "entry"  # the symbol under which a file of machine code has its function
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)  # releases the GIL
+_RUN_WITH_GIL = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _64_BITS = (1 << 64) - 1
 _DOUBLE = struct.Struct("<d")
 _ADDRESS = 4  # which of an array's slots is its address
@@ -28,7 +29,7 @@ Argument: TypeAlias = "np.ndarray | np.generic | float | tuple[Argument, ...]"  
 class Native:
     """A function from machine code, made by object_code() of kernels.runtime.machine_code; it returns nothing.
 
-    Types are not checked: arguments must have those that it was compiled for. Releases the GIL.
+    Types are not checked: arguments must have those that it was compiled for. Releases the GIL; run_with_gil does not.
     """
 
     def __init__(self, code: bytes) -> None:
@@ -37,7 +38,7 @@ class Native:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         self.address = self._engine.get_function_address(ENTRY)
-        self.run = _RUN(self.address)
+        self.run, self.run_with_gil = _RUN(self.address), _RUN_WITH_GIL(self.address)
 
     def __call__(self, *arguments: Argument) -> None:
         Call(self, arguments)()
@@ -46,13 +47,15 @@ class Native:
 class Call:
     """A function with its arguments, converted to slots once: calling it again costs half a microsecond.
 
-    slots: uint64. Numbers among the arguments may be changed there (put); arrays are not copied.
+    slots: uint64. Numbers among the arguments may be changed there (put); arrays are not copied. with_gil: keep the GIL
+    during the call, for functions of microseconds: who releases it gets it back after up to 5 ms (sys.setswitchinterval).
     """
 
-    def __init__(self, function: Native, arguments: tuple[Argument, ...]) -> None:
+    def __init__(self, function: Native, arguments: tuple[Argument, ...], with_gil: bool = False) -> None:
         self.function, self.arguments = function, arguments  # kept, because slots hold addresses
         self.slots = np.array(argument_slots(arguments), np.uint64)
-        self._run, self._address = function.run, self.slots.ctypes.data
+        self._run = function.run_with_gil if with_gil else function.run
+        self._address = self.slots.ctypes.data
 
     def __call__(self) -> None:
         if self._run(self._address) != 0:
