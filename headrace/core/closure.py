@@ -145,8 +145,8 @@ def _constant(value: object) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _text(function: FunctionType) -> str:
-    """The function's source without comments and docstring; of one that has no file, its bytecode; of a constructor that
-    a dataclass made, its signature, because its bytecode differs between versions of Python."""
+    """The function's source without comments and docstring; of one that has no file, its bytecode; of a constructor
+    that a dataclass made, its signature, because its bytecode differs between versions of Python."""
     try:
         return without_comments(source_text(function))
     except (OSError, TypeError):

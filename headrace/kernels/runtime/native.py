@@ -47,8 +47,8 @@ class Native:
 class Call:
     """A function with its arguments, converted to slots once: calling it again costs half a microsecond.
 
-    slots: uint64. Numbers among the arguments may be changed there (put); arrays are not copied. with_gil: keep the GIL
-    during the call, for functions of microseconds: who releases it gets it back after up to 5 ms (sys.setswitchinterval).
+    slots: uint64. Numbers among the arguments may be changed there (put); arrays are not copied. with_gil: keep the
+    GIL, in functions of microseconds: who releases it gets it back after up to 5 ms (sys.setswitchinterval).
     """
 
     def __init__(self, function: Native, arguments: tuple[Argument, ...], with_gil: bool = False) -> None:
