@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig, TargetNetworkConfig
@@ -154,7 +153,9 @@ def quantile_huber_loss(quantiles: Tensor, td_target: Tensor) -> Tensor:
     quantiles: [C, B, M], of the fractions (m - 1/2) / M; td_target: [B, K]. Dabney et al. 2018, arXiv:1710.10044,
     eq. 10, with kappa 1.
     """
-    fraction = (torch.arange(quantiles.shape[2], device=quantiles.device) + 0.5) / quantiles.shape[2]
+    fraction = ((torch.arange(quantiles.shape[2], device=quantiles.device) + 0.5) / quantiles.shape[2]).unsqueeze(1)
     error = td_target.unsqueeze(1) - quantiles.unsqueeze(3)  # [C, B, M, K]
-    asymmetry = (fraction.unsqueeze(1) - (error.detach() < 0).to(error)).abs()
-    return (asymmetry * functional.huber_loss(error, torch.zeros_like(error), reduction="none")).mean((2, 3)).sum(0)
+    with torch.no_grad():  # the Huber loss of u is c (u - c / 2), and its derivative c, for c = clip(u, -1, 1)
+        clipped = error.clamp(-1, 1)
+        slope = torch.where(error < 0, 1 - fraction, fraction).mul_(clipped)
+    return torch.sub(error, clipped, alpha=0.5).mul(slope).mean((2, 3)).sum(0)
