@@ -22,7 +22,6 @@ class Algorithm(Protocol):
     actions: ClassVar[tuple[type[Space], ...]]  # kinds of action spaces
     max_lag: ClassVar[int | None]  # updates by which the policy that collected may be older than the one that learns;
     # None: any number. 0 where it is left out
-    divisible: ClassVar[bool]  # whether learners can each learn from a part of a batch; True where it is left out
     policy: Policy
     config: Any
     num_steps: int  # T of the rollouts it learns from

@@ -41,7 +41,7 @@ class CrossQ(OffPolicy[CrossQConfig]):
 
     name = "crossq"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)
-    divisible: ClassVar[bool] = False
+    divisible: ClassVar[bool] = False  # several learners would normalise their parts of a batch each by itself
     policy: ActorQ
     config = CrossQConfig()
 
