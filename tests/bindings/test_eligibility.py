@@ -142,7 +142,7 @@ def test_functions_and_modules_put_in_take_effect(name):
     assert calls
     put_in = MLP(5, (16, 16), own.activation, torch.Generator().manual_seed(9))
     setattr(algorithm.policy, part, put_in)
-    if name == "crossq":  # whose layers are followed by others, which a plain MLP lacks
+    if name == "crossq":  # a plain MLP lacks its normalisation
         with pytest.raises(ValueError, match="by one of other sizes"):
             updated(algorithm, rollout, 1)
         return
