@@ -118,8 +118,8 @@ class OffPolicy(Generic[C]):
             return
         if not all(optimizer.follow(parameters) for optimizer, parameters in learned):
             raise ValueError(
-                f"a module of the policy was replaced by one of other sizes, which its optimizer does not know: make a new "
-                f"{type(self).__name__} of this policy"
+                f"a module of the policy was replaced by one of other sizes, which its optimizer does not know: make "
+                f"a new {type(self).__name__} of this policy"
             )
         self._examined = examine(self.policy)
 
