@@ -26,7 +26,8 @@ class Task(NamedTuple):
 TASKS = [
     *(Task(name, "CartPole-v1", 475.0) for name in ("reinforce", "a2c", "impala", "ppo", "appo", "trpo", "dqn", "pqn")),
     *(Task(name, "Acrobot-v1", -100.0) for name in ("a2c", "impala", "ppo", "appo", "trpo", "dqn")),
-    *(Task(name, "Pendulum-v1", -200.0) for name in ("ddpg", "td3", "sac")),
+    *(Task(name, "Pendulum-v1", -200.0) for name in ("ddpg", "td3", "sac", "tqc", "crossq")),
+    *(Task(name, "InvertedDoublePendulum-v5", 9000.0) for name in ("sac", "tqc", "crossq")),
     Task("ppo", "CartPoleHidden", 400.0),  # without velocities: by memory
     Task("dqn", "CartPoleHidden", 200.0),
     Task("sac", "PendulumHidden", -300.0),

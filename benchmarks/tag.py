@@ -18,10 +18,10 @@ import torch
 from common import Neighbours, Row, finish, parser, table
 from torch import Tensor
 
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.envs.builtin.tag import Tag
 from headrace.evaluation.evaluator import evaluate
 from headrace.policies.base import Policy, PolicyOutput
-from headrace.policies.group_policy import GroupedPolicy
 from headrace.training.trainer import Trainer
 
 CHECKS = (0.0, 0.25, 0.5, 1.0)  # of the training

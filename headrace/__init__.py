@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from headrace.algorithms.a2c import A2CConfig as A2CConfig
     from headrace.algorithms.appo import APPO as APPO
     from headrace.algorithms.appo import APPOConfig as APPOConfig
+    from headrace.algorithms.crossq import CrossQ as CrossQ
+    from headrace.algorithms.crossq import CrossQConfig as CrossQConfig
     from headrace.algorithms.ddpg import DDPG as DDPG
     from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
     from headrace.algorithms.dqn import DQN as DQN
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from headrace.algorithms.sac import SACConfig as SACConfig
     from headrace.algorithms.td3 import TD3 as TD3
     from headrace.algorithms.td3 import TD3Config as TD3Config
+    from headrace.algorithms.tqc import TQC as TQC
+    from headrace.algorithms.tqc import TQCConfig as TQCConfig
     from headrace.algorithms.trpo import TRPO as TRPO
     from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
     from headrace.checks.tensor_devices import CheckDevice as CheckDevice
@@ -70,7 +74,9 @@ if TYPE_CHECKING:
     from headrace.training.trainer import Trainer as Trainer
     from headrace.tuning.tuner import tune as tune
 
-_ALGORITHMS = ("PPO", "A2C", "APPO", "IMPALA", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TD3", "DDPG")
+_ALGORITHMS = (
+    *("PPO", "A2C", "APPO", "IMPALA", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TQC", "CrossQ", "TD3", "DDPG"),
+)
 _NAMES = {  # module -> its public names
     **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
     "training.config": ("TrainConfig",),

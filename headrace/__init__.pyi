@@ -8,6 +8,8 @@ from headrace.algorithms.a2c import A2CConfig as A2CConfig
 from headrace.algorithms.appo import APPO as APPO
 from headrace.algorithms.appo import APPOConfig as APPOConfig
 from headrace.algorithms.base import Algorithm
+from headrace.algorithms.crossq import CrossQ as CrossQ
+from headrace.algorithms.crossq import CrossQConfig as CrossQConfig
 from headrace.algorithms.ddpg import DDPG as DDPG
 from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
 from headrace.algorithms.dqn import DQN as DQN
@@ -24,6 +26,8 @@ from headrace.algorithms.sac import SAC as SAC
 from headrace.algorithms.sac import SACConfig as SACConfig
 from headrace.algorithms.td3 import TD3 as TD3
 from headrace.algorithms.td3 import TD3Config as TD3Config
+from headrace.algorithms.tqc import TQC as TQC
+from headrace.algorithms.tqc import TQCConfig as TQCConfig
 from headrace.algorithms.trpo import TRPO as TRPO
 from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
 from headrace.checks.tensor_devices import CheckDevice as CheckDevice
@@ -276,7 +280,6 @@ class DDPGOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    tau: float
     hidden: tuple[int, ...]
     activation: str
     normalize_observation: bool
@@ -286,6 +289,7 @@ class DDPGOptions(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
+    tau: float
     exploration: float
 
 class TD3Options(Options, total=False):
@@ -301,7 +305,6 @@ class TD3Options(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    tau: float
     hidden: tuple[int, ...]
     activation: str
     normalize_observation: bool
@@ -311,6 +314,7 @@ class TD3Options(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
+    tau: float
     exploration: float
     target_noise: float
     target_noise_clip: float
@@ -329,7 +333,64 @@ class SACOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    noise_autocorrelation: float
     tau: float
+    temperature: float
+    learn_temperature: bool
+    target_entropy: float | None
+
+class TQCOptions(Options, total=False):
+    num_steps: int
+    train_freq: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    n_steps: int
+    hindsight: int
+    hidden: tuple[int, ...]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    noise_autocorrelation: float
+    tau: float
+    temperature: float
+    learn_temperature: bool
+    target_entropy: float | None
+    critics: int
+    quantiles: int
+    dropped_quantiles: int
+    critic_hidden: tuple[int, ...]
+
+class CrossQOptions(Options, total=False):
+    num_steps: int
+    train_freq: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    n_steps: int
+    hindsight: int
     hidden: tuple[int, ...]
     activation: str
     normalize_observation: bool
@@ -342,6 +403,9 @@ class SACOptions(Options, total=False):
     temperature: float
     learn_temperature: bool
     target_entropy: float | None
+    policy_delay: int
+    renorm_warm_up: int
+    critic_hidden: tuple[int, ...]
 
 class DQNOptions(Options, total=False):
     num_steps: int
@@ -356,7 +420,6 @@ class DQNOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    tau: float
     hidden: tuple[int, ...]
     activation: str
     normalize_observation: bool
@@ -369,6 +432,7 @@ class DQNOptions(Options, total=False):
     exploration_final: float
     exploration_fraction: float
     target_interval: int
+    tau: float
     double: bool
     dueling: bool
     prioritized: bool
@@ -490,6 +554,26 @@ class Trainer(_Trainer):
     @overload
     def __init__(
         self,
+        algorithm: Literal["tqc"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[TQCOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["crossq"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[CrossQOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
         algorithm: Literal["dqn"],
         env: EnvArgument = None,
         *,
@@ -607,6 +691,26 @@ def train(
     resume: str | Path | None = None,
     on_interrupt: Literal["raise", "return"] = "raise",
     **options: Unpack[SACOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["tqc"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[TQCOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["crossq"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[CrossQOptions],
 ) -> Run: ...
 @overload
 def train(

@@ -32,6 +32,7 @@ FLOORS = (
     "kernels.learning",
     "kernels",
     "policies",
+    "agent_groups",
     "envs.base",
     "envs.compiled",
     "envs.gym",

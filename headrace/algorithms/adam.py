@@ -22,8 +22,10 @@ class Adam:
     are, and so do their moments.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float, eps: float = 1e-5) -> None:
-        self.eps = eps
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], learning_rate: float, eps: float = 1e-5, beta1: float = 0.9
+    ) -> None:
+        self.eps, self.beta1 = eps, beta1
         self.parameters = parameters = list(parameters)
         self.flat, self.gradient = flatten(parameters), flatten_gradients(parameters)
         self._values, self._gradients = [p.detach() for p in parameters], [p.grad for p in parameters]
@@ -74,7 +76,7 @@ class Adam:
         before = [part.clone() for part in frozen]
         # the function that torch.optim.Adam calls; constructing torch.optim.Adam imports 800 modules
         buffers = ([self.flat], [self.gradient], [self.mean], [self.square])
-        options: Any = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        options: Any = {"beta1": self.beta1, "beta2": 0.999, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
         options |= {"lr": self.learning_rate, "eps": self.eps, "grad_scale": divisor, "found_inf": skip}
         torch._fused_adam_(*buffers, [], [self.steps], **options)  # type: ignore[attr-defined]
         for part, values in zip(frozen, before, strict=True):

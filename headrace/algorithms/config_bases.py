@@ -80,7 +80,6 @@ class OffPolicyConfig:
     gamma: float = 0.99  # discount factor
     n_steps: int = 1  # steps of an n-step return, before bootstrapping
     hindsight: int = 0  # goals achieved later that are learned for each desired one (HER), usually 4; 0: none
-    tau: float = 0.005  # fraction by which target networks move to the networks in an update
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # of the hidden layers, by its name in torch.nn.functional
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
@@ -118,6 +117,22 @@ class ActorQConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TargetNetworkConfig:
+    """Settings of target networks that follow the networks after each update."""
+
+    tau: float = 0.005  # fraction by which target networks move to the networks in an update
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyConfig:
+    """Settings of algorithms that maximise reward and entropy."""
+
+    temperature: float = 1.0  # weight of the entropy in the reward, at the start
+    learn_temperature: bool = True  # so that the entropy approaches target_entropy
+    target_entropy: float | None = None  # nats, of actions scaled to [-1, 1]; None: -1 for each dimension
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyConfig:
     """Settings of epsilon-greedy exploration."""
 
@@ -141,12 +156,13 @@ FRACTION: Range = (lambda x: 0 <= x <= 1, "lie in [0, 1]")
 RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("num_steps", "epochs", "minibatch_size", "cg_steps", "backtracks", "critic_epochs"), AT_LEAST_1),
     **dict.fromkeys(("buffer_size", "batch_size", "n_steps", "rnn_size"), AT_LEAST_1),
-    **dict.fromkeys(("target_interval", "policy_delay"), AT_LEAST_1),
+    **dict.fromkeys(("target_interval", "policy_delay", "critics"), AT_LEAST_1),
     **dict.fromkeys(
         ("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration", "hindsight"), AT_LEAST_0
     ),
     **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight"), AT_LEAST_0),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
+    "renorm_warm_up": AT_LEAST_0,
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl"), ABOVE_0),
     **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),
     **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,11 @@ from headrace.data.replay import Batch, Replay, bytes_needed, plan
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.sequences import SequenceReplay
 from headrace.data.spaces import Space
+from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
+from headrace.policies.critics import RenormCritics
 from headrace.policies.examination import Examination, examine
+from headrace.policies.flat_parameters import flatten
 
 C = TypeVar("C", bound=OffPolicyConfig)
 P = TypeVar("P", bound=Policy)
@@ -115,8 +118,8 @@ class OffPolicy(Generic[C]):
             return
         if not all(optimizer.follow(parameters) for optimizer, parameters in learned):
             raise ValueError(
-                f"a module of the policy was replaced by one of other sizes, which its target network does not have: "
-                f"make a new {type(self).__name__} of this policy"
+                f"a module of the policy was replaced by one of other sizes, which its optimizer does not know: make "
+                f"a new {type(self).__name__} of this policy"
             )
         self._examined = examine(self.policy)
 
@@ -265,6 +268,51 @@ def policy_settings(config: OffPolicyConfig) -> dict[str, Any]:
 def make_target(policy: P) -> P:
     """A copy of a policy to be its target network. Normalisers' statistics are shared: the same tensors."""
     return deepcopy(policy, {id(x): x for x in policy.buffers()}).requires_grad_(False)
+
+
+class Networks(NamedTuple):
+    """The policy of DDPG, TD3, SAC or TQC and its target network, with the buffers that learning changes."""
+
+    policy: ActorQ
+    target: ActorQ
+    actor_optimizer: Adam
+    critic_optimizer: Adam
+    target_actor: Tensor  # the target's parameters, each in one buffer [P] laid out as the optimizer's
+    target_critics: Tensor
+
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        """The optimizers, each with the parameters that it learns."""
+        actor, critics = self.policy.actor_parameters(), self.policy.critic_parameters()
+        return [(self.actor_optimizer, actor), (self.critic_optimizer, critics)]
+
+
+def make_networks(policy: ActorQ, learning_rate: float, quantiles: int = 1) -> Networks:
+    """A policy with its optimizers, and a target network with the same weights.
+
+    quantiles: outputs of each critic that the algorithm learns. Raises ValueError for a policy with other critics.
+    """
+    check_critics(policy, quantiles)
+    target = make_target(policy)
+    actor, critics = (Adam(p, learning_rate, 1e-8) for p in (policy.actor_parameters(), policy.critic_parameters()))
+    buffers = (flatten(target.actor_parameters()), flatten(target.critic_parameters()))
+    return Networks(policy, target, actor, critics, *buffers)
+
+
+def check_critics(policy: Any, quantiles: int = 1, renorm: bool = False) -> None:
+    """Raise ValueError for a policy whose critics are not those that an algorithm learns."""
+    found = getattr(policy, "quantiles", 1), isinstance(getattr(policy, "critics", None), RenormCritics)
+    if found != (quantiles, renorm):
+        own, wanted = (
+            "batch renormalisation" if norm else f"{outputs} outputs each" if outputs > 1 else "one output each"
+            for outputs, norm in (found, (quantiles, renorm))
+        )
+        raise ValueError(f"critics of this policy have {own}, and the algorithm learns critics with {wanted}")
+
+
+def actor_q(config: Any, observation_space: Space, action_space: Space, seed: int, **own: Any) -> ActorQ:
+    """The policy of a config that is both an ActorQConfig and an OffPolicyConfig. own: further settings of ActorQ."""
+    settings = policy_settings(config) | own | {"noise_autocorrelation": config.noise_autocorrelation}
+    return ActorQ(observation_space, action_space, seed=seed, **settings)
 
 
 def mean_weights(weight: Tensor, reduce: Reduce = one_learner) -> Tensor:

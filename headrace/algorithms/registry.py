@@ -19,8 +19,25 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>
     "ddpg": "DDPG",
     "td3": "TD3",
     "sac": "SAC",
+    "tqc": "TQC",
+    "crossq": "CrossQ",
     "dqn": "DQN",
     "pqn": "PQN",
+}
+PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
+    "ppo": "cheap environment steps, many environments; the first thing to try",
+    "a2c": "gradient steps that are cheap compared with environment steps",
+    "appo": "as PPO, with asynchronous actors, whose policy is some updates old",
+    "impala": "as A2C, with asynchronous actors, whose policy is some updates old",
+    "reinforce": "studying how policy gradients work",
+    "trpo": "a policy that must not change much in one iteration",
+    "ddpg": "comparison with TD3, which improves on it",
+    "td3": "continuous actions, expensive environment steps, a deterministic policy",
+    "sac": "continuous actions, expensive environment steps; explores without tuning",
+    "tqc": "as SAC, with more computing against overestimated values",
+    "crossq": "as SAC, with more computing for fewer environment steps",
+    "dqn": "discrete actions, expensive environment steps",
+    "pqn": "discrete actions, thousands of environments",
 }
 
 

@@ -10,10 +10,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.actor_q_networks import Networks, actor_q, make_networks
 from headrace.algorithms.adam import Adam, backward
-from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
-from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
+from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig, TargetNetworkConfig
+from headrace.algorithms.off_policy import (
+    Networks,
+    OffPolicy,
+    actor_q,
+    make_networks,
+    mean_weights,
+    means,
+    split_batches,
+)
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
@@ -25,13 +32,10 @@ METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(ActorQConfig, OffPolicyConfig):
+class SACConfig(EntropyConfig, TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
     """SAC's settings. Raises ValueError for one out of range."""
 
     learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature, at the start of training
-    temperature: float = 1.0  # weight of the entropy in the reward, at the start
-    learn_temperature: bool = True  # so that the entropy approaches target_entropy
-    target_entropy: float | None = None  # nats, of actions scaled to [-1, 1]; None: -1 for each dimension
 
 
 class SAC(OffPolicy[SACConfig]):

@@ -10,10 +10,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.actor_q_networks import Networks, actor_q, make_networks
 from headrace.algorithms.adam import Adam, backward
-from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig
-from headrace.algorithms.off_policy import OffPolicy, mean_weights, means, split_batches
+from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig, TargetNetworkConfig
+from headrace.algorithms.off_policy import (
+    Networks,
+    OffPolicy,
+    actor_q,
+    make_networks,
+    mean_weights,
+    means,
+    split_batches,
+)
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
@@ -26,7 +33,7 @@ METRICS = ("actor_loss", "critic_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3Config(ActorQConfig, OffPolicyConfig):
+class TD3Config(TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
     """TD3's settings. Raises ValueError for one out of range."""
 
     exploration: float = 0.1  # standard deviation of the noise on actions, in half ranges of them

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
+from headrace.algorithms.off_policy import Networks
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.eligibility import SEVERAL_LEARNERS, verdict

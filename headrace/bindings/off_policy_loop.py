@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.ddpg import DDPG
 from headrace.algorithms.dqn import DQN
-from headrace.algorithms.off_policy import OffPolicy, learn_from_replay
+from headrace.algorithms.off_policy import Networks, OffPolicy, learn_from_replay
 from headrace.algorithms.reduce import size_of
 from headrace.algorithms.sac import METRICS, SAC
 from headrace.algorithms.td3 import TD3

@@ -7,9 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.off_policy import means
+from headrace.algorithms.off_policy import Networks, means
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.bindings.bound import Bound

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.algorithms.ddpg import DDPGConfig
+from headrace.algorithms.off_policy import Networks
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.algorithms.td3 import TD3Config

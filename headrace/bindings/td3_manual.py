@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headrace.algorithms.actor_q_networks import Networks
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.ddpg import DDPGConfig
-from headrace.algorithms.off_policy import means
+from headrace.algorithms.off_policy import Networks, means
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.algorithms.td3 import METRICS, TD3Config
 from headrace.bindings.bound import Bound

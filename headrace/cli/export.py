@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.cli.run_policy import Flag, check_trust, describe, own_policy_name, own_policy_of
 from headrace.deploy.exporter import export
-from headrace.policies.group_policy import GroupedPolicy
 from headrace.runs.run import BEST, LAST, load_with_folder
 
 DESCRIPTION = "Write a trained policy to one file: headrace export runs/ppo/CartPole-v1_1 --to onnx"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeAlias
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from headrace.algorithms.registry import ALGORITHMS
+from headrace.algorithms.registry import ALGORITHMS, PURPOSES
 from headrace.core.types import DataclassInstance, Json
 from headrace.training.config import TrainConfig, takes_none
 
@@ -25,8 +25,8 @@ def parser(
 ) -> Any:
     """A dataclass of all arguments; those that are known already are the defaults. own: flags that are no settings."""
     group = (named["algorithm"] or next(iter(ALGORITHMS))).rpartition(":")[2]
-    known = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own"
-    helps = {"algorithm": f"the algorithm: {known}", "env": "the environment"}
+    algorithms = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own" if named["algorithm"] else _purposes()
+    helps = {"algorithm": f"the algorithm: {algorithms}", "env": "the environment"}
     members = [
         (name, Annotated[str, Positional, arg(metavar=name.upper(), help=helps[name])], value or tyro.MISSING)
         for name, value in named.items()
@@ -40,6 +40,12 @@ def parser(
         for name, heading, config in (("training", "run", training), ("learning", group, learning))
     ]
     return make_dataclass("Arguments", [*members, *flags, *settings], frozen=True)
+
+
+def _purposes() -> str:
+    """What each algorithm is for, a line each."""
+    lines = "\n".join(f"{name}: {purpose}" for name, purpose in PURPOSES.items())
+    return f"\n{lines}\nor path/to/file.py:Class of your own"
 
 
 def positionals(arguments: Sequence[str]) -> dict[str, str]:

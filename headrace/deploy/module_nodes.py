@@ -14,7 +14,7 @@ from headrace.deploy.graph import Graph, Value
 from headrace.kernels.nn.activation_table import IDENTITY, name_of
 from headrace.policies import convolutions, heads, networks
 from headrace.policies.distributions import EDGE
-from headrace.policies.normalization import ReturnNormalizer
+from headrace.policies.normalization import BatchRenorm, ReturnNormalizer
 from headrace.policies.rnn import RecurrentEncoder, RNNCell
 
 
@@ -53,6 +53,20 @@ def _mlp(graph: Graph, module: Any, x: Value) -> Value:
         x = x if norm is None else layer(graph, norm, x)
         x = activation(graph, module.activation, x)
     return x
+
+
+def _renorm_mlp(graph: Graph, module: Any, x: Value) -> Value:
+    x = layer(graph, module.norms[0], x)
+    for dense, norm in zip(module.layers, module.norms[1:], strict=True):
+        x = layer(graph, norm, activation(graph, module.activation, layer(graph, dense, x)))
+    return x
+
+
+def batch_renorm(graph: Graph, module: Any, x: Value, network: int | None = None) -> Value:
+    """Normalisation by the running moments: a factor and an offset for each feature. network: which of several."""
+    parameters = (module.weight, module.bias, module.mean, module.std)
+    weight, bias, mean, std = (p.detach() if network is None else p.detach()[network, 0] for p in parameters)
+    return affine(graph, x, (weight / std).cpu(), (bias - mean * weight / std).cpu())
 
 
 def _layer_norm(graph: Graph, module: Any, x: Value) -> Value:
@@ -115,6 +129,8 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, Any, Value], Value]] = {
     networks.Readout: _dense,
     nn.Linear: _dense,
     networks.MLP: _mlp,
+    networks.RenormMLP: _renorm_mlp,
+    BatchRenorm: batch_renorm,
     nn.LayerNorm: _layer_norm,
     nn.Sequential: _sequential,
     nn.Conv2d: _convolution,

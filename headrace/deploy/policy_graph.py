@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.data.spaces import Dict, Space, Tuple, is_image, members
 from headrace.deploy.graph import Graph, Input, Value
 from headrace.deploy.module_nodes import (
     act,
     activation,
     affine,
+    batch_renorm,
     cell,
     choose,
     encode,
@@ -25,7 +27,6 @@ from headrace.deploy.module_nodes import (
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.examination import examine
-from headrace.policies.group_policy import GroupedPolicy
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.policies.rnn import width
@@ -134,20 +135,33 @@ def _actor_q(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
     action = affine(graph, normalized, policy.half_range.cpu(), policy.center.cpu())
     graph.outputs |= {"action": to_bounds(graph, action), "mean": mean}
     if value:
-        graph.outputs["value"] = _smallest_critic(graph, policy.critics, encoded, normalized)
+        graph.outputs["value"] = _value_of_critics(graph, policy, encoded, normalized)
 
 
-def _smallest_critic(graph: Graph, critics: Any, encoded: Value, action: Value) -> Value:
+def _value_of_critics(graph: Graph, policy: Any, encoded: Value, action: Value) -> Value:
+    """The smallest of the critics' values; the mean of those that are means of quantiles."""
     both = graph.add("concat", encoded, action, shape=(encoded.shape[0] + action.shape[0],))
-    values = []
-    for critic in range(critics.number):
-        x = both
-        for number, (weight, bias) in enumerate(zip(critics.weights, critics.biases, strict=True), 1):
-            weights = {"weight": weight[critic].t(), "bias": bias[critic, 0]}
-            x = graph.add("dense", x, shape=(weight.shape[2],), weights=weights)
-            x = x if number == len(critics.weights) else activation(graph, critics.activation, x)
-        values.append(x)
-    return graph.add("minimum", *values, shape=(1,)) if len(values) > 1 else values[0]
+    values = [_critic(graph, policy.critics, critic, both) for critic in range(policy.critics.number)]
+    if len(values) == 1:
+        return values[0]
+    if policy.quantiles == 1:
+        return graph.add("minimum", *values, shape=(1,))
+    weights = {"weight": np.full((1, len(values)), 1 / len(values)), "bias": np.zeros(1)}
+    return graph.add("dense", graph.add("concat", *values, shape=(len(values),)), shape=(1,), weights=weights)
+
+
+def _critic(graph: Graph, critics: Any, critic: int, x: Value) -> Value:
+    """The value of one critic; of quantiles their mean, by the mean of the last layer's outputs."""
+    norms = getattr(critics, "norms", None)
+    x = x if norms is None else batch_renorm(graph, norms[0], x, critic)
+    for number, (weight, bias) in enumerate(zip(critics.weights, critics.biases, strict=True), 1):
+        last, weights = number == len(critics.weights), {"weight": weight[critic].t(), "bias": bias[critic, 0]}
+        weights = {name: w.mean(0, keepdim=True) for name, w in weights.items()} if last else weights
+        x = graph.add("dense", x, shape=(len(weights["bias"]),), weights=weights)
+        if not last:
+            x = activation(graph, critics.activation, x)
+            x = x if norms is None else batch_renorm(graph, norms[number], x, critic)
+    return x
 
 
 def _no_state(policy: Any, value: bool) -> int:

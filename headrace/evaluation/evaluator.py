@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from headrace import envs
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core import rng
 from headrace.core.device import torch_threads
 from headrace.core.stopping import Stopped
@@ -27,7 +28,6 @@ from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
 from headrace.envs.wrappers.conditioning import NAME, InformedEnv, for_copies
 from headrace.policies.base import Policy
-from headrace.policies.group_policy import GroupedPolicy
 
 if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from headrace import envs
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.free_name import free
 from headrace.core.packages import require
 from headrace.core.types import Json, Settings
 from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy
-from headrace.policies.group_policy import GroupedPolicy
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv

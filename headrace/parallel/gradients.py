@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from headrace.algorithms.group_algorithm import Grouped
+from headrace.agent_groups.group_algorithm import Grouped
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.parallel.actor import Part, constructor
 from headrace.parallel.actor_env import ActorEnv, Executor

@@ -1,4 +1,4 @@
-"""An actor and critics Q(observation, action): the policy of DDPG, TD3 (deterministic) and SAC (stochastic)."""
+"""An actor and critics Q(observation, action): the policy of DDPG, TD3 (deterministic), SAC, TQC and CrossQ."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Box, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
-from headrace.policies.critics import Critics
+from headrace.policies.critics import Critics, RenormCritics
 from headrace.policies.distributions import box_muller
 from headrace.policies.masks import is_masked
-from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.networks import MLP, Readout, RenormMLP, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
 from headrace.policies.rnn import make_recurrent, step, width
 from headrace.policies.squashed_gaussian import sample
@@ -36,6 +36,8 @@ class ActorQ(Policy):
     noise_autocorrelation: correlation of an environment's noise between consecutive steps, so that exploration is
     correlated in time (Lillicrap et al. 2016, arXiv:1509.02971, section 3).
     The last noise is part of the recurrent state.
+    critic_hidden: sizes of the critics' hidden layers; None: the actor's. quantiles: outputs of a critic, see Critics.
+    batch_renorm: None, or for how many batches it is batch normalisation at the start: see normalization.BatchRenorm.
     Weights are a function of the seed, as ActorCritic's.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
@@ -61,13 +63,16 @@ class ActorQ(Policy):
         rnn_size: int = 64,
         sequence_length: int = 1,
         burn_in: int = 0,
+        quantiles: int = 1,
+        critic_hidden: Sequence[int] | None = None,
+        batch_renorm: int | None = None,
     ) -> None:
         super().__init__()
         self._keep(locals())
         self.observation_space, self.action_space = observation_space, action_space
         is_masked(observation_space, action_space)  # which it refuses for such actions
         self.hidden, self.activation, self.deterministic = tuple(hidden), activation, deterministic
-        self.noise_autocorrelation, self.recurrent = noise_autocorrelation, recurrent
+        self.noise_autocorrelation, self.recurrent, self.quantiles = noise_autocorrelation, recurrent, quantiles
         self.sequence_length = 1 if recurrent == "none" else sequence_length
         self.block = inference_block(observation_space, recurrent)
         center, half_range = _bounds(action_space)
@@ -77,9 +82,10 @@ class ActorQ(Policy):
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.encoder = make_recurrent(encoder, recurrent, rnn_size, burn_in, generator)
         self.state_width = width(self.encoder) + self.action_size * (noise_autocorrelation > 0)
-        self.actor = MLP(self.encoder.size, hidden, activation, generator)
+        sizes, of_critics = (self.encoder.size, self.action_size), hidden if critic_hidden is None else critic_hidden
+        self.actor = _actor(sizes[0], hidden, activation, generator, batch_renorm)
         self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
-        self.critics = Critics(critics, self.encoder.size, self.action_size, hidden, activation, generator)
+        self.critics = _critics((critics, *sizes), of_critics, activation, generator, quantiles, batch_renorm)
         self.register_buffer("center", center, persistent=False)
         self.register_buffer("half_range", half_range, persistent=False)
         self.register_buffer("exploration", torch.zeros(1))
@@ -149,19 +155,44 @@ class ActorQ(Policy):
         return torch.where(self.random > 0, uniform, action), rnn_state
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
-        """The minimum over the critics of the value of the actor's best actions, [N]."""
+        """The value of the actor's best actions, [N]: the minimum over the critics, or the mean of all quantiles."""
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if rows % self.block:
             return self.value(*pad(self.block, observation, rnn_state))[:rows]
         encoded, _ = step(self.encoder, observation, rnn_state)
         values: Tensor = self.critics(encoded, self.best_action(encoded))
-        return values.amin(0)
+        return values.amin(0) if self.quantiles == 1 else values.mean((0, 2))
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         """Update the observations' statistics; returns are not used."""
         valid = rollout.valid[: rollout.num_steps].flatten()
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+
+
+def _actor(
+    inputs: int, hidden: Sequence[int], activation: str, generator: torch.Generator, batch_renorm: int | None
+) -> MLP:
+    if batch_renorm is None:
+        return MLP(inputs, hidden, activation, generator)
+    return RenormMLP(inputs, hidden, activation, generator, batch_renorm)
+
+
+def _critics(
+    sizes: tuple[int, int, int],
+    hidden: Sequence[int],
+    activation: str,
+    generator: torch.Generator,
+    quantiles: int,
+    batch_renorm: int | None,
+) -> Critics:
+    """sizes: number of critics, of features and of dimensions of an action. Raises ValueError for quantiles with
+    batch_renorm."""
+    if batch_renorm is None:
+        return Critics(*sizes, hidden, activation, generator, quantiles)
+    if quantiles > 1:
+        raise ValueError(f"quantiles={quantiles} does not go with batch_renorm={batch_renorm}: leave one of them out")
+    return RenormCritics(*sizes, hidden, activation, generator, batch_renorm)
 
 
 def _bounds(space: Space) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,7 @@ class Policy(nn.Module):
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Keep the arguments of a constructor, given as its locals()."""
         given = {name: x for name, x in arguments.items() if name not in ("self", "seed", "__class__")}
-        self._arguments = given | {"hidden": list(given["hidden"])}
+        self._arguments = {name: list(x) if isinstance(x, tuple) else x for name, x in given.items()}
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """Actions for N environments: sampled with `random` [N, num_draws], or the most likely ones for None."""

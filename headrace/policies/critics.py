@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.policies.networks import ACTIVATIONS
+from headrace.policies.normalization import BatchRenorm
 
 
 class Critics(nn.Module):
     """C multi-layer perceptrons in one module: weights [C, inputs, outputs], biases [C, 1, outputs].
 
+    quantiles: outputs of each: 1 is the expected return; more are quantiles of the return's distribution.
     Initial weights as an MLP's: orthogonal, gain sqrt 2, and 1 for the last layer; they differ between critics.
     Raises ValueError for an unknown activation or a size below 1.
     """
@@ -27,13 +29,14 @@ class Critics(nn.Module):
         hidden: Sequence[int],
         activation: str,
         generator: torch.Generator,
+        quantiles: int = 1,
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(f"unknown activation {activation!r}: use one of {', '.join(ACTIVATIONS)}")
         if any(size < 1 for size in hidden):
             raise ValueError(f"hidden sizes must be 1 or more, got {tuple(hidden)}")
-        sizes = [observation_size + action_size, *hidden, 1]
+        sizes = [observation_size + action_size, *hidden, quantiles]
         gains = [math.sqrt(2)] * len(hidden) + [1.0]
         weights = [
             torch.stack([_orthogonal(a, b, gain, generator) for _ in range(number)])
@@ -45,13 +48,42 @@ class Critics(nn.Module):
         self.activation, self._activate = activation, ACTIVATIONS[activation]
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        """Values [C, B] of encoded observations [B, F] and normalised actions [B, K]."""
+        """Values [C, B] of encoded observations [B, F] and normalised actions [B, K]; of M quantiles, [C, B, M]."""
         features = torch.cat((observation, action), 1)
         features = features.expand(self.number, *features.shape)
         *hidden, (weight, bias) = zip(self.weights, self.biases, strict=True)
         for inner, offset in hidden:
             features = self._activate(torch.baddbmm(offset, features, inner))
         return torch.baddbmm(bias, features, weight).squeeze(2)
+
+
+class RenormCritics(Critics):
+    """Critics with batch renormalisation of the input and after each activation, as in CrossQ (Bhatt et al. 2024,
+    arXiv:1902.05605). warm_up: see BatchRenorm."""
+
+    def __init__(
+        self,
+        number: int,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        activation: str,
+        generator: torch.Generator,
+        warm_up: int,
+    ) -> None:
+        super().__init__(number, observation_size, action_size, hidden, activation, generator)
+        sizes = (observation_size + action_size, *hidden)
+        self.norms = nn.ModuleList(BatchRenorm((number, 1, size), warm_up) for size in sizes)
+
+    def forward(self, observation: Tensor, action: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Values [C, B]. weight: of the rows [B], to learn from them; None to normalise by the running moments."""
+        first, *norms = self.norms
+        features = torch.cat((observation, action), 1)
+        features = first(features.expand(self.number, *features.shape), weight)
+        *hidden, (last, bias) = zip(self.weights, self.biases, strict=True)
+        for (inner, offset), norm in zip(hidden, norms, strict=True):
+            features = norm(self._activate(torch.baddbmm(offset, features, inner)), weight)
+        return torch.baddbmm(bias, features, last).squeeze(2)
 
 
 def _orthogonal(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> Tensor:

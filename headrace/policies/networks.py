@@ -15,7 +15,7 @@ from headrace.data.flat_dict import ACTION_MASK, FlatDict
 from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
 from headrace.kernels.nn import activation_table
 from headrace.policies.convolutions import ImageEncoder
-from headrace.policies.normalization import ObservationNormalizer
+from headrace.policies.normalization import BatchRenorm, ObservationNormalizer
 
 ACTIVATIONS = activation_table.FUNCTIONS  # name -> function, in place where the gradient needs the output only
 
@@ -73,6 +73,25 @@ class MLP(nn.Module):
         for layer, norm in zip_longest(parts["layers"]._modules.values(), parts["norms"]._modules.values()):
             sums = _linear(layer, features)
             features = self._activate(sums if norm is None else norm(sums))
+        return features
+
+
+class RenormMLP(MLP):
+    """Hidden layers as an MLP's, with batch renormalisation of the input and after each activation, as in CrossQ
+    (Bhatt et al. 2024, arXiv:1902.05605). warm_up: see BatchRenorm."""
+
+    def __init__(
+        self, inputs: int, hidden: Sequence[int], activation: str, generator: torch.Generator, warm_up: int
+    ) -> None:
+        super().__init__(inputs, hidden, activation, generator)
+        self.norms = nn.ModuleList(BatchRenorm((size,), warm_up) for size in (inputs, *hidden))
+
+    def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+        """weight: of the rows [N], to learn from them; None to normalise by the running moments."""
+        first, *norms = self.norms
+        features = first(features, weight)
+        for layer, norm in zip(self.layers, norms, strict=True):
+            features = norm(self._activate(layer(features)), weight)
         return features
 
 

@@ -1,12 +1,12 @@
-"""Running mean and variance, and the normalisation of observations and returns with them.
+"""Running mean and variance, and the normalisation of observations, returns and layers with them.
 
-Statistics change only in update(), once per iteration, after learning: until then a rollout is evaluated with the
-statistics it was collected with.
+Statistics of observations and returns change only in update(), once per iteration, after learning: until then a rollout
+is evaluated with the statistics it was collected with. Those of layers change with each batch that is learned from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -150,3 +150,58 @@ class ReturnNormalizer(nn.Module):
 def normalizers(policy: nn.Module) -> list[ObservationNormalizer | ReturnNormalizer]:
     """Those of a policy, in the order of its modules."""
     return [module for module in policy.modules() if isinstance(module, ObservationNormalizer | ReturnNormalizer)]
+
+
+class BatchRenorm(nn.Module):
+    """Batch renormalisation of features [..., R, F] over their R rows. Ioffe 2017, arXiv:1702.03275, algorithm 1.
+
+    Given the rows' weights, features are normalised by the moments of the batch, corrected towards the running ones by
+    factors without a gradient, and the running ones are updated; without weights, by the running ones alone.
+    shape: of the parameters, [F], or [C, 1, F] for C networks whose features are [C, R, F].
+    warm_up: batches at the start that are not corrected: batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167).
+    keep: weight of the running moments in an update; r_max, d_max: limits of the corrections (names of the paper).
+    """
+
+    mean: Tensor
+    std: Tensor
+    batches: Tensor
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        warm_up: int,
+        keep: float = 0.99,
+        eps: float = 1e-3,
+        r_max: float = 3.0,
+        d_max: float = 5.0,
+    ) -> None:
+        super().__init__()
+        self.warm_up, self.keep, self.eps, self.r_max, self.d_max = warm_up, keep, eps, r_max, d_max
+        self.weight, self.bias = nn.Parameter(torch.ones(*shape)), nn.Parameter(torch.zeros(*shape))
+        self.register_buffer("mean", torch.zeros(*shape))
+        self.register_buffer("std", torch.ones(*shape))
+        self.register_buffer("batches", torch.zeros(()))
+
+    def forward(self, features: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Normalised features, scaled and shifted. weight: [R], which sum to 1; rows of weight 0 do not count."""
+        normal = (features - self.mean) / self.std if weight is None else self._renormalized(features, weight)
+        return torch.addcmul(self.bias, normal, self.weight)
+
+    def _renormalized(self, features: Tensor, weight: Tensor) -> Tensor:
+        column = weight.unsqueeze(1)
+        mean = (features * column).sum(-2, keepdim=True)
+        centered = features - mean
+        std = ((centered.square() * column).sum(-2, keepdim=True) + self.eps).sqrt()
+        r, d = self._corrections(mean.detach().view_as(self.mean), std.detach().view_as(self.std))
+        return centered / std * r + d
+
+    @torch.no_grad()
+    def _corrections(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        """r and d of the paper for a batch's moments, which are then added to the running ones."""
+        corrects = self.batches >= self.warm_up
+        r = torch.where(corrects, (std / self.std).clamp(1 / self.r_max, self.r_max), 1.0)
+        d = torch.where(corrects, ((mean - self.mean) / self.std).clamp(-self.d_max, self.d_max), 0.0)
+        self.mean.lerp_(mean, 1 - self.keep)
+        self.std.lerp_(std, 1 - self.keep)
+        self.batches += 1
+        return r, d

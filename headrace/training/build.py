@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from headrace import envs
+from headrace.agent_groups.group_algorithm import Grouped
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
-from headrace.algorithms.group_algorithm import Grouped
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import torch_threads
 from headrace.core.packages import require

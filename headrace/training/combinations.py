@@ -49,6 +49,12 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
 
     algorithm: its class, or one made. ready_env: whether the environments are made already. agent_info: see Trainer.
     """
+    number = max(config.learners, config.shards or 1)
+    if number > 1 and not getattr(algorithm, "divisible", True):
+        raise ValueError(
+            f"{algorithm.name} normalises each batch as a whole, which {number} learners or shards would divide: leave "
+            "them out, or use sac or tqc"
+        )
     if config.exchange == "gradients":
         _check_gradients(config, algorithm)
     if config.advantages == "actor":

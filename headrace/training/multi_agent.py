@@ -7,15 +7,15 @@ from typing import Any, TypeAlias
 
 import torch
 
+from headrace.agent_groups.group_algorithm import Grouped, seed_of
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.algorithms.base import Algorithm
-from headrace.algorithms.group_algorithm import Grouped, seed_of
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
-from headrace.policies.group_policy import GroupedPolicy
 from headrace.training.episodes import Episodes
 
 FEW_AGENTS = 16  # up to which each agent has a column in metrics.jsonl

@@ -13,13 +13,15 @@ from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
+from headrace.algorithms.tqc import TQC, TQCConfig
 from headrace.core.device import torch_threads
 from headrace.data.replay import Batch
 
 SIZE = 8
 IMAGES = Box(0, 255, (1, SIZE, SIZE), np.uint8)
 POINT = Box(-1.0, 3.0, (1,))
-KINDS = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig)}
+KINDS = {"sac": (SAC, SACConfig), "tqc": (TQC, TQCConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig)}
+OWN = {"tqc": {"critics": 2, "critic_hidden": (16,)}, "td3": {"policy_delay": 1}}
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +75,7 @@ def made_up(actions):
 @pytest.mark.parametrize("name", KINDS)
 def test_the_critics_teach_the_encoder_and_the_actor_does_not(name):
     kind, config = KINDS[name]
-    own = {} if name == "ddpg" else {"policy_delay": 1} if name == "td3" else {}
-    algorithm = kind.build(config(hidden=(16,), tau=0.25, **own), IMAGES, POINT, 0, "cpu")
+    algorithm = kind.build(config(hidden=(16,), tau=0.25, **OWN.get(name, {})), IMAGES, POINT, 0, "cpu")
     batch = made_up(lambda source: torch.rand(1, 12, 1, generator=source) * 4 - 1)
     random = torch.rand(1, 12, max(algorithm.num_draws(), 1), generator=torch.Generator().manual_seed(1))
     policy = algorithm.policy

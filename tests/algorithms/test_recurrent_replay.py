@@ -209,6 +209,9 @@ SETTINGS = {
 }
 
 
+WITH_CRITICS = {"tqc": {"critic_hidden": (8,)}, "crossq": {"critic_hidden": (8,), "renorm_warm_up": 3}}
+
+
 @pytest.mark.parametrize("burn_in", [0, 5])
 @pytest.mark.parametrize("recurrent", ["gru", "lstm"])
 @pytest.mark.parametrize("name", SETTINGS)
@@ -272,13 +275,14 @@ def test_a_policy_with_memory_is_asked_with_it_and_its_config_makes_it_again(pol
     assert not torch.equal(policy.predict(seen, rnn_state)[1], rnn_state)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [*SETTINGS, *WITH_CRITICS])
 def test_a_resumed_run_with_memory_goes_on_bit_for_bit(name):
     options = {
         "recurrent": "gru", "rnn_size": 6, "sequence_length": 4, "burn_in": 2, "num_steps": 3, "hidden": (8,),
         "batch_size": 8, "learning_starts": 20, "gradient_steps": 1, "buffer_size": 200, "seed": 1,
     }  # fmt: skip
-    one, other = (hr.Trainer(name, hr.make(SETTINGS[name][0], 4, backend="torch"), **options) for _ in range(2))
+    env, own = SETTINGS[name][0] if name in SETTINGS else "Pendulum-v1", WITH_CRITICS.get(name, {})
+    one, other = (hr.Trainer(name, hr.make(env, 4, backend="torch"), **options | own) for _ in range(2))
     for _ in range(25):  # the ring, of 50 steps, comes round
         one.iterate()
     other.load_state_dict(one.state_dict())

@@ -20,13 +20,12 @@ from helpers.off_policy_oracle import (
     forward,
     made_up,
     mean,
-    normals,
     q,
     same_layers,
+    squashed,
     step,
     with_garbage,
 )
-from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import headrace as hr
 from headrace.algorithms.sac import SAC, SACConfig, learn
@@ -54,16 +53,6 @@ def steps(sac, batches, random):
     return learn.plain(sac.networks, sac.temperature, batches, random, sac.config)
 
 
-def drawn(layers, observation, random):
-    """Actions and log-densities of torch's own squashed normal."""
-    mean_, log_std = forward(layers, observation).chunk(2, dim=1)
-    std = log_std.clamp(-20, 2).exp()
-    x = mean_ + std * normals(random)
-    squashed = TransformedDistribution(Normal(mean_, std), [TanhTransform(cache_size=1)])
-    action = squashed.transforms[0](x)
-    return action, squashed.log_prob(action).sum(1)
-
-
 def reference(sac, batches, random):
     """All of learn(), one network, one tensor and one equation at a time."""
     config, rows = sac.config, []
@@ -84,13 +73,13 @@ def reference(sac, batches, random):
         seen, next_seen = batches.observation[g].double(), batches.next_observation[g].double()
         alpha = log_alpha.detach().exp()
         with torch.no_grad():
-            next_action, next_log_prob = drawn(actor, next_seen, random[g, :, :4])
+            next_action, next_log_prob = squashed(forward(actor, next_seen), random[g, :, :4])
             lowest = torch.minimum(*(q(layers, next_seen, next_action) for layers in targets))
             aim = batches.reward[g].double() + batches.discount[g].double() * (lowest - alpha * next_log_prob)
         taken = (batches.action[g].double() - CENTER) / HALF
         critic_loss = sum(0.5 * mean((q(layers, seen, taken) - aim) ** 2, weight) for layers in critics)
         step(of_critics, critic_loss)
-        action, log_prob = drawn(actor, seen, random[g, :, 4:])
+        action, log_prob = squashed(forward(actor, seen), random[g, :, 4:])
         actor_loss = mean(alpha * log_prob - torch.minimum(*(q(layers, seen, action) for layers in critics)), weight)
         step(of_actor, actor_loss)
         alpha_loss = -log_alpha * mean(log_prob.detach() - 3, weight)

@@ -120,9 +120,10 @@ OPTIONS = {"total_steps": 240, "num_envs": 4, "progress": "none", "hidden": (8,)
 OPTIONS |= {"batch_size": 8, "buffer_size": 400, "hindsight": 4}
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3", "ddpg"])
+@pytest.mark.parametrize("algorithm", ["dqn", "sac", "tqc", "crossq", "td3", "ddpg"])
 def test_algorithms_learn_from_goals_of_gymnasium_environments(algorithm, tmp_path):
-    run = hr.train(algorithm, lambda: Walk(algorithm != "dqn"), log_folder=str(tmp_path), **OPTIONS)
+    own = {"critic_hidden": (8,)} if algorithm in ("tqc", "crossq") else {}
+    run = hr.train(algorithm, lambda: Walk(algorithm != "dqn"), log_folder=str(tmp_path), **OPTIONS | own)
     action, _ = run.policy.predict(Walk().reset(seed=1)[0])
     assert np.isfinite(action).all()
 

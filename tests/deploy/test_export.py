@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.cli.main import main
 from headrace.deploy import exporter
 from headrace.deploy.comparison import TOLERANCE, compare, sample
@@ -20,7 +21,6 @@ from headrace.deploy.policy_graph import describe
 from headrace.deploy.readers import READERS, compiled
 from headrace.kernels.nn.activation_table import FUNCTIONS
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.group_policy import GroupedPolicy
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 
@@ -52,6 +52,8 @@ POLICIES = {
     "dueling": lambda: QNetwork(VECTOR, hr.Discrete(3), dueling=True, recurrent="lstm", rnn_size=6, **SMALL),
     "sac": lambda: ActorQ(VECTOR, UNEVEN, **SMALL),
     "td3": lambda: ActorQ(VECTOR, UNEVEN, deterministic=True, recurrent="gru", noise_autocorrelation=0.5, **SMALL),
+    "tqc": lambda: ActorQ(VECTOR, UNEVEN, quantiles=5, critics=3, critic_hidden=(7,), **SMALL),
+    "crossq": lambda: ActorQ(VECTOR, UNEVEN, batch_renorm=0, critic_hidden=(7,), **SMALL),
     "image": lambda: hr.ActorCritic(IMAGE, TWO, **SMALL),
     "channels_last": lambda: hr.ActorCritic(hr.Box(0, 255, (6, 7, 2), np.uint8), TWO, **SMALL),
     "nature": lambda: hr.ActorCritic(hr.Box(0, 255, (36, 36, 1), np.uint8), TWO, images="nature", **SMALL),
@@ -70,7 +72,7 @@ def shaken(name: str):
         for weight in policy.parameters():
             weight += 0.2 * torch.randn(weight.shape, generator=generator)
         for key, buffer in policy.named_buffers():
-            if key.endswith((".center", ".scale")) and "normalizer" in key:
+            if (key.endswith((".center", ".scale")) and "normalizer" in key) or key.endswith((".mean", ".std")):
                 buffer += torch.rand(buffer.shape, generator=generator)
     return policy
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.evaluation.video import CAPTION, play
 from headrace.policies.base import Policy
-from headrace.policies.group_policy import GroupedPolicy
 from headrace.training.trainer import Trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

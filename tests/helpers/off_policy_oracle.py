@@ -1,10 +1,11 @@
-"""What the tests of DDPG, TD3 and SAC share: made-up batches, and slow networks in float64, written out plainly."""
+"""Shared by the tests of DDPG, TD3, SAC, TQC and CrossQ: made-up batches, slow networks in float64, plainly written."""
 
 from __future__ import annotations
 
 import math
 
 import torch
+from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
@@ -100,6 +101,16 @@ def normals(random):
         ],
         dtype=torch.float64,
     )
+
+
+def squashed(output, random):
+    """Actions and log-densities of torch's own squashed normal, of an actor's output."""
+    mean_, log_std = output.chunk(2, dim=1)
+    std = log_std.clamp(-20, 2).exp()
+    x = mean_ + std * normals(random)
+    distribution = TransformedDistribution(Normal(mean_, std), [TanhTransform(cache_size=1)])
+    action = distribution.transforms[0](x)
+    return action, distribution.log_prob(action).sum(1)
 
 
 def mean(x, weight):

@@ -31,10 +31,19 @@ CASES = {
         40,
         {"num_envs": 4, "num_steps": 1, "learning_starts": 100, "recurrent": "gru"},
     ),
+    "tqc": ("tqc", "Pendulum-v1", 40, {"num_envs": 6, "num_steps": 1, "learning_starts": 100, "critic_hidden": (8,)}),
+    "crossq": (
+        "crossq",
+        "Pendulum-v1",
+        40,
+        {"num_envs": 6, "num_steps": 1, "learning_starts": 100, "critic_hidden": (8,), "renorm_warm_up": 20},
+    ),
     "bfloat16": ("ppo", "CartPole-v1", 2, {"num_envs": 4, "num_steps": 16, "precision": "bfloat16"}),
     "agents": ("ppo", "Pursuit", 3, {}),
     "gymnasium": ("ppo", "CartPole-v1", 3, {"num_envs": 6, "backend": "inline"}),
 }
+SLOW = {"tqc", "crossq"}  # as SAC's
+MARKED = [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES]
 
 
 def learned(algorithm: str, env: str, iterations: int, **options) -> str:
@@ -49,7 +58,7 @@ def learned(algorithm: str, env: str, iterations: int, **options) -> str:
         trainer.close()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", MARKED)
 def test_synchronous_actors_give_the_bits_of_one_process(case):
     algorithm, env, iterations, options = CASES[case]
     inline = learned(algorithm, env, iterations, **options)
@@ -63,7 +72,7 @@ def test_within_plain_only_actors_run_plain_functions_too():
         assert learned("ppo", "CartPole-v1", 2, num_envs=8, actors=2) == inline != kernels
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", MARKED)
 def test_overlapped_actors_give_the_same_bits_for_any_number(case):
     algorithm, env, iterations, options = CASES[case]
     one = learned(algorithm, env, iterations, actors=1, collection="overlapped", **options)

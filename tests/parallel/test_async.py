@@ -142,10 +142,13 @@ OFF_POLICY = {
     "td3": ("td3", "Pendulum-v1", {"utd_ratio": 0.5}),
     "sac": ("sac", "Pendulum-v1", {}),
     "recurrent sac": ("sac", "Pendulum-v1", {"recurrent": "gru", "sequence_length": 4}),
+    "tqc": ("tqc", "Pendulum-v1", {"critic_hidden": (8,)}),
+    "crossq": ("crossq", "Pendulum-v1", {"critic_hidden": (8,)}),
 }
+SLOW = {"tqc", "crossq"}
 
 
-@pytest.mark.parametrize("case", OFF_POLICY)
+@pytest.mark.parametrize("case", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in OFF_POLICY])
 def test_after_as_many_rows_there_have_been_as_many_gradient_steps_as_inline(case, pool):
     algorithm, env, options = OFF_POLICY[case]
     settings = {"num_envs": 4, "num_steps": 8, "learning_starts": 100, "batch_size": 8, "hidden": (8,), "rnn_size": 8}

@@ -18,7 +18,8 @@ from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 
 SMALL = {"num_steps": 4, "hidden": (8,), "learning_starts": 32, "batch_size": 16, "epochs": 1}
-CONTINUOUS = ("ddpg", "td3", "sac")
+SMALL |= {"critic_hidden": (8,), "policy_delay": 2}  # a divisor of the gradient steps of an iteration
+CONTINUOUS = ("ddpg", "td3", "sac", "tqc", "crossq")
 GRAPHED = sorted(set(ALGORITHMS) - {"trpo"})  # TRPO's second derivatives leave tensors behind: it runs step by step
 ITERATIONS = 12  # off-policy ones begin to learn on the way
 

@@ -40,6 +40,7 @@ MORE = {
     "pqn": ("pqn", "CartPole-v1", ROLLOUTS),
     "td3": ("td3", "Pendulum-v1", REPLAY),
     "ddpg": ("ddpg", "Pendulum-v1", REPLAY),
+    "tqc": ("tqc", "Pendulum-v1", REPLAY | {"critic_hidden": (8,)}),
     "recurrent dqn": (
         "dqn",
         "CartPoleHidden",

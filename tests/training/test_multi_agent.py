@@ -14,13 +14,13 @@ from helpers.relay import Relay
 
 import headrace as hr
 from headrace import envs
-from headrace.algorithms.group_algorithm import Grouped, seed_of
+from headrace.agent_groups.group_algorithm import Grouped, seed_of
+from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.data.rollout import Group
 from headrace.data.spaces import action_column, observation_column
 from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.group_policy import GroupedPolicy
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.training.trainer import Trainer
 

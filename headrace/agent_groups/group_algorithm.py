@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from headrace.agent_groups.group_policy import GroupedPolicy, Slot
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.spaces import of_envs
-from headrace.policies.group_policy import GroupedPolicy, Slot
 
 SEEDS = 2**32
 APART = 2654435761  # 2^32 / golden ratio: seeds of groups are far apart

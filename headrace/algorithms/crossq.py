@@ -1,0 +1,131 @@
+"""CrossQ: SAC without target networks, whose critics normalise current and next rows as one batch.
+
+Bhatt, Palenicek et al. 2024, "CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample Efficiency
+and Simplicity", arXiv:1902.05605. Acting and learning are plain PyTorch on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from headrace.algorithms.adam import Adam, backward
+from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig
+from headrace.algorithms.off_policy import OffPolicy, actor_q, check_critics, mean_weights, means, split_batches
+from headrace.data.replay import Batch
+from headrace.data.spaces import Box, Space
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.distributions import box_muller
+from headrace.policies.squashed_gaussian import sample
+
+METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
+BETA1 = 0.5  # of Adam, for actor and critics, as in the paper
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossQConfig(EntropyConfig, ActorQConfig, OffPolicyConfig):
+    """CrossQ's settings. Raises ValueError for one out of range."""
+
+    policy_delay: int = 3  # gradient steps of the critics for one of the actor and the temperature
+    renorm_warm_up: int = 100_000  # batches that are normalised by their own moments alone, at the start
+    critic_hidden: tuple[int, ...] = (1024, 1024)  # sizes of the critics' hidden layers; hidden: the actor's
+
+
+class CrossQ(OffPolicy[CrossQConfig]):
+    """Learns a stochastic policy from a replay buffer, with batch renormalisation in place of target networks."""
+
+    name = "crossq"
+    actions: ClassVar[tuple[type[Space], ...]] = (Box,)
+    divisible: ClassVar[bool] = False  # several learners would normalise their parts of a batch each by itself
+    policy: ActorQ
+    config = CrossQConfig()
+
+    def __init__(self, policy: ActorQ, config: CrossQConfig | None = None, seed: int = 0) -> None:
+        super().__init__(policy, config, seed)
+        check_critics(policy, renorm=True)
+        rate = self.config.learning_rate
+        self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
+        self.optimizers = {
+            "actor": Adam(policy.actor_parameters(), rate, 1e-8, BETA1),
+            "critics": Adam(policy.critic_parameters(), rate, 1e-8, BETA1),
+            "temperature": Adam([self.log_temperature], rate, 1e-8),
+        }
+        self.buffers = {"log_temperature": self.optimizers["temperature"].flat}
+        self.explore()
+
+    @classmethod
+    def make_policy(cls, config: CrossQConfig, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
+        own = {"critics": 2, "deterministic": False, "critic_hidden": config.critic_hidden}
+        return actor_q(config, observation_space, action_space, seed, **own, batch_renorm=config.renorm_warm_up)
+
+    def num_draws(self) -> int:
+        return 2 * self.policy.num_draws
+
+    def explore(self) -> None:
+        """Random actions until learning starts; then the policy's own."""
+        self.policy.random.fill_(self.rows < self.config.learning_starts)
+
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        actor, critics = self.policy.actor_parameters(), self.policy.critic_parameters()
+        return [(self.optimizers["actor"], actor), (self.optimizers["critics"], critics)]
+
+    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
+        delay = self.config.policy_delay
+        since = self.updates % delay if len(random) % delay else 0
+        return learn(self.policy, self.optimizers, batches, random, since, self.config)
+
+
+def learn(
+    policy: ActorQ,
+    optimizers: dict[str, Adam],
+    batches: Batch,
+    random: Tensor,
+    since: int,
+    config: CrossQConfig,
+) -> dict[str, Tensor]:
+    """One gradient step on each of G batches [G, B]: figure 2 of the paper. Returns the means of METRICS; those of the
+    actor and the temperature are of their last step, 0 before the first.
+
+    optimizers: "actor", "critics" and "temperature", that of its logarithm. since: gradient steps since the actor's
+    last. random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
+    """
+    log_temperature = optimizers["temperature"].flat
+    target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
+    actor_loss = temperature_loss = torch.zeros((), device=random.device)
+    rows = []
+    for step, (batch, draws) in enumerate(zip(split_batches(batches), random, strict=True), since + 1):
+        weight, temperature = mean_weights(batch.weight), log_temperature.exp()
+        observation = policy.encoder(batch.observation)
+        with torch.no_grad():
+            next_observation = policy.encoder(batch.next_observation)
+            next_action, next_log_prob = policy.sample(next_observation, draws[:, : policy.num_draws])
+        # one forward pass, so that the moments are those of current and next rows together
+        observations = torch.cat((observation, next_observation))
+        actions = torch.cat((policy.normalize_action(batch.action), next_action))
+        values, next_values = policy.critics(observations, actions, weight.repeat(2) / 2).chunk(2, 1)
+        next_value = next_values.detach().amin(0) - temperature * next_log_prob
+        td_target = batch.reward + batch.discount * next_value
+        critic_loss = 0.5 * ((values - td_target).square() @ weight).sum()
+        backward(critic_loss, policy.critic_parameters())
+        optimizers["critics"].step(math.inf)
+
+        if step % config.policy_delay == 0:
+            observation = observation.detach()  # only the critic loss trains the encoder
+            normal = box_muller(draws[:, policy.num_draws :].t(), policy.action_size)
+            action, log_prob = sample(policy.actor_out(policy.actor(observation, weight)), normal)
+            value = policy.critics(observation, action.t()).amin(0)  # normalised by the running moments
+            actor_loss = (temperature * log_prob - value) @ weight
+            backward(actor_loss, policy.actor_parameters())
+            optimizers["actor"].step(math.inf)
+            entropy_error = (log_prob.detach() + target_entropy) @ weight
+            temperature_loss = (-log_temperature * entropy_error)[0]
+            if config.learn_temperature:
+                optimizers["temperature"].gradient.copy_(-entropy_error)
+                optimizers["temperature"].step(math.inf)
+        rows.append((actor_loss.detach(), critic_loss.detach(), temperature[0], temperature_loss))
+    return means(rows, METRICS)

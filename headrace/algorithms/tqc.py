@@ -1,0 +1,161 @@
+"""TQC: SAC with critics of the return's distribution, the largest of whose pooled quantiles are left out of targets.
+
+Kuznetsov et al. 2020, "Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional Quantile
+Critics", arXiv:2005.04269. Acting is compiled as SAC's; learning is plain PyTorch on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from headrace.algorithms.adam import Adam, backward
+from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig, TargetNetworkConfig
+from headrace.algorithms.off_policy import (
+    Networks,
+    OffPolicy,
+    actor_q,
+    make_networks,
+    mean_weights,
+    means,
+    split_batches,
+)
+from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.data.replay import Batch
+from headrace.data.spaces import Box, Space
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.flat_parameters import polyak
+
+METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TQCConfig(EntropyConfig, TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
+    """TQC's settings. Raises ValueError for one out of range."""
+
+    learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature, at the start of training
+    critics: int = 5  # number of critics, N in the paper
+    quantiles: int = 25  # of the return's distribution, that each critic predicts, M in the paper
+    dropped_quantiles: int = 2  # for each critic, of the largest of all critics together, left out of targets
+    critic_hidden: tuple[int, ...] = (512, 512, 512)  # sizes of the critics' hidden layers; hidden: the actor's
+
+    def __post_init__(self) -> None:
+        OffPolicyConfig.__post_init__(self)
+        if self.quantiles < 2:
+            raise ValueError(f"quantiles must be 2 or more, got {self.quantiles}: sac has critics of one value")
+        if not 0 <= self.dropped_quantiles < self.quantiles:
+            given = f"{self.dropped_quantiles} with quantiles={self.quantiles}"
+            raise ValueError(f"dropped_quantiles must be 0 or more and fewer than the quantiles, got {given}")
+
+
+class TQC(OffPolicy[TQCConfig]):
+    """Learns a stochastic policy from a replay buffer, with truncated targets in place of a minimum of critics."""
+
+    name = "tqc"
+    actions: ClassVar[tuple[type[Space], ...]] = (Box,)
+    policy: ActorQ
+    config = TQCConfig()
+
+    def __init__(self, policy: ActorQ, config: TQCConfig | None = None, seed: int = 0) -> None:
+        super().__init__(policy, config, seed)
+        self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
+        self.networks = networks = make_networks(policy, self.config.learning_rate, quantiles=self.config.quantiles)
+        self.temperature = Adam([self.log_temperature], self.config.learning_rate, 1e-8)
+        optimizers = (networks.actor_optimizer, networks.critic_optimizer, self.temperature)
+        self.optimizers = dict(zip(("actor", "critics", "temperature"), optimizers, strict=True))
+        self.buffers = {"target": networks.target_critics, "log_temperature": self.temperature.flat}
+        self.explore()
+
+    @classmethod
+    def make_policy(cls, config: TQCConfig, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
+        own = {name: getattr(config, name) for name in ("critics", "quantiles", "critic_hidden")}
+        return actor_q(config, observation_space, action_space, seed, deterministic=False, **own)
+
+    def num_draws(self) -> int:
+        return 2 * self.policy.num_draws
+
+    def explore(self) -> None:
+        """Random actions until learning starts; then the policy's own."""
+        self.policy.random.fill_(self.rows < self.config.learning_starts)
+
+    def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
+        return self.networks.learned()
+
+    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
+        return learn(self.networks, self.temperature, batches, random, self.config, self.reduce)
+
+
+def learn(
+    networks: Networks,
+    temperature_optimizer: Adam,
+    batches: Batch,
+    random: Tensor,
+    config: TQCConfig,
+    reduce: Reduce = one_learner,
+) -> dict[str, Tensor]:
+    """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of METRICS.
+
+    temperature_optimizer: that of the temperature's logarithm. The target's encoder and critics follow the policy's.
+    random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
+    """
+    policy, target, actor, critics, _, target_critics = networks
+    log_temperature = temperature_optimizer.flat
+    target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
+    rows = []
+    for batch, draws in zip(split_batches(batches), random, strict=True):
+        weight, temperature = mean_weights(batch.weight, reduce), log_temperature.exp()
+        observation = policy.encoder(batch.observation)
+        with torch.no_grad():  # the targets y of section 3.3
+            next_observation = policy.encoder(batch.next_observation)
+            next_action, next_log_prob = policy.sample(next_observation, draws[:, : policy.num_draws])
+            pooled = target.critics(target.encoder(batch.next_observation), next_action)
+            next_value = truncated(pooled, config.dropped_quantiles) - (temperature * next_log_prob).unsqueeze(1)
+            td_target = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * next_value
+        quantiles = policy.critics(observation, policy.normalize_action(batch.action))
+        critic_loss = quantile_huber_loss(quantiles, td_target) @ weight
+        backward(critic_loss, policy.critic_parameters())
+        critic_loss = critic_loss.detach()
+        reduce(critics.gradient, critic_loss)
+        critics.step(math.inf)
+
+        observation = observation.detach()  # only the critic loss trains the encoder
+        action, log_prob = policy.sample(observation, draws[:, policy.num_draws :])
+        actor_loss = (temperature * log_prob - policy.critics(observation, action).mean((0, 2))) @ weight
+        backward(actor_loss, policy.actor_parameters())
+        entropy_error = (log_prob.detach() + target_entropy) @ weight
+        actor_loss = actor_loss.detach()
+        reduce(actor.gradient, actor_loss, entropy_error)
+        actor.step(math.inf)
+
+        temperature_loss = -log_temperature * entropy_error  # with log temperature in place of temperature
+        if config.learn_temperature:
+            temperature_optimizer.gradient.copy_(-entropy_error)
+            temperature_optimizer.step(math.inf)
+        polyak(target_critics, critics.flat, config.tau)
+        rows.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
+    return means(rows, METRICS)
+
+
+def truncated(quantiles: Tensor, dropped: int) -> Tensor:
+    """The smallest of each row's pooled quantiles, [B, C * (M - dropped)], of those of C critics, [C, B, M]."""
+    pooled = quantiles.transpose(0, 1).flatten(1)
+    return pooled.sort(1).values[:, : pooled.shape[1] - dropped * len(quantiles)]
+
+
+def quantile_huber_loss(quantiles: Tensor, td_target: Tensor) -> Tensor:
+    """Sum over critics of the mean quantile Huber loss of all pairs of a quantile and a target, [B].
+
+    quantiles: [C, B, M], of the fractions (m - 1/2) / M; td_target: [B, K]. Dabney et al. 2018, arXiv:1710.10044,
+    eq. 10, with kappa 1.
+    """
+    fraction = ((torch.arange(quantiles.shape[2], device=quantiles.device) + 0.5) / quantiles.shape[2]).unsqueeze(1)
+    error = td_target.unsqueeze(1) - quantiles.unsqueeze(3)  # [C, B, M, K]
+    with torch.no_grad():  # the Huber loss of u is c (u - c / 2), and its derivative c, for c = clip(u, -1, 1)
+        clipped = error.clamp(-1, 1)
+        slope = torch.where(error < 0, 1 - fraction, fraction).mul_(clipped)
+    return torch.sub(error, clipped, alpha=0.5).mul(slope).mean((2, 3)).sum(0)
