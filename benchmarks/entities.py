@@ -41,6 +41,7 @@ KERNELS: dict[str, Row] = {  # options of CpuEnvs
 CONFIGS = (*KERNELS, "torch", "numpy")
 FLOORS = {"one-lane": 4.0, "numpy": 20.0}  # lanes across entities are so many times as fast, of the birds below
 FLOOR_BIRDS = 1024  # in one environment
+MOST_ACROSS = 256  # birds up to which CpuEnvs has lanes across environments (MOST_STACK in codegen_envs_cpu)
 REACH, PULL, ALIGN, TURN = 0.15, 0.01, 0.1, 0.002  # of a side of 1; fractions a step; speed a step
 COLUMNS = ("config", "entities", "num_envs", "sps", "entity_sps", "sps_min", "sps_max")
 STYLES = {config: f"C{k}" for k, config in enumerate(CONFIGS)}
@@ -136,8 +137,11 @@ def main() -> None:
 
 
 def possible(config: str, birds: int, num_envs: int, pairs: int) -> bool:
-    """Whether a config is measured: lanes across environments need 16 of them, and arrays memory."""
+    """Whether a config is measured: lanes across environments need 16 of them, of few birds, and
+    arrays need memory."""
     least = {"across-environments": ENVS_AT_ONCE, "threads": 2}.get(config, 1)
+    if config == "across-environments" and birds > MOST_ACROSS:
+        return False
     return num_envs >= least and birds * birds * num_envs <= (pairs >> 5 if config in ARRAYS else pairs)
 
 

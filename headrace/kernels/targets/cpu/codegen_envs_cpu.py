@@ -31,7 +31,7 @@ from headrace.kernels.targets.episode_text import block, bound, key_word, pack_r
 from headrace.kernels.targets.over_text import reduced
 from headrace.kernels.targets.random_actions import no_action
 
-MOST_STACK = 1 << 21  # bytes of array fields on the stack: threads have 8 MiB of it
+MOST_STACK = 1 << 17  # bytes of array fields on the stack: more would not stay in a core's cache
 
 
 def env_lane_functions(ir: EnvIR, decorator: str) -> list[str]:
