@@ -5,6 +5,7 @@ pass, and run `python tests/bindings/test_digests.py`, which writes the new ones
 """
 
 DIGESTS = {
+    "a2c.gradient": "4e9b4f376c1d2e91",
     "actor_critic.act": "450954fd7e128cdf",
     "actor_critic.value": "66bf7a7ae8f99c5b",
     "actor_q.act": "a8dbd7e69b5583bb",
@@ -13,12 +14,15 @@ DIGESTS = {
     "dqn.learn": "f7bb21d5d9a64560",
     "off_policy.learn_from_replay": "9c3408f0e4999068",
     "off_policy.steps": "deb3a26981f69be5",
-    "ppo.learn": "bc9e1e39cf26a539",
+    "ppo.learn": "558394b561a313bd",
+    "pqn.learn": "543e15346d70eed8",
     "q_network.act": "1a7acdcfb6115da6",
+    "reinforce.gradient": "bab255c52b0ba294",
     "returns.explained_variance": "8ad7f1b4c3e2ae7b",
     "returns.gae": "e247cdd6ee26b408",
     "rng.uniform": "3a43ee4272bf5557",
     "rnn.recur": "b800c1f2a33c0d93",
     "sac.learn": "125c33e4c42d6c75",
     "td3.learn": "027c457d5d2d47c9",
+    "trpo.learn_critic": "aab4055457e6e348",
 }

@@ -12,7 +12,7 @@ from headrace.algorithms import ppo
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.bindings import ppo as binding
+from headrace.bindings.on_policy import ppo as binding
 from headrace.core import fused
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns

@@ -27,7 +27,7 @@ WIDTH = np.uint64(16)  # float32 of a vector
 WORKERS = 16  # threads at most: each has scratch of its own
 
 OBSERVATION = -1  # as a layer's source: the network's input
-ACTOR, CRITIC = 1, 2  # flags of a sub-network's outputs: the actor's, the critic's, or both
+ACTOR, CRITIC, ACTION_VALUES = 1, 2, 4  # flags of a sub-network's outputs: an actor's, a critic's, a Q-network's
 
 
 class Layer(NamedTuple):
