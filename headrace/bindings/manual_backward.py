@@ -6,7 +6,7 @@ gradients added to zeros, and gradients that are not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import torch
@@ -184,12 +184,17 @@ def inputs(policy: ActorQ, batches: Batch) -> list[Inputs]:
     return [Inputs(*parts) for parts in zip(*split, strict=True)]
 
 
-def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig | Reduce) -> bool | str:
-    """Whether gradients of SAC's, TD3's or DDPG's learning call on these networks are written out; else the reason."""
+def serves(
+    networks: Networks,
+    *call: Adam | Batch | Tensor | int | OffPolicyConfig | Reduce,
+    activations: Collection[str] = ACTIVATIONS,
+) -> bool | str:
+    """Whether gradients of SAC's, TD3's or DDPG's learning call on these networks are written out; else the reason.
+    activations: names of those that are known."""
     policy, optimizers = networks.policy, [x for x in call if isinstance(x, Adam)]
     if any(size_of(x) > 1 for x in call[-1:] if callable(x)):
         return SEVERAL_LEARNERS
-    written = written_out(networks, *optimizers)
+    written = written_out(networks, *optimizers, activations=activations)
     if written is not True:
         return written
     batches, random = next(x for x in call if isinstance(x, Batch)), [x for x in call if isinstance(x, Tensor)]
@@ -198,15 +203,16 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
     return (fitting and all(fits(x, torch.float32, *batches.reward.shape, draws) for x in random)) or MISFIT
 
 
-def written_out(networks: Networks, *others: Adam) -> bool | str:
-    """Whether gradients of these networks are written out; else the reason. others: further optimizers."""
+def written_out(networks: Networks, *others: Adam, activations: Collection[str] = ACTIVATIONS) -> bool | str:
+    """Whether gradients of these networks are written out; else the reason. others: further optimizers. activations:
+    names of those that are known."""
     policy, optimizers = networks.policy, (networks.actor_optimizer, networks.critic_optimizer, *others)
     if networks.actor_optimizer.flat.device.type != "cpu":
         return False
     if reason := verdict(policy).learning:
         return reason
-    if policy.activation not in ACTIVATIONS:
-        return f"gradients are written out for {' and '.join(ACTIVATIONS)} alone, not for {policy.activation}"
+    if policy.activation not in activations:
+        return f"gradients are written out for {' and '.join(activations)} alone, not for {policy.activation}"
     if len(policy.actor.norms):
         return "it is written for an actor without layer normalisation"
     if any(type(optimizer) is not Adam or optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
