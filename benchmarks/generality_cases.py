@@ -63,7 +63,7 @@ CASES = (
     _ppo("64, 64, 5 agents", agents=5, envs=8),
     _ppo("GRU 64", recurrent="gru", hidden=(64,), sequence_length=16),
     _ppo("LSTM 128, whole rollouts", recurrent="lstm", rnn_size=128, hidden=(64,), minibatch_size=512),
-    _ppo("images, Nature's network", SCREEN, images="nature", hidden=(512,), shared=True, steps=16, envs=8, epochs=1),
+    _ppo("images, Nature's network", SCREEN, images="nature", hidden=(), shared=True, steps=16, envs=8, epochs=1),
     Case("a2c 64, 64 tanh", "a2c", {}, steps=8),
     Case("a2c shared 256, 256 relu", "a2c", {"hidden": (256, 256), "activation": "relu", "shared": True}, steps=8),
     Case("a2c GRU 64", "a2c", {"recurrent": "gru", "hidden": (64,)}, steps=8),

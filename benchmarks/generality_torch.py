@@ -44,7 +44,8 @@ class Encoder(nn.Module):
         elif len(space.shape) == 3:
             convolutions = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
             self.net = nn.Sequential(*convolutions, nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten())
-            self.size = 64 * 7 * 7
+            self.net.extend((nn.Linear(64 * 7 * 7, 512), nn.ReLU()))
+            self.size = 512
         else:
             self.size = int(space.shape[0])
 
@@ -67,7 +68,7 @@ class Agent(nn.Module):
         self.size, norm = settings.get("rnn_size", 64), settings.get("layer_norm", False)
         trunks = [mlp(self.encoder.size, hidden, activation, 0, norm) for _ in range(1 if self.shared else 2)]
         self.trunks = nn.ModuleList(trunks)
-        width = hidden[-1]
+        width = hidden[-1] if hidden else self.encoder.size
         if self.kind != "none":
             cell = nn.GRU if self.kind == "gru" else nn.LSTM
             self.rnns = nn.ModuleList(cell(width, self.size) for _ in trunks)

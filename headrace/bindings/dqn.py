@@ -1,6 +1,6 @@
 """DQN's learning call by the CPU's kernel: all gradient steps of an iteration in one call.
 
-For dueling networks, and layers that are wide where the processor's registers are narrow, there is
+For dueling networks, layer normalisation, and layers that are wide where the processor's registers are narrow, there is
 headrace.bindings.dqn_manual.
 """
 
@@ -95,7 +95,7 @@ def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig
     """Whether the kernel is the fastest for this policy; where it is not, dqn_manual gives the reason, if any."""
     policy = networks.policy
     known = dqn_manual.serves(networks, batches, follow, config, reduce, FUNCTIONS) is True and not policy.dueling
-    return known and narrow((*policy.hidden, policy.encoder.size))
+    return known and not policy.layer_norm and narrow((*policy.hidden, policy.encoder.size))
 
 
 def settings_of(optimizer: Adam, config: DQNConfig) -> Settings:

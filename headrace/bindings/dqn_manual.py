@@ -37,7 +37,8 @@ class _Network:
 
     def __init__(self, policy: QNetwork, rows: int, first: int) -> None:
         def mlp(trunk: MLP, *out: Dense) -> BatchedMLP:
-            return BatchedMLP(dense_parameters([*trunk.layers, *out]), rows, policy.activation, first, not out)
+            parameters = dense_parameters([*trunk.layers, *out])
+            return BatchedMLP(parameters, rows, policy.activation, first, not out, list(trunk.norms))
 
         self.branches: list[BatchedMLP] = []  # of dueling networks: the advantages', then the value's
         if policy.branch is None or policy.value_branch is None or policy.value_out is None:
@@ -98,8 +99,8 @@ def written_out(networks: Networks, activations: Collection[str] = ACTIVATIONS) 
         return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
     if reason := why_not_learn(policy, optimizer):
         return reason
-    if policy.layer_norm or policy.activation not in activations:
-        return f"its backward pass is written for {' and '.join(activations)}, without layer normalisation"
+    if policy.activation not in activations:
+        return f"its backward pass is written for {' and '.join(activations)}, not for {policy.activation}"
     if len(policy.hidden) <= policy.dueling:
         return "it has no hidden layer, or (dueling) none that both branches read"
     return True

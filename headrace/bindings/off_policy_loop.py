@@ -136,7 +136,8 @@ def _learns(algorithm: OffPolicy[Any]) -> bool:
     if type(algorithm) is DQN:
         networks = algorithm.networks
         sizes, written = (*policy.hidden, policy.encoder.size), dqn_manual.written_out(networks, FUNCTIONS)  # type: ignore
-        return written is True and not networks.policy.dueling and narrow(sizes)
+        single = not (networks.policy.dueling or networks.policy.layer_norm)
+        return written is True and single and narrow(sizes)
     if type(algorithm) not in (SAC, TD3, DDPG):
         return False
     others = [algorithm.temperature] if isinstance(algorithm, SAC) else []
