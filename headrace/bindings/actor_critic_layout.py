@@ -14,8 +14,8 @@ from headrace.kernels.nn.layout import Head, Layer, Network, Normalizer, Scratch
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import PolicyOutput
-from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
-from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
+from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.masks import mask_of
 from headrace.policies.networks import MLP, Readout, VectorEncoder
 from headrace.policies.normalization import ObservationNormalizer, ReturnNormalizer
@@ -24,8 +24,8 @@ from headrace.policies.q_network import QNetwork
 # whose methods the kernels were written after
 CLASSES = (
     *(ActorCritic, PolicyOutput, MLP, Readout, VectorEncoder, ObservationNormalizer, ReturnNormalizer),
-    *(CategoricalHead, MultiCategoricalHead, GaussianHead),
-    *(Categorical, MultiCategorical, Gaussian, SquashedGaussian),
+    *(CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead),
+    *(Categorical, MultiCategorical, Bernoulli, Gaussian, SquashedGaussian),
 )
 _NOTHING = Normalizer(np.empty(0, np.float32), np.empty(0, np.float32), np.float32(np.inf))
 
@@ -174,6 +174,9 @@ def _head(head: Any, flat: Tensor) -> tuple[Head, Tensor]:
         sizes, start = [1] * head.num_parameters, [0] * head.num_parameters
         log_std = place(head.log_std, flat)
         kind = layout.SQUASHED if head.squash else layout.GAUSSIAN
+    elif isinstance(head, BernoulliHead):
+        sizes, start = [1] * head.num_parameters, [0] * head.num_parameters
+        kind, log_std = layout.BERNOULLI, 0
     else:
         several = isinstance(head, MultiCategoricalHead)
         sizes = head.sizes if several else [head.num_parameters]

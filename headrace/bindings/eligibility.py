@@ -18,7 +18,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
 from headrace.policies.critics import Critics
 from headrace.policies.examination import examine, last_examined
-from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
@@ -27,7 +27,7 @@ SEVERAL_LEARNERS = "its gradients are added to those of other learners, which pl
 # hidden layers up to which the kernels are faster than plain torch, on registers of 256 bits and of 512. A rule and no
 # measurement, so that a run that is resumed has the same bits; benchmarks/generality.py has layers of 300 to 512.
 WIDEST, WIDEST_512 = 256, 1024
-_HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
+_HEADS = (CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead)
 _ROLES: dict[type[Policy], dict[str, tuple[type, ...]]] = {  # the classes of a policy's parts
     ActorCritic: {"actor": (MLP,), "critic": (MLP,), "actor_out": (Readout,), "critic_out": (Readout,), "head": _HEADS},
     ActorQ: {"actor": (MLP,), "actor_out": (Readout,), "critics": (Critics,)},

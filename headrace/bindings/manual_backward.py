@@ -87,7 +87,8 @@ class BatchedMLP:
     """C networks of one shape, evaluated together on R rows; without the dimension C, one network by matrix products.
 
     first: the first of the rows that are learned from. activate_last: whether the last layer has an activation, too.
-    norms: of the layers with an activation, or none; for one network alone. backward() writes gradients over the previous ones.
+    norms: of the layers with an activation, or none; for one network alone. backward() writes gradients over the
+    previous ones.
     """
 
     def __init__(

@@ -30,12 +30,12 @@ from headrace.kernels.learning.rollouts_arguments import (
     Loss,
     RolloutArguments,
 )
-from headrace.kernels.nn.layout import DISCRETE, WORKERS, aligned, rounded
+from headrace.kernels.nn.layout import CHOICES, WORKERS, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.heads import GaussianHead
+from headrace.policies.heads import BernoulliHead, GaussianHead
 from headrace.policies.q_network import QNetwork
 
 WORTH_HELP = 1e8  # floating-point operations below which waking another thread costs more than it saves
@@ -165,7 +165,7 @@ class RolloutLearner:
         fields = RolloutArguments._fields
         self.loss_place, self.settings_place = self.call.slot(2, fields.index("loss")), self.call.slot(4)
 
-        discrete = int(tables.head.kind) == DISCRETE
+        discrete = int(tables.head.kind) in CHOICES
         taken = np.zeros(action.size, np.int32 if discrete else np.float32)
         chosen = (taken, NO_NUMBER) if discrete else (NO_CHOICE, taken)
         kinds = (np.float32, np.float32, np.bool_, np.float32, np.float32)
@@ -209,9 +209,10 @@ def columns_fit(policy: Learned, rollout: Rollout, *columns: Tensor) -> bool:
     """Whether the columns [T, N], and the actions of this policy, are what the kernel reads."""
     shape, rows = rollout.reward.shape, rollout.reward.numel()
     head = getattr(policy, "head", None)
-    number, kind = (1, torch.float32) if isinstance(head, GaussianHead) else (0, torch.int32)
+    kind = torch.float32 if isinstance(head, GaussianHead) else torch.int32
     floats = all(fits(x, torch.float32, *shape) for x in (*columns, rollout.value[: rollout.num_steps]))
-    components = head.num_parameters if number else len(getattr(head, "sizes", (0,)))
+    several = isinstance(head, GaussianHead | BernoulliHead)
+    components = head.num_parameters if several else len(getattr(head, "sizes", (0,)))
     return floats and rollout.action.dtype == kind and rollout.action.numel() == rows * components
 
 

@@ -30,9 +30,9 @@ from headrace.kernels.learning.rollouts_losses import (
 )
 from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, store_scale
 from headrace.kernels.nn.dense import add, clear
-from headrace.kernels.nn.layout import ACTION_VALUES, ACTOR, BLOCK, CRITIC, DISCRETE, WIDTH
+from headrace.kernels.nn.layout import ACTION_VALUES, ACTOR, BLOCK, CRITIC, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward, normalize
-from headrace.kernels.nn.policy_heads import forbid, refresh
+from headrace.kernels.nn.policy_heads import forbid, has_choices, refresh
 from headrace.kernels.nn.simd import load, store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
@@ -108,7 +108,7 @@ def _add_up(arguments, subnetwork, parts):
         add(arguments.gradient[_0], arguments.gradient[p], offset, count)
     layers = arguments.layers[first_layer:end]
     flatten_gradient(layers, arguments.gradient[_0], arguments.flat)
-    if outputs & U(ACTOR) and arguments.head.kind != DISCRETE:
+    if outputs & U(ACTOR) and not has_choices(arguments.head):
         for c in range(_0, U(len(arguments.head.sizes))):
             arguments.flat[arguments.head.log_std + c] = arguments.gradient[_0, c]
     arguments.numbers[_SQUARES + subnetwork] = _squares(arguments, subnetwork)
