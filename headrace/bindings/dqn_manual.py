@@ -7,6 +7,7 @@ gradient steps up to its next update in one call; so are the metrics.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +39,8 @@ class _Network:
     def __init__(self, policy: QNetwork, rows: int, first: int) -> None:
         def mlp(trunk: MLP, *out: Dense) -> BatchedMLP:
             parameters = dense_parameters([*trunk.layers, *out])
-            return BatchedMLP(parameters, rows, policy.activation, first, not out, list(trunk.norms))
+            norms: Any = trunk.norms
+            return BatchedMLP(parameters, rows, policy.activation, first, not out, norms)
 
         self.branches: list[BatchedMLP] = []  # of dueling networks: the advantages', then the value's
         if policy.branch is None or policy.value_branch is None or policy.value_out is None:

@@ -64,14 +64,14 @@ class Norm:
         self._gradients = _gradients([module.weight, module.bias])
         self.output = torch.empty(rows, self._shape[0])
         self.learned, self._first = self.output[first:], first
-        self._kept: tuple[Tensor, Tensor, Tensor] | tuple[()] = ()  # sums, means, 1 / standard deviations
+        self._kept: tuple[Tensor, ...] = ()  # sums, means, 1 / standard deviations
 
     def forward(self, sums: Tensor) -> Tensor:
         """The normalised sums [R, outputs]; valid until the next call."""
         mean, scale = sums.new_empty(2, len(sums), 1).unbind()
         arguments = (sums, self._shape, self._weight, self._bias, self._eps)
         torch.ops.aten.native_layer_norm.out(*arguments, out0=self.output, out1=mean, out2=scale)
-        self._kept = tuple(x[self._first :] for x in (sums, mean, scale))  # type: ignore[assignment]
+        self._kept = tuple(x[self._first :] for x in (sums, mean, scale))
         return self.output
 
     def backward(self, gradient: Tensor) -> Tensor:

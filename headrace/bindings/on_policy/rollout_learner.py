@@ -208,7 +208,7 @@ def settings_of(optimizer: Adam, max_grad_norm: float, target_kl: float = 0.0) -
 def columns_fit(policy: Learned, rollout: Rollout, *columns: Tensor) -> bool:
     """Whether the columns [T, N], and the actions of this policy, are what the kernel reads."""
     shape, rows = rollout.reward.shape, rollout.reward.numel()
-    head = getattr(policy, "head", None)
+    head: Any = getattr(policy, "head", None)
     kind = torch.float32 if isinstance(head, GaussianHead) else torch.int32
     floats = all(fits(x, torch.float32, *shape) for x in (*columns, rollout.value[: rollout.num_steps]))
     several = isinstance(head, GaussianHead | BernoulliHead)
