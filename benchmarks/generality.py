@@ -1,8 +1,8 @@
-"""Forty combinations of algorithm, network, minibatches and spaces: is any slower than it would be written by hand?
+"""Forty combinations of algorithm, network, minibatches and spaces: is any slower than a hand-written loop?
 
 The time of one learning update, and of acting on 64 observations, three ways in turns in one process: Headrace as a
 user gets it (torch on one thread; `ours_all_ms`: on all cores), Headrace in plain PyTorch
-(headrace.core.fused.plain_only), and a PyTorch loop written by hand (generality_torch.py) on the same numbers, with the
+(headrace.core.fused.plain_only), and a hand-written PyTorch loop (generality_torch.py) on the same numbers, with the
 same batch sizes, on one thread or all, whichever is faster for it. A row for each combination is appended to
 results/generality.jsonl when it is measured; `--resume` leaves out those that a former call with the same `--label`
 measured.
@@ -138,7 +138,7 @@ def seconds_of(call: Callable[[], object], seconds: float) -> float:
 
 
 def prepare(case: Case) -> tuple[Work, Work]:
-    """Ours, and the loop written by hand, on the same numbers."""
+    """Ours, and the hand-written loop, on the same numbers."""
     kind, settings_kind = algorithm_classes(case.algorithm)
     known = settings_kind.__dataclass_fields__
     settings: Any = {name: x for name, x in RAW.items() if name in known} | case.settings | {"learning_rate": RATE}
@@ -210,14 +210,14 @@ def _random(column: Any, space: Any) -> None:
 
 
 def plain_columns(observation: Any) -> Any:
-    """Observations as one would keep them in a loop written by hand: rows one after another."""
+    """Observations as one would keep them in a hand-written loop: rows one after another."""
     if isinstance(observation, Group):
         return {name: plain_columns(member) for name, member in observation}
     return observation.contiguous()
 
 
 def hand_on(case: Case, given: tuple[Rollout, Targets], known: Any) -> Work:
-    """The loop by hand of an on-policy algorithm, with the settings of ours."""
+    """The hand-written loop of an on-policy algorithm, with the settings of ours."""
     rollout, targets = given
     defaults = {name: field.default for name, field in known.items()}
     settings = defaults | case.settings | {"learning_rate": RATE}
@@ -248,7 +248,7 @@ def hand_on(case: Case, given: tuple[Rollout, Targets], known: Any) -> Work:
 
 
 def hand_off(case: Case, rollout: Rollout, known: Any) -> Work:
-    """The loop by hand of an off-policy algorithm, on a replay buffer of as many rows as ours."""
+    """The hand-written loop of an off-policy algorithm, on a replay buffer of as many rows as ours."""
     settings = {name: field.default for name, field in known.items()} | case.settings | {"learning_rate": RATE}
     size, rows = case.observation.shape[0], 64 * case.steps * case.envs
     discrete = isinstance(case.action, Discrete)
@@ -290,7 +290,7 @@ def summary(rows: Any) -> str:
     plain = statistics.median(row["over_plain"] for row in rows)
     below = sum(ratio < 1 for ratio in ratios)
     return (
-        f"{len(ratios)} combinations: {hand:.2f} times the loop written by hand and {plain:.2f} times plain PyTorch "
+        f"{len(ratios)} combinations: {hand:.2f} times the hand-written loop and {plain:.2f} times plain PyTorch "
         f"(medians); lowest {min(ratios):.2f}; {below} below 1.0"
     )
 
@@ -298,7 +298,7 @@ def summary(rows: Any) -> str:
 def write_table(rows: dict[str, Row]) -> None:
     """Replace the table in README.md."""
     lines = [
-        "| | ms | torch on all cores | by hand | plain | acting: by hand | plain |",
+        "| | ms | torch on all cores | hand-written | plain | acting: hand-written | plain |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, row in rows.items():

@@ -80,4 +80,4 @@ CASES = (
     _off("td3", "400, 300 relu, batches of 100", hidden=(400, 300), batch_size=100),
     _off("ddpg", "100, 100 tanh", hidden=(100, 100), activation="tanh"),
 )
-RAW = {"normalize_observation": False, "normalize_return": False}  # which the loop written by hand has not either
+RAW = {"normalize_observation": False, "normalize_return": False}  # which the hand-written loop has not either

@@ -1,4 +1,4 @@
-"""The learning step as a good programmer writes it in PyTorch by hand, in the manner of CleanRL's single files.
+"""The learning step as a good programmer writes it in PyTorch, in the manner of CleanRL's single files.
 
 Modules, torch.distributions, torch.optim.Adam in its fused form, gradients clipped in one call, minibatches gathered
 once. Nothing is read from Headrace but the numbers to learn from.

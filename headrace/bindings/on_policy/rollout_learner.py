@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets, normalized
-from headrace.algorithms.reduce import Reduce, one_learner, size_of
+from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded
 from headrace.bindings.arguments import fits
 from headrace.core.device import kernel_threads
@@ -103,6 +103,9 @@ class RolloutLearner:
         """This learner's part of the gradient over all rows, in `flat`, and of the sums, float32 [SUMS]."""
         count = targets.valid.sum()
         reduce(count)
+        if objective.normalize:  # in torch for one process too: an actor's gradient then has the same bits
+            targets = targets._replace(advantage=normalized(targets.advantage, targets.valid, reduce))
+            objective = objective._replace(normalize=False)
         order = torch.arange(rollout.reward.numel()).unsqueeze(0)
         threads = self._begin(policy, rollout, targets, order, 1, objective, reduce, several=True)
         self.weights[0] = 1 / max(float(count), 1.0)
@@ -177,7 +180,7 @@ class RolloutLearner:
 
     def _take(self, rollout: Rollout, targets: Targets, normalize: bool, reduce: Reduce) -> None:
         """Copy the columns of a rollout and its targets to where the call reads them."""
-        if normalize and reduce is not one_learner:  # by the moments of all learners
+        if normalize and size_of(reduce) > 1:  # by the moments of all learners
             targets = targets._replace(advantage=normalized(targets.advantage, targets.valid, reduce))
             normalize = False
         action = flatten(rollout.action).reshape(rollout.reward.numel(), -1).t()
