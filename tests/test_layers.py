@@ -49,6 +49,7 @@ FLOORS = (
     "parallel.cluster",
     "parallel.cuda",
     "bindings",
+    "bindings.on_policy",
     "evaluation",
     "checks",
     "runs.events",
@@ -339,14 +340,14 @@ def build(root: Path, files: dict[str, str]) -> dict[str, Module]:
         ("core/rng.py", "from headrace.training import loop"),
         ("core/rng.py", "def f():\n    from headrace.data.rollout import Rollout"),
         ("kernels/nn/mlp.py", "import headrace.policies.base"),
-        ("kernels/nn/mlp.py", "from headrace.kernels.learning import ppo"),
+        ("kernels/nn/mlp.py", "from headrace.kernels.learning import rollouts"),
         ("policies/base.py", "from ..envs import base"),
         ("algorithms/ppo.py", "def f():\n    import headrace.envs.base"),
         ("parallel/collector.py", "from headrace import make"),  # a name of the package itself, which is on top
     ],
 )
 def test_an_import_that_climbs_is_found(tmp_path, file, source):
-    names = ("training/loop.py", "data/rollout.py", "envs/base.py", "policies/base.py", "kernels/learning/ppo.py")
+    names = ("training/loop.py", "data/rollout.py", "envs/base.py", "policies/base.py", "kernels/learning/rollouts.py")
     modules = build(tmp_path, {**dict.fromkeys(names, ""), file: source})
     assert climbing_imports(modules)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
 from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.core.fused import fused
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 
@@ -37,6 +38,7 @@ class A2C(OnPolicy[A2CConfig]):
         return gradient(self.policy, rollout, targets, self.config, self.reduce)
 
 
+@fused("a2c.gradient", "headrace.bindings.on_policy.policy_gradient")
 def gradient(
     policy: Policy, rollout: Rollout, targets: Targets, config: A2CConfig, reduce: Reduce = one_learner
 ) -> dict[str, Tensor]:

@@ -70,7 +70,7 @@ class PPO(OnPolicy[PPOConfig]):
         return learn(self.policy, self.optimizer, rollout, targets, order, self.config, self.reduce)
 
 
-@fused("ppo.learn", "headrace.bindings.ppo")
+@fused("ppo.learn", "headrace.bindings.on_policy.ppo")
 def learn(
     policy: Policy,
     optimizer: Adam,

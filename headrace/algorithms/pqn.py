@@ -15,6 +15,7 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets, mean_weights
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
+from headrace.core.fused import fused
 from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Discrete, Space
@@ -87,6 +88,7 @@ class PQN(OnPolicy[PQNConfig]):
         self.policy.exploration.copy_(state["exploration"])
 
 
+@fused("pqn.learn", "headrace.bindings.on_policy.pqn")
 def learn(
     policy: QNetwork,
     optimizer: Adam,

@@ -10,6 +10,7 @@ from torch import Tensor
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
 from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.core.fused import fused
 from headrace.core.returns import discounted_returns
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
@@ -63,6 +64,7 @@ def _finished(ended: Tensor) -> Tensor:
     return ended.flip(0).cumsum(0).flip(0) > 0
 
 
+@fused("reinforce.gradient", "headrace.bindings.on_policy.policy_gradient")
 def gradient(
     policy: Policy, rollout: Rollout, targets: Targets, config: ReinforceConfig, reduce: Reduce = one_learner
 ) -> dict[str, Tensor]:

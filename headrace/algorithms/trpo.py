@@ -14,6 +14,7 @@ from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import AnyActorCritic, OnPolicy, Targets, mean_weights, normalized
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.device import known
+from headrace.core.fused import fused
 from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Rollout
 
@@ -155,6 +156,7 @@ def _gradient(value: Tensor, parameters: Sequence[nn.Parameter], **options: Any)
     return torch.cat([x.flatten() for x in torch.autograd.grad(value, parameters, **options)])
 
 
+@fused("trpo.learn_critic", "headrace.bindings.on_policy.trpo")
 def learn_critic(
     policy: AnyActorCritic,
     optimizer: Adam,

@@ -15,7 +15,7 @@ from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict
 from headrace.core.device import kernel_threads
 from headrace.core.fused import reached, register
-from headrace.kernels.nn.layout import DISCRETE, WORKERS, Normalizer, PolicyArguments, aligned, rounded
+from headrace.kernels.nn.layout import CHOICES, WORKERS, Normalizer, PolicyArguments, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -41,7 +41,7 @@ class Acting:
         self.tables = compiled(policy, flat)
         self.parameters = flat.numpy()
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
-        self.discrete = int(self.tables.head.kind) == DISCRETE
+        self.discrete = int(self.tables.head.kind) in CHOICES
         self.work_queue = WorkQueue()
         self._calls: list[_ActCall] = []  # that no thread is using
 

@@ -14,8 +14,8 @@ from headrace.kernels.nn.layout import Head, Layer, Network, Normalizer, Scratch
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import PolicyOutput
-from headrace.policies.distributions import Categorical, Gaussian, MultiCategorical, SquashedGaussian
-from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
+from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.masks import mask_of
 from headrace.policies.networks import MLP, Readout, VectorEncoder
 from headrace.policies.normalization import ObservationNormalizer, ReturnNormalizer
@@ -24,8 +24,8 @@ from headrace.policies.q_network import QNetwork
 # whose methods the kernels were written after
 CLASSES = (
     *(ActorCritic, PolicyOutput, MLP, Readout, VectorEncoder, ObservationNormalizer, ReturnNormalizer),
-    *(CategoricalHead, MultiCategoricalHead, GaussianHead),
-    *(Categorical, MultiCategorical, Gaussian, SquashedGaussian),
+    *(CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead),
+    *(Categorical, MultiCategorical, Bernoulli, Gaussian, SquashedGaussian),
 )
 _NOTHING = Normalizer(np.empty(0, np.float32), np.empty(0, np.float32), np.float32(np.inf))
 
@@ -39,8 +39,8 @@ class Compiled(NamedTuple):
     network: Network
     head: Head
     offsets: ScratchOffsets
-    subnetworks: np.ndarray  # uint64 [1 or 2, 5]: see PPOArguments
-    ranges: np.ndarray  # uint64 [*, 3]: see PPOArguments
+    subnetworks: np.ndarray  # uint64 [1 or 2, 5]: see RolloutArguments
+    ranges: np.ndarray  # uint64 [*, 3]: see RolloutArguments
     scratch: int  # float32 one block needs
     start: Tensor
 
@@ -60,7 +60,7 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     samples = entropies + components
     columns = (layer_table.OUTPUT, layer_table.OUTPUT_GRAD)
     outputs = (net.layers[layer, column] for layer in (actor, critic) for column in columns)
-    rows = max(5, 1 + policy.num_draws)  # of samples: see ppo_cpu.OLD_LOG_PROB and on; in act_cpu log_prob and noise
+    rows = max(5, 1 + policy.num_draws)  # of samples: rollouts_losses.OLD_LOG_PROB and on; log_prob and draws
     mask, masked = samples + rows * 64, masked_choices(policy)
     offsets = (net.inputs, net.transposed, *outputs, actions, entropies, samples, mask, masked)
     subnetworks = _subnetworks(net, 0 if policy.shared else actor + 1)
@@ -68,9 +68,41 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     return Compiled(net, head, ScratchOffsets(*map(np.uint64, offsets)), subnetworks, runs, mask + masked * 64, start)
 
 
-def masked_choices(policy: ActorCritic) -> int:
+def critic_alone(tables: Compiled) -> Compiled:
+    """The tables of a policy whose critic has layers of its own, with its critic alone."""
+    ranges_of_critic = tables.ranges[tables.ranges[:, 0] == 1]
+    ranges_of_critic[:, 0] = 0
+    return tables._replace(subnetworks=tables.subnetworks[1:], ranges=ranges_of_critic)
+
+
+def compiled_q(policy: QNetwork, flat: Tensor) -> Compiled:
+    """Tables for a Q-network that is not dueling, whose parameters are views of `flat`: its values lie where an actor's
+    logits do."""
+    layers: list[Layer] = []
+    trunk = trunk_layers(policy.trunk, layers, policy.activation, flat)
+    out = dense_layer(policy.out, trunk, "identity", layers, flat)
+    spread, constants = np.zeros((3, 1), np.float32), np.zeros(2, np.float32)
+    head = Head(layout.DISCRETE, np.array([layers[out].outputs], np.uint64), spread, constants, np.uint64(0))
+    net = network(layers, rounded(1))
+    values, grads = (net.layers[out, column] for column in (layer_table.OUTPUT, layer_table.OUTPUT_GRAD))
+    actions, samples = net.scratch, net.scratch + 64
+    end = samples + 5 * 64  # as rollouts_losses.OLD_LOG_PROB and on
+    offsets = (net.inputs, net.transposed, values, grads, values, grads, actions, actions, samples, end, 0)
+    subnetworks = np.array([[0, len(layers), 0, net.gradient, layout.ACTION_VALUES]], np.uint64)
+    places = ScratchOffsets(*map(np.uint64, offsets))
+    start = torch.tensor([[float(policy.start)]])
+    return Compiled(net, head, places, subnetworks, ranges(layers, subnetworks, head), end, start)
+
+
+def value_units(policy: ActorCritic) -> tuple[float, float]:
+    """Center and scale of the values: value = center + scale * the critic's output."""
+    normalizer = policy.return_normalizer
+    return (0.0, 1.0) if normalizer is None else (normalizer.center.item(), normalizer.scale.item())
+
+
+def masked_choices(policy: ActorCritic | QNetwork) -> int:
     """How many choices the policy's action mask is about; 0 without one."""
-    return policy.head.num_parameters if policy.masked else 0
+    return policy.head.num_parameters if policy.masked and isinstance(policy, ActorCritic) else 0
 
 
 def _subnetworks(net: Network, split: int) -> np.ndarray:
@@ -83,7 +115,7 @@ def _subnetworks(net: Network, split: int) -> np.ndarray:
     return np.array(parts, np.uint64)
 
 
-def encoded(policy: ActorCritic, observation: Any) -> Encoded:
+def encoded(policy: ActorCritic | QNetwork, observation: Any) -> Encoded:
     """What the policy's layers read of R observations: flat, feature-major, the stride of its rows, and what the kernel
     is to do to it first."""
     rows = encoded_rows(policy, observation)
@@ -93,7 +125,7 @@ def encoded(policy: ActorCritic, observation: Any) -> Encoded:
     return memory.numpy(), rows.stride(0), normalizer_of(policy)
 
 
-def encoded_rows(policy: ActorCritic, observation: Any) -> Tensor:
+def encoded_rows(policy: ActorCritic | QNetwork, observation: Any) -> Tensor:
     """What the policy's layers read of R observations before normalisation, and the action mask, if there is one:
     [F, R], each row contiguous."""
     encoder, size = policy.encoder, policy.encoder.size + masked_choices(policy)
@@ -142,6 +174,9 @@ def _head(head: Any, flat: Tensor) -> tuple[Head, Tensor]:
         sizes, start = [1] * head.num_parameters, [0] * head.num_parameters
         log_std = place(head.log_std, flat)
         kind = layout.SQUASHED if head.squash else layout.GAUSSIAN
+    elif isinstance(head, BernoulliHead):
+        sizes, start = [1] * head.num_parameters, [0] * head.num_parameters
+        kind, log_std = layout.BERNOULLI, 0
     else:
         several = isinstance(head, MultiCategoricalHead)
         sizes = head.sizes if several else [head.num_parameters]

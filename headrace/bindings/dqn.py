@@ -1,6 +1,6 @@
 """DQN's learning call by the CPU's kernel: all gradient steps of an iteration in one call.
 
-For dueling networks, and layers that are wide where the processor's registers are narrow, there is
+For dueling networks, layer normalisation, and layers that are wide where the processor's registers are narrow, there is
 headrace.bindings.dqn_manual.
 """
 
@@ -25,6 +25,7 @@ from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.kernels.learning.dqn_arguments import DQNArguments, Settings
+from headrace.kernels.nn.activation_table import FUNCTIONS
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
@@ -93,8 +94,8 @@ _learners: Bound[Learner] = Bound()
 def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner) -> bool:
     """Whether the kernel is the fastest for this policy; where it is not, dqn_manual gives the reason, if any."""
     policy = networks.policy
-    known = dqn_manual.serves(networks, batches, follow, config, reduce) is True and not policy.dueling
-    return known and narrow((*policy.hidden, policy.encoder.size))
+    known = dqn_manual.serves(networks, batches, follow, config, reduce, FUNCTIONS) is True and not policy.dueling
+    return known and not policy.layer_norm and narrow((*policy.hidden, policy.encoder.size))
 
 
 def settings_of(optimizer: Adam, config: DQNConfig) -> Settings:

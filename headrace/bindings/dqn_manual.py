@@ -6,6 +6,9 @@ gradient steps up to its next update in one call; so are the metrics.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
@@ -35,7 +38,9 @@ class _Network:
 
     def __init__(self, policy: QNetwork, rows: int, first: int) -> None:
         def mlp(trunk: MLP, *out: Dense) -> BatchedMLP:
-            return BatchedMLP(dense_parameters([*trunk.layers, *out]), rows, policy.activation, first, not out)
+            parameters = dense_parameters([*trunk.layers, *out])
+            norms: Any = trunk.norms
+            return BatchedMLP(parameters, rows, policy.activation, first, not out, norms)
 
         self.branches: list[BatchedMLP] = []  # of dueling networks: the advantages', then the value's
         if policy.branch is None or policy.value_branch is None or policy.value_out is None:
@@ -69,20 +74,26 @@ _networks: Bound[_Network] = Bound()
 
 
 def serves(
-    networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
+    networks: Networks,
+    batches: Batch,
+    follow: Tensor,
+    config: DQNConfig,
+    reduce: Reduce = one_learner,
+    activations: Collection[str] = ACTIVATIONS,
 ) -> bool | str:
-    """Whether the gradients of this policy are written out here; else the reason."""
+    """Whether the gradients of this policy are written out; else the reason. activations: names of those that are
+    known."""
     if size_of(reduce) > 1:
         return SEVERAL_LEARNERS
-    written = written_out(networks)
+    written = written_out(networks, activations)
     if written is not True:
         return written
     fitting = batches_fit(batches, torch.int32) and fits(follow, torch.float32, len(batches.reward))
     return (fitting and _are_choices(networks.policy, batches.action)) or MISFIT
 
 
-def written_out(networks: Networks) -> bool | str:
-    """Whether gradients of these networks are written out; else the reason."""
+def written_out(networks: Networks, activations: Collection[str] = ACTIVATIONS) -> bool | str:
+    """Whether gradients of these networks are written out; else the reason. activations: names of those known."""
     policy, _, _, optimizer = networks
     if optimizer.flat.device.type != "cpu":
         return False
@@ -90,8 +101,8 @@ def written_out(networks: Networks) -> bool | str:
         return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
     if reason := why_not_learn(policy, optimizer):
         return reason
-    if policy.layer_norm or policy.activation not in ACTIVATIONS:
-        return "its backward pass is written for relu and tanh, without layer normalisation"
+    if policy.activation not in activations:
+        return f"its backward pass is written for {' and '.join(activations)}, not for {policy.activation}"
     if len(policy.hidden) <= policy.dueling:
         return "it has no hidden layer, or (dueling) none that both branches read"
     return True

@@ -12,19 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
+from headrace.kernels.runtime.native import has_wide_registers
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
 from headrace.policies.critics import Critics
-from headrace.policies.examination import examine
-from headrace.policies.heads import CategoricalHead, GaussianHead, MultiCategoricalHead
+from headrace.policies.examination import examine, last_examined
+from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 
 SEVERAL_LEARNERS = "its gradients are added to those of other learners, which plain torch does"
-WIDEST = 256  # hidden layers wider than this are faster in plain torch
-_HEADS = (CategoricalHead, MultiCategoricalHead, GaussianHead)
+# hidden layers up to which the kernels are faster than plain torch, on registers of 256 bits and of 512. A rule and no
+# measurement, so that a run that is resumed has the same bits; benchmarks/generality.py has layers of 300 to 512.
+WIDEST, WIDEST_512 = 256, 1024
+_HEADS = (CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead)
 _ROLES: dict[type[Policy], dict[str, tuple[type, ...]]] = {  # the classes of a policy's parts
     ActorCritic: {"actor": (MLP,), "critic": (MLP,), "actor_out": (Readout,), "critic_out": (Readout,), "head": _HEADS},
     ActorQ: {"actor": (MLP,), "actor_out": (Readout,), "critics": (Critics,)},
@@ -79,8 +82,9 @@ def _why_not(policy: Policy) -> str | None:
             return f"it learns {path}, too"
     odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
     widest = max(policy.hidden, default=0) if type(policy) is ActorCritic else 0
-    if widest > WIDEST:
-        return odd or f"hidden layers of {widest} are faster in torch; it is for up to {WIDEST}"
+    limit = WIDEST_512 if has_wide_registers() else WIDEST
+    if widest > limit:
+        return odd or f"hidden layers of {widest} are faster in torch; it is for up to {limit}"
     return odd
 
 
@@ -107,3 +111,20 @@ def flat_buffer(parameters: list[nn.Parameter]) -> Tensor | None:
         if not lies or parameter.dtype != torch.float32:
             return None
     return torch.empty(0).set_(storage, 0, (storage.nbytes() // 4,), (1,))
+
+
+def gradient_buffer(policy: Policy, flat: Tensor) -> Tensor | None:
+    """The one float32 buffer of which the gradients of all parameters are views, laid out as their buffer `flat`; None
+    where they are not."""
+    parameters = last_examined(policy).parameters
+    gradients = [parameter.grad for parameter in parameters]
+    if gradients[0] is None:
+        return None
+    shift = gradients[0].data_ptr() - parameters[0].data_ptr()
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        if gradient is None or gradient.data_ptr() - parameter.data_ptr() != shift or not gradient.is_contiguous():
+            return None
+    storage = gradients[0].untyped_storage()
+    if storage.data_ptr() - shift != flat.data_ptr() or storage.nbytes() != flat.nbytes:
+        return None
+    return torch.empty(0).set_(storage, 0, (len(flat),), (1,))

@@ -6,11 +6,11 @@ gradients added to zeros, and gradients that are not used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
@@ -54,15 +54,51 @@ class Parameters(NamedTuple):
     bias_gradients: Sequence[Tensor] = ()
 
 
+class Norm:
+    """Layer normalisation of R rows, with its backward pass; the gradients of its weight and bias are written over the
+    previous ones. learned: the part of the rows that is learned from."""
+
+    def __init__(self, module: nn.LayerNorm, rows: int, first: int) -> None:
+        self._weight, self._bias, self._eps = module.weight.detach(), module.bias.detach(), module.eps
+        self._shape = list(module.normalized_shape)
+        self._gradients = _gradients([module.weight, module.bias])
+        self.output = torch.empty(rows, self._shape[0])
+        self.learned, self._first = self.output[first:], first
+        self._kept: tuple[Tensor, ...] = ()  # sums, means, 1 / standard deviations
+
+    def forward(self, sums: Tensor) -> Tensor:
+        """The normalised sums [R, outputs]; valid until the next call."""
+        mean, scale = sums.new_empty(2, len(sums), 1).unbind()
+        arguments = (sums, self._shape, self._weight, self._bias, self._eps)
+        torch.ops.aten.native_layer_norm.out(*arguments, out0=self.output, out1=mean, out2=scale)
+        self._kept = tuple(x[self._first :] for x in (sums, mean, scale))
+        return self.output
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """The gradient at the sums, from that at the normalised ones."""
+        arguments = (gradient, self._kept[0], self._shape, *self._kept[1:], self._weight, self._bias, [True] * 3)
+        below, *own = torch.ops.aten.native_layer_norm_backward(*arguments)
+        for target, found in zip(self._gradients, own, strict=True):
+            target.copy_(found)
+        return below  # type: ignore[no-any-return]
+
+
 class BatchedMLP:
     """C networks of one shape, evaluated together on R rows; without the dimension C, one network by matrix products.
 
     first: the first of the rows that are learned from. activate_last: whether the last layer has an activation, too.
-    backward() writes gradients over the previous ones.
+    norms: of the layers with an activation, or none; for one network alone. backward() writes gradients over the
+    previous ones.
     """
 
     def __init__(
-        self, parameters: Parameters, rows: int, activation: str, first: int = 0, activate_last: bool = False
+        self,
+        parameters: Parameters,
+        rows: int,
+        activation: str,
+        first: int = 0,
+        activate_last: bool = False,
+        norms: Sequence[nn.LayerNorm] = (),
     ) -> None:
         self.weights, self.biases, weight_gradients, self._bias_gradients = parameters
         self._activate, self._activation_backward = ACTIVATIONS[activation]
@@ -72,8 +108,10 @@ class BatchedMLP:
         self._product: Callable[..., Tensor] = torch.bmm if self._batched else torch.mm
         self._activated = len(self.weights) - (not activate_last)  # layers with an activation
         self.outputs = [x.new_empty(*x.shape[:-2], rows, x.shape[-1]) for x in self.weights]
+        self._norms = [Norm(norm, rows, first) for norm in norms]
         # views are made once: making one costs as much as a small operation
         self._learned = [output[..., first:, :] for output in self.outputs]
+        self._learned[: len(norms)] = [norm.learned for norm in self._norms]  # after the activation
         self._gradients = [torch.empty_like(output) for output in self._learned[:-1]]
         self._transposed = [weight.mT for weight in self.weights]
         # a row times a matrix is four times as fast as a matrix times a column
@@ -86,6 +124,8 @@ class BatchedMLP:
         self._inputs = features[..., self._first :, :]
         for layer, output in enumerate(self.outputs):
             features = self._affine(self.biases[layer], features, self.weights[layer], out=output)
+            if self._norms and layer < self._activated:
+                features = self._norms[layer].forward(features)
             if layer < self._activated:
                 self._activate(features)
         return features
@@ -107,7 +147,7 @@ class BatchedMLP:
         """
         last = len(self.weights) - 1
         if last < self._activated:
-            gradient = self._activation_backward(gradient, self._learned[last])
+            gradient = self._through_activation(gradient, last)
         for layer in range(last, -1, -1):
             column = gradient.shape[-1] == 1
             if write:
@@ -118,8 +158,13 @@ class BatchedMLP:
             if layer:
                 product = torch.mul if column else self._product
                 below = product(gradient, self._transposed[layer], out=self._gradients[layer - 1])
-                gradient = self._activation_backward(below, self._learned[layer - 1])
+                gradient = self._through_activation(below, layer - 1)
         return gradient
+
+    def _through_activation(self, gradient: Tensor, layer: int) -> Tensor:
+        """The gradient at a layer's sums, from that at its output."""
+        gradient = self._activation_backward(gradient, self._learned[layer])
+        return self._norms[layer].backward(gradient) if self._norms else gradient
 
 
 def dense_parameters(layers: Sequence[Dense]) -> Parameters:
@@ -184,12 +229,17 @@ def inputs(policy: ActorQ, batches: Batch) -> list[Inputs]:
     return [Inputs(*parts) for parts in zip(*split, strict=True)]
 
 
-def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig | Reduce) -> bool | str:
-    """Whether gradients of SAC's, TD3's or DDPG's learning call on these networks are written out; else the reason."""
+def serves(
+    networks: Networks,
+    *call: Adam | Batch | Tensor | int | OffPolicyConfig | Reduce,
+    activations: Collection[str] = ACTIVATIONS,
+) -> bool | str:
+    """Whether gradients of SAC's, TD3's or DDPG's learning call on these networks are written out; else the reason.
+    activations: names of those that are known."""
     policy, optimizers = networks.policy, [x for x in call if isinstance(x, Adam)]
     if any(size_of(x) > 1 for x in call[-1:] if callable(x)):
         return SEVERAL_LEARNERS
-    written = written_out(networks, *optimizers)
+    written = written_out(networks, *optimizers, activations=activations)
     if written is not True:
         return written
     batches, random = next(x for x in call if isinstance(x, Batch)), [x for x in call if isinstance(x, Tensor)]
@@ -198,15 +248,16 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
     return (fitting and all(fits(x, torch.float32, *batches.reward.shape, draws) for x in random)) or MISFIT
 
 
-def written_out(networks: Networks, *others: Adam) -> bool | str:
-    """Whether gradients of these networks are written out; else the reason. others: further optimizers."""
+def written_out(networks: Networks, *others: Adam, activations: Collection[str] = ACTIVATIONS) -> bool | str:
+    """Whether gradients of these networks are written out; else the reason. others: further optimizers. activations:
+    names of those that are known."""
     policy, optimizers = networks.policy, (networks.actor_optimizer, networks.critic_optimizer, *others)
     if networks.actor_optimizer.flat.device.type != "cpu":
         return False
     if reason := verdict(policy).learning:
         return reason
-    if policy.activation not in ACTIVATIONS:
-        return f"gradients are written out for {' and '.join(ACTIVATIONS)} alone, not for {policy.activation}"
+    if policy.activation not in activations:
+        return f"gradients are written out for {' and '.join(activations)} alone, not for {policy.activation}"
     if len(policy.actor.norms):
         return "it is written for an actor without layer normalisation"
     if any(type(optimizer) is not Adam or optimizer.flat.dtype != torch.float32 for optimizer in optimizers):

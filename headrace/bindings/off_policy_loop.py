@@ -46,6 +46,7 @@ from headrace.kernels.learning.off_policy_run_arguments import (
     Ring,
     Steps,
 )
+from headrace.kernels.nn.activation_table import FUNCTIONS
 from headrace.kernels.nn.layout import BLOCK, WORKERS
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, argument_slots
@@ -133,13 +134,15 @@ def _learns(algorithm: OffPolicy[Any]) -> bool:
         return False
     if type(algorithm) is DQN:
         networks = algorithm.networks
-        sizes, written = (*policy.hidden, policy.encoder.size), dqn_manual.written_out(networks)  # type: ignore
-        return written is True and not networks.policy.dueling and narrow(sizes)
+        sizes, written = (*policy.hidden, policy.encoder.size), dqn_manual.written_out(networks, FUNCTIONS)  # type: ignore
+        single = not (networks.policy.dueling or networks.policy.layer_norm)
+        return written is True and single and narrow(sizes)
     if type(algorithm) not in (SAC, TD3, DDPG):
         return False
     others = [algorithm.temperature] if isinstance(algorithm, SAC) else []
     sizes = (*policy.hidden, policy.encoder.size + policy.action_size)  # type: ignore
-    return manual_backward.written_out(algorithm.networks, *others) is True and narrow(sizes)  # type: ignore
+    written = manual_backward.written_out(algorithm.networks, *others, activations=FUNCTIONS)  # type: ignore
+    return written is True and narrow(sizes)
 
 
 def _depends_on(algorithm: OffPolicy[Any]) -> tuple[object, ...]:

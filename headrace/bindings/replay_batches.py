@@ -12,7 +12,7 @@ from headrace.bindings.bound import place
 from headrace.kernels.learning.off_policy_arguments import Weights
 from headrace.kernels.nn.layout import BLOCK, aligned
 from headrace.kernels.nn.stepwise_layout import DenseLayer
-from headrace.kernels.runtime.native import processor
+from headrace.kernels.runtime.native import has_wide_registers
 
 WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
 WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernels' products are as fast as the library's; with AVX-512
@@ -20,7 +20,7 @@ WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernels' products are as
 
 def narrow(sizes: Sequence[int]) -> bool:
     """Whether layers of these sizes are learned faster by the kernels than by the library's products."""
-    return max(sizes) <= (WIDEST_512 if "+avx512f" in processor()[1] else WIDEST)
+    return max(sizes) <= (WIDEST_512 if has_wide_registers() else WIDEST)
 
 
 def count(rows: int) -> int:

@@ -30,6 +30,7 @@ from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.kernels.learning import off_policy_arguments as slots
 from headrace.kernels.learning.off_policy_arguments import Batches, OffPolicyArguments, Settings, Weights
+from headrace.kernels.nn.activation_table import FUNCTIONS
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
@@ -123,7 +124,7 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
     """Whether the kernel is the best there is for these networks; what else there is says what it does not know."""
     policy = networks.policy
     sizes = (*policy.hidden, policy.encoder.size + policy.action_size)
-    return manual_backward.serves(networks, *call) is True and narrow(sizes)
+    return manual_backward.serves(networks, *call, activations=FUNCTIONS) is True and narrow(sizes)
 
 
 def sac_settings(networks: Networks, temperature_optimizer: Adam, config: SACConfig) -> Settings:

@@ -9,7 +9,7 @@ import torch
 from headrace.algorithms.adam import Adam
 from headrace.bindings import acting
 from headrace.core import fused, rng
-from headrace.data.spaces import Box, Discrete, MultiDiscrete
+from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from headrace.policies.actor_critic import ActorCritic
 
 VECTOR = Box(-3, 3, (5,))
@@ -21,6 +21,7 @@ CASES = {
     "squashed": (Box(-2, 4, (3,)), {"distribution": "squashed", "hidden": (20, 33)}),
     "layer norm": (Discrete(3), {"layer_norm": True, "activation": "gelu"}),
     "mish": (Discrete(3), {"activation": "mish", "hidden": (24, 70)}),
+    "multi-binary": (MultiBinary(5), {}),
     "normalised": (Box(-1, 1, (2,)), {"normalize_observation": True, "normalize_return": True}),
 }
 

@@ -50,7 +50,7 @@ def executed(name, plain):
             codes.add(frame.f_code)
 
     before = torch.is_grad_enabled()
-    torch.set_grad_enabled(name.endswith(("learn", "recur", "learn_from_replay")))
+    torch.set_grad_enabled(name.endswith(("learn", "recur", "learn_from_replay", "gradient", "learn_critic")))
     sys.setprofile(note)
     try:
         (function.plain if plain else function)(*arguments)

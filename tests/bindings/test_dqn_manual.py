@@ -68,10 +68,36 @@ def test_it_learns_what_the_plain_call_learns(activation, double, dueling, hidde
             torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_layer_normalisation_is_written_out(activation, dueling):
+    config = DQNConfig(hidden=(16, 9), activation=activation, dueling=dueling, layer_norm=True, learning_rate=1e-2)
+    found = []
+    for call in (learn.plain, dqn_cpu.learn):
+        dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(5, start=2), 3, "cpu")
+        arguments = (dqn.networks, made_up(5, 2), torch.ones(STEPS), config)
+        assert dqn_cpu.serves(*arguments) is True and q_cpu.serves(*arguments) is False
+        _, error = call(*arguments)
+        found.append((dqn.networks.optimizer.flat, error))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["elu", "silu"])
+def test_other_activations_are_compiled(activation):
+    config = DQNConfig(hidden=(16, 9), activation=activation, learning_rate=1e-2)
+    found = []
+    for call in (learn.plain, q_cpu.learn):
+        dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(5, start=2), 3, "cpu")
+        arguments = (dqn.networks, made_up(5, 2), torch.ones(STEPS), config)
+        assert q_cpu.serves(*arguments) is True
+        _, error = call(*arguments)
+        found.append((dqn.networks.optimizer.flat, error))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
 def test_what_it_was_not_written_for_goes_to_the_plain_call():
     spaces = Box(-9, 9, (3,)), Discrete(3)
     for settings, reason in (
-        ({"layer_norm": True}, "layer normalisation"),
         ({"activation": "elu"}, "relu and tanh"),
         ({"dueling": True}, "no hidden layer"),
     ):

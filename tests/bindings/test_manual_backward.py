@@ -78,10 +78,11 @@ def test_by_torch_equal_the_plain_calls(name, case, by_torch):
     compare(name, CASES[case])
 
 
-@pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors", "tiles"])
+@pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors", "tiles", "elu", "gelu"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_compiled_equal_the_plain_calls(name, case):
     special = {"one row more than a block": ({}, 65), "whole vectors": ({"hidden": (32, 48)}, ROWS)}
+    special |= {activation: ({"activation": activation}, ROWS) for activation in ("elu", "gelu")}
     # tanh has no kink that another rounding may fall on the other side of; Adam's first steps are a slope's sign
     special["tiles"] = ({"hidden": (128, 160, 128), "activation": "tanh"}, 65, 2e-5)
     compare(name, *special.get(case, (CASES.get(case), ROWS)))

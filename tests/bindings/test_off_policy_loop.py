@@ -161,7 +161,7 @@ def test_prioritized_replay_and_own_classes_learn_by_their_own_functions():
 
 def test_plain_torch_learns_while_collecting():
     """A network without a kernel: the plain loop, with gradients by autograd."""
-    trainer, metrics = trained("sac", num_steps=10, train_freq=2, activation="elu", gradient_steps=1)
+    trainer, metrics = trained("sac", num_steps=10, train_freq=2, hidden=(520,), activation="elu", gradient_steps=1)
     assert kernel_of(learning_collector.steps, trainer.collector, torch.rand(10, 2, 2)) is None
     assert trainer.algorithm.updates == metrics["n_updates"] > 0
     assert metrics["critic_loss"] > 0

@@ -12,10 +12,10 @@ from headrace.algorithms import ppo
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.bindings import ppo as binding
+from headrace.bindings.on_policy import ppo as binding
 from headrace.core import fused
 from headrace.data.rollout import Rollout
-from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
+from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, action_column, env_columns
 from headrace.policies.networks import ACTIVATIONS
 
 VECTOR = Box(-3, 3, (5,))
@@ -25,6 +25,7 @@ CASES = {
     "discrete": (VECTOR, Discrete(3), {}),
     "counted from 2, shared": (VECTOR, Discrete(4, start=2), {"shared": True, "activation": "relu"}),
     "multi-discrete": (VECTOR, MultiDiscrete([3, 2, 5], start=[0, 1, 0]), {"activation": "silu", "value_clip": 0.1}),
+    "multi-binary": (VECTOR, MultiBinary(3), {"entropy_coef": 0.3}),
     "gaussian": (VECTOR, Box(-2, 4, (3,)), {"activation": "elu", "hidden": (70,)}),
     "normalised": (
         VECTOR,

@@ -3,7 +3,7 @@
 import torch
 
 from headrace import envs
-from headrace.algorithms import ddpg, dqn, ppo, sac, td3
+from headrace.algorithms import a2c, ddpg, dqn, ppo, pqn, reinforce, sac, td3, trpo
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets
 from headrace.core.returns import explained_variance, gae
@@ -30,19 +30,24 @@ def flags(*shape):
     return normal(*shape) > 1
 
 
-def on_policy(space=BOX, **settings):
-    """PPO, and the arguments of its learning call on a made-up rollout."""
-    config = ppo.PPOConfig(num_steps=STEPS, epochs=2, minibatch_size=16, **HIDDEN, **settings)
-    algorithm = ppo.PPO.build(config, OBSERVATIONS, space, 0, "cpu")
+def on_policy(space=BOX, kind=ppo.PPO, **settings):
+    """PPO, or another algorithm of this kind, and the arguments of PPO's learning call on a made-up rollout."""
+    settings = {**HIDDEN, "num_steps": STEPS, **settings}
+    if kind is not a2c.A2C and kind is not reinforce.Reinforce:
+        settings["minibatch_size"] = 16
+    config = type(kind.config)(**settings)
+    algorithm = kind.build(config, OBSERVATIONS, space, 0, "cpu")
+    steps = config.num_steps
     columns = env_columns(OBSERVATIONS) | {"action": action_column(space)} | algorithm.columns()
-    rollout = Rollout(STEPS, ENVS, columns)
+    rollout = Rollout(steps, ENVS, columns)
     rollout.observation.copy_(normal(*rollout.observation.shape))
     action = normal(*rollout.action.shape)
     rollout.action.copy_(action if space is BOX else (action > 0).int() + int(space.start))
     rollout.valid.fill_(True)
-    rollout.log_prob.copy_(-1 + 0.1 * normal(STEPS, ENVS))
-    targets = Targets(normal(STEPS, ENVS), normal(STEPS, ENVS) * 2, rollout.valid[:-1])
-    order = torch.arange(STEPS * ENVS).repeat(2, 1)
+    if kind is not pqn.PQN:
+        rollout.log_prob.copy_(-1 + 0.1 * normal(steps, ENVS))
+    targets = Targets(normal(steps, ENVS), normal(steps, ENVS) * 2, rollout.valid[:-1])
+    order = torch.arange(steps * ENVS).repeat(2, 1)
     return [algorithm.policy, algorithm.optimizer, rollout, targets, order, config]
 
 
@@ -80,7 +85,16 @@ def call(name):
         cell = RNNCell("gru", 1, 3, 16, torch.Generator().manual_seed(0))
         return RNNCell.recur, [cell, normal(1, STEPS, ENVS, 48), normal(ENVS, 16), ~flags(STEPS, ENVS), 0]
     if name == "ppo.learn":
-        return ppo.learn, on_policy()
+        return ppo.learn, on_policy(epochs=2)
+    if name.endswith(".gradient"):
+        module, kind = (a2c, a2c.A2C) if name == "a2c.gradient" else (reinforce, reinforce.Reinforce)
+        policy, _, rollout, targets, _, config = on_policy(kind=kind)
+        return module.gradient, [policy, rollout, targets, config]
+    if name in ("pqn.learn", "trpo.learn_critic"):
+        space, kind = (CHOICES, pqn.PQN) if name == "pqn.learn" else (BOX, trpo.TRPO)
+        policy, optimizer, rollout, targets, order, config = on_policy(space, kind)
+        function = pqn.learn if kind is pqn.PQN else trpo.learn_critic
+        return function, [policy, optimizer, rollout, targets.returns, order, config]
     if name.startswith("actor_critic."):
         policy, observation = on_policy()[0], normal(ENVS, 5)
         if name == "actor_critic.value":

@@ -55,7 +55,7 @@ def test_the_sum_of_the_gradients_of_two_actors_is_that_of_one_process(case):
     inline, expected = learned(algorithm, env, 1, exchange="experience", **options)
     both, metrics = learned(algorithm, env, 1, actors=2, **options)
     torch.testing.assert_close(both, inline, rtol=0, atol=1e-6)
-    assert metrics == pytest.approx(expected, abs=1e-5)
+    assert metrics == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
 @pytest.mark.parametrize("case", ["advantages normalised", "no baseline", "recurrent"])

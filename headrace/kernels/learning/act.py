@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.kernels.nn.dense import whole_vectors
-from headrace.kernels.nn.layout import BLOCK, DISCRETE, WIDTH
+from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.mlp import forward, normalize
-from headrace.kernels.nn.policy_heads import forbid, refresh, sample
+from headrace.kernels.nn.policy_heads import forbid, has_choices, refresh, sample
 from headrace.kernels.nn.simd import store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import single_task
@@ -65,7 +65,7 @@ def store_block(policy, scratch, first, count, output):
         log_prob[n] = scratch[policy.offsets.samples + e]
         for c in range(_0, U(len(policy.head.sizes))):
             a = scratch[policy.offsets.actions + c * BLOCK + e]
-            if policy.head.kind == DISCRETE:
+            if has_choices(policy.head):
                 choice[c * stride + n] = np.int32(a) + policy.start[c]
             else:
                 action[c * stride + n] = a
@@ -91,10 +91,10 @@ _run = single_task(_act_part)
 def act(worker, state, policy, observation, random, count, output, scratch):
     """Actions for `count` observations.
 
-    worker, state: as in kernels.learning.ppo.learn. policy: layout.PolicyArguments. observation: (float32 flat, stride
-    of its rows), with the rows of an action mask last. random: (draws, float32 flat, stride of its rows), uniform in
-    [0, 1); 0 draws for the most likely actions. output: (choice int32 flat, action float32 flat, stride of their rows,
-    log_prob, value), of which choice or action is written. scratch: float32, one row for each worker.
+    worker, state: as in kernels.learning.rollouts.learn. policy: layout.PolicyArguments. observation: (float32 flat,
+    stride of its rows), with the rows of an action mask last. random: (draws, float32 flat, stride of its rows),
+    uniform in [0, 1); 0 draws for the most likely actions. output: (choice int32 flat, action float32 flat, stride of
+    their rows, log_prob, value), of which choice or action is written. scratch: float32, one row for each worker.
     """
     parts = min(MAX_PARTS, (count + BLOCK - _1) // BLOCK)
     if worker == 0:

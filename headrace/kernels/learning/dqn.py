@@ -169,7 +169,8 @@ def _update_target(arguments, tau):
 def learn(worker, state, arguments, settings, update, lookahead):
     """A gradient step on each minibatch. update: float32 [G], the tau of the target update after each, or 0.
 
-    worker, state: as in kernels.learning.ppo.learn. lookahead: minibatches whose target values are computed at once.
+    worker, state: as in kernels.learning.rollouts.learn. lookahead: minibatches whose target values are computed at
+    once.
     """
     if worker != 0:
         _serve(worker, state, arguments)

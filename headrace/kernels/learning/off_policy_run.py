@@ -87,7 +87,7 @@ def run_steps(worker, state, actor, columns, ring, batch, learning, steps):
     """Steps span[FIRST] .. span[LAST] - 1, or as much of them as span[FLAGS] say: see
     kernels.learning.off_policy_run_arguments.
 
-    worker, state: as in headrace.kernels.learning.ppo.learn; worker threads take part in the learning calls."""
+    worker, state: as in headrace.kernels.learning.rollouts.learn; worker threads take part in the learning calls."""
     if worker == 0:
         for t in range(steps.span[slots.FIRST], steps.span[slots.LAST]):
             _one_step(actor, columns, ring, batch, learning, steps, t)

@@ -106,9 +106,9 @@ _run_forward, _run_backward = single_task(_forward), single_task(_backward)
 def evaluate(worker, state, stack, parameters, samples, outputs, scratch, kept):
     """Outputs float32 [B * outputs] of a batch.
 
-    worker, state: as in headrace.kernels.learning.ppo.learn. stack: layout.StackArguments. parameters: float32 [P].
-    samples: (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row for each
-    worker. kept: float32, where stack.keep a row for each block, which differentiate() reads.
+    worker, state: as in headrace.kernels.learning.rollouts.learn. stack: layout.StackArguments. parameters: float32
+    [P]. samples: (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row for
+    each worker. kept: float32, where stack.keep a row for each block, which differentiate() reads.
     """
     _run_forward(worker, state, stack.parts, (stack, parameters, samples, outputs, scratch, kept))
 

@@ -27,7 +27,7 @@ WIDTH = np.uint64(16)  # float32 of a vector
 WORKERS = 16  # threads at most: each has scratch of its own
 
 OBSERVATION = -1  # as a layer's source: the network's input
-ACTOR, CRITIC = 1, 2  # flags of a sub-network's outputs: the actor's, the critic's, or both
+ACTOR, CRITIC, ACTION_VALUES = 1, 2, 4  # flags of a sub-network's outputs: an actor's, a critic's, a Q-network's
 
 
 class Layer(NamedTuple):
@@ -128,14 +128,15 @@ class Normalizer(NamedTuple):
 
 
 # kinds of action heads; saved nowhere, uint64 for Numba
-DISCRETE, GAUSSIAN, SQUASHED = np.uint64(0), np.uint64(1), np.uint64(2)
+DISCRETE, GAUSSIAN, SQUASHED, BERNOULLI = (np.uint64(kind) for kind in range(4))
+CHOICES = (DISCRETE, BERNOULLI)  # kinds whose actions are whole numbers, and which have no log_std
 
 
 class Head(NamedTuple):
-    """An action head. kind: DISCRETE, GAUSSIAN or SQUASHED. sizes: uint64, the options of each choice; for the others a
-    1 for each of K components. spread: float32 [3, K]: center, half range, 1 / standard deviation (of a SQUASHED,
-    before squashing). constants: float32 [2]: log-likelihood at the mean and entropy, without the terms of squashing.
-    log_std: offset in the parameters."""
+    """An action head. kind: DISCRETE, GAUSSIAN, SQUASHED or BERNOULLI. sizes: uint64, the options of each choice; for
+    the others a 1 for each of K components. spread: float32 [3, K]: center, half range, 1 / standard deviation (of a
+    SQUASHED, before squashing). constants: float32 [2]: log-likelihood at the mean and entropy, without the terms of
+    squashing. log_std: offset in the parameters."""
 
     kind: np.uint64
     sizes: np.ndarray
@@ -146,7 +147,7 @@ class Head(NamedTuple):
 
 def ranges(layers: Sequence[Layer], subnetworks: np.ndarray, head: Head) -> np.ndarray:
     """Contiguous ranges of parameters: uint64 [*, 3], index of the sub-network, offset, count."""
-    found = [] if head.kind == DISCRETE else [(0, int(head.log_std), len(head.sizes))]
+    found = [] if head.kind in CHOICES else [(0, int(head.log_std), len(head.sizes))]
     for owner, (first, end, *_) in enumerate(subnetworks.tolist()):
         for layer in layers[first:end]:
             found.append((owner, layer.weight, layer.inputs * layer.outputs))

@@ -4,6 +4,7 @@ A head turns the outputs of the actor's last layer, rows of a block, into a dist
 
     DISCRETE    independent choices; row k of a choice's rows is the logit of its k-th option
     GAUSSIAN    independent normals: mean = center + half * output, standard deviation half * exp(log_std)
+    BERNOULLI   independent zeros and ones; a component's row is the logit of 1
     SQUASHED    center + half * tanh(x), x independent normals: mean = output, standard deviation exp(log_std)
 
 Actions are rows of a block too, one for each component, as float32; of a choice, the option counted from 0.
@@ -15,9 +16,9 @@ import math
 
 import numpy as np
 
-from headrace.kernels.nn.layout import BLOCK, DISCRETE, SQUASHED, WIDTH
+from headrace.kernels.nn.layout import BERNOULLI, BLOCK, DISCRETE, SQUASHED, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, sqrt, store, total
-from headrace.kernels.nn.vector_math import clamp, exp, log, sincos, tanh
+from headrace.kernels.nn.vector_math import clamp, exp, log, sigmoid, sincos, tanh
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
 F = np.float32
@@ -33,10 +34,16 @@ _NODES, _NODE_WEIGHTS = (
 _NODE_WEIGHTS /= _NODE_WEIGHTS.sum()
 
 
+@njit(**INLINE)
+def has_choices(head):
+    """Whether actions are whole numbers, and the head has no log_std."""
+    return head.kind == DISCRETE or head.kind == BERNOULLI
+
+
 @njit(**INNER)
 def refresh(head, parameters):
     """Recompute standard deviations and constants of a GAUSSIAN or SQUASHED head from the parameters."""
-    if head.kind == DISCRETE:
+    if has_choices(head):
         return
     log_volume = 0.0
     for k in range(len(head.sizes)):
@@ -111,6 +118,12 @@ def log_prob_entropy(head, scratch, offsets, i):
                 z = load(scratch, row + k * BLOCK + i)
                 log_prob = select(action == F(k), log_prob + z, log_prob)
             first += size
+    elif head.kind == BERNOULLI:
+        for c in range(_0, np.uint64(len(head.sizes))):
+            z, action = load(scratch, outputs + c * BLOCK + i), load(scratch, actions + c * BLOCK + i)
+            part, prob = _bernoulli(z, action)
+            store(scratch, probs + c * BLOCK + i, prob)
+            log_prob, entropy = log_prob + part, entropy + _softplus(z) - z * prob
     else:
         for c in range(_0, np.uint64(len(head.sizes))):
             distance, log_derivative = _distance(head, scratch, outputs, actions, c, i)
@@ -145,6 +158,14 @@ def sample(head, scratch, offsets, i, random, draws):
                 log_prob = select(action == F(k), log_prob + load(scratch, row + k * BLOCK), log_prob)
             first += size
         return log_prob
+    if head.kind == BERNOULLI:
+        for c in range(_0, np.uint64(len(head.sizes))):
+            z = load(scratch, outputs + c * BLOCK + i)
+            chosen = load(scratch, random + c * BLOCK + i) < sigmoid(z) if draws > _0 else z > _ZERO
+            action = select(chosen, splat(_ONE), splat(_ZERO))
+            store(scratch, actions + c * BLOCK + i, action)
+            log_prob = log_prob + _bernoulli(z, action)[0]
+        return log_prob
     for c in range(_0, np.uint64(len(head.sizes))):
         center, half = splat(head.spread[_0, c]), splat(head.spread[_1, c])
         action = load(scratch, outputs + c * BLOCK + i)
@@ -158,6 +179,20 @@ def sample(head, scratch, offsets, i, random, draws):
         distance, log_derivative = _distance(head, scratch, outputs, actions, c, i)
         log_prob = fma(distance * distance, splat(-_HALF), log_prob - log_derivative)
     return log_prob + head.constants[_0]
+
+
+@njit(**INNER)
+def _softplus(x):
+    """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|)."""
+    size = select(x < _ZERO, _ZERO - x, x)
+    return select(x < _ZERO, splat(_ZERO), x) + log(exp(_ZERO - size) + _ONE)
+
+
+@njit(**INNER)
+def _bernoulli(z, action):
+    """log p of actions 0 or 1 with logit z of 1, -log(1 + e^-z) of 1 and -log(1 + e^z) of 0; and the probability of
+    1."""
+    return _ZERO - _softplus(select(action > _ZERO, _ZERO - z, z)), sigmoid(z)
 
 
 @njit(**INNER)
@@ -244,6 +279,7 @@ def backward(head, scratch, offsets, i, grad_log_prob, grad_entropy, gradient):
     grad_log_prob = dL/d log_prob, grad_entropy = dL/dH. Gradients at log_std are added to gradient[c].
 
     DISCRETE    d log p_a / dz_k = [k = a] - p_k           dH/dz_k = -p_k (log p_k + H)
+    BERNOULLI   d log p_a / dz = a - p                     dH/dz = -z p (1 - p)
     GAUSSIAN    d log_prob / d output = distance / deviation * half range, with deviation = half range e^log_std
                 d log_prob / d log_std = distance^2 - 1    dH / d log_std = 1
     SQUASHED    as GAUSSIAN without the half range; dH has the gradients of _squashing() too
@@ -259,6 +295,12 @@ def backward(head, scratch, offsets, i, grad_log_prob, grad_entropy, gradient):
                 taken = select(action == F(k), grad_log_prob, splat(_ZERO))
                 store(scratch, grads + j, taken - p * (grad_log_prob + grad_entropy * (z + entropy)))
             first += head.sizes[c]
+    elif head.kind == BERNOULLI:
+        for c in range(_0, np.uint64(len(head.sizes))):
+            j = c * BLOCK + i
+            z, p = load(scratch, outputs + j), load(scratch, grads + j)
+            grad_logit = grad_log_prob * (load(scratch, actions + j) - p)
+            store(scratch, grads + j, grad_logit - grad_entropy * z * p * (_ONE - p))
     else:
         for c in range(_0, np.uint64(len(head.sizes))):
             distance, _ = _distance(head, scratch, outputs, actions, c, i)

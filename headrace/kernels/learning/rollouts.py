@@ -1,13 +1,13 @@
-"""The whole learning call of PPO compiled: gather, forward, loss, backward, clipping and Adam, for all minibatches.
+"""A whole learning call on a rollout compiled: gather, forward, loss, backward, clipping and Adam, for all minibatches.
 
-The loss is that of headrace.algorithms.ppo, written for sixteen samples at a time. Each minibatch is cut into blocks of
-64 samples, and these into at most PARTS parts, each with a gradient of its own; the gradients are added in order. So
+PPO's, A2C's, REINFORCE's and PQN's, and that of TRPO's critic; the losses are in rollouts_losses. Each minibatch is cut
+into blocks of 64 samples, and these into at most PARTS parts, each with a gradient of its own, added in order. So
 results do not depend on the number of threads, which share the parts (kernels.runtime.work_queue). Actor and critic are
 parts of their own where they share no layers: a thread then mostly computes one of them, whose weights stay in its
 core's cache.
 
 With several learners the call returns between a minibatch's gradient and its step, so that the gradients and sums of
-all can be added, and is called again.
+all can be added, and is called again. Where a gradient alone is wanted, it is not.
 """
 
 from __future__ import annotations
@@ -16,27 +16,33 @@ import math
 
 import numpy as np
 
-from headrace.kernels.learning.ppo_arguments import ADDED_BY_OTHERS, DONE, PART, PARTS, STEPS, TASK
+from headrace.kernels.learning.rollouts_arguments import ADDED_BY_OTHERS, DONE, PART, PARTS, STEPS, TASK
+from headrace.kernels.learning.rollouts_losses import (
+    ADVANTAGE,
+    KL,
+    OLD_LOG_PROB,
+    OLD_VALUE,
+    RETURNS,
+    WEIGHT,
+    action_value_loss,
+    critic_loss,
+    policy_loss,
+)
 from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, store_scale
 from headrace.kernels.nn.dense import add, clear
-from headrace.kernels.nn.layout import ACTOR, BLOCK, CRITIC, DISCRETE, WIDTH
+from headrace.kernels.nn.layout import ACTION_VALUES, ACTOR, BLOCK, CRITIC, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward, normalize
-from headrace.kernels.nn.policy_heads import backward as head_backward
-from headrace.kernels.nn.policy_heads import forbid, log_prob_entropy, refresh
-from headrace.kernels.nn.simd import fma, load, select, splat, store, total
-from headrace.kernels.nn.vector_math import clamp, exp
+from headrace.kernels.nn.policy_heads import forbid, has_choices, refresh
+from headrace.kernels.nn.simd import load, store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
-_ZERO, _ONE, _TWO = F(0), F(1), F(2)
+_ZERO, _ONE = F(0), F(1)
 BEGIN, DIFFERENTIATE, ADD_UP, STEP = range(4)  # tasks; BEGIN is that of zeros in batch
-_EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (1, 2, 3, 4, 6))  # indices in PPOArguments.batch
-_SQUARES = U(5)  # index in PPOArguments.numbers
-POLICY, VALUE, ENTROPY, KL, CLIPPED = U(0), U(1), U(2), U(3), U(4)  # columns of the sums
-# rows of a block that hold one number a sample
-OLD_LOG_PROB, OLD_VALUE, ADVANTAGE, RETURNS, WEIGHT = (U(64 * i) for i in range(5))
+_EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (1, 2, 3, 4, 6))  # indices in RolloutArguments.batch
+_SQUARES = U(5)  # index in RolloutArguments.numbers
 
 
 @njit(**MERGED)
@@ -59,59 +65,6 @@ def _gather(columns, offsets, scratch, order, first, count, weight):
 
 
 @njit(**MERGED)
-def _value_loss(loss, value, old, returns):
-    """Squared error of a value, in units of the critic's output, and its gradient."""
-    error = (value - returns) / loss.scale
-    square, grad = error * error, error * _TWO
-    if loss.value_clip > _ZERO:
-        moved = (value - old) / loss.scale
-        kept = clamp(moved, -loss.value_clip, loss.value_clip)
-        error = kept + (old - returns) / loss.scale
-        larger = error * error > square
-        square = select(larger, error * error, square)
-        grad = select(larger, select(kept == moved, error * _TWO, splat(_ZERO)), grad)
-    return square, grad
-
-
-@njit(**INNER)
-def _policy_loss(head, offsets, loss, scratch, gradient, sums):
-    """The policy's part of a block's loss: its gradient at the logits, and its sums.
-
-    L = -w min(ratio A, clip(ratio) A) - w entropy_coef H: dL/d log_prob = -w ratio A, 0 where the clipped term is the
-    smaller; dL/dH = -w entropy_coef. Schulman et al. 2017, arXiv:1707.06347, eq. 7.
-    """
-    for i in range(_0, BLOCK, WIDTH):
-        at = offsets.samples + i
-        weight, advantage = load(scratch, at + WEIGHT), load(scratch, at + ADVANTAGE)
-        log_prob, entropy = log_prob_entropy(head, scratch, offsets, i)
-        log_ratio = log_prob - load(scratch, at + OLD_LOG_PROB)
-        ratio = exp(log_ratio)
-        change = ratio - _ONE
-        gain, clipped = ratio * advantage, (clamp(change, -loss.clip, loss.clip) + _ONE) * advantage
-        worse = clipped < gain  # then the clipped gain counts, which does not depend on the ratio
-        grad_log_prob = select(worse, splat(_ZERO), gain) * (_ZERO - weight)
-        grad_entropy = weight * (-loss.entropy_coef)
-        head_backward(head, scratch, offsets, i, grad_log_prob, grad_entropy, gradient)
-        outside = select(change > loss.clip, splat(_ONE), select(change < -loss.clip, splat(_ONE), splat(_ZERO)))
-        sums[POLICY] -= total(select(worse, clipped, gain) * weight)
-        sums[ENTROPY] += total(entropy * weight)
-        sums[KL] += total((change - log_ratio) * weight)
-        sums[CLIPPED] += total(outside * weight)
-
-
-@njit(**INNER)
-def _critic_loss(offsets, loss, scratch, sums):
-    """The critic's part of a block's loss: its gradient at the critic's output, and its sum."""
-    for i in range(_0, BLOCK, WIDTH):
-        at = offsets.samples + i
-        weight, old, returns = load(scratch, at + WEIGHT), load(scratch, at + OLD_VALUE), load(scratch, at + RETURNS)
-        value = fma(load(scratch, offsets.values + i), splat(loss.scale), splat(loss.center))
-        square, grad = _value_loss(loss, value, old, returns)
-        store(scratch, offsets.grad_values + i, grad * weight * loss.value_coef)
-        sums[VALUE] += total(square * weight)
-
-
-@njit(**MERGED)
 def _differentiate(arguments, subnetwork, part, parts, scratch, gradient, sums):
     """A sub-network's gradient over a part of the minibatch: its blocks, one after another."""
     first_layer, end, offset, length, outputs = arguments.subnetworks[subnetwork]
@@ -128,9 +81,11 @@ def _differentiate(arguments, subnetwork, part, parts, scratch, gradient, sums):
         forward(layers, arguments.parameters, scratch, BLOCK)
         if outputs & U(ACTOR):
             forbid(arguments.offsets, scratch, BLOCK)
-            _policy_loss(arguments.head, arguments.offsets, arguments.loss, scratch, gradient, sums)
+            policy_loss(arguments.head, arguments.offsets, arguments.loss, scratch, gradient, sums)
         if outputs & U(CRITIC):
-            _critic_loss(arguments.offsets, arguments.loss, scratch, sums)
+            critic_loss(arguments.offsets, arguments.loss, scratch, sums)
+        if outputs & U(ACTION_VALUES):
+            action_value_loss(arguments.head, arguments.offsets, scratch, sums)
         backward(layers, arguments.offsets.transposed, arguments.parameters, scratch, gradient)
 
 
@@ -153,7 +108,7 @@ def _add_up(arguments, subnetwork, parts):
         add(arguments.gradient[_0], arguments.gradient[p], offset, count)
     layers = arguments.layers[first_layer:end]
     flatten_gradient(layers, arguments.gradient[_0], arguments.flat)
-    if outputs & U(ACTOR) and arguments.head.kind != DISCRETE:
+    if outputs & U(ACTOR) and not has_choices(arguments.head):
         for c in range(_0, U(len(arguments.head.sizes))):
             arguments.flat[arguments.head.log_std + c] = arguments.gradient[_0, c]
     arguments.numbers[_SQUARES + subnetwork] = _squares(arguments, subnetwork)
@@ -251,9 +206,9 @@ def _weight(columns, order, start, size):
 
 @njit(**ENTRY)
 def learn(worker, state, arguments, number, settings, metrics):
-    """Epochs of `number` minibatches of the rows in PPOArguments.permutation; its batch then holds the number of steps
-    and of minibatches done. With several learners it returns after the gradient of each minibatch, with the task
-    ADDED_BY_OTHERS: flat and the minibatch's row of metrics are to be added to those of the others by then.
+    """Epochs of `number` minibatches of the rows in RolloutArguments.permutation; its batch then holds the number of
+    steps and of minibatches done. Where weights are given it returns after the gradient of each minibatch, with the
+    task ADDED_BY_OTHERS: flat and the minibatch's row of metrics are to be added to those of the others by then.
 
     worker: 0 is the main thread; worker threads call with the same arguments and return when it is done. state:
     kernels.runtime.work_queue's. settings: float64 (steps before, learning rate, eps, max_norm, target_kl or 0).

@@ -1,4 +1,4 @@
-"""The columns of a rollout as PPO's learning call reads them: float32, flat, with advantages normalised."""
+"""The columns of a rollout as the learning call reads them: float32, flat, with advantages normalised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ F, U = np.float32, np.uint64
 
 @njit(**ENTRY)
 def take(action, start, log_prob, value, valid, advantage, returns, normalize, rows):
-    """Fill in `rows`, a ppo_arguments.Columns but for its observation, from R rows, all flat.
+    """Fill in `rows`, a rollouts_arguments.Columns but for its observation, from R rows, all flat.
 
     action: (choice int32, action float32, distance between two components), of which one is empty. start: float32 [K].
     normalize: 1 to bring advantages to mean 0 and variance 1 over valid rows.

@@ -1,4 +1,4 @@
-"""Arguments of the kernel of PPO's learning call (headrace.kernels.learning.ppo)."""
+"""Arguments of the kernel of a learning call on a rollout (headrace.kernels.learning.rollouts)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 from headrace.kernels.nn.layout import Head, Normalizer, ScratchOffsets
 
 PARTS, PART = 8, 128  # parts of a minibatch at most, and samples that make a part worth its own gradient
-TASK, DONE, STEPS = np.uint64(0), np.uint64(5), np.uint64(7)  # indices in PPOArguments.batch
-ADDED_BY_OTHERS = 4  # the task at which a call with several learners returns, until their gradients were added to flat
+TASK, DONE, STEPS = np.uint64(0), np.uint64(5), np.uint64(7)  # indices in RolloutArguments.batch
+ADDED_BY_OTHERS = 4  # the task at which a call with several learners, or for a gradient alone, returns
+CLIPPED_RATIO, LOG_PROB = np.uint64(0), np.uint64(1)  # the policy's losses: PPO's, and the policy gradient's
 SUMS = 16  # numbers of a minibatch's sums: one vector
 
 
@@ -30,8 +31,10 @@ class Columns(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Coefficients of the loss, float32: as in PPOConfig; value = center + scale * the critic's output."""
+    """The policy's loss, CLIPPED_RATIO or LOG_PROB, and coefficients, float32: as in PPOConfig; value = center + scale
+    * the critic's output."""
 
+    kind: np.uint64
     clip: np.float32
     value_clip: np.float32
     value_coef: np.float32
@@ -40,7 +43,7 @@ class Loss(NamedTuple):
     scale: np.float32
 
 
-class PPOArguments(NamedTuple):
+class RolloutArguments(NamedTuple):
     """What is the same for every minibatch, and buffers for what is not.
 
     layers: the network. subnetworks: uint64 [1 or 2, 5], its parts that share no layers: first layer, end, offset and

@@ -1,0 +1,229 @@
+"""Learning from rollouts by the CPU's kernel (headrace.kernels.learning.rollouts): buffers, columns and threads.
+
+What is learned is a Loss and the tables of a network; ppo.py, policy_gradient.py, pqn.py and trpo.py have them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.on_policy import Targets, normalized
+from headrace.algorithms.reduce import Reduce, size_of
+from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded
+from headrace.bindings.arguments import fits
+from headrace.core.device import kernel_threads
+from headrace.data.rollout import Rollout, flatten
+from headrace.kernels.learning.rollouts_arguments import (
+    ADDED_BY_OTHERS,
+    DONE,
+    PART,
+    PARTS,
+    STEPS,
+    SUMS,
+    TASK,
+    Columns,
+    Loss,
+    RolloutArguments,
+)
+from headrace.kernels.nn.layout import CHOICES, WORKERS, aligned, rounded
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Argument, Call
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.heads import BernoulliHead, GaussianHead
+from headrace.policies.q_network import QNetwork
+
+WORTH_HELP = 1e8  # floating-point operations below which waking another thread costs more than it saves
+NO_CHOICE, NO_NUMBER, NO_MOMENTS = np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.float32)
+ANNOUNCEMENT = "compiling the learning call for rollouts (once, about 4 s) ..."
+
+Learned: TypeAlias = ActorCritic | QNetwork
+
+
+class Objective(NamedTuple):
+    """What a call learns. settings: see kernels.learning.rollouts.learn(); zeros for a gradient alone. normalize:
+    advantages to mean 0 and variance 1."""
+
+    loss: Loss
+    settings: tuple[float, ...]
+    normalize: bool = False
+
+
+class RolloutLearner:
+    """Learns for one policy, as long as its parameters lie where they lay.
+
+    flat: the parameters. moments: Adam's; none where gradients alone are computed.
+    """
+
+    def __init__(self, tables: Compiled, flat: Tensor, moments: tuple[Tensor, ...] = ()) -> None:
+        self.tables = tables
+        self.arrays = (
+            *(flat.numpy(), *(x.numpy() for x in moments or (torch.empty(0),) * 2), aligned(flat.numel())),
+            aligned(WORKERS, rounded(tables.scratch)),
+            aligned(PARTS, tables.network.gradient),
+            aligned(PARTS * len(tables.subnetworks), SUMS),
+            aligned(8),
+        )
+        self.flat = torch.from_numpy(self.arrays[3])
+        self.batch = np.zeros(8, np.int64)
+        self.work_queue = WorkQueue()
+        self.bound: tuple[Any, ...] = ()  # what the buffers and the call were made for
+
+    def learn(
+        self,
+        policy: Learned,
+        rollout: Rollout,
+        targets: Targets,
+        order: Tensor,
+        number: int,
+        objective: Objective,
+        optimizer: Adam,
+        reduce: Reduce,
+    ) -> Tensor:
+        """Steps on each of `number` minibatches an epoch; sums over each of them, float32 [minibatches, SUMS]."""
+        several = size_of(reduce) > 1
+        threads = self._begin(policy, rollout, targets, order, number, objective, reduce, several)
+        if several:
+            self._weigh(targets.valid, number, reduce)
+        self.work_queue.run(self.call, threads)
+        while several and self.batch[TASK] == ADDED_BY_OTHERS:
+            reduce(self.flat, self.sums[self.batch[DONE] - 1])
+            self.work_queue.run(self.call, threads)
+        optimizer.steps += int(self.batch[STEPS])
+        return self.sums[: self.batch[DONE]]
+
+    def gradient(
+        self, policy: Learned, rollout: Rollout, targets: Targets, objective: Objective, reduce: Reduce
+    ) -> Tensor:
+        """This learner's part of the gradient over all rows, in `flat`, and of the sums, float32 [SUMS]."""
+        count = targets.valid.sum()
+        reduce(count)
+        if objective.normalize:  # in torch for one process too: an actor's gradient then has the same bits
+            targets = targets._replace(advantage=normalized(targets.advantage, targets.valid, reduce))
+            objective = objective._replace(normalize=False)
+        order = torch.arange(rollout.reward.numel()).unsqueeze(0)
+        threads = self._begin(policy, rollout, targets, order, 1, objective, reduce, several=True)
+        self.weights[0] = 1 / max(float(count), 1.0)
+        self.work_queue.run(self.call, threads)
+        return self.sums[0]
+
+    def _begin(
+        self,
+        policy: Learned,
+        rollout: Rollout,
+        targets: Targets,
+        order: Tensor,
+        number: int,
+        objective: Objective,
+        reduce: Reduce,
+        several: bool,
+    ) -> int:
+        """Fill in the arguments of a call; returns the number of threads that it is worth.
+
+        several: the call returns between a minibatch's gradient and its step."""
+        seen = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
+        memory, stride, (center, scale, limit) = seen
+        places = (x.ctypes.data for x in (memory, center, scale))
+        bound = (*places, float(limit), len(memory), stride, *rollout.reward.shape, *order.shape, number, several)
+        if self.bound != bound:
+            self._bind(seen, rollout.reward.numel(), order, number, several, objective.loss)
+            self.bound = bound
+        self._take(rollout, targets, objective.normalize, reduce)
+        self.order.copy_(order)
+        self.batch[:] = 0
+        self.call.put(self.loss_place, objective.loss)
+        self.call.put(self.settings_place, objective.settings)
+        return self._threads(order.numel(), order.shape[1] // number)
+
+    def _weigh(self, valid: Tensor, number: int, reduce: Reduce) -> None:
+        """The weight of a row in each minibatch, from the number of valid rows that it has at all learners."""
+        size = self.order.shape[1] // number
+        rows = flatten(valid)[self.order[:, : size * number]].view(-1, size).sum(1, dtype=torch.float32)
+        reduce(rows)
+        torch.div(1, rows.clamp(min=1), out=self.weights)
+
+    def _bind(self, seen: Encoded, rows: int, order: Tensor, number: int, several: bool, loss: Loss) -> None:
+        """Make buffers for the columns and minibatches of a rollout, and the calls that work on them."""
+        tables = self.tables
+        rest = torch.zeros(len(Columns._fields) - 3, rows)
+        observation, stride, normalizer = seen
+        action = np.zeros((len(tables.start), rows), np.float32)
+        columns = Columns(observation, np.uint64(stride), action, *rest.numpy())
+        self.order = torch.zeros(order.shape, dtype=torch.int64)
+        self.weights = torch.zeros(len(order) * number if several else 0)
+        self.sums = torch.zeros(len(order) * number, SUMS)
+        kernel_arguments = RolloutArguments(
+            *(tables.network.layers, tables.subnetworks, tables.ranges, tables.head, tables.offsets),
+            *(loss, normalizer),
+            columns,
+            *(self.order.numpy(), *self.arrays, self.batch, self.weights.numpy()),
+        )
+        arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 5, self.sums.view(-1).numpy())
+        self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
+        fields = RolloutArguments._fields
+        self.loss_place, self.settings_place = self.call.slot(2, fields.index("loss")), self.call.slot(4)
+
+        discrete = int(tables.head.kind) in CHOICES
+        taken = np.zeros(action.size, np.int32 if discrete else np.float32)
+        chosen = (taken, NO_NUMBER) if discrete else (NO_CHOICE, taken)
+        kinds = (np.float32, np.float32, np.bool_, np.float32, np.float32)
+        collected = (np.zeros(rows, kind) for kind in kinds)  # each call points to a rollout's own
+        raw: tuple[Argument, ...] = ((*chosen, np.uint64(rows)), tables.start[:, 0].numpy(), *collected, 0, columns)
+        announcement = "compiling the columns of the learning call (once, about 1 s) ..."
+        self.taking = Call(entry("learning.rollouts_rows", "take", raw, announcement), raw)
+        self.given_places = [self.taking.slot(0, 0 if discrete else 1), *(self.taking.slot(n) for n in range(2, 7))]
+
+    def _take(self, rollout: Rollout, targets: Targets, normalize: bool, reduce: Reduce) -> None:
+        """Copy the columns of a rollout and its targets to where the call reads them."""
+        if normalize and size_of(reduce) > 1:  # by the moments of all learners
+            targets = targets._replace(advantage=normalized(targets.advantage, targets.valid, reduce))
+            normalize = False
+        action = flatten(rollout.action).reshape(rollout.reward.numel(), -1).t()
+        # of an algorithm that does not collect log-probabilities or values, the loss does not read them
+        log_prob = rollout.log_prob if "log_prob" in rollout.columns else targets.returns
+        value = rollout.value[: rollout.num_steps]
+        given = (action, log_prob, value, targets.valid, *targets[:2])
+        columns = [column.contiguous() for column in given]
+        for slot, column in zip(self.given_places, columns, strict=True):
+            self.taking.point(slot, column.data_ptr())
+        self.taking.put(self.taking.slot(7), int(normalize))
+        self.taking()
+
+    def _threads(self, samples: int, size: int) -> int:
+        """As many as there are cores, and parts in a minibatch of this size; one for little work."""
+        if 6 * len(self.arrays[0]) * samples < WORTH_HELP:
+            return 1
+        parts = min(PARTS, -(-size // PART)) * len(self.tables.subnetworks)
+        return min(kernel_threads(), WORKERS, parts)
+
+
+def settings_of(optimizer: Adam, max_grad_norm: float, target_kl: float = 0.0) -> tuple[float, ...]:
+    """The settings of the next call that takes steps of this optimizer."""
+    at = (float(optimizer.steps), float(optimizer.learning_rate))
+    return (*at, float(optimizer.eps), float(max_grad_norm), float(target_kl))
+
+
+def columns_fit(policy: Learned, rollout: Rollout, *columns: Tensor) -> bool:
+    """Whether the columns [T, N], and the actions of this policy, are what the kernel reads."""
+    shape, rows = rollout.reward.shape, rollout.reward.numel()
+    head: Any = getattr(policy, "head", None)
+    kind = torch.float32 if isinstance(head, GaussianHead) else torch.int32
+    floats = all(fits(x, torch.float32, *shape) for x in (*columns, rollout.value[: rollout.num_steps]))
+    several = isinstance(head, GaussianHead | BernoulliHead)
+    components = head.num_parameters if several else len(getattr(head, "sizes", (0,)))
+    return floats and rollout.action.dtype == kind and rollout.action.numel() == rows * components
+
+
+def order_fits(order: Tensor, rows: int) -> bool:
+    """Whether an order is int64 [epochs, R] and has rows 0 to R - 1 alone."""
+    if not (isinstance(order, Tensor) and order.dim() == 2 and order.numel() > 0):
+        return False
+    if not fits(order, torch.int64, len(order), rows):
+        return False
+    lowest, highest = order.aminmax()
+    return int(lowest) >= 0 and int(highest) < rows

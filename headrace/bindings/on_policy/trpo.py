@@ -1,0 +1,80 @@
+"""TRPO's critic by the CPU's kernels. The plain function is headrace.algorithms.trpo.learn_critic."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.on_policy import Targets
+from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
+from headrace.algorithms.trpo import TRPOConfig
+from headrace.bindings.actor_critic_layout import CLASSES, compiled, critic_alone, value_units
+from headrace.bindings.arguments import MISFIT, fits
+from headrace.bindings.bound import Bound
+from headrace.bindings.digests import DIGESTS
+from headrace.bindings.eligibility import why_not_learn
+from headrace.bindings.on_policy.rollout_learner import (
+    Objective,
+    RolloutLearner,
+    columns_fit,
+    order_fits,
+    settings_of,
+)
+from headrace.core.fused import register
+from headrace.data.rollout import Rollout
+from headrace.kernels.learning.rollouts_arguments import LOG_PROB, Loss
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import Policy
+from headrace.policies.examination import last_examined
+
+_learners: Bound[RolloutLearner] = Bound()
+
+
+def serves(
+    policy: Policy,
+    optimizer: Adam,
+    rollout: Rollout,
+    returns: Tensor,
+    order: Tensor,
+    config: TRPOConfig,
+    reduce: Reduce = one_learner,
+) -> bool | str:
+    """Whether the kernel knows this policy and optimizer; else the reason."""
+    if rollout.device.type != "cpu":
+        return False
+    if type(optimizer) is not Adam:
+        return f"{type(optimizer).__name__} is not the Adam it was written for"
+    if reason := why_not_learn(policy, optimizer):
+        return reason
+    if policy.shared:  # type: ignore[attr-defined]
+        return "it is written for a critic that shares no layers with the actor"
+    valid = fits(rollout.valid[: rollout.num_steps], torch.bool, *rollout.reward.shape)
+    fitting = valid and columns_fit(policy, rollout, returns)  # type: ignore[arg-type]
+    return (fitting and order_fits(order, rollout.reward.numel())) or MISFIT
+
+
+@register("trpo.learn_critic", serves, DIGESTS["trpo.learn_critic"], (*CLASSES, Adam))
+@torch.no_grad()
+def learn_critic(
+    policy: ActorCritic,
+    optimizer: Adam,
+    rollout: Rollout,
+    returns: Tensor,
+    order: Tensor,
+    config: TRPOConfig,
+    reduce: Reduce = one_learner,
+) -> Tensor:
+    """headrace.algorithms.trpo.learn_critic, with the same results within rounding."""
+    moments = (optimizer.mean, optimizer.square)
+    learner = _learners.get(
+        lambda: RolloutLearner(critic_alone(compiled(policy, optimizer.flat)), optimizer.flat, moments),
+        *(policy, last_examined(policy), optimizer.flat, *moments),
+    )
+    number = number_of_minibatches(order.shape[1], config.minibatch_size, 1, reduce)
+    targets = Targets(returns, returns, rollout.valid[: rollout.num_steps])
+    loss = Loss(LOG_PROB, *map(np.float32, (0.0, 0.0, 1.0, 0.0, *value_units(policy))))
+    objective = Objective(loss, settings_of(optimizer, config.max_grad_norm))
+    sums = learner.learn(policy, rollout, targets, order, number, objective, optimizer, reduce)
+    return sums[:, 1].mean()
