@@ -122,10 +122,8 @@ class ActingOnOne:
         self.shape, self.space = policy.observation_space.shape or (), policy.action_space
         self._acting, self._num_draws = actor_of(policy), policy.num_draws
         self._policy_arguments = self._acting.policy_arguments(policy, normalizer_of(policy))
-        self._calls: dict[bool, list[_CallOnOne]] = {
-            False: [],
-            True: [],
-        }  # that no thread is using, by whether they draw
+        # calls that no thread is using, by whether they draw
+        self._calls: dict[bool, list[_CallOnOne]] = {False: [], True: []}
 
     def act(self, observation: np.ndarray, deterministic: bool, generator: torch.Generator | None) -> Any:
         """As predict()."""
@@ -134,7 +132,7 @@ class ActingOnOne:
             call = calls.pop()
         except IndexError:  # a first call, or as many at once as never before
             call = _CallOnOne(self._acting, self._policy_arguments, self.shape, draws)
-        call.observation[:] = observation
+        call.observation[...] = observation
         if draws:
             call.random[:] = torch.rand(1, draws, generator=generator).numpy()[0]
         call.state[:] = 0
@@ -152,10 +150,8 @@ class _CallOnOne:
         seen, self.random = np.empty(math.prod(shape), np.float32), np.empty(num_draws, np.float32)
         self.observation = seen.reshape(shape)
         self.action = np.empty(len(acting.start), np.int32 if acting.discrete else np.float32)
-        drawn, outputs = (
-            (np.uint64(num_draws), self.random, one),
-            (*acting.column(self.action), one, unused, unused.copy()),
-        )
+        drawn = (np.uint64(num_draws), self.random, one)
+        outputs = (*acting.column(self.action), one, unused, unused.copy())
         arguments = (0, self.state, policy, (seen, one), drawn, one, outputs, acting.scratch(1))
         function = entry("learning.act", "act", arguments, ANNOUNCEMENT)
         self.call = Call(function, arguments, with_gil=len(acting.parameters) <= KEEPS_GIL)
