@@ -1,4 +1,4 @@
-"""One measurement of actors on a Ray cluster, in a process of its own: started by cluster.py."""
+"""What the parts of actors on a Ray cluster cost, in a process of its own: started by cluster.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from timed_env import TimedEnv
 
 FRAGMENTS = {"20_kB": 20_000, "1_MB": 1_000_000, "10_MB": 10_000_000}
 FLOATS = {"20_k": 20_000, "1_M": 1_000_000}
@@ -41,11 +40,25 @@ def seconds(call: Callable[[], object], repeats: int) -> float:
     return median(spent)
 
 
-def parts(options: argparse.Namespace) -> dict[str, Any]:
-    """Start-up, memory, a call, fragments to the learner, weights to four actors. Milliseconds, but for the start."""
+def local() -> dict[str, float]:
+    """Four local actors: start-up and memory."""
+    from headrace.training.trainer import Trainer
+
+    began = time.perf_counter()
+    trainer = Trainer("ppo", "CartPole-v1", num_envs=ACTORS, actors=ACTORS, progress="none", scale=False)
+    taken = time.perf_counter() - began
+    pids = [worker.process.pid for worker in trainer.env.transport.workers]
+    memory = private(pids) / len(pids)
+    trainer.close()
+    return {"four_local_actors_s": taken, "local_actor_MB": memory}
+
+
+def cluster(repeats: int) -> dict[str, float]:
+    """Of a cluster's actors: start-up, memory, a call, fragments to the learner, weights to four actors; milliseconds,
+    but for the start."""
     from headrace.parallel.cluster.connection import Connection, Settings, own_processes
 
-    repeats, found = options.repeats, {}
+    found = {}
     began = time.perf_counter()
     connection = Connection(Settings("local"), ACTORS, 400_000_000)
     found["cluster_s"] = time.perf_counter() - began
@@ -87,56 +100,12 @@ def parts(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def steps(options: argparse.Namespace) -> dict[str, Any]:
-    """Environment steps per second of PPO with actors, after some updates."""
-    from functools import partial
-
-    from headrace.training.trainer import Trainer
-
-    began = time.perf_counter()
-    trainer = Trainer(
-        "ppo",
-        partial(TimedEnv, options.seconds, options.sleeping),
-        num_envs=options.num_envs,
-        num_steps=options.num_steps,
-        actors=options.actors,
-        collection=options.collection,
-        cluster="local" if options.cluster else None,
-        epochs=1,
-        progress="none",
-        scale=False,
-    )
-    start = time.perf_counter() - began
-    rates = []
-    for _ in range(2):
-        trainer.iterate()
-    for _ in range(options.windows):
-        began, taken = time.perf_counter(), trainer.collector.steps
-        while time.perf_counter() - began < options.window:
-            trainer.iterate()
-        rates.append((trainer.collector.steps - taken) * options.num_envs / (time.perf_counter() - began))
-    resources = trainer.resources
-    trainer.close()
-    rate = {"sps": median(rates), "sps_min": min(rates), "sps_max": max(rates)}
-    return {"start_s": start, **rate, "resources": resources}
-
-
 def main() -> None:
     """Measure, and print the result as JSON."""
     flags = argparse.ArgumentParser(description=__doc__)
-    flags.add_argument("what", choices=["parts", "steps"])
     flags.add_argument("--repeats", type=int, default=100)
-    flags.add_argument("--seconds", type=float, default=0.01, help="of a step")
-    flags.add_argument("--sleeping", action="store_true")
-    flags.add_argument("--cluster", action="store_true")
-    flags.add_argument("--actors", type=int, default=2)
-    flags.add_argument("--num-envs", type=int, default=2)
-    flags.add_argument("--num-steps", type=int, default=64)
-    flags.add_argument("--collection", default="sync")
-    flags.add_argument("--window", type=float, default=5.0)
-    flags.add_argument("--windows", type=int, default=3)
     options = flags.parse_args()
-    print(json.dumps({"parts": parts, "steps": steps}[options.what](options)))
+    print(json.dumps({**local(), **cluster(options.repeats)}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Where it is rank 1, the training goes on by itself from its last checkpoint; whe
 process, the run is resumed. Both must end with the bits of an undisturbed run, and no process may be left. Moments are
 drawn by a seed; rows are appended, so that runs of this program add up.
 
-    python benchmarks/kill_learners.py      # 20 kills of each rank: about ten minutes
+    python benchmarks/kill_learners.py              # 20 kills of each rank: about ten minutes
+    python benchmarks/kill_learners.py --saved      # likewise, all of them from the first checkpoint on
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ def watched(kind: str, folder: Path) -> None:
     train(kind, folder)
 
 
-def kill_other(kind: str, reference: kill_runs.Reference, folder: Path, moment: float) -> tuple[str, str]:
+def kill_other(
+    kind: str, reference: kill_runs.Reference, folder: Path, moment: float, from_saved: bool
+) -> tuple[str, str]:
     """Kill rank 1 after `moment` seconds: what it was killed in, and what is wrong at the end."""
     process = kill_runs.FORK.Process(target=watched, args=(kind, folder))
     process.start()
-    process.join(moment)
+    kill_runs.let_live(process, folder, moment, from_saved)
     while process.exitcode is None and not (folder / "rank").exists():
         time.sleep(0.01)
     if process.exitcode is None:
-        run = kill_runs.run_in(folder)
-        saved = run is not None and any(run.glob("last*/manifest.json"))
-        when = "with a checkpoint" if saved else "before the first checkpoint"
+        when = "with a checkpoint" if kill_runs.has_checkpoint(folder) else "before the first checkpoint"
         try:
             os.kill(int((folder / "rank").read_text()), signal.SIGKILL)
         except ProcessLookupError:
@@ -74,6 +75,7 @@ def main() -> None:
     flags.add_argument("--kills", type=int, default=20, help="of each rank")
     flags.add_argument("--kinds", nargs="+", default=list(LEARNERS), choices=LEARNERS, help="which trainings")
     flags.add_argument("--seed", type=int, default=0, help="of the moments")
+    flags.add_argument("--saved", action="store_true", help="draw moments from the first checkpoint on")
     options = flags.parse_args()
     KINDS.update(LEARNERS)
     kills, kinds = (1, ["ppo_learners"]) if options.quick else (options.kills, options.kinds)
@@ -83,10 +85,12 @@ def main() -> None:
         rows: dict[str, common.Row] = {}
         for number in range(2 * kills):
             kind, rank = kinds[number // 2 % len(kinds)], number % 2
-            moment = chance.uniform(0, 1.05 * references[kind].seconds)
+            reference = references[kind]
+            life = 0.95 * reference.saved_seconds if options.saved else 1.05 * reference.seconds
+            moment = chance.uniform(0, life)
             with tempfile.TemporaryDirectory(dir=name) as folder:
                 kill = kill_other if rank else kill_runs.kill_once
-                when, wrong = kill(kind, references[kind], Path(folder), moment)
+                when, wrong = kill(kind, reference, Path(folder), moment, options.saved)
             row = rows.setdefault(fault(kind, rank), reliability.empty(fault(kind, rank)))
             reliability.count(row, f"{kind}, rank {rank} killed after {moment:.2f} s ({when})", wrong, moments=when)
             print(

@@ -48,6 +48,19 @@ def run_in(folder: Path) -> Path | None:
     return next(iter(folder.glob("*/*_1")), None)
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether the run in a folder can be resumed."""
+    run = run_in(folder)
+    return run is not None and any(run.glob("last*/manifest.json"))
+
+
+def let_live(process: BaseProcess, folder: Path, moment: float, saved: bool = False) -> None:
+    """Wait for so many seconds of a training's life; saved: of its life from the first checkpoint on."""
+    while saved and process.exitcode is None and not has_checkpoint(folder):
+        time.sleep(0.005)
+    process.join(moment)
+
+
 def weights(run: Path) -> str:
     """A digest of the policy at the end."""
     from headrace.runs import checkpoint
@@ -59,23 +72,28 @@ def weights(run: Path) -> str:
 
 
 class Reference:
-    """An uninterrupted run: how long its process lives, and its weights."""
+    """An uninterrupted run: how long its process lives, how long from the first checkpoint on, and its weights."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         start(kind, folder / "warm").join()  # compiles what is not in the cache yet
         began = time.monotonic()
-        wrong = finished(start(kind, folder / "whole"))
-        self.seconds = time.monotonic() - began
+        process = start(kind, folder / "whole")
+        let_live(process, folder / "whole", 0.0, saved=True)
+        first = time.monotonic()
+        wrong = finished(process)
+        self.seconds, self.saved_seconds = time.monotonic() - began, time.monotonic() - first
         run = run_in(folder / "whole")
         if wrong or run is None:
             raise RuntimeError(f"{kind} does not train: {wrong}")
         self.weights = weights(run)
 
 
-def kill_once(kind: str, reference: Reference, folder: Path, moment: float) -> tuple[str, str]:
+def kill_once(
+    kind: str, reference: Reference, folder: Path, moment: float, from_saved: bool = False
+) -> tuple[str, str]:
     """Kill a training after `moment` seconds and resume it: what it was killed in, and what is wrong at the end."""
     process = start(kind, folder)
-    process.join(moment)
+    let_live(process, folder, moment, from_saved)
     when = "after its end" if process.exitcode is not None else "before the first checkpoint"
     family = descendants(process.pid or 0)
     process.kill()
@@ -85,8 +103,7 @@ def kill_once(kind: str, reference: Reference, folder: Path, moment: float) -> t
         time.sleep(0.05)
     if any(map(alive, family)):
         return when, "processes were left behind"
-    run = run_in(folder)
-    saved = run is not None and any(run.glob("last*/manifest.json"))
+    run, saved = run_in(folder), has_checkpoint(folder)
     if saved and when != "after its end":
         when = "with a checkpoint"
     fresh = folder if saved else folder / "again"  # what was never saved is started again

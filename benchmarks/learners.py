@@ -104,9 +104,10 @@ def rate(work: dict[str, Any], learners: int, threads: int, seconds: float, sent
         trainer.close()
 
 
-def trainings(seconds: float) -> list[common.Row]:
+def trainings(seconds: float, works: dict[str, dict[str, Any]] = WORK) -> list[common.Row]:
+    """Steps per second of each of these trainings, by each number of learners."""
     rows: list[common.Row] = []
-    for name, work in WORK.items():
+    for name, work in works.items():
         for how, (learners, threads) in LEARNERS.items():
             here, there = SPAWN.Pipe()
             process = SPAWN.Process(target=rate, args=(work, learners, threads, seconds, there))

@@ -292,7 +292,7 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
         return plan
     rows = own.num_steps * env.num_envs
     one_process = not isinstance(env, ActorEnv) and not placement.apart and placement.learn.type == "cpu"
-    one_sum = config.collection == "sync" and (config.shards or 1) == 1
+    one_sum = config.collection == "sync" and max(config.learners, config.shards or 1) == 1
     if not one_process or not one_sum or env.num_agents > 1 or 2 * rows > ROWS:
         return plan
     longer = replace(own, num_steps=own.num_steps * -(-ROWS // rows), train_freq=own.num_steps)

@@ -204,8 +204,6 @@ def _check_parts(config: TrainConfig, source: Any, agent_info: Any, borrowed: bo
     if isinstance(config.actors, int) and config.actors % config.learners:
         near = max(config.actors // config.learners, 1) * config.learners
         raise ValueError(f"actors={config.actors} cannot be divided by {what}: give actors={near}")
-    if config.cluster is not None:
-        raise ValueError(f"{what} have actors on their own machine: leave out cluster={config.cluster!r}, or learners")
     if config.stagger and config.actors is not None:
         raise ValueError(f"stagger does not go with {what} that have actors: leave out stagger or actors")
     if config.backend not in ("auto", "cpu", "inline") or comes_as_vector(source):

@@ -109,8 +109,8 @@ class Training:
         if self._resume is not None and (reason := trainer.reason_to_stop()):
             limit = getattr(trainer.config, reason)
             recorder.progress.say(f"nothing to do: {reason} {limit:,} is reached already; resume with another, or none")
-        if trainer.config.learners > 1:
-            recorder.save()  # what a restart goes on from
+        if trainer.config.learners > 1 or trainer.config.cluster is not None:
+            recorder.save()  # what a restart goes on from; Ray may end this process without an exception
         return self
 
     def _begin(self) -> None:

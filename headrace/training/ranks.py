@@ -49,6 +49,7 @@ class Collected(NamedTuple):
     steps: int  # valid ones
     restarts: int  # environments made again so far
     ended: Tensor  # episodes, float64 [E, 4]: step, environment, return, length; by step, then environment
+    details: dict[str, float]  # of actors on a cluster
 
 
 class Ranks:
@@ -90,17 +91,28 @@ class Ranks:
 
         return ask
 
-    def collected(self, stopped: bool, steps: int, restarts: int, ended: Tensor) -> Collected:
-        """What all ranks have collected. stopped: whether this one gave up its rollout. ended: see ended_episodes()."""
+    def collected(
+        self, stopped: bool, steps: int, restarts: int, ended: Tensor, details: dict[str, float]
+    ) -> Collected:
+        """What all ranks have collected. stopped: whether this one gave up its rollout. ended: see ended_episodes().
+        details: of this one's actors."""
         totals = torch.tensor([stopped, steps, restarts])
         self.sum(totals)
         self.sum.flags[0] = 0
         if totals[0]:
-            return Collected(True, 0, 0, ended)
+            return Collected(True, 0, 0, ended, {})
         ended[:, 1] += self.part.first
         ended = gathered(ended, self.sum)
         order = (ended[:, 0] * self.part.total + ended[:, 1]).argsort(stable=True)
-        return Collected(False, int(totals[1]), int(totals[2]), ended[order])
+        return Collected(False, int(totals[1]), int(totals[2]), ended[order], self._details_of_all(details))
+
+    def _details_of_all(self, own: dict[str, float]) -> dict[str, float]:
+        """What is to be logged of the actors of all ranks: their numbers added, and the longest time."""
+        if not own:
+            return {}
+        values = of_each(torch.tensor(list(own.values()), dtype=torch.float64), self.sum)
+        sums, longest = values.sum(0).tolist(), values.amax(0).tolist()
+        return {name: longest[at] if name.startswith("seconds") else int(sums[at]) for at, name in enumerate(own)}
 
     def compare(self, algorithm: Any) -> None:
         """Raise RuntimeError, naming the rank, where one has other weights than rank 0."""

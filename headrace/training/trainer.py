@@ -221,7 +221,8 @@ class Trainer:
         self._stagger.after()
         if self._ranks is not None:
             steps = 0 if stopped else int(rollout.valid_steps())
-            self._all = self._ranks.collected(stopped, steps, self.env.restarts, ended_episodes(rollout))
+            ended = ended_episodes(rollout)
+            self._all = self._ranks.collected(stopped, steps, self.env.restarts, ended, self._of_actors())
             if self._all.stopped:
                 raise Stopped
         return rollout
@@ -315,8 +316,12 @@ class Trainer:
         counts, lag = self._workers(), self.collector.rollout.lag
         shown = {"restarts": counts["restarts"] > 0, "dropped_steps": self.config.drop_slowest > 0}
         lags = {} if lag is None else {"lag": lag.mean().item(), "lag_max": lag.max().item()}
-        of_cluster = self.collector.details() if isinstance(self.collector, Actors) else {}
-        return {name: number for name, number in counts.items() if shown[name]} | lags | of_cluster
+        of_actors = self._of_actors() if self._all is None else self._all.details
+        return {name: number for name, number in counts.items() if shown[name]} | lags | of_actors
+
+    def _of_actors(self) -> dict[str, float]:
+        """What is to be logged of this rank's actors."""
+        return self.collector.details() if isinstance(self.collector, Actors) else {}
 
     def _workers(self) -> dict[str, int]:
         """Environments that were made again after a failure, and steps that were dropped, since the run began."""

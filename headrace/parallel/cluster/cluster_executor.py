@@ -349,7 +349,8 @@ class ClusterExecutor:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.connection.call(self._end)
+            if not self.connection.lost:
+                self.connection.call(self._end)
             self.connection.close()
 
     def _end(self) -> None:

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,9 +16,12 @@ from headrace.core.terminal import tell
 from headrace.data.shared_memory import FOLDER
 from headrace.envs.workers.resources import MEGABYTE
 from headrace.parallel.cluster import namespace
+from headrace.parallel.cluster.head import HeadWatch, answers
 
 LOCAL = "local"
 LEAST_STORE = 75 * 2**20  # bytes: Ray's object stores are not smaller
+LOOK = 1.0  # s of waiting for Ray's thread between two looks whether the head is gone
+LEAVING = 10.0  # s for leaving a cluster whose head is gone
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 QUIET = {  # and Ray tells its makers nothing
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -103,6 +106,7 @@ class Connection:
         os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
         _take_token(settings)
         self._pool = _thread_for(settings).pool
+        self._head: HeadWatch | None = None
         self.store = max(store, LEAST_STORE)
         if self.local:
             _check_store(self.store)
@@ -111,8 +115,18 @@ class Connection:
             tell(f"Ray listens beyond this machine: {', '.join(self.call(_open_sockets))}")
 
     def call(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a function, called in Ray's thread."""
-        return self._pool.submit(function, *arguments).result()
+        """The result of a function, called in Ray's thread. Raises HeadLost where the cluster's head is gone."""
+        if self._head is not None:
+            self._head.check()
+        future = self._pool.submit(function, *arguments)
+        while True:
+            try:
+                return future.result(LOOK)
+            except TimeoutError:
+                if future.done():  # it has raised that itself, or ended meanwhile
+                    return future.result()
+                if self._head is not None:
+                    self._head.check()
 
     def _connect(self, actors: int) -> None:
         import ray
@@ -131,7 +145,7 @@ class Connection:
             own = {"num_cpus": actors, "object_store_memory": self.store, "include_dashboard": False}
         try:
             context: Any = ray.init(
-                self.settings.address,
+                LOCAL if self.local else _found(self.settings.address),
                 namespace="headrace",
                 log_to_driver=False,
                 configure_logging=False,
@@ -142,9 +156,16 @@ class Connection:
             ray.shutdown()
             raise ConnectionError(
                 f"there is no cluster at {self.settings.address!r}, or it takes another token: {error}. Start one by "
-                "`ray start --head` (docs/cluster.md), or use cluster='local'"
+                "`ray start --head` (docs/cluster.md), or give `--cluster none` (cluster=None) for actors of this "
+                "machine: a run that is resumed goes on with the same result"
             ) from None
         self._session = str(context.address_info["session_dir"])
+        self._head = HeadWatch(str(context.address_info["gcs_address"]))
+
+    @property
+    def lost(self) -> bool:
+        """Whether the cluster's head is gone: Ray may answer nothing then."""
+        return self._head is not None and self._head.lost
 
     def nodes(self) -> list[Node]:
         """The machines that are there now, this one first."""
@@ -152,9 +173,27 @@ class Connection:
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
-        self.call(_shutdown)
+        if self._head is not None:
+            self._head.close()
+        wait([self._pool.submit(_shutdown)], LEAVING if self.lost else None)
         if self.local:
             shutil.rmtree(self._session, ignore_errors=True)  # its logs
+
+
+def _found(address: str) -> str:
+    """HOST:PORT of the head that an address means. Raises ConnectionError where nothing listens there: Ray would try
+    for a minute, and end the process; ValueError for an address of another kind."""
+    from ray._private import services
+
+    if "://" in address:
+        raise ValueError(
+            f"cluster={address!r} is an address of Ray Client, which actors cannot be used by: give HOST:PORT of the "
+            "head (its port is 6379 by default), and start the training on a machine of the cluster"
+        )
+    found = services.canonicalize_bootstrap_address_or_die(address)
+    if not answers(found):
+        raise ConnectionError(f"nothing listens at {found}")
+    return found
 
 
 def _nodes() -> list[Node]:

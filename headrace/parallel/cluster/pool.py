@@ -19,6 +19,7 @@ from headrace.parallel.cluster.node_actor import ClusterActor
 COLORS = re.compile("\x1b\\[[0-9;]*m")  # in Ray's tracebacks
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # s between two tries to start an actor; each is twice as long as the one before
 UNDER_WAY = 1.0  # s in which an actor may end what it is doing when all is closed
+STALLED = 30.0  # s without another actor after which those that have started begin: others may have taken the cores
 
 
 @dataclass(eq=False)
@@ -71,8 +72,16 @@ class ActorPool:
             )
         if room < self.places:
             tell(f"the cluster has room for {room} of {self.places} actors; the others follow when there is more")
+        self._await_start(room)
+        for place in range(self.places):
+            self.of[place] = self.members[place % len(self.members)]
+        if len(self.members) < self.places:
+            self._note_strength()
+
+    def _await_start(self, room: int) -> None:
+        """Wait until so many actors are there, or until no more come. Raises what hinders them."""
         self._request()
-        until, failures = monotonic() + START_TIMEOUT, 0
+        began, failures, last = monotonic(), 0, monotonic()
         while len(self.members) < room:
             ready, _ = ray.wait(list(self.joining), timeout=1.0)
             for ref in ready:
@@ -80,13 +89,13 @@ class ActorPool:
                     failures += 1
                     if failures == TRIES:
                         raise error
+                last = monotonic()
             self._request()
-            if monotonic() > until:
+            if self.members and monotonic() - last > STALLED:
+                tell(f"{len(self.members)} of {self.places} actors have started; the others follow when there is room")
+                return
+            if monotonic() - began > START_TIMEOUT:
                 raise WorkerError(f"{len(self.members)} of {room} actors have started in {START_TIMEOUT:g} s")
-        for place in range(self.places):
-            self.of[place] = self.members[place % room]
-        if room < self.places:
-            self._note_strength()
 
     def _request(self) -> None:
         """Ask for the actors that are missing, once the pause after the last failure is over."""
