@@ -161,11 +161,11 @@ def shown(value: float | None, digits: int) -> str:
 
 def about(result: common.Row) -> str:
     """Where and when a run was."""
-    machine = result["machine"]
+    machine, day = result["machine"], result["when"][:10]
     return (
-        f"{result['when'][:10]}, {machine['cores']} cores of an {machine['cpu']}, Ray {machine['versions'].get('ray')}. "
-        "Trainings are PPO with one epoch and 64 steps a rollout, those of learners with 4 epochs of minibatches of 256 "
-        "rows. RLlib's start of Ray includes importing it."
+        f"{day}, {machine['cores']} cores of an {machine['cpu']}, Ray {machine['versions'].get('ray')}. Trainings are "
+        "PPO with one epoch and 64 steps a rollout, those of learners with 4 epochs of minibatches of 256 rows. RLlib's "
+        "start of Ray includes importing it."
     )
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from headrace.parallel.cluster import namespace
@@ -244,6 +245,61 @@ def resumed(folder: str) -> dict:
         found[name] = bits(trainer) == whole
         trainer.close()
     return found
+
+
+def learners(cluster: str) -> dict:
+    """Two learners with two actors each on a cluster, of which one is lost: their own, or one of two nodes."""
+    from headrace.training.trainer import Trainer
+
+    nodes = Nodes(2, 2) if cluster == "nodes" else None
+    own = {"cluster": nodes.address if nodes else "local", "learners": 2, "actors": 4, "collection": "overlapped"}
+    trainer = Trainer("ppo", "CartPole-v1", **SMALL, **own)
+    for number in range(6):
+        if number == 3:
+            kill_actor(trainer, 0)
+        trainer.iterate()
+    wait_for(trainer, 2)
+    details = trainer.iterate().details
+    found = bits(trainer)
+    trainer.close()
+    if nodes:
+        nodes.close()
+    return {"same": found == learned(7, **{**own, "cluster": None}), "details": details}
+
+
+IMPATIENT = "from headrace.parallel.cluster import head; head.GONE = 2.0; from headrace.cli.main import main; main()"
+
+
+def head_lost(folder: str) -> dict:
+    """The command line, whose cluster loses its head, resumed with that cluster and without one."""
+    from headrace.runs.run import load
+
+    nodes = Nodes(2, 1)
+    quiet = ["--progress", "none", "--final-episodes", "0"]
+    settings = [
+        f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name not in ("hidden", "progress")
+    ]
+    start = ["train", "ppo", "CartPole-v1", "--actors", "2", "--no-registered", *settings, *quiet]
+    start += ["--total-steps", "150000", "--log-folder"]
+
+    def headrace(*arguments: str) -> subprocess.Popen:
+        command = [sys.executable, "-c", IMPATIENT, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    process, run = headrace(*start, folder, "--cluster", nodes.address), Path(folder) / "ppo" / "CartPole-v1_1"
+    until((run / "metrics.jsonl").exists, 60)
+    nodes.cluster.head_node.kill_gcs_server(check_alive=False)
+    ended = [process.communicate(timeout=100)[0], process.returncode]
+    again = headrace("train", "--resume", str(run), *quiet)
+    refused = [again.communicate(timeout=100)[0], again.returncode]
+    resumed = headrace("train", "--resume", str(run), "--cluster", "none", *quiet)
+    resumed.communicate(timeout=100)
+    whole = headrace(*start, f"{folder}/whole")
+    whole.communicate(timeout=100)
+    runs = (run, Path(folder) / "whole" / "ppo" / "CartPole-v1_1")
+    weights = [bits(SimpleNamespace(policy=load(path, which="last"))) for path in runs]
+    nodes.close()
+    return {"ended": ended, "refused": refused, "codes": [resumed.returncode, whole.returncode], "weights": weights}
 
 
 STRANGER = "import ray; ray.init('{address}', logging_level=50); print('inside')"

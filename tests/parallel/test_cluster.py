@@ -7,12 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from headrace.parallel.cluster import connection, namespace
-from headrace.parallel.cluster.connection import Settings
+from headrace.parallel.cluster import connection, head, namespace
+from headrace.parallel.cluster.connection import Connection, Settings
 from headrace.training.trainer import Trainer
 
 pytest.importorskip("ray")
@@ -107,6 +108,52 @@ def test_a_run_goes_on_on_a_cluster_and_back(tmp_path):
 
 @pytest.mark.slow
 @needs_namespace
+@pytest.mark.parametrize("cluster", ["local", "nodes"])
+def test_learners_with_actors_on_a_cluster_have_the_bits_of_local_ones(cluster):
+    found = run("learners", cluster)
+    assert found["same"] and found["details"]["actors"] == 4 and found["details"]["actors_lost"] == 1
+    assert found["details"]["seconds_lost"] > 0
+
+
+@pytest.mark.slow
+@needs_namespace
+def test_a_run_whose_cluster_lost_its_head_is_resumed_without_it(tmp_path):
+    found = run("head_lost", tmp_path)
+    text, code = found["ended"]
+    assert code == 1 and "has not answered for 2 s" in text and "`headrace train --resume RUN --cluster none`" in text
+    text, code = found["refused"]
+    assert code == 1 and "there is no cluster at" in text and "give `--cluster none`" in text
+    assert found["codes"] == [0, 0] and found["weights"][0] == found["weights"][1]
+
+
+def test_a_cluster_that_is_not_there_is_told_with_the_way_to_go_on(monkeypatch):
+    monkeypatch.setattr(connection, "_thread", None)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"no cluster at '{address}'.* nothing listens at .*--cluster none"):
+            Connection(Settings(address, open=True))
+    with pytest.raises(ValueError, match=r"address of Ray Client.* give HOST:PORT"):
+        Connection(Settings("ray://127.0.0.1:10001", open=True))
+
+
+def test_a_head_that_is_silent_for_long_is_lost(monkeypatch):
+    monkeypatch.setattr(head, "EVERY", 0.01)
+    monkeypatch.setattr(head, "GONE", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        watch = head.HeadWatch(f"127.0.0.1:{listening.getsockname()[1]}")
+        time.sleep(0.2)
+        watch.check()
+    until = time.monotonic() + 60
+    while not watch.lost and time.monotonic() < until:
+        time.sleep(0.01)
+    with pytest.raises(head.HeadLost, match="--resume RUN --cluster none"):
+        watch.check()
+    watch.close()
+
+
+@pytest.mark.slow
+@needs_namespace
 def test_a_process_without_the_token_is_refused():
     assert run("stranger") == {"none": [False, True], "another": [False, True], "right": [True, False]}
 
@@ -129,10 +176,10 @@ def test_a_cluster_without_a_token_is_refused(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(connection, "TOKEN_FILE", tmp_path / "none")
     with pytest.raises(ValueError, match=r"cluster='10.0.0.1:6379' would be used without a token.* cluster_open=True"):
-        connection.Connection(Settings("10.0.0.1:6379"))
+        Connection(Settings("10.0.0.1:6379"))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(ValueError, match=r"RAY_AUTH_MODE is 'disabled'.* not started without a token"):
-        connection.Connection(Settings("local"))
+        Connection(Settings("local"))
 
 
 def test_without_namespaces_it_says_what_would_be_open(monkeypatch):
