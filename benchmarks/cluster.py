@@ -164,8 +164,8 @@ def about(result: common.Row) -> str:
     machine, day = result["machine"], result["when"][:10]
     return (
         f"{day}, {machine['cores']} cores of an {machine['cpu']}, Ray {machine['versions'].get('ray')}. Trainings are "
-        "PPO with one epoch and 64 steps a rollout, those of learners with 4 epochs of minibatches of 256 rows. RLlib's "
-        "start of Ray includes importing it."
+        "PPO with one epoch and 64 steps a rollout, those of learners with 4 epochs of minibatches of 256 rows. The "
+        "start of RLlib's Ray includes importing it."
     )
 
 
