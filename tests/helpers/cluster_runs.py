@@ -267,7 +267,12 @@ def learners(cluster: str) -> dict:
     return {"same": found == learned(7, **{**own, "cluster": None}), "details": details}
 
 
-IMPATIENT = "from headrace.parallel.cluster import head; head.GONE = 2.0; from headrace.cli.main import main; main()"
+IMPATIENT = """
+from headrace.parallel.cluster import head
+head.EVERY, head.GONE = 0.1, 1.0
+from headrace.cli.main import main
+main()
+"""
 
 
 def head_lost(folder: str) -> dict:
@@ -280,7 +285,7 @@ def head_lost(folder: str) -> dict:
         f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if name not in ("hidden", "progress")
     ]
     start = ["train", "ppo", "CartPole-v1", "--actors", "2", "--no-registered", *settings, *quiet]
-    start += ["--total-steps", "150000", "--log-folder"]
+    start += ["--total-steps", "300000", "--log-folder"]
 
     def headrace(*arguments: str) -> subprocess.Popen:
         command = [sys.executable, "-c", IMPATIENT, *arguments]
