@@ -184,7 +184,7 @@ def rllib(options: argparse.Namespace, asynchronous: bool = False) -> Updates:
         num_envs_per_env_runner=options.num_envs // options.processes,
         rollout_fragment_length=options.num_steps,
     )
-    config.training(train_batch_size_per_learner=rows, minibatch_size=256, num_epochs=options.epochs)
+    config.training(train_batch_size_per_learner=rows, minibatch_size=min(256, rows), num_epochs=options.epochs)
     config.rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh"))
     config.reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=rows)
     algorithm = config.build_algo()

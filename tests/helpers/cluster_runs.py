@@ -268,10 +268,12 @@ def learners(cluster: str) -> dict:
 
 
 IMPATIENT = """
-from headrace.parallel.cluster import head
-head.EVERY, head.GONE = 0.1, 1.0
+import sys
 from headrace.cli.main import main
-main()
+from headrace.parallel.cluster import head
+
+head.EVERY, head.GONE = 0.1, 1.0
+sys.exit(main())
 """
 
 
