@@ -95,8 +95,7 @@ class Trainer:
             self._steps_before, self._seconds_before = 0, 0.0
             self._iteration_began = self._collected = 0.0
             self._learned = 0  # updates that have learned
-            # s of learning, and of all, of the first of them, until it is said how fast actors are
-            self._timed: list[tuple[float, float]] | None = []
+            self._timed: list[tuple[float, float]] | None = []  # s of learning and of all, until _forecast() is said
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             self._all: Collected | None = None  # by all ranks, in the last iteration
@@ -221,8 +220,8 @@ class Trainer:
         self._stagger.after()
         if self._ranks is not None:
             steps = 0 if stopped else int(rollout.valid_steps())
-            ended = ended_episodes(rollout)
-            self._all = self._ranks.collected(stopped, steps, self.env.restarts, ended, self._of_actors())
+            counted = (stopped, steps, self.env.restarts, ended_episodes(rollout), self._of_actors())
+            self._all = self._ranks.collected(*counted)
             if self._all.stopped:
                 raise Stopped
         return rollout
@@ -316,8 +315,8 @@ class Trainer:
         counts, lag = self._workers(), self.collector.rollout.lag
         shown = {"restarts": counts["restarts"] > 0, "dropped_steps": self.config.drop_slowest > 0}
         lags = {} if lag is None else {"lag": lag.mean().item(), "lag_max": lag.max().item()}
-        of_actors = self._of_actors() if self._all is None else self._all.details
-        return {name: number for name, number in counts.items() if shown[name]} | lags | of_actors
+        counts = {name: number for name, number in counts.items() if shown[name]}
+        return counts | lags | (self._of_actors() if self._all is None else self._all.details)
 
     def _of_actors(self) -> dict[str, float]:
         """What is to be logged of this rank's actors."""
