@@ -106,7 +106,7 @@ def main() -> None:
 def measure(options: Namespace) -> None:
     """Measure, print tables, and append to results/cluster.jsonl."""
     neighbours = common.Neighbours()
-    rllib = common.interpreter_with("tree", options.peers_home, "rllib")  # which RLlib needs, and Ray does not
+    rllib = common.interpreter_with("ray.rllib.algorithms", options.peers_home, "rllib")
     if rllib is None:
         print("rllib: not installed (benchmarks/peers/setup.sh rllib)")
     parts, sums = all_parts(options, rllib), learners.reductions()

@@ -94,8 +94,7 @@ class Trainer:
             self._steps_before, self._seconds_before = 0, 0.0  # of the run that this one resumes
             self._iteration_began = self._collected = 0.0
             self._learned = 0  # updates that have learned
-            # s of learning, and of all, of the first of them, until it is said how fast actors are
-            self._timed: list[tuple[float, float]] | None = []
+            self._timed: list[tuple[float, float]] | None = []  # s of learning and of all, until _forecast() is said
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             self._all: Collected | None = None  # by all ranks, in the last iteration

@@ -120,10 +120,10 @@ def test_learners_with_actors_on_a_cluster_have_the_bits_of_local_ones(cluster):
 def test_a_run_whose_cluster_lost_its_head_is_resumed_without_it(tmp_path):
     found = run("head_lost", tmp_path)
     text, code = found["ended"]
-    assert code == 1, text[-2000:]
+    assert code > 0, text[-2000:]
     assert "has not answered for 1 s" in text and "`headrace train --resume RUN --cluster none`" in text
     text, code = found["refused"]
-    assert code == 1 and "there is no cluster at" in text and "give `--cluster none`" in text
+    assert code > 0 and "there is no cluster at" in text and "give `--cluster none`" in text
     assert found["codes"] == [0, 0] and found["weights"][0] == found["weights"][1]
 
 
