@@ -5,6 +5,7 @@ pass, and run `python tests/bindings/test_digests.py`, which writes the new ones
 """
 
 DIGESTS = {
+    "a2c.gradient": "9a8691ba4d7b20e0",
     "actor_critic.act": "37a535aedf2e7c55",
     "actor_critic.value": "1f32d03994604f64",
     "actor_q.act": "30549a926969ddf0",
@@ -14,11 +15,14 @@ DIGESTS = {
     "off_policy.learn_from_replay": "ca5cfd17a7e895ca",
     "off_policy.steps": "0469046b5a5df5ea",
     "ppo.learn": "4d9b883096b02dce",
+    "pqn.learn": "9dd2a678c4bebdd7",
     "q_network.act": "bbf28652f0789ff5",
+    "reinforce.gradient": "a9c4c2f0345818c7",
     "returns.explained_variance": "8ad7f1b4c3e2ae7b",
     "returns.gae": "e247cdd6ee26b408",
     "rng.uniform": "3a43ee4272bf5557",
     "rnn.recur": "b800c1f2a33c0d93",
     "sac.learn": "aab8b5c3cc1107d3",
     "td3.learn": "20db408556ea81b4",
+    "trpo.learn_critic": "3c0aebd341a167f9",
 }

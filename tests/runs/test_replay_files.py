@@ -44,7 +44,7 @@ def uninterrupted(tmp_path_factory):
 @pytest.fixture
 def often(monkeypatch):
     """Save as often as the disk allows."""
-    monkeypatch.setattr(recorder, "SAVE_EVERY", 0.02)
+    monkeypatch.setattr(recorder, "SAVE_EVERY", 0.0)
     monkeypatch.setattr(recorder, "SAVE_SHARE", 1e9)
 
 
