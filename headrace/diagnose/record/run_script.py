@@ -84,7 +84,8 @@ class _Script:
         self.exit = Exit(Ending.EXIT)
         self.started_at = time.time()
         self.started = self.ended = time.monotonic()
-        self._process = subprocess.Popen(command, env=environment)
+        with _interruptible():
+            self._process = subprocess.Popen(command, env=environment)
         self._command = command
         self.monitor = ProcessMonitor(self._process.pid)
         self.outside = OutsideRecorder(self.monitor, folder)
@@ -177,6 +178,22 @@ def sampled_environment(folder: Path, period: float, kernels: float, progress: b
     paths = [str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
     settings = json.dumps({"folder": str(folder), "period": period, "kernels": kernels, "progress": progress})
     return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(paths), "HEADRACE_DIAGNOSE": settings}
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let processes that are started be ended by SIGINT, also where this one ignores it, as jobs in the background of a
+    shell do."""
+    ignored = (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread()
+    )
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Terminated(KeyboardInterrupt):

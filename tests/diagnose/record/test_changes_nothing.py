@@ -194,6 +194,14 @@ def test_a_script_has_time_to_save(grace: float, tmp_path: Path) -> None:
     assert profile.exit.ending is Ending.TIME_LIMIT and saved == (grace > 1.0)
 
 
+def test_a_script_has_time_to_save_where_the_shell_ignores_ctrl_c(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert saving(tmp_path, 10.0)[1] and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_process_with_the_number_of_an_ended_one_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
