@@ -11,23 +11,21 @@ from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.bindings.actor_critic_layout import CLASSES, compiled, value_units
-from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import why_not_learn
 from headrace.bindings.on_policy.rollout_learner import (
     Objective,
     RolloutLearner,
-    columns_fit,
-    order_fits,
+    all_fit,
+    learner_of,
     settings_of,
+    why_not_steps,
 )
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout
 from headrace.kernels.learning.rollouts_arguments import CLIPPED_RATIO, Loss
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
-from headrace.policies.examination import last_examined
 
 _learners: Bound[RolloutLearner] = Bound()
 
@@ -42,16 +40,9 @@ def serves(
     reduce: Reduce = one_learner,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
-    if rollout.device.type != "cpu":
-        return False
-    if type(optimizer) is not Adam:
-        return f"{type(optimizer).__name__} is not the Adam it was written for"
-    if reason := why_not_learn(policy, optimizer):
+    if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
-    floats = (rollout.log_prob, targets.advantage, targets.returns)
-    fitting = columns_fit(policy, rollout, *floats)  # type: ignore[arg-type]
-    valid = fits(targets.valid, torch.bool, *rollout.reward.shape)
-    return (fitting and valid and order_fits(order, rollout.reward.numel())) or MISFIT
+    return all_fit(policy, rollout, targets.valid, order, rollout.log_prob, targets.advantage, targets.returns)
 
 
 @register("ppo.learn", serves, DIGESTS["ppo.learn"], (*CLASSES, Adam))
@@ -66,11 +57,7 @@ def learn(
     reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
-    moments = (optimizer.mean, optimizer.square)
-    learner = _learners.get(
-        lambda: RolloutLearner(compiled(policy, optimizer.flat), optimizer.flat, moments),
-        *(policy, last_examined(policy), optimizer.flat, *moments),
-    )
+    learner = learner_of(_learners, policy, optimizer, lambda: compiled(policy, optimizer.flat))
     number = number_of_minibatches(permutation.shape[1], config.minibatch_size, 1, reduce)
     settings = settings_of(optimizer, config.max_grad_norm, config.target_kl)
     objective = Objective(_loss(policy, config), settings, config.normalize_advantage)

@@ -11,21 +11,19 @@ from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.pqn import PQNConfig
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.bindings.actor_critic_layout import compiled_q
-from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import why_not_learn
 from headrace.bindings.on_policy.rollout_learner import (
     Objective,
     RolloutLearner,
-    columns_fit,
-    order_fits,
+    all_fit,
+    learner_of,
     settings_of,
+    why_not_steps,
 )
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout
 from headrace.kernels.learning.rollouts_arguments import LOG_PROB, Loss
-from headrace.policies.examination import last_examined
 from headrace.policies.networks import MLP, Readout, VectorEncoder
 from headrace.policies.normalization import ObservationNormalizer
 from headrace.policies.q_network import QNetwork
@@ -45,18 +43,11 @@ def serves(
     reduce: Reduce = one_learner,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
-    if rollout.device.type != "cpu":
-        return False
-    if type(optimizer) is not Adam:
-        return f"{type(optimizer).__name__} is not the Adam it was written for"
-    if reason := why_not_learn(policy, optimizer):
+    if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
     if policy.dueling:
         return "it is written for one output layer, not for a dueling network's two"
-    shape = (rollout.num_steps, rollout.num_envs)
-    valid = fits(rollout.valid[: rollout.num_steps], torch.bool, *shape)
-    fitting = valid and columns_fit(policy, rollout, returns)
-    return (fitting and order_fits(order, rollout.reward.numel())) or MISFIT
+    return all_fit(policy, rollout, rollout.valid[: rollout.num_steps], order, returns)
 
 
 @register("pqn.learn", serves, DIGESTS["pqn.learn"], CLASSES)
@@ -71,11 +62,7 @@ def learn(
     reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.pqn.learn, with the same results within rounding."""
-    moments = (optimizer.mean, optimizer.square)
-    learner = _learners.get(
-        lambda: RolloutLearner(compiled_q(policy, optimizer.flat), optimizer.flat, moments),
-        *(policy, last_examined(policy), optimizer.flat, *moments),
-    )
+    learner = learner_of(_learners, policy, optimizer, lambda: compiled_q(policy, optimizer.flat))
     number = number_of_minibatches(order.shape[1], config.minibatch_size, 1, reduce)
     targets = Targets(returns, returns, rollout.valid[: rollout.num_steps])
     objective = Objective(_LOSS, settings_of(optimizer, config.max_grad_norm))

@@ -5,6 +5,7 @@ What is learned is a Loss and the tables of a network; ppo.py, policy_gradient.p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +16,9 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets, normalized
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded
-from headrace.bindings.arguments import fits
+from headrace.bindings.arguments import MISFIT, fits
+from headrace.bindings.bound import Bound
+from headrace.bindings.eligibility import why_not_learn
 from headrace.core.device import kernel_threads
 from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.learning.rollouts_arguments import (
@@ -35,6 +38,7 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.examination import last_examined
 from headrace.policies.heads import BernoulliHead, GaussianHead
 from headrace.policies.q_network import QNetwork
 
@@ -200,6 +204,32 @@ class RolloutLearner:
             return 1
         parts = min(PARTS, -(-size // PART)) * len(self.tables.subnetworks)
         return min(kernel_threads(), WORKERS, parts)
+
+
+def learner_of(
+    learners: Bound[RolloutLearner], policy: Learned, optimizer: Adam, tables: Callable[[], Compiled]
+) -> RolloutLearner:
+    """What takes this optimizer's steps, made where there is none yet for the policy as it is. tables: its network's."""
+    flat, moments = optimizer.flat, (optimizer.mean, optimizer.square)
+    return learners.get(
+        lambda: RolloutLearner(tables(), flat, moments), *(policy, last_examined(policy), flat, *moments)
+    )
+
+
+def why_not_steps(policy: Any, optimizer: Adam, rollout: Rollout) -> bool | str | None:
+    """Why the kernel takes no steps of this optimizer, whatever is learned: False on another device; None where it
+    may."""
+    if rollout.device.type != "cpu":
+        return False
+    if type(optimizer) is not Adam:
+        return f"{type(optimizer).__name__} is not the Adam it was written for"
+    return why_not_learn(policy, optimizer)
+
+
+def all_fit(policy: Any, rollout: Rollout, valid: Tensor, order: Tensor, *columns: Tensor) -> bool | str:
+    """Whether everything that a call is given is what the kernel reads; else MISFIT."""
+    fitting = fits(valid, torch.bool, *rollout.reward.shape) and columns_fit(policy, rollout, *columns)
+    return (fitting and order_fits(order, rollout.reward.numel())) or MISFIT
 
 
 def settings_of(optimizer: Adam, max_grad_norm: float, target_kl: float = 0.0) -> tuple[float, ...]:

@@ -11,23 +11,21 @@ from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.algorithms.trpo import TRPOConfig
 from headrace.bindings.actor_critic_layout import CLASSES, compiled, critic_alone, value_units
-from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import why_not_learn
 from headrace.bindings.on_policy.rollout_learner import (
     Objective,
     RolloutLearner,
-    columns_fit,
-    order_fits,
+    all_fit,
+    learner_of,
     settings_of,
+    why_not_steps,
 )
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout
 from headrace.kernels.learning.rollouts_arguments import LOG_PROB, Loss
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
-from headrace.policies.examination import last_examined
 
 _learners: Bound[RolloutLearner] = Bound()
 
@@ -42,17 +40,11 @@ def serves(
     reduce: Reduce = one_learner,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
-    if rollout.device.type != "cpu":
-        return False
-    if type(optimizer) is not Adam:
-        return f"{type(optimizer).__name__} is not the Adam it was written for"
-    if reason := why_not_learn(policy, optimizer):
+    if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
     if policy.shared:  # type: ignore[attr-defined]
         return "it is written for a critic that shares no layers with the actor"
-    valid = fits(rollout.valid[: rollout.num_steps], torch.bool, *rollout.reward.shape)
-    fitting = valid and columns_fit(policy, rollout, returns)  # type: ignore[arg-type]
-    return (fitting and order_fits(order, rollout.reward.numel())) or MISFIT
+    return all_fit(policy, rollout, rollout.valid[: rollout.num_steps], order, returns)
 
 
 @register("trpo.learn_critic", serves, DIGESTS["trpo.learn_critic"], (*CLASSES, Adam))
@@ -67,11 +59,7 @@ def learn_critic(
     reduce: Reduce = one_learner,
 ) -> Tensor:
     """headrace.algorithms.trpo.learn_critic, with the same results within rounding."""
-    moments = (optimizer.mean, optimizer.square)
-    learner = _learners.get(
-        lambda: RolloutLearner(critic_alone(compiled(policy, optimizer.flat)), optimizer.flat, moments),
-        *(policy, last_examined(policy), optimizer.flat, *moments),
-    )
+    learner = learner_of(_learners, policy, optimizer, lambda: critic_alone(compiled(policy, optimizer.flat)))
     number = number_of_minibatches(order.shape[1], config.minibatch_size, 1, reduce)
     targets = Targets(returns, returns, rollout.valid[: rollout.num_steps])
     loss = Loss(LOG_PROB, *map(np.float32, (0.0, 0.0, 1.0, 0.0, *value_units(policy))))
