@@ -240,8 +240,8 @@ def comparisons(rows: list[Row]) -> list[str]:
                 for (config, e, n), rate in rates.items()
                 if n == num_envs and config == other and ("across-entities", e, num_envs) in rates
             }
-            told = ", ".join(f"{e} entities {ratio:.2g}" for e, ratio in ratios.items())
-            found += [f"{num_envs} environments: across entities as many times as fast as {other}: {told}"] * bool(told)
+            listed = ", ".join(f"{e} entities {ratio:.2g}" for e, ratio in ratios.items())
+            found += [f"{num_envs} environments: across entities as many times as fast as {other}: {listed}"] * bool(listed)
     for (config, birds, num_envs), rate in rates.items():
         others = {"across-entities", "across-environments"} - {config}
         chosen = f"across-{faster_across(read(flock(birds)), num_envs)}"

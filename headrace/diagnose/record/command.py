@@ -36,9 +36,9 @@ def title(words: Sequence[str]) -> str:
     return next(iter(scripts), Path(words[0]).name)
 
 
-def _program(name: str, beside: Path) -> str | None:
+def _program(name: str, folder: Path) -> str | None:
     """The path of a program. A plain `python` is the one on PATH, as in a shell."""
-    nearby = None if _is_python(name) else shutil.which(name, path=str(beside))
+    nearby = None if _is_python(name) else shutil.which(name, path=str(folder))
     return nearby or shutil.which(name)
 
 
