@@ -241,7 +241,8 @@ def comparisons(rows: list[Row]) -> list[str]:
                 if n == num_envs and config == other and ("across-entities", e, num_envs) in rates
             }
             listed = ", ".join(f"{e} entities {ratio:.2g}" for e, ratio in ratios.items())
-            found += [f"{num_envs} environments: across entities as many times as fast as {other}: {listed}"] * bool(listed)
+            if listed:
+                found.append(f"{num_envs} environments: across entities as many times as fast as {other}: {listed}")
     for (config, birds, num_envs), rate in rates.items():
         others = {"across-entities", "across-environments"} - {config}
         chosen = f"across-{faster_across(read(flock(birds)), num_envs)}"
