@@ -209,7 +209,7 @@ class RolloutLearner:
 def learner_of(
     learners: Bound[RolloutLearner], policy: Learned, optimizer: Adam, tables: Callable[[], Compiled]
 ) -> RolloutLearner:
-    """What takes this optimizer's steps, made anew where the policy has changed. tables: its network's."""
+    """What takes this optimizer's steps, made again where the policy has changed. tables: its network's."""
     flat, moments = optimizer.flat, (optimizer.mean, optimizer.square)
     return learners.get(
         lambda: RolloutLearner(tables(), flat, moments), *(policy, last_examined(policy), flat, *moments)
