@@ -285,8 +285,13 @@ from headrace.runs import recorder
 def save(self, **facts):
     before(self, **facts)
     self._saver.wait()
+    if self._evaluations._process is None:
+        return
+    evaluator = self._evaluations._process._transport.workers[0].process.pid
+    os.kill(evaluator, signal.SIGSTOP)  # so that evaluations wait in the queue, however fast the machine
     if self._result.steps > 600 and len(self._evaluations.queue) > 1:
-        print(self._evaluations._process._transport.workers[0].process.pid, flush=True)
+        print(evaluator, flush=True)
+        os.kill(evaluator, signal.SIGCONT)
         os.kill(os.getpid(), signal.SIGKILL)
 
 before, recorder.SAVE_EVERY, recorder.SAVE_SHARE = recorder.Recorder._save_last, 0.0, 1e9
