@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.data.spaces import Box, Discrete
+from headrace.data.flat_dict import FlatDict
+from headrace.data.spaces import Box, Discrete, MultiBinary
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
@@ -30,10 +31,12 @@ from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 
 VECTOR, IMAGE, FORCES = Box(-3, 3, (6,)), Box(0, 255, (12, 12, 1), np.uint8), Box(-1, 1, (3,))
+MASKED = FlatDict({"observation": VECTOR, "action_mask": MultiBinary(4)})
 POLICIES: dict[str, Callable[[], Policy]] = {
     "discrete": lambda: ActorCritic(VECTOR, Discrete(4)),
     "Gaussian": lambda: ActorCritic(VECTOR, FORCES, normalize_observation=True, normalize_return=True),
     "squashed": lambda: ActorCritic(VECTOR, FORCES, distribution="squashed"),
+    "masked": lambda: ActorCritic(MASKED, Discrete(4)),
     "Q": lambda: QNetwork(VECTOR, Discrete(4)),
     "actor-Q": lambda: ActorQ(VECTOR, FORCES, (64, 64)),
     "GRU": lambda: RecurrentActorCritic(VECTOR, Discrete(4), "gru", 16),
@@ -53,6 +56,8 @@ def questions(policy: Policy) -> list[tuple[Any, Any]]:
         shape = (rows, *(space.shape or ()))
         seen = random.integers(0, 255, shape) if space.dtype == np.uint8 else random.normal(size=shape)
         seen = seen.astype(space.dtype)
+        if isinstance(space, FlatDict):
+            seen[:, space.features :] = seen[:, space.features :] > 0
         found.append((seen[0] if number % 10 == 0 else seen, policy.initial_state(rows)))
     return found
 

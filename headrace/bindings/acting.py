@@ -14,23 +14,21 @@ from headrace.bindings.arguments import fits
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict
 from headrace.core.device import kernel_threads
-from headrace.core.fused import reached, register
+from headrace.core.fused import register
 from headrace.kernels.nn.layout import CHOICES, WORKERS, Normalizer, PolicyArguments, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import PolicyOutput
-from headrace.policies.examination import examine, last_examined
+from headrace.policies.examination import last_examined
 from headrace.policies.networks import VectorEncoder
-from headrace.policies.numpy_io import batch_size, to_action
+from headrace.policies.numpy_io import batch_size
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 _NO_CHOICE, _NO_ACTION = np.empty(0, np.int32), np.empty(0, np.float32)
 _NO_DRAWS = (np.uint64(0), np.empty(0, np.float32), np.uint64(0))
-_plain_act: Any = ActorCritic.act.plain  # type: ignore[attr-defined]
 _IDENTITY_SCALE = np.array((0, 1), np.float32)
-KEEPS_GIL = 20_000  # parameters up to which acting on one observation takes some 10 us: it keeps the GIL meanwhile
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 
 
@@ -114,49 +112,6 @@ class _ActCall:
             self._value_scale[:] = self._units
 
 
-class ActingOnOne:
-    """Acts on one observation at a time, from NumPy to NumPy, while nothing in the policy is replaced or moved. Several
-    threads may call it at once."""
-
-    def __init__(self, policy: ActorCritic) -> None:
-        self.shape, self.space = policy.observation_space.shape or (), policy.action_space
-        self._acting, self._num_draws = actor_of(policy), policy.num_draws
-        self._policy_arguments = self._acting.policy_arguments(policy, normalizer_of(policy))
-        # calls that no thread is using, by whether they draw
-        self._calls: dict[bool, list[_CallOnOne]] = {False: [], True: []}
-
-    def act(self, observation: np.ndarray, deterministic: bool, generator: torch.Generator | None) -> Any:
-        """As predict()."""
-        calls, draws = self._calls[not deterministic], 0 if deterministic else self._num_draws
-        try:
-            call = calls.pop()
-        except IndexError:  # a first call, or as many at once as never before
-            call = _CallOnOne(self._acting, self._policy_arguments, self.shape, draws)
-        call.observation[...] = observation
-        if draws:
-            call.random[:] = torch.rand(1, draws, generator=generator).numpy()[0]
-        call.state[:] = 0
-        call.call()
-        action = call.action.copy()
-        calls.append(call)
-        return to_action(self.space, action.reshape(1, -1) if self.space.shape else action, single=True)
-
-
-class _CallOnOne:
-    """A call of the kernel that reads and writes arrays of its own."""
-
-    def __init__(self, acting: Acting, policy: PolicyArguments, shape: tuple[int, ...], num_draws: int) -> None:
-        one, unused, self.state = np.uint64(1), np.empty(1, np.float32), queue_state()
-        seen, self.random = np.empty(math.prod(shape), np.float32), np.empty(num_draws, np.float32)
-        self.observation = seen.reshape(shape)
-        self.action = np.empty(len(acting.start), np.int32 if acting.discrete else np.float32)
-        drawn = (np.uint64(num_draws), self.random, one)
-        outputs = (*acting.column(self.action), one, unused, unused.copy())
-        arguments = (0, self.state, policy, (seen, one), drawn, one, outputs, acting.scratch(1))
-        function = entry("learning.act", "act", arguments, ANNOUNCEMENT)
-        self.call = Call(function, arguments, with_gil=len(acting.parameters) <= KEEPS_GIL)
-
-
 def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
     """Random draws [..., draws, N] as kernel arguments: the number of draws, the array, the stride of a draw."""
     return np.uint64(random.shape[-2]), random.reshape(-1), np.uint64(random.shape[-1])
@@ -191,33 +146,6 @@ def act(policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | 
 def value(policy: ActorCritic, observation: Any, rnn_state: Any = None) -> Tensor:
     """headrace.policies.actor_critic.ActorCritic.value, with the bits of act()."""
     return actor_of(policy).act(policy, observation, rnn_state, None).value
-
-
-def _serves_one(policy: ActorCritic, observation: Any, *_: Any) -> bool:
-    if type(observation) is not np.ndarray or observation.dtype.kind not in "fiu":
-        return False
-    found = examine(policy).kept
-    if ActingOnOne not in found:
-        found[ActingOnOne] = ActingOnOne(policy) if _acts_on_one(policy) else None
-    one = found[ActingOnOne]
-    if one is None or observation.shape != one.shape:
-        return False
-    return reached(_plain_act, CLASSES).digest == DIGESTS["actor_critic.act"]
-
-
-def _acts_on_one(policy: ActorCritic) -> bool:
-    """Whether ActingOnOne is for this policy: for vectors, on the CPU."""
-    if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or policy.masked:
-        return False
-    found = verdict(policy)
-    return found.acting is None and found.flat is not None and found.flat.device.type == "cpu"
-
-
-@register("actor_critic.act_on_one", _serves_one)
-def act_on_one(policy: ActorCritic, observation: Any, deterministic: bool, generator: Any) -> Any:
-    """predict() of one observation, with the bits of act()."""
-    one = last_examined(policy).kept.get(ActingOnOne)  # None where another thread has just changed the policy
-    return None if one is None else one.act(observation, deterministic, generator)
 
 
 def actor_of(policy: ActorCritic) -> Acting:

@@ -65,7 +65,8 @@ class Actor:
             zero,
             zero,
         )
-        self.choices, self.features, self.weights = isinstance(policy, QNetwork), net.inputs, flat.numel()
+        self.choices, self.features = isinstance(policy, QNetwork), net.inputs
+        self.weights = sum(map(Tensor.numel, self.originals))
         self.scratch_size = rounded(net.scratch + (policy.num_draws + 2) * int(BLOCK))
         kind, center, half_range, random = slots.CHOICES, NO_NUMBER, NO_NUMBER, NO_NUMBER
         if isinstance(policy, ActorQ):
@@ -79,9 +80,9 @@ class Actor:
         self.arguments = ActorArguments(*fields, *last)
         self._spare: dict[tuple[int, int], list[_Call]] = {}  # by rows and draws, calls that no thread is in
 
-    def scratch(self) -> np.ndarray:
+    def scratch(self, workers: int = WORKERS) -> np.ndarray:
         """Memory for the workers of one call."""
-        return aligned(WORKERS, self.scratch_size)
+        return aligned(workers, self.scratch_size)
 
     def act(self, policy: Acts, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """See the policies' act()."""

@@ -111,10 +111,6 @@ class ActorCritic(Policy):
         padded = pad(self.block, observation)[0] if rows % self.block else observation
         return self.distribution(padded).mode()[:rows], rnn_state
 
-    @fused("actor_critic.act_on_one", "headrace.bindings.acting")
-    def act_on_one(self, observation: Any, deterministic: bool, generator: Any) -> Any:
-        return None
-
     @fused("actor_critic.value", "headrace.bindings.acting")
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)

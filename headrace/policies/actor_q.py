@@ -17,6 +17,7 @@ from headrace.data.spaces import Box, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.critics import Critics, RenormCritics
 from headrace.policies.distributions import box_muller
+from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import is_masked
 from headrace.policies.networks import MLP, Readout, RenormMLP, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
@@ -90,6 +91,7 @@ class ActorQ(Policy):
         self.register_buffer("half_range", half_range, persistent=False)
         self.register_buffer("exploration", torch.zeros(1))
         self.register_buffer("random", torch.zeros(1))
+        flatten_parameters(self.actor_parameters())  # kernels serve parameters in one buffer
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """Parameters trained by the actor loss."""

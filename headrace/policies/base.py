@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from headrace.core.fused import fused
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Space, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
@@ -157,6 +158,7 @@ class Policy(nn.Module):
                 action, _, _, after = self.act(batch, state, random)
         return to_action(self.action_space, action.detach().cpu().numpy(), single), after
 
+    @fused("policy.act_on_one", "headrace.bindings.acting_on_one")
     def act_on_one(self, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
         """predict() for one observation as a NumPy array, without tensors and with the same bits; None where there is
         no such way."""

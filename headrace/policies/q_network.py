@@ -13,6 +13,7 @@ from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten, tree_map
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
+from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import best_value, is_masked, mask_of, random_choice
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
@@ -80,6 +81,7 @@ class QNetwork(Policy):
         self.out = Readout(features, int(action_space.n), 1.0, generator)
         self.value_out = Readout(features, 1, 1.0, generator) if dueling else None
         self.register_buffer("exploration", torch.zeros(1), persistent=False)
+        flatten_parameters(self.parameters())  # kernels serve parameters in one buffer
 
     def forward(self, observation: Any) -> Tensor:
         """The value of each action, [A, N], in units of return. observation: histories for a recurrent policy."""

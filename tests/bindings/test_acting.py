@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
 
@@ -139,24 +138,3 @@ def test_gradients_and_scattered_parameters_are_left_to_torch():
 def test_a_value_has_the_bits_of_a_decisions():
     policy, observation = prepared(*CASES["normalised"]), observations(100)
     assert torch.equal(policy.value(observation), policy.act(observation, None, torch.rand(100, 2)).value)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_one_observation_gets_the_bits_of_a_batch(name):
-    policy, seen = prepared(*CASES[name]), observations(7).numpy().astype(np.float64)
-    for deterministic in (True, False):
-        draws = [torch.Generator().manual_seed(5) for _ in range(2)]
-        batch = [policy.predict(row[None], None, deterministic, draws[0])[0][0] for row in seen]
-        one = [policy.act_on_one(row, deterministic, draws[1]) for row in seen]
-        np.testing.assert_array_equal(one, batch)
-        assert [type(x) for x in one] == [type(x) for x in batch] and one[0].dtype == policy.action_space.dtype
-    np.testing.assert_array_equal([policy.predict(row)[0] for row in seen], policy.predict(seen)[0])
-    assert policy.act_on_one(seen, True, None) is None and policy.act_on_one(seen[0].tolist(), True, None) is None
-
-
-def test_an_action_that_was_returned_stays_as_it_is():
-    policy, seen = prepared(MultiDiscrete([3, 2], dtype=np.int32), {}), observations(2).numpy()
-    first = policy.predict(seen[0])[0]
-    kept = first.copy()
-    policy.actor_out.bias.data[(int(kept[0]) + 1) % 3] += 1e4
-    assert policy.predict(seen[0])[0][0] != kept[0] and first.tolist() == kept.tolist()

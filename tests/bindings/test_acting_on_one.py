@@ -1,0 +1,160 @@
+"""predict() of one observation without tensors: the bits that the way of tensors has, for every kind of policy."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.data.flat_dict import FlatDict
+from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.q_network import QNetwork
+
+VECTOR, FORCES = Box(-3, 3, (5,)), Box(np.float32([-2, 0, 1]), np.float32([4, 1, 3]))
+MASKED = FlatDict({"observation": VECTOR, "action_mask": MultiBinary(5)})
+GOALS = FlatDict({"observation": Box(-3, 3, (1,)), "desired_goal": VECTOR, "achieved_goal": VECTOR})
+KINDS = {
+    "discrete": lambda: ActorCritic(VECTOR, Discrete(3)),
+    "counted from 2": lambda: ActorCritic(VECTOR, Discrete(7, start=2), shared=True, activation="elu"),
+    "multi-discrete": lambda: ActorCritic(VECTOR, MultiDiscrete([3, 2, 5], start=[0, 1, 0]), hidden=(10,)),
+    "gaussian": lambda: ActorCritic(VECTOR, FORCES, normalize_observation=True, normalize_return=True),
+    "squashed": lambda: ActorCritic(VECTOR, FORCES, distribution="squashed", hidden=(20, 33), layer_norm=True),
+    "multi-binary": lambda: ActorCritic(VECTOR, MultiBinary(5), activation="mish"),
+    "masked": lambda: ActorCritic(MASKED, Discrete(5)),
+    "masked, multi-discrete": lambda: ActorCritic(MASKED, MultiDiscrete([2, 3]), shared=True),
+    "SAC": lambda: ActorQ(VECTOR, FORCES, (24, 32), normalize_observation=True),
+    "SAC with goals": lambda: ActorQ(GOALS, FORCES, (24,)),
+    "TD3": lambda: ActorQ(VECTOR, FORCES, (24, 32), deterministic=True, activation="tanh"),
+    "DQN": lambda: QNetwork(VECTOR, Discrete(4, start=-1), normalize_observation=True),
+    "PQN": lambda: QNetwork(VECTOR, Discrete(4), (16,), layer_norm=True),
+}
+TENSORS = {  # kinds that act by tensors
+    "dueling": lambda: QNetwork(VECTOR, Discrete(4), dueling=True),
+    "masked DQN": lambda: QNetwork(MASKED, Discrete(5)),
+    "correlated noise": lambda: ActorQ(VECTOR, FORCES, (24,), noise_autocorrelation=0.5),
+    "CrossQ": lambda: ActorQ(VECTOR, FORCES, (24,), batch_renorm=10),
+}
+
+
+@torch.no_grad()
+def prepared(make):
+    """A policy with varied outputs, and with exploration where it has any."""
+    policy = make()
+    (policy.out if isinstance(policy, QNetwork) else policy.actor_out).weight.mul_(100)
+    if getattr(policy.encoder, "normalizer", None) is not None:
+        policy.encoder.normalizer.scale.fill_(4)
+    if isinstance(policy, ActorQ | QNetwork):
+        policy.exploration.fill_(0.5)
+    return policy
+
+
+def observations(policy, rows=7):
+    """Float64 [rows, F], with zeros and ones for an action mask."""
+    space = policy.observation_space
+    seen = np.random.default_rng(rows).normal(size=(rows, *space.shape))
+    if space is MASKED:
+        seen[:, space.features :] = seen[:, space.features :] > 0
+    return seen
+
+
+def same(policy, observation, deterministic=True, seed=5):
+    """The action without tensors, which is that of a batch of one."""
+    draws = [torch.Generator().manual_seed(seed) for _ in range(2)]
+    one = policy.act_on_one(observation, deterministic, draws[0])
+    assert one is not None
+    batch = policy.predict(observation[None], None, deterministic, draws[1])[0]
+    np.testing.assert_array_equal(one, batch[0])
+    assert type(one) is type(batch[0]) and one.dtype == policy.action_space.dtype
+    assert torch.equal(*(generator.get_state() for generator in draws))
+    return one
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_observation_gets_the_bits_of_a_batch(kind):
+    policy = prepared(KINDS[kind])
+    seen = observations(policy)
+    for deterministic in (True, False):
+        found = [same(policy, row, deterministic, seed) for seed, row in enumerate(seen)]
+        assert len({np.asarray(action).tobytes() for action in found}) > 1
+    np.testing.assert_array_equal([policy.predict(row)[0] for row in seen], policy.predict(seen)[0])
+    assert policy.act_on_one(seen, True, None) is None and policy.act_on_one(seen[0].tolist(), True, None) is None
+
+
+@pytest.mark.parametrize("kind", ["masked", "SAC with goals"])
+def test_members_of_an_observation_are_taken_by_name(kind):
+    policy = prepared(KINDS[kind])
+    space, row = policy.observation_space, observations(policy)[0]
+    parts = space.split(row)
+    np.testing.assert_array_equal(policy.act_on_one(parts, True, None), same(policy, row))
+    assert policy.act_on_one(space.split(row[None]), True, None) is None
+    with pytest.raises(ValueError, match="the observation lacks observation"):
+        policy.predict({name: part for name, part in parts.items() if name != "observation"})
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_other_policies_act_by_tensors(kind):
+    policy = TENSORS[kind]()
+    row = observations(policy)[0]
+    assert policy.act_on_one(row, True, None) is None
+    np.testing.assert_array_equal(policy.predict(row)[0], policy.predict(row[None])[0][0])
+
+
+def _hook(policy, layer):
+    layer.register_forward_hook(lambda module, inputs, output: output * 0 - 1)
+
+
+def _function(policy, layer):
+    policy.act = lambda *arguments: type(policy).act(policy, *arguments)
+
+
+def _activation(policy, layer):
+    trunk = policy.trunk if isinstance(policy, QNetwork) else policy.actor
+    trunk._activate = torch.relu_ if policy.activation == "tanh" else torch.tanh_
+
+
+@pytest.mark.parametrize("kind", ["discrete", "SAC", "TD3", "DQN"])
+@pytest.mark.parametrize("change", [_hook, _function, _activation])
+def test_what_was_changed_acts_by_tensors(kind, change):
+    policy = prepared(KINDS[kind])
+    row = observations(policy)[0]
+    same(policy, row)
+    change(policy, policy.out if isinstance(policy, QNetwork) else policy.actor_out)
+    assert policy.act_on_one(row, True, None) is None
+    np.testing.assert_array_equal(policy.predict(row)[0], policy.predict(row[None])[0][0])
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "SAC", "TD3", "DQN"])
+@torch.no_grad()
+def test_other_weights_are_seen(kind):
+    policy = prepared(KINDS[kind])
+    row, readout = observations(policy)[0], policy.out if kind == "DQN" else policy.actor_out
+    last = policy.action_space.start + 3 if kind == "DQN" else policy.action_space.high
+    readout.bias[-1 if kind == "DQN" else slice(3)] = 1e4
+    np.testing.assert_allclose(same(policy, row), last, rtol=1e-6)
+    fresh = KINDS[kind]()
+    policy.load_state_dict(fresh.state_dict())
+    assert not np.allclose(same(policy, row), last)
+    np.testing.assert_array_equal(same(policy, row), same(fresh, row))
+    readout.bias = torch.nn.Parameter(readout.bias.clone())  # no longer in one buffer
+    assert policy.act_on_one(row, True, None) is None
+
+
+def test_a_copy_and_exploration_of_each_environment_act_by_tensors():
+    policy = prepared(KINDS["DQN"])
+    row = observations(policy)[0]
+    other = deepcopy(policy)
+    assert other.act_on_one(row, True, None) is None and other.predict(row)[0] == same(policy, row)
+    policy.exploration = torch.full((8,), 0.1)
+    assert policy.act_on_one(row, False, None) is None
+    assert policy.predict(row, deterministic=False)[0] in (-1, 0, 1, 2)
+
+
+def test_an_action_that_was_returned_stays_as_it_is():
+    policy = ActorCritic(VECTOR, MultiDiscrete([3, 2], dtype=np.int32))
+    seen = observations(policy, 2)
+    first = policy.predict(seen[0])[0]
+    kept = first.copy()
+    policy.actor_out.bias.data[(int(kept[0]) + 1) % 3] += 1e4
+    assert policy.predict(seen[0])[0][0] != kept[0] and first.tolist() == kept.tolist()
