@@ -1,9 +1,10 @@
 """Latency of one action while a policy serves: one thread, a pool of threads, several processes.
 
 An MLP of 64 x 64 tanh units on CartPole's observations, one observation a call, the most likely action: Headrace's
-predict(), Stable-Baselines3's predict(), and the exported policy in NumPy and in onnxruntime. Each measurement is a
-process of its own (serving_one.py). p50 and p99 are of all calls of all threads and processes, in microseconds; calls
-follow one another without a pause, so with more threads than cores a call also waits for its turn.
+predict(), Stable-Baselines3's predict(), and the exported policy in NumPy and in onnxruntime; and predict() of
+Headrace's other kinds of policies, `headrace-sac` and so on. Each measurement is a process of its own (serving_one.py).
+p50 and p99 are of all calls of all threads and processes, in microseconds; calls follow one another without a pause, so
+with more threads than cores a call also waits for its turn.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from pathlib import Path
 
 from common import Neighbours, Row, finish, interpreter_with, parser, run_program, table
 
-NEEDS = {"headrace": "headrace", "numpy": "numpy", "onnxruntime": "onnxruntime", "sb3": "stable_baselines3"}
+KINDS = ("masked", "dqn", "sac", "td3", "gru")  # of policies besides the MLP; SAC's and TD3's have 256 x 256 units
+NEEDS = {
+    "headrace": "headrace",
+    **{f"headrace-{kind}": "headrace" for kind in KINDS},
+    **{"numpy": "numpy", "onnxruntime": "onnxruntime", "sb3": "stable_baselines3"},
+}
 LOADS = ((1, 1), (4, 1), (16, 1), (1, 2))  # threads in each process, processes
 COLUMNS = ("library", "threads", "processes", "p50_us", "p99_us", "calls_per_s", "others_cpu")
 

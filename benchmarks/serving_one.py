@@ -38,9 +38,28 @@ def serve(library: str, folder: str) -> Callable[[Any], object]:
 
         model = PPO("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs={"net_arch": [64, 64]})
         return lambda observation: model.predict(observation, deterministic=True)
-    import headrace as hr
+    return policy(library).predict
 
-    return hr.ActorCritic(hr.Box(-5, 5, (4,)), hr.Discrete(2)).predict
+
+def policy(library: str) -> Any:
+    """The policy whose predict() is measured. `headrace-masked` reads the observation and the mask as one vector."""
+    from headrace.data.flat_dict import FlatDict
+    from headrace.data.spaces import Box, Discrete, MultiBinary
+    from headrace.policies.actor_critic import ActorCritic
+    from headrace.policies.actor_q import ActorQ
+    from headrace.policies.q_network import QNetwork
+    from headrace.policies.recurrent import RecurrentActorCritic
+
+    seen, choices, forces = Box(-5, 5, (4,)), Discrete(2), Box(-1, 1, (2,))
+    if library == "headrace-masked":
+        return ActorCritic(FlatDict({"observation": Box(-5, 5, (2,)), "action_mask": MultiBinary(2)}), choices)
+    if library == "headrace-sac":
+        return ActorQ(seen, forces)
+    if library == "headrace-td3":
+        return ActorQ(seen, forces, deterministic=True)
+    if library == "headrace-dqn":
+        return QNetwork(seen, choices)
+    return RecurrentActorCritic(seen, choices) if library == "headrace-gru" else ActorCritic(seen, choices)
 
 
 def latencies(library: str, folder: str, threads: int, seconds: float, barrier: Any) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from headrace.core.cores import cores
 from headrace.core.types import EnvArgument, Json
 from headrace.envs.vector_env.construct_vector import make_vec
 
@@ -211,16 +213,37 @@ def make_vec_env(
     env_id: str | Callable[..., Any],
     n_envs: int = 1,
     seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
     wrapper_class: Callable[..., Any] | None = None,
     env_kwargs: Json | None = None,
+    vec_env_cls: type | None = None,
     vec_env_kwargs: Json | None = None,
+    monitor_kwargs: Json | None = None,
+    wrapper_kwargs: Json | None = None,
+    *,
+    workers: int | None = None,
 ) -> VecEnv:
-    """A VecEnv, by the arguments of stable_baselines3.common.env_util.make_vec_env.
+    """A VecEnv, by the arguments of stable_baselines3.common.env_util.make_vec_env, and workers: the number of
+    processes that step environments which cannot be compiled.
 
-    vec_env_kwargs: options of headrace.make_vec(), such as workers.
+    vec_env_cls: with SubprocVecEnv, and without workers, there is a process for each core, at most one for each
+    environment. vec_env_kwargs: options of headrace.make_vec().
+    Raises ValueError for other classes, and for start_index, monitor_dir and monitor_kwargs.
     """
+    for name, value in (("start_index", start_index), ("monitor_dir", monitor_dir), ("monitor_kwargs", monitor_kwargs)):
+        if value:
+            raise ValueError(f"{name}={value!r} has no counterpart in headrace.sb3: leave it out")
+    kind = None if vec_env_cls is None else vec_env_cls.__name__
+    if kind not in (None, "DummyVecEnv", "SubprocVecEnv", "VecEnv"):
+        raise ValueError(f"vec_env_cls={kind} has no counterpart in headrace.sb3: leave it out, and give workers=2")
+    if kind == "SubprocVecEnv" and workers is None:
+        workers = min(cores(), n_envs)
+    options = {**(env_kwargs or {}), **(vec_env_kwargs or {}), **({} if workers is None else {"workers": workers})}
+    if wrapper_class is not None and wrapper_kwargs:
+        wrapper_class = partial(wrapper_class, **wrapper_kwargs)
     wrappers = () if wrapper_class is None else (wrapper_class,)
-    return VecEnv(env_id, n_envs, seed=seed, wrappers=wrappers, **(env_kwargs or {}), **(vec_env_kwargs or {}))
+    return VecEnv(env_id, n_envs, seed=seed, wrappers=wrappers, **options)
 
 
 def tiled(images: list[np.ndarray]) -> np.ndarray:

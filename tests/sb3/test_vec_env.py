@@ -8,6 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import headrace as hr
+from headrace.core.cores import cores
 from headrace.sb3 import VecEnv, make_vec_env
 from headrace.sb3.vec_env import tiled
 
@@ -100,3 +101,29 @@ def test_compiled_environments_end_as_others():
 def test_a_vector_of_another_mode_is_refused():
     with pytest.raises(ValueError, match="autoreset_mode is"):
         VecEnv(hr.make_vec("CartPole-v1", 2))
+
+
+class Scaled(gymnasium.RewardWrapper):
+    """Rewards times a factor."""
+
+    def __init__(self, env, factor=1.0):
+        super().__init__(env)
+        self.factor = factor
+
+    def reward(self, reward):
+        return self.factor * reward
+
+
+def test_make_vec_env_has_the_arguments_of_stable_baselines3(monkeypatch):
+    wrapped = {"wrapper_class": Scaled, "wrapper_kwargs": {"factor": 3.0}}
+    env = make_vec_env(Counting, 2, 5, 0, None, **wrapped)
+    env.reset()
+    assert env.step([0, 1])[1].tolist() == [1.5, 1.5]
+    for refused in ({"monitor_dir": "logs"}, {"start_index": 3}, {"vec_env_cls": dict}):
+        with pytest.raises(ValueError, match=f"{next(iter(refused))}=.* has no counterpart in headrace.sb3"):
+            make_vec_env("CartPole-v1", 2, **refused)
+    monkeypatch.setattr("headrace.sb3.vec_env.VecEnv", lambda source, number, **options: options.get("workers"))
+    in_processes = {"vec_env_cls": type("SubprocVecEnv", (), {})}
+    assert make_vec_env(Counting, 64, **in_processes) == min(cores(), 64)
+    assert make_vec_env(Counting, 8, workers=3, **in_processes) == make_vec_env(Counting, 8, workers=3) == 3
+    assert make_vec_env(Counting, 8, vec_env_cls=type("DummyVecEnv", (), {})) is None

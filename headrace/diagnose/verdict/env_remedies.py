@@ -44,6 +44,8 @@ def processes(facts: Facts) -> Remedy | None:
         )
     else:
         why += f" Processes help where a step takes much longer than a round trip to another process, {trip} here."
+    if at_once < envs and not facts.uses("headrace"):
+        why += f" Each environment gets a process of its own, of which {at_once} run at a time."
     change = snippet(facts, "processes", envs=envs, workers=at_once)
     title = f"Step the environments in {at_once} processes"
     return remedy(facts, title, why, MINUTES, change, most=most, likely=likely)

@@ -71,9 +71,20 @@ def _without_training(facts: Facts) -> Verdict:
     return Verdict(
         f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned.",
         (f"{_where(facts)} " if facts.total > 1e-3 else "") + f"Start-up took {facts.start_up:.1f} s of the window.",
-        "Nothing can be said about the training yet: use a longer --seconds.",
+        f"Nothing can be said about the training yet: {_what_to_do(profile)}.",
         limitations=_limitations(facts),
     )
+
+
+def _what_to_do(profile: Profile) -> str:
+    """What to do where a script ended, or was stopped, before it trained."""
+    if profile.exit.detail.startswith("ModuleNotFoundError"):
+        return "where another virtual environment has the module, name its interpreter, --python path/to/bin/python"
+    if profile.exit.ending is Ending.EXCEPTION:
+        return "correct the exception first"
+    if profile.exit.ending in (Ending.EXIT, Ending.SIGNAL):
+        return "the script ended before it trained"
+    return "use a longer --seconds"
 
 
 def _of_several(facts: Facts) -> Verdict:
@@ -201,7 +212,9 @@ def _gpu(facts: Facts) -> str:
     if bound < 1.5:
         return f"Stay on the CPU. A GPU can gain at most {times(bound)}: {network}."
     if is_small(facts):
-        unreached = f" The bound of {times(bound)} is out of reach." if bound < UNBOUNDED else ""
+        unreached = (
+            f" At most {times(bound)} if both took no time, which a GPU does not reach." if bound < UNBOUNDED else ""
+        )
         return (
             f"Stay on the CPU. {capitalized(network)}, but {_size(facts)}: a GPU would finish an update before its "
             f"kernels could be launched.{unreached}"

@@ -262,3 +262,21 @@ def test_a_thread_that_holds_the_interpreters_lock_is_named():
         main.cpu_seconds, hog.cpu_seconds = share * 50.0, 0.6 * 50.0
         said = " ".join(judge(made).notes)
         assert ('The thread "prefetch" computes 60 % of the time' in said) == named
+
+
+def test_a_script_that_ended_before_its_training_is_not_given_more_time():
+    def advice(*how):
+        made = profile(START_UP=1.0)
+        made.exit = Exit(*how)
+        return judge(Facts(made)).bounds
+
+    assert "--python path/to/bin/python" in advice(Ending.EXCEPTION, 1, "ModuleNotFoundError: No module named 'x'")
+    assert advice(Ending.EXCEPTION, 1, "ValueError: 3").endswith("yet: correct the exception first.")
+    assert advice(Ending.EXIT).endswith("yet: the script ended before it trained.")
+    assert advice(Ending.TIME_LIMIT).endswith("yet: use a longer --seconds.")
+
+
+def test_an_environment_in_a_process_of_its_own_waits_for_a_core():
+    verdict = judge(facts(cores=2, counters={"num_envs": 8, "env_rate": 160}))
+    why = next(remedy for remedy in verdict.remedies if "processes" in remedy.title).why
+    assert "Each environment gets a process of its own, of which 2 run at a time." in why
