@@ -30,7 +30,7 @@ from headrace.policies.numpy_io import to_action
 from headrace.policies.q_network import QNetwork
 
 KEEPS_GIL = 100_000  # parameters up to which acting on one observation takes 10 to 40 us: it keeps the GIL meanwhile
-_ACTS: dict[type[Policy], tuple[Any, str, tuple[type, ...]]] = {  # what acts, its digest, and the classes it reaches
+_ACTS: dict[Any, tuple[Any, str, tuple[type, ...]]] = {  # what acts, its digest, and the classes it reaches
     ActorCritic: (ActorCritic.act, DIGESTS["actor_critic.act"], CLASSES),
     ActorQ: (ActorQ.act, DIGESTS["actor_q.act"], off_policy_acting.CLASSES),
     QNetwork: (QNetwork.act, DIGESTS["q_network.act"], off_policy_acting.CLASSES),
@@ -133,7 +133,8 @@ def _serves(policy: Policy, observation: Any, *_: Any) -> bool:
     if found[ActingOnOne] is None:
         return False
     function, digest, classes = _ACTS[type(policy)]
-    return type(policy).act is function and reached(function.plain, classes).digest == digest
+    current: Any = type(policy).act
+    return current is function and reached(function.plain, classes).digest == digest
 
 
 @register("policy.act_on_one", _serves)

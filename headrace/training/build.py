@@ -133,10 +133,10 @@ def _info_columns(plan: TrainPlan, env: Env) -> dict[str, Column | Columns]:
     config = plan.config
     if not config.log_info:
         return {}
-    gives = env.backend in ("inline", "workers")
+    gives = env.backend in ("inline", "workers", "vector")
     if isinstance(env, ActorEnv) and plan.source is not None:
         gives = config.backend == "inline" or not is_kernel(envs.entry_of(plan.source))
-    given = f"log_info={config.log_info!r} is for Gymnasium environments of one agent, stepped one by one"
+    given = f"log_info={config.log_info!r} is for Gymnasium environments and vector libraries, of one agent"
     if env.num_agents > 1 or not gives:
         raise ValueError(f"{given}, and not for {env.name} with the backend {env.backend!r}: leave it out")
     if config.learners > 1:

@@ -5,6 +5,7 @@ import json
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import headrace as hr
 from headrace.data.spaces import Box, Discrete
@@ -33,13 +34,26 @@ OPTIONS = {"num_envs": 2, "num_steps": 5, "total_steps": 60, "window": 4, "progr
 NAMES = ("is_success", "distance")
 
 
-@pytest.mark.parametrize("processes", [{}, {"workers": 2}, {"actors": 1}])
-def test_infos_of_last_steps_are_logged(processes, tmp_path):
-    run = hr.train("ppo", Coin, log_info=NAMES, log_folder=str(tmp_path), hidden=(4,), **OPTIONS, **processes)
+def vector(mode):
+    """A function that makes a gymnasium.vector.VectorEnv of coins."""
+    return lambda num_envs: SyncVectorEnv([Coin] * num_envs, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("env", "processes", "second"),
+    [
+        *((Coin, processes, 1) for processes in ({}, {"workers": 2}, {"actors": 1})),
+        (vector(AutoresetMode.NEXT_STEP), {}, 1),
+        (vector(AutoresetMode.SAME_STEP), {}, 2),  # which the masked row resets once more
+        (vector(AutoresetMode.DISABLED), {}, 2),
+    ],
+)
+def test_infos_of_last_steps_are_logged(env, processes, second, tmp_path):
+    run = hr.train("ppo", env, log_info=NAMES, log_folder=str(tmp_path), hidden=(4,), **OPTIONS, **processes)
     header, *rows = (run.path / "monitor.csv").read_text().splitlines()[1:]
     assert header == "r,l,t,is_success,distance" and len(rows) > 10
     values = [row.split(",") for row in rows]
-    assert [float(row[4]) for row in values[:4]] == [0, 0, 1, 1]  # episode by episode, of two environments
+    assert [float(row[4]) for row in values[:4]] == [0, 0, second, second]  # episode by episode, of two environments
     assert all(float(row[3]) == float(row[4]) % 2 for row in values)
     last = json.loads((run.path / "metrics.jsonl").read_text().splitlines()[-1])
     recent = values[-4:]

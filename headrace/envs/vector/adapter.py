@@ -7,6 +7,7 @@ store next-step autoreset (see headrace.data.rollout); the other two modes are c
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from headrace.core.types import StateDict
 from headrace.data.rollout import Group, Rollout, Value, tree_map
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
+from headrace.envs.vector.infos import EndingInfos
 
 SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many give environment i the seed + i
 
@@ -39,6 +41,7 @@ class Outcome(NamedTuple):
     terminated: Sample  # bool [N]
     truncated: Sample  # bool [N]
     final: Sample = None  # [N, ...]: final observations where an episode ended. Only of SAME_STEP; None if not known
+    infos: Mapping[str, Sample] | None = None  # arrays [N], as of gymnasium.vector; None from those that give none
 
 
 class Source(Protocol):
@@ -98,6 +101,7 @@ class VectorAdapter(Env):
         self._lengths = torch.zeros(self.num_envs, dtype=torch.int32, device=self.device)
         # those whose episode ended at the last step: NEXT_STEP resets them at the next step, SAME_STEP already has
         self._ended = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._infos, self._every = EndingInfos(self.num_envs), torch.arange(self.num_envs)
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
@@ -121,6 +125,9 @@ class VectorAdapter(Env):
         terminated = self._tensor(outcome.terminated, "terminated").bool()
         truncated = self._tensor(outcome.truncated, "truncated").bool()
         ended = terminated | truncated
+        if "info" in rollout.columns:
+            self._infos.put(rollout, t, self._every)
+            self._infos.keep(outcome.infos, ended & valid, self._every)
         if self.source.autoreset is Autoreset.SAME_STEP and outcome.final is None:
             self._warn(truncated)
             terminated, truncated = ended, torch.zeros_like(truncated)
@@ -179,6 +186,8 @@ class VectorAdapter(Env):
         rollout.valid[t], rollout.valid[t + 1] = False, True
         rollout.episode_return[t], rollout.episode_length[t] = self._returns, self._lengths
         rollout.reward[t], rollout.terminated[t], rollout.truncated[t] = 0.0, False, False
+        if "info" in rollout.columns:
+            self._infos.put(rollout, t, self._every)
         self._clear()
         rollout.observation[t + 1].copy_(self._tensors(self.source.reset(None), "the observation"))
 

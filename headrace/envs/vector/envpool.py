@@ -70,7 +70,8 @@ class EnvPoolSource:
 
     def step(self, action: Tensor) -> Outcome:
         self.pool.send(self.actions(action), self._all)
-        return Outcome(*self.pool.recv()[:4])
+        observation, reward, terminated, truncated, infos = self.pool.recv()
+        return Outcome(observation, reward, terminated, truncated, infos=infos)
 
     def actions(self, action: Tensor) -> np.ndarray:
         """Actions of some environments, [k, ...], in the dtype of the action space."""

@@ -148,7 +148,10 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
     def _outcome(self, batch: tuple[Sample, ...], ours: Tensor) -> Outcome:
         """The outcomes at some places of a batch of recv()."""
         named = zip(batch[:4], ("the observation", "the reward", "terminated", "truncated"), strict=True)
-        return Outcome(*(tree_map(lambda x: x[ours], self._tensors(values, what)) for values, what in named))
+        size, places = len(batch[-1]["env_id"]), ours.numpy()
+        infos = {name: x[places] for name, x in batch[-1].items() if np.shape(x)[:1] == (size,)}
+        outcome: list[Sample] = [tree_map(lambda x: x[ours], self._tensors(values, what)) for values, what in named]
+        return Outcome(*outcome)._replace(infos=infos)
 
     def _receive(self, timeout: float | None) -> tuple[Sample, ...] | None:
         """The result of recv(), with spare environments; None where it is still waiting after `timeout` seconds."""
@@ -174,6 +177,9 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         reward = torch.where(valid, outcome.reward, 0)
         terminated, truncated = outcome.terminated & valid, outcome.truncated & valid
         ended = terminated | truncated
+        if "info" in rollout.columns:
+            self._infos.put(rollout, here, envs)
+            self._infos.keep(outcome.infos, ended, envs)
         returns, lengths = self._returns[envs], self._lengths[envs]
         self._put(rollout.observation, after, outcome.observation)
         self._put(rollout.valid, after, ~ended)

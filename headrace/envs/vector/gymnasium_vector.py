@@ -52,9 +52,9 @@ class GymnasiumSource:
         actions = np.ascontiguousarray(self._actions(action.numpy()))
         observation, reward, terminated, truncated, info = self.env.step(actions)
         if self.autoreset is not Autoreset.SAME_STEP:
-            return Outcome(observation, reward, terminated, truncated)
+            return Outcome(observation, reward, terminated, truncated, infos=info)
         final = _finals(observation, info, np.logical_or(terminated, truncated))
-        return Outcome(observation, reward, terminated, truncated, final)
+        return Outcome(observation, reward, terminated, truncated, final, info)
 
     def close(self) -> None:
         self.env.close()

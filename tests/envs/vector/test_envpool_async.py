@@ -273,3 +273,23 @@ def test_envpool_trains_at_its_own_pace(drop_slowest):
     live_and_dead = 4 * 64 - trainer.collector.dropped_steps
     assert 0 < trainer.steps <= live_and_dead and (trainer.collector.dropped_steps == 0 or drop_slowest)
     trainer.close()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_infos_of_endings_are_in_the_masked_rows_after_them(pools, apart):
+    env = envs.make(NAME, 5)
+    if apart:
+        env.make_async()
+    rollout = Rollout(24, 5, env.columns() | {"info": {"env_id": Column()}})
+    rollout.action.zero_()
+    env.reset(rollout, 7)
+    (each_at_its_own_pace if apart else together)(env, rollout)
+    ended = ~rollout.valid[:-1] & (rollout.episode_length > 0)
+    assert ended.sum() > 10
+    assert torch.equal(rollout.info.env_id[ended], torch.arange(5.0).expand(24, 5)[ended])
+    assert rollout.info.env_id[0].tolist() == [0] * 5
+    unknown = Rollout(24, 5, env.columns() | {"info": {"score": Column()}})
+    unknown.action.zero_()
+    env.reset(unknown, 7)
+    with pytest.raises(KeyError, match="log_info names score, and the info of an episode's last step has 'env_id'"):
+        (each_at_its_own_pace if apart else together)(env, unknown)
