@@ -105,7 +105,7 @@ class _CallOnOne:
 
 def _kernel(policy: Any) -> _Kernel | None:
     """What acts for this policy: for vectors, on the CPU, from parameters in one buffer; None for others."""
-    if type(policy) not in _ACTS or type(policy.encoder) is not VectorEncoder or verdict(policy).acting is not None:
+    if type(policy.encoder) is not VectorEncoder or verdict(policy).acting is not None:
         return None
     if type(policy) is ActorCritic:
         flat = verdict(policy).flat
@@ -124,7 +124,7 @@ def _kernel(policy: Any) -> _Kernel | None:
 
 
 def _serves(policy: Policy, observation: Any, *_: Any) -> bool:
-    if type(observation) not in (np.ndarray, dict):
+    if type(policy) not in _ACTS or type(observation) not in (np.ndarray, dict):
         return False
     found = examine(policy).kept
     if ActingOnOne not in found:
