@@ -90,7 +90,7 @@ class RowsCall:
 
     def __init__(self, kernel: str, policy: Argument, columns: tuple[np.ndarray, ...], scratch: np.ndarray) -> None:
         nothing, (choice, action, *others) = np.uint64(0), columns
-        outputs = (choice, action, nothing, *others)
+        outputs: tuple[Argument, ...] = (choice, action, nothing, *others)
         arguments = (0, queue_state(), policy, (_UNKNOWN, nothing), _NO_DRAWS, nothing, outputs, scratch)
         self.call = Call(entry(kernel, "act", arguments, ANNOUNCEMENT), arguments)
         slot = self.call.slot
