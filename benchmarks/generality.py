@@ -1,7 +1,7 @@
 """Forty combinations of algorithm, network, minibatches and spaces: is any slower than a hand-written loop?
 
 The time of one learning update, and of acting on 64 observations, three ways in turns in one process: Headrace as a
-user gets it (torch on one thread; `ours_all_ms`: on all cores), Headrace in plain PyTorch
+user gets it (torch on one thread, on all cores for images; `ours_all_ms`: always), Headrace in plain PyTorch
 (headrace.core.fused.plain_only), and a hand-written PyTorch loop (generality_torch.py) on the same numbers, with the
 same batch sizes, on one thread or all, whichever is faster for it. A row for each combination is appended to
 results/generality.jsonl when it is measured; `--resume` leaves out those that a former call with the same `--label`
@@ -30,6 +30,7 @@ from headrace.algorithms.registry import algorithm_classes
 from headrace.core.fused import plain_only
 from headrace.data.rollout import Group, Rollout, flatten
 from headrace.data.spaces import action_column, env_columns
+from headrace.policies.convolutions import shares_threads
 
 ACTING, UPDATES = 64, 8  # observations that are acted on; gradient steps of an off-policy update
 RATE = 1e-6  # learning rate of all: so small that a policy stays what it was
@@ -43,6 +44,7 @@ class Work(NamedTuple):
     learn: Callable[[], object]
     act: Callable[[], object]
     restore: Callable[[], object]
+    threads: int = 1  # of torch, by default
 
 
 def main() -> None:
@@ -87,9 +89,9 @@ def measure(case: Case, seconds: float, turns: int) -> Row:
     ours, hand = prepare(case)
     plain, _ = prepare(case)
     ways: dict[str, tuple[Work, int, bool]] = {
-        "ours": (ours, 1, False),
+        "ours": (ours, ours.threads, False),
         "ours_all": (ours, all_cores, False),
-        "plain": (plain, 1, True),
+        "plain": (plain, plain.threads, True),
         "hand": (hand, 1, False),
         "hand_all": (hand, all_cores, False),
     }
@@ -169,7 +171,8 @@ def prepare(case: Case) -> tuple[Work, Work]:
         for name, x in tensors(state).items():
             x.copy_(before[name])
 
-    ours = Work(learn, act, torch.no_grad()(restore))
+    threads = cores() if shares_threads(algorithm.policy) else 1
+    ours = Work(learn, act, torch.no_grad()(restore), threads)
     return ours, (hand_off if off else hand_on)(case, rollout if off else (rollout, targets), known)
 
 

@@ -17,7 +17,7 @@ from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.kernels.nn.layout import CHOICES, WORKERS, Normalizer, PolicyArguments, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import PolicyOutput
@@ -27,7 +27,8 @@ from headrace.policies.numpy_io import batch_size
 
 ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 _NO_CHOICE, _NO_ACTION = np.empty(0, np.int32), np.empty(0, np.float32)
-_NO_DRAWS = (np.uint64(0), np.empty(0, np.float32), np.uint64(0))
+_UNKNOWN, _SOME_CHOICE = np.empty(1, np.float32), np.empty(1, np.int32)  # in place of what a call is pointed at
+_NO_DRAWS = (np.uint64(0), _NO_ACTION, np.uint64(0))
 _IDENTITY_SCALE = np.array((0, 1), np.float32)
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 
@@ -77,27 +78,27 @@ class Acting:
         return min(kernel_threads(), WORKERS) if worth else 1
 
 
-class _ActCall:
-    """A call of the kernel for one thread at a time. Its arguments are converted to slots once, which takes longer than
-    acting for a few rows. point() puts what differs from call to call: addresses, strides and numbers of rows; the
-    kernel does not read the sizes of these arrays."""
+class RowsCall:
+    """A call of an acting kernel for one thread at a time. Its arguments are converted to slots once, which takes
+    longer than acting for a few rows. point() puts what differs from call to call: addresses, strides and numbers of
+    rows; the kernel does not read the sizes of these arrays.
 
-    def __init__(self, acting: Acting, policy: ActorCritic) -> None:
-        shared = acting.policy_arguments(policy, normalizer_of(policy))
-        normalizer, self._value_scale = policy.return_normalizer, shared.value_scale
-        self._units = None if normalizer is None else (normalizer.center.numpy(), normalizer.scale.numpy())
-        column, nothing = np.empty(0, np.float32), np.uint64(0)
-        outputs = (*acting.column(_NO_CHOICE if acting.discrete else column), nothing, column, column)
-        arguments = (0, queue_state(), shared, (column, nothing), _NO_DRAWS, nothing, outputs, acting.scratch())
-        self.call = Call(entry("learning.act", "act", arguments, ANNOUNCEMENT), arguments)
+    policy: the kernel's argument. columns: the two of which actions are written to one, then float32 outputs.
+    """
+
+    def __init__(self, kernel: str, policy: Argument, columns: tuple[np.ndarray, ...], scratch: np.ndarray) -> None:
+        nothing, (choice, action, *others) = np.uint64(0), columns
+        outputs: tuple[Argument, ...] = (choice, action, nothing, *others)
+        arguments = (0, queue_state(), policy, (_UNKNOWN, nothing), _NO_DRAWS, nothing, outputs, scratch)
+        self.call = Call(entry(kernel, "act", arguments, ANNOUNCEMENT), arguments)
         slot = self.call.slot
         self._seen, self._seen_stride, self._rows = slot(3, 0), slot(3, 1), slot(5)
         self._num_draws, self._draws, self._draws_stride = (slot(4, part) for part in range(3))
-        self._action, self._action_stride = slot(6, 0 if acting.discrete else 1), slot(6, 2)
-        self._log_prob, self._value = slot(6, 3), slot(6, 4)
+        self._action_stride = slot(6, 2)
+        self._outputs = [slot(6, 0 if len(choice) else 1), *(slot(6, 3 + k) for k in range(len(others)))]
 
-    def point(self, seen: Tensor, random: Tensor | None, action: Tensor, log_prob: Tensor, value: Tensor) -> None:
-        """Let it read seen [F, R], random [draws, R], and write action [K, R], log_prob [R], value [R]."""
+    def point(self, seen: Tensor, random: Tensor | None, *outputs: Tensor) -> None:
+        """Let it read seen [F, R], random [draws, R], and write actions [K, R] and the other outputs [R]."""
         call, slots, rows = self.call, self.call.slots, seen.shape[1]
         slots[self._rows] = slots[self._draws_stride] = slots[self._action_stride] = rows
         slots[self._seen_stride], slots[self._num_draws] = seen.stride(0), 0
@@ -105,9 +106,22 @@ class _ActCall:
             slots[self._num_draws] = len(random)
             call.point(self._draws, random.data_ptr())
         call.point(self._seen, seen.data_ptr())
-        call.point(self._action, action.data_ptr())
-        call.point(self._log_prob, log_prob.data_ptr())
-        call.point(self._value, value.data_ptr())
+        for slot, output in zip(self._outputs, outputs, strict=False):
+            call.point(slot, output.data_ptr())
+
+
+class _ActCall(RowsCall):
+    """An actor and critic's: actions, log_prob, value."""
+
+    def __init__(self, acting: Acting, policy: ActorCritic) -> None:
+        shared = acting.policy_arguments(policy, normalizer_of(policy))
+        normalizer, self._value_scale = policy.return_normalizer, shared.value_scale
+        self._units = None if normalizer is None else (normalizer.center.numpy(), normalizer.scale.numpy())
+        written = acting.column(_SOME_CHOICE if acting.discrete else _UNKNOWN)
+        super().__init__("learning.act", shared, (*written, _UNKNOWN, _UNKNOWN), acting.scratch())
+
+    def point(self, seen: Tensor, random: Tensor | None, *outputs: Tensor) -> None:
+        super().point(seen, random, *outputs)
         if self._units is not None:
             self._value_scale[:] = self._units
 

@@ -100,9 +100,9 @@ def value_units(policy: ActorCritic) -> tuple[float, float]:
     return (0.0, 1.0) if normalizer is None else (normalizer.center.item(), normalizer.scale.item())
 
 
-def masked_choices(policy: ActorCritic | QNetwork) -> int:
+def masked_choices(policy: ActorCritic | ActorQ | QNetwork) -> int:
     """How many choices the policy's action mask is about; 0 without one."""
-    return policy.head.num_parameters if policy.masked and isinstance(policy, ActorCritic) else 0
+    return policy.head.num_parameters if isinstance(policy, ActorCritic) and policy.masked else 0
 
 
 def _subnetworks(net: Network, split: int) -> np.ndarray:
@@ -125,13 +125,13 @@ def encoded(policy: ActorCritic | QNetwork, observation: Any) -> Encoded:
     return memory.numpy(), rows.stride(0), normalizer_of(policy)
 
 
-def encoded_rows(policy: ActorCritic | QNetwork, observation: Any) -> Tensor:
+def encoded_rows(policy: ActorCritic | ActorQ | QNetwork, observation: Any) -> Tensor:
     """What the policy's layers read of R observations before normalisation, and the action mask, if there is one:
     [F, R], each row contiguous."""
     encoder, size = policy.encoder, policy.encoder.size + masked_choices(policy)
     if type(encoder) is not VectorEncoder:
         rows = encoder(observation).t()
-        if policy.masked:
+        if masked_choices(policy):
             rows = torch.cat((rows, mask_of(policy.observation_space, observation).to(rows.dtype)))
     else:
         rows = (observation if observation.dim() == 2 else observation.reshape(len(observation), size)).t()
@@ -149,9 +149,9 @@ def normalizer_of(policy: ActorCritic | ActorQ | QNetwork) -> Normalizer:
     return Normalizer(normalizer.center.numpy(), normalizer.scale.numpy(), np.float32(normalizer.limit))
 
 
-def trunk_layers(mlp: Any, layers: list[Layer], activation: str, flat: Tensor) -> int:
-    """Append an MLP's layers, whose parameters are views of `flat`; returns the number of the last."""
-    source = layout.OBSERVATION
+def trunk_layers(mlp: Any, layers: list[Layer], activation: str, flat: Tensor, source: int = layout.OBSERVATION) -> int:
+    """Append an MLP's layers, whose parameters are views of `flat`, after layer `source`; returns the number of the
+    last."""
     norms = mlp.norms or [None] * len(mlp.layers)
     for layer, norm in zip(mlp.layers, norms, strict=True):
         source = dense_layer(layer, source, activation, layers, flat, norm)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.bindings import acting
-from headrace.bindings.actor_critic_layout import dense_layer, normalizer_of, trunk_layers
+from headrace.bindings.actor_critic_layout import dense_layer, encoded_rows, normalizer_of, trunk_layers
 from headrace.bindings.arguments import fits
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import flat_buffer, verdict
@@ -20,12 +20,10 @@ from headrace.kernels.learning import off_policy_run_arguments as slots
 from headrace.kernels.learning.off_policy_run_arguments import ActorArguments
 from headrace.kernels.nn.layer_table import OUTPUT
 from headrace.kernels.nn.layout import BLOCK, WORKERS, Layer, ScratchOffsets, aligned, network, rounded
-from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import Call
-from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+from headrace.kernels.runtime.thread_pool import WorkQueue
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import PolicyOutput
-from headrace.policies.examination import last_examined
+from headrace.policies.examination import examine, last_examined
 from headrace.policies.flat_parameters import flatten
 from headrace.policies.networks import MLP, Readout, VectorEncoder
 from headrace.policies.normalization import ObservationNormalizer
@@ -33,39 +31,31 @@ from headrace.policies.numpy_io import batch_size
 from headrace.policies.q_network import QNetwork
 
 WIDEST = 512  # hidden layers wider than this are faster in plain torch
-ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
 CLASSES = (ActorQ, QNetwork, PolicyOutput, MLP, Readout, VectorEncoder, ObservationNormalizer)
 Acts: TypeAlias = ActorQ | QNetwork
 NO_CHOICE, NO_NUMBER = np.empty(0, np.int32), np.empty(0, np.float32)
-SIZES = 16  # numbers of rows for which calls are kept
 
 
 class Actor:
     """Acts for one policy, while nothing in it is replaced. Several threads may call it at once."""
 
     def __init__(self, policy: Acts) -> None:
-        layers: list[Layer] = []
-        trunk, out = _parts(policy)
-        self.originals: Any = [*trunk.parameters(), *out.parameters()]
+        parts = _parts(policy)
+        self.originals: Any = [parameter for part in parts for parameter in part.parameters()]
         self.copies: Any = []  # where no optimizer has moved the parameters into one buffer
         flat = flat_buffer(self.originals)
         if flat is None:
-            trunk, out = deepcopy((trunk, out))
-            self.copies = [*trunk.parameters(), *out.parameters()]
+            parts = deepcopy(parts)
+            self.copies = [parameter for part in parts for parameter in part.parameters()]
             flat = flatten(self.copies)
-        dense_layer(out, trunk_layers(trunk, layers, policy.activation, flat), "identity", layers, flat)
+        layers, values = _layers(parts, policy.activation, flat)
         net = network(layers)
-        zero, output = np.uint64(0), net.layers[-1, OUTPUT]
+        zero, outputs = np.uint64(0), net.layers[:, OUTPUT]
         offsets = (
-            np.uint64(net.inputs),
-            np.uint64(net.transposed),
-            output,
-            *[zero] * 5,
-            np.uint64(net.scratch),
-            zero,
-            zero,
+            *(np.uint64(net.inputs), np.uint64(net.transposed), outputs[-1], zero),
+            *(zero if values is None else outputs[values], *[zero] * 3, np.uint64(net.scratch), zero, zero),
         )
-        self.choices, self.features = isinstance(policy, QNetwork), net.inputs
+        self.choices, self.work_queue = isinstance(policy, QNetwork), WorkQueue()
         self.weights = sum(map(Tensor.numel, self.originals))
         self.scratch_size = rounded(net.scratch + (policy.num_draws + 2) * int(BLOCK))
         kind, center, half_range, random = slots.CHOICES, NO_NUMBER, NO_NUMBER, NO_NUMBER
@@ -76,9 +66,10 @@ class Actor:
         start = np.int64(policy.start if isinstance(policy, QNetwork) else 0)
         normalizer = normalizer_of(policy)
         fields: Any = (kind, net.layers, ScratchOffsets(*offsets), flat.numpy(), normalizer)
-        last: Any = (center, half_range, start, np.uint64(len(out.bias)), policy.exploration.numpy(), random)
+        number = np.uint64(layers[-1].outputs)
+        last: Any = (center, half_range, start, number, policy.exploration.numpy(), random)
         self.arguments = ActorArguments(*fields, *last)
-        self._spare: dict[tuple[int, int], list[_Call]] = {}  # by rows and draws, calls that no thread is in
+        self._calls: list[acting.RowsCall] = []  # that no thread is using
 
     def scratch(self, workers: int = WORKERS) -> np.ndarray:
         """Memory for the workers of one call."""
@@ -88,59 +79,53 @@ class Actor:
         """See the policies' act()."""
         if self.copies:
             torch._foreach_copy_(self.copies, self.originals)
-        key = batch_size(observation), 0 if random is None else policy.num_draws
-        if len(self._spare) > SIZES:
-            self._spare = {}
-        calls = self._spare.setdefault(key, [])
+        seen = encoded_rows(policy, observation)
+        rows = seen.shape[1]
+        action = torch.empty((self.size, rows), dtype=torch.int32 if self.choices else torch.float32)
+        value = torch.empty(rows) if self.choices else None
         try:
-            call = calls.pop()
+            call = self._calls.pop()
         except IndexError:  # a first call, or as many at once as never before
-            call = _Call(self, *key)
-        action, value = call.act(policy, observation, random)
-        calls.append(call)
-        return PolicyOutput(action, None, value, rnn_state)
+            call = self._call()
+        drawn = None if random is None else random.t().contiguous()
+        call.point(seen, drawn, *(action,) if value is None else (action, value))
+        self.work_queue.run(call.call, self.threads(rows))
+        self._calls.append(call)
+        return PolicyOutput(action[0] if self.choices else action.t(), None, value, rnn_state)
 
     def threads(self, rows: int) -> int:
         """The number of cores where acting for so many rows is worth waking other threads, else 1."""
         return min(kernel_threads(), WORKERS) if 2 * self.weights * rows > acting.WORTH_HELP else 1
 
-
-class _Call:
-    """A call for so many rows: its arguments are made once, since that takes longer than acting for a few rows."""
-
-    def __init__(self, actor: Actor, rows: int, draws: int) -> None:
-        self.observation, self.random = torch.zeros(actor.features, rows), torch.zeros(draws, rows)
-        self.action = torch.zeros(actor.size, rows, dtype=torch.int32 if actor.choices else torch.float32)
-        self.value = torch.zeros(rows if actor.choices else 0)
-        given, drawn, action, value = (
-            x.view(-1).numpy() for x in (self.observation, self.random, self.action, self.value)
-        )
-        count, choices = np.uint64(rows), actor.choices
-        arguments: Any = (
-            *(0, queue_state(), actor.arguments, (given, count), (np.uint64(draws), drawn, count), count),
-            ((action, NO_NUMBER) if choices else (NO_CHOICE, action)) + (count, value),
-            actor.scratch(),
-        )
-        self.call = Call(entry("learning.off_policy_act", "act", arguments, ANNOUNCEMENT), arguments)
-        self.threads, self.choices, self.work_queue = actor.threads(rows), choices, WorkQueue()
-
-    def act(self, policy: Acts, observation: Any, random: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Actions, and (of choices) their values."""
-        if type(policy.encoder) is VectorEncoder:
-            self.observation.t().copy_(observation.reshape(len(observation), -1))
-        else:
-            self.observation.t().copy_(policy.encoder(observation))
-        if random is not None:
-            self.random.t().copy_(random)
-        self.work_queue.run(self.call, self.threads)
-        if self.choices:
-            return self.action[0].clone(), self.value.clone()
-        return self.action.clone().t(), None
+    def _call(self) -> acting.RowsCall:
+        some, choice = np.empty(1, np.float32), np.empty(1, np.int32)  # the sizes say what is written
+        columns = (choice, NO_NUMBER, some) if self.choices else (NO_CHOICE, some, NO_NUMBER)
+        return acting.RowsCall("learning.off_policy_act", self.arguments, columns, self.scratch())
 
 
-def _parts(policy: Acts) -> tuple[MLP, Readout]:
-    """The layers that actions are computed by."""
-    return (policy.trunk, policy.out) if isinstance(policy, QNetwork) else (policy.actor, policy.actor_out)
+def _parts(policy: Acts) -> tuple[Any, ...]:
+    """The modules that actions are computed by: an MLP and its output layer; of a dueling network an MLP, and one with
+    an output layer for each branch, that of the actions last."""
+    if isinstance(policy, ActorQ):
+        return policy.actor, policy.actor_out
+    if not policy.dueling:
+        return policy.trunk, policy.out
+    return policy.trunk, policy.value_branch, policy.value_out, policy.branch, policy.out
+
+
+def _layers(parts: tuple[Any, ...], activation: str, flat: Tensor) -> tuple[list[Layer], int | None]:
+    """The layers of _parts(), and the number of the one that is the value of a dueling network's state."""
+    layers: list[Layer] = []
+    trunk, *branches = parts
+    source, values = trunk_layers(trunk, layers, activation, flat), None
+    if len(branches) > 1:
+        branch, out, *branches = branches
+        values = dense_layer(out, trunk_layers(branch, layers, activation, flat, source), "identity", layers, flat)
+    *hidden, out = branches
+    for branch in hidden:
+        source = trunk_layers(branch, layers, activation, flat, source)
+    dense_layer(out, source, "identity", layers, flat)
+    return layers, values
 
 
 def actor_of(policy: Acts) -> Actor:
@@ -152,15 +137,20 @@ def actor_of(policy: Acts) -> Actor:
 
 
 def known(policy: Acts) -> bool:
-    """Whether kernels act for a policy: float32, and without recurrent state."""
-    if max(policy.hidden, default=0) > WIDEST or next(policy.parameters()).device.type != "cpu":
+    """Whether kernels act for a policy as it is now: float32, and without recurrent state."""
+    found = examine(policy).kept
+    if known not in found:
+        found[known] = _known(policy)
+    return found[known]  # type: ignore[no-any-return]
+
+
+def _known(policy: Acts) -> bool:
+    tensors = [*last_examined(policy).parameters, policy.exploration]
+    if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in tensors):
         return False
-    if policy.state_width or policy.recurrent != "none":
+    if max(policy.hidden, default=0) > WIDEST or policy.state_width or policy.recurrent != "none":
         return False
-    if isinstance(policy, QNetwork) and (policy.dueling or policy.exploration.device.type != "cpu"):
-        return False
-    dtypes = {parameter.dtype for parameter in last_examined(policy).parameters}
-    return verdict(policy).acting is None and dtypes == {torch.float32}
+    return verdict(policy).acting is None
 
 
 def _serves(policy: Acts, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from headrace.data.spaces import Box, channels_first
 
 NATURE_FROM = 36  # pixels per side: the smallest image that Nature's convolutions accept
+LARGE = 64 * 64  # pixels of an image from which all threads of torch pay; measured at 84 x 84 by generality.py
 
 
 class ImageEncoder(nn.Module):
@@ -25,7 +26,7 @@ class ImageEncoder(nn.Module):
     def __init__(self, space: Box, network: str, generator: torch.Generator) -> None:
         super().__init__()
         self.in_front, (channels, height, width) = channels_first(space.shape)
-        self.flat = len(space.shape) == 2
+        self.flat, self.pixels = len(space.shape) == 2, height * width
         if network == "auto":
             network = "nature" if min(height, width) >= NATURE_FROM else "small"
         if network not in NETWORKS:
@@ -54,6 +55,11 @@ class ImageEncoder(nn.Module):
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
         """Nothing to do: pixels have known bounds."""
+
+
+def shares_threads(policy: nn.Module) -> bool:
+    """Whether a policy's convolutions are of images so large that all threads of torch are faster than one."""
+    return any(isinstance(part, ImageEncoder) and part.pixels >= LARGE for part in policy.modules())
 
 
 class ByteConv2d(nn.Conv2d):

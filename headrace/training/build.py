@@ -16,6 +16,7 @@ from headrace.agent_groups.group_algorithm import Grouped
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
 from headrace.algorithms.registry import algorithm_classes
+from headrace.core.cores import cores
 from headrace.core.device import torch_threads
 from headrace.core.packages import require
 from headrace.core.precision import of_copy, resolve
@@ -42,6 +43,7 @@ from headrace.parallel.learning_collector import LearningCollector
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.policies.base import Policy
+from headrace.policies.convolutions import shares_threads
 from headrace.training import multi_agent
 from headrace.training.combinations import check_lag
 from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
@@ -98,6 +100,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     plan = _learning_within_rollouts(plan, env, config, placement)
     algorithm = _divided(_algorithm(plan, env, placement.learn), env, config, ranks)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, placement.learn))
+    config = replace(config, threads=_threads(plan, config, algorithm.policy, placement))
     check_lag(config, algorithm)
     if config.advantages == "actor" and isinstance(algorithm, Grouped):
         raise ValueError("advantages='actor' is for agents of one group: leave it out, or give them one policy")
@@ -305,6 +308,15 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
             f"num_steps={longer.num_steps} and train_freq={longer.train_freq} learn as often in less time"
         )
     return plan
+
+
+def _threads(plan: TrainPlan, config: TrainConfig, policy: Policy, placement: Placement) -> int | None:
+    """Threads of torch: where they were not given, all cores for convolutions of large images. Not where other
+    processes compute meanwhile, nor where several learners, who have one each, are to have the bits of one."""
+    in_turns = config.collection in ("sync", "double_buffered") and max(config.learners, config.shards or 1) == 1
+    if plan.threads_given or placement.learn.type != "cpu" or not (in_turns and shares_threads(policy)):
+        return config.threads
+    return min(cores(), torch.get_num_threads())  # of torch there are fewer where the user said so
 
 
 def _behind(inside: Collector, config: TrainConfig, learn: torch.device) -> DeviceCollector:

@@ -90,7 +90,8 @@ class TrainConfig:
     log_folder: str = "runs"  # the run's folder is LOG_FOLDER/<algorithm>/<env>_<n>/
     progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich in a terminal, otherwise plain lines
     # CPU threads of torch during training. More than 1 is faster for minibatches of about 2000 rows and more on an idle
-    # machine, and much slower on a busy one. None: torch's default. For the kernels' threads see HEADRACE_THREADS
+    # machine, and much slower on a busy one. None: torch's default. Where it is not given, images of 64 x 64 pixels and
+    # more get all cores. For the kernels' threads see HEADRACE_THREADS
     threads: int | None = 1
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ class TrainPlan:
     own_policy: str | type | None = None  # a policy class of the user's, or its name
     tuned: bool = False  # whether settings of the algorithm were given, among which registered ones may surprise
     rollout_given: bool = True  # whether settings were given of which there is one that ROLLOUT names
+    threads_given: bool = True  # whether threads of torch were given, or are registered
 
     @property
     def env(self) -> Source | Env:
@@ -96,6 +97,7 @@ def settle(
         own_policy=own_policy if isinstance(own_policy, type) else train_config.policy,
         tuned=bool({*file, *options} & set(getattr(config_class, "__dataclass_fields__", ()))),
         rollout_given=bool({*file, *options} & ROLLOUT),
+        threads_given="threads" in {*defaults, *file, *options},
     )
 
 

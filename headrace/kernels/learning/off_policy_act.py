@@ -22,14 +22,18 @@ _LOG_STD_MIN, _LOG_STD_MAX = F(-20), F(2)
 
 @njit(**INNER)
 def _best(actor, scratch, i):
-    """(number, value) of the largest output. The value is NaN where an output is."""
+    """(number, value) of the largest output. The value is NaN where an output is. Of a dueling network, which has an
+    offset of state values, outputs are advantages: see headrace.policies.q_network.QNetwork.values."""
     row = actor.offsets.logits + i
-    top, choice = load(scratch, row), splat(_ZERO)
+    top, choice, total = load(scratch, row), splat(_ZERO), load(scratch, row)
     for k in range(_1, actor.choices):
         value = load(scratch, row + k * BLOCK)
         larger = value > top
         choice = select(larger, splat(F(k)), choice)
         top = select(value == value, select(larger, value, top), value)
+        total = total + value
+    if actor.offsets.values > _0:
+        top = load(scratch, actor.offsets.values + i) + top - total * (_ONE / F(actor.choices))
     return choice, top
 
 

@@ -23,8 +23,9 @@ PARTS = 3  # numbers in Steps.spent: ticks of acting, environments, learning
 
 class ActorArguments(NamedTuple):
     """A policy that acts. kind: see above. layers, parameters: as of kernels.nn.mlp. offsets: logits are the outputs of
-    the last layer; samples are rows for the draws, then for two results. center, half_range: float32 [K]. start: number
-    of the first of `choices`. exploration: float32 [1 or N]; random: float32 [1], 1 where actions are uniform."""
+    the last layer; values, of a dueling network, those of the layer with the state's value, else 0; samples are rows
+    for the draws, then for two results. center, half_range: float32 [K]. start: number of the first of `choices`.
+    exploration: float32 [1 or N]; random: float32 [1], 1 where actions are uniform."""
 
     kind: np.uint64
     layers: np.ndarray

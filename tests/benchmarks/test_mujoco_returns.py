@@ -1,0 +1,55 @@
+"""The benchmark of MuJoCo's tasks: which trainings are wanted, and what is compared."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+ALL = {"only": ["ppo", "sac"], "tasks": [], "library": ["headrace", "default", "sb3"], "seeds": None, "steps": None}
+
+
+@pytest.fixture(autouse=True)
+def _on_path(monkeypatch):
+    """Benchmarks import one another as programs do: from their own folder."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+
+
+def test_trainings_of_every_library():
+    from mujoco_returns import marks_of, wanted
+    from mujoco_tasks import PLANS, ZOO
+
+    found = list(wanted(Namespace(quick=False, **ALL)))
+    assert len(set(found)) == len(found)
+    count = {(t.algorithm, t.library): 0 for t in found}
+    for training in found:
+        count[training.algorithm, training.library] += 1
+    assert (count["ppo", "default"], count["ppo", "sb3"]) == (9 * 3, 4 * 3)
+    assert (count["sac", "default"], count["sac", "sb3"]) == (4 * 3, 2 * 2)
+    assert count["ppo", "headrace"] < count["ppo", "default"]  # registered for some tasks alone
+    assert all(env in ZOO[name] for name, plan in PLANS.items() for env in plan.tasks)
+    sb3 = next(t for t in found if t.library == "sb3")
+    assert (sb3.steps, marks_of(sb3)) == (300_000, [100_000, 200_000, 300_000])
+    assert marks_of(sb3._replace(steps=5_000)) == [5_000]
+
+
+def test_libraries_are_compared_at_equal_steps():
+    from mujoco_returns import digest, summary, verdict
+
+    def row(library, seed, *points):
+        about = {"library": library, "algorithm": "sac", "env": "Hopper-v5", "seed": seed}
+        points = [dict(zip(("steps", "return", "seconds", "cpu_s"), point, strict=True)) for point in points]
+        settings = digest(library, "sac", "Hopper-v5")
+        return {**about, **points[-1], "points": points, "settings": settings}
+
+    rows = [
+        row("default", 0, (50, 100.0, 1.0, 2.0), (100, 300.0, 2.0, 4.0), (200, 0.0, 4.0, 8.0)),
+        row("default", 1, (50, 100.0, 1.0, 2.0), (104, 500.0, 4.0, 4.0), (200, 0.0, 8.0, 8.0)),
+        row("sb3", 0, (50, 900.0, 5.0, 5.0), (100, 350.0, 12.0, 24.0)),
+    ]
+    ours, theirs = summary([*rows, rows[0] | {"settings": "others", "return": 1e6}])
+    assert (ours["seeds"], ours["steps"], ours["return"], ours["lowest"]) == (2, 200, 0.0, 0.0)
+    assert (ours["return_at"], ours["sb3_return"], ours["seconds_at"]) == (400.0, 350.0, 3.0)
+    assert ours["times_faster"] == 4.0 and "sb3_return" not in theirs
+    assert "in 1 of 1; 4.0 times" in verdict([ours, theirs])
