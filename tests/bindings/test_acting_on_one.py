@@ -29,9 +29,9 @@ KINDS = {
     "TD3": lambda: ActorQ(VECTOR, FORCES, (24, 32), deterministic=True, activation="tanh"),
     "DQN": lambda: QNetwork(VECTOR, Discrete(4, start=-1), normalize_observation=True),
     "PQN": lambda: QNetwork(VECTOR, Discrete(4), (16,), layer_norm=True),
+    "dueling": lambda: QNetwork(VECTOR, Discrete(4), dueling=True),
 }
 TENSORS = {  # kinds that act by tensors
-    "dueling": lambda: QNetwork(VECTOR, Discrete(4), dueling=True),
     "masked DQN": lambda: QNetwork(MASKED, Discrete(5)),
     "correlated noise": lambda: ActorQ(VECTOR, FORCES, (24,), noise_autocorrelation=0.5),
     "CrossQ": lambda: ActorQ(VECTOR, FORCES, (24,), batch_renorm=10),
