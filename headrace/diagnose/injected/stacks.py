@@ -37,7 +37,7 @@ class Stacks:
             outer = outer.f_back
         key = tuple(frames)
         if key not in self._stacks:
-            places = []
+            places = []  # type: ignore[var-annotated]
             for place in key:
                 places.append(self._places.get(place) or self._describe(frame, place, not places))
                 frame = frame.f_back
