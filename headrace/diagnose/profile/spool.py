@@ -103,8 +103,9 @@ def _process(path: Path) -> Process | None:
             renamed = tuple(others[0].items()) if others else ()
             codes[number] = Code(file, name, module, line, tuple(ancestors), renamed)
         elif kind == "place" and values[1] in codes:
-            number, code, line, *columns, aliases = values
-            places[number] = Place(codes[code], line or codes[code].line, *columns, other_names=tuple(aliases.items()))
+            number, code, line, end_line, column, end_column, aliases = values
+            position = line or codes[code].line, end_line, column, end_column
+            places[number] = Place(codes[code], *position, tuple(aliases.items()))
         elif kind == "stack" and places.keys() >= set(values[1]):
             stacks[values[0]] = own_frames(tuple(places[number] for number in values[1]))
         elif process is not None:
