@@ -121,13 +121,14 @@ def main() -> None:
     if options.quick:
         options.windows, options.window = 4, 0.6
     os.environ["PYTHONHASHSEED"] = "0"  # dictionaries lie alike in all runs
-    neighbours, rows = Neighbours(), []
+    rows = []
     for name in options.scripts:
+        neighbours = Neighbours()
         rows.append(measure(name, options.windows, options.window))
         print(table(rows[-1:], COLUMNS), flush=True)
+        finish("diagnose_overhead", rows[-1:], options, neighbours, rate=run_script.RATE, bound=BOUND)
     print(table(rows, COLUMNS))
     print(f"share of wall time at {run_script.RATE:g} samples a second; low and high: a 95 % confidence interval")
-    finish("diagnose_overhead", rows, options, neighbours, rate=run_script.RATE, bound=BOUND)
     sys.exit(not options.quick and any(row["overhead_high"] > BOUND for row in rows))
 
 

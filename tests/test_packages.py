@@ -89,18 +89,25 @@ def test_the_citation_names_the_version_of_the_package():
     assert f"\nlicense: {project['license']}\n" in citation
 
 
-@pytest.mark.slow
-def test_the_diagnosis_has_a_package_of_its_own(tmp_path):
-    """It holds no file of Headrace's, works without it, and is removed without a trace."""
+@pytest.fixture(scope="module")
+def diagnosis_wheel(tmp_path_factory) -> Path:
+    """The wheel of the diagnosis alone."""
     if not all(map(importlib.util.find_spec, ("build", "hatchling"))):
         pytest.skip("needs build and hatchling: pip install build hatchling")
-    project = tmp_path / "packages" / "headrace-diagnose"
+    folder = tmp_path_factory.mktemp("diagnosis")
+    project = folder / "packages" / "headrace-diagnose"
     shutil.copytree(ROOT / "packages" / "headrace-diagnose", project)
-    shutil.copytree(ROOT / "headrace", tmp_path / "headrace")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(project)]
+    shutil.copytree(ROOT / "headrace", folder / "headrace")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(project)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    wheel = next((tmp_path / "dist").glob("*.whl"))
+    return next((folder / "dist").glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_the_diagnosis_has_a_package_of_its_own(diagnosis_wheel, tmp_path):
+    """It holds no file of Headrace's, works without it, and is removed without a trace."""
+    wheel = diagnosis_wheel
     names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert names == {"headrace_diagnose", "headrace_diagnose-0.1.0.dist-info"}
 
@@ -119,6 +126,26 @@ def test_the_diagnosis_has_a_package_of_its_own(tmp_path):
     assert done.returncode == 3 and "report.html" in done.stdout, done.stdout + done.stderr
     subprocess.run([*pip, "uninstall", "--yes", "headrace-diagnose"], check=True)
     assert subprocess.run([python, "-c", "import headrace_diagnose"], cwd=tmp_path, capture_output=True).returncode != 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("removed", ["headrace", "headrace-diagnose"])
+def test_either_package_is_removed_without_the_other(removed, built, diagnosis_wheel, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", str(built[".whl"]), str(diagnosis_wheel)], check=True)
+    subprocess.run([*pip, "uninstall", "--yes", removed], check=True)
+    folders = {path.name for path in (tmp_path / "venv").glob("lib/python*/site-packages/headrace*")}
+    kept = "headrace_diagnose" if removed == "headrace" else "headrace"
+    assert {name.partition("-")[0] for name in folders} == {kept}
+    # --version and --help need what the packages depend on, which this Python has
+    dependencies = os.environ | {"PYTHONPATH": sysconfig.get_path("purelib")}
+    command = str(tmp_path / "venv" / "bin" / kept.replace("_", "-"))
+    done = subprocess.run([command, "--help"], cwd=tmp_path, env=dependencies, capture_output=True, text=True)
+    assert done.returncode == 0 and "diagnose" in done.stdout, done.stdout + done.stderr
+    gone = removed.replace("-", "_")
+    assert subprocess.run([python, "-c", f"import {gone}"], cwd=tmp_path, capture_output=True).returncode != 0
 
 
 def test_the_diagnosis_needs_no_torch_numba_numpy_or_rich(tmp_path):

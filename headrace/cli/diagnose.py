@@ -46,6 +46,7 @@ class Diagnose:
     script: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT [ARGUMENTS]")] = ()
     seconds: float = 60.0  # of wall time to measure; the script is then stopped
     skip: float = 10.0  # seconds to wait before, while the script starts up
+    start_up: float = 60.0  # seconds for which the script runs longer at most, where training begins late
     rate: float = run_script.RATE  # samples per second of the main thread
     grace: float = run_script.GRACE  # seconds that the script has to end after it was interrupted, as for a checkpoint
     output: Path | None = None  # folder for the report; by default a new one, diagnosis/SCRIPT_1, _2, ...
@@ -129,9 +130,9 @@ def _next_folder(name: str) -> Path:
 
 
 def _check(options: Diagnose) -> None:
-    for name, least in (("seconds", 0.0), ("skip", -1e-9), ("rate", 0.0), ("grace", -1e-9)):
+    for name, least in (("seconds", 0.0), ("skip", -1e-9), ("start_up", -1e-9), ("rate", 0.0), ("grace", -1e-9)):
         if not getattr(options, name) > least:
-            raise ValueError(f"--{name} is {getattr(options, name)}: give a number above 0")
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(options, name)}: give a number above 0")
     if options.fail_if:
         conditions.check(options.fail_if, NAMES)
     given = [bool(options.script), options.pid is not None, options.compare is not None]
@@ -164,6 +165,7 @@ def _profile(options: Diagnose) -> Profile:
         python=options.python,
         seconds=options.seconds,
         skip=options.skip,
+        start_up=options.start_up,
         rate=options.rate,
         hints=options.hints,
         grace=options.grace,

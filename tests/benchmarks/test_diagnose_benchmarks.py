@@ -18,7 +18,8 @@ def test_overhead(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "diagnose_overhead.py"), "--quick", "--results", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    lines = (tmp_path / "diagnose_overhead.jsonl").read_text().splitlines()
+    rows = [row for line in lines for row in json.loads(line)["rows"]]
     assert [row["script"] for row in rows] == ["one environment", "eight waiting threads", "two worker processes"]
     assert all(row["steps_s_off"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
 
@@ -46,6 +47,15 @@ def test_a_planted_verdict(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert row["seen"] == "sleeping" and row["first"] == "Remove the sleeping"
+
+
+@pytest.mark.slow
+def test_an_interval_of_try_is_measured_again(tmp_path: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "tries.py"), "--quick", "--only", "loads_first"]
+    done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "tries.jsonl").read_text())["rows"]
+    assert row["low"] <= row["gain"] <= row["high"] and row["held"] == (row["low"] <= row["later"] <= row["high"])
 
 
 def test_the_guides_steps_change_its_script(monkeypatch: pytest.MonkeyPatch) -> None:

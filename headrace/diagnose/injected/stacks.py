@@ -37,9 +37,9 @@ class Stacks:
             outer = outer.f_back
         key = tuple(frames)
         if key not in self._stacks:
-            places = []
+            places = []  # type: ignore[var-annotated]
             for place in key:
-                places.append(self._places.get(place) or self._describe(frame, place))
+                places.append(self._places.get(place) or self._describe(frame, place, not places))
                 frame = frame.f_back
             if places[0][1] and len(places) > 1:
                 del places[0]
@@ -48,7 +48,7 @@ class Stacks:
             self._stacks[key] = number
         return self._stacks[key]
 
-    def _describe(self, frame, place):
+    def _describe(self, frame, place, innermost):
         code, offset = frame.f_code, place[1]
         known = self._codes.get(place[0])
         if known is None:
@@ -65,19 +65,30 @@ class Stacks:
             entered = code.co_code[offset : offset + 2] == bytes((_RESUME, 0))
             position = next(itertools.islice(code.co_positions(), offset // 2, None), position)
         found = next(self._numbers), entered
-        self.new.append(["place", found[0], known[0], *position])
+        aliases = local_names(frame) if innermost else {}  # a function that is called further out has a frame
+        self.new.append(["place", found[0], known[0], *position, aliases])
         self._places[place] = found
         return found
 
 
-def other_names(code, variables):
+def other_names(code, values):
     """What a code object calls by another name: {"nap": "sleep"} after `from time import sleep as nap`.
 
     Functions compiled by jax.jit have no frame; they are given as {"update": "jit update"}.
     """
+    return _c_functions((name, values.get(name)) for name in code.co_names)
+
+
+def local_names(frame):
+    """The same of a frame's own variables, and of those of the functions around it: `nap = time.sleep`."""
+    code = frame.f_code
+    return _c_functions((name, variables.read(frame, name)) for name in code.co_varnames + code.co_freevars)
+
+
+def _c_functions(named):
+    """Name -> the name of the C function that it stands for, where that is another one."""
     found = {}
-    for name in code.co_names:
-        value = variables.get(name)
+    for name, value in named:
         kind = type(value).__name__  # nothing else is read from a value whose class may be the user's
         if kind == "builtin_function_or_method" and value.__name__ != name:
             found[name] = value.__name__

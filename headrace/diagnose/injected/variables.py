@@ -15,9 +15,15 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 def read(frame, name):
     """The value of a variable; None if it has none, and in versions of Python in which it cannot be read safely."""
-    if name not in frame.f_code.co_varnames:
+    if name not in _names(frame.f_code):
         return None
     return _READ(frame, name)
+
+
+def _names(code):
+    """A function's own variables, then those of the functions around it, in their order in memory."""
+    cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
+    return code.co_varnames + cells + code.co_freevars
 
 
 def _of_proxy(frame, name):
@@ -34,15 +40,16 @@ def _of_interface(frame, name):
 
 
 def _of_memory(frame, name):
-    """Python 3.11 has none: the variables are words in memory, in the order of co_varnames."""
+    """Python 3.11 has none: the variables are words in memory, in the order of _names()."""
     inner = _word(id(frame) + _FRAME)
     if not inner or _word(inner + _CODE) != id(frame.f_code):
         return None
-    address = _word(inner + _VARIABLES + _WORD * frame.f_code.co_varnames.index(name))
+    address = _word(inner + _VARIABLES + _WORD * _names(frame.f_code).index(name))
     if not address:
         return None
     value = ctypes.cast(address, ctypes.py_object).value
-    if isinstance(value, types.CellType) and name in frame.f_code.co_cellvars:  # a function inside uses it, too
+    if isinstance(value, types.CellType) and name in frame.f_code.co_cellvars + frame.f_code.co_freevars:
+        # several functions use it
         try:
             return value.cell_contents
         except ValueError:

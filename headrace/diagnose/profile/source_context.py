@@ -76,7 +76,7 @@ def call_at(place: Place) -> str:
     except (SyntaxError, ValueError):
         return ""
     name = _called(tree) if isinstance(tree, ast.Call) else ""
-    return dict(place.code.other_names).get(name, name)
+    return dict(place.code.other_names + place.other_names).get(name, name)
 
 
 @cache

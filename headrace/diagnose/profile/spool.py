@@ -38,6 +38,7 @@ class Place:
     end_line: int | None = None  # from Python 3.11 on, like the next two
     column: int | None = None  # in bytes of UTF-8
     end_column: int | None = None
+    other_names: tuple[tuple[str, str], ...] = ()  # as those of the code, of its own variables
 
 
 Stack = tuple[Place, ...]  # innermost first
@@ -102,7 +103,9 @@ def _process(path: Path) -> Process | None:
             renamed = tuple(others[0].items()) if others else ()
             codes[number] = Code(file, name, module, line, tuple(ancestors), renamed)
         elif kind == "place" and values[1] in codes:
-            places[values[0]] = Place(codes[values[1]], values[2] or codes[values[1]].line, *values[3:])
+            number, code, line, end_line, column, end_column, aliases = values
+            position = line or codes[code].line, end_line, column, end_column
+            places[number] = Place(codes[code], *position, tuple(aliases.items()))
         elif kind == "stack" and places.keys() >= set(values[1]):
             stacks[values[0]] = own_frames(tuple(places[number] for number in values[1]))
         elif process is not None:

@@ -41,6 +41,14 @@ class Recording:
     exit: Exit
 
 
+def training_began(recording: Recording, hints: Hints) -> float | None:
+    """When the training of a script that still runs began, in s of time.monotonic(); None if it has not."""
+    processes = [process for process in spool.read(recording.folder) if not _is_helper(process)]
+    lanes = _lanes(processes, _classifiers(processes, hints), recording.monitor, recording.window)
+    began = driver.began(lanes[0]) if lanes else None
+    return None if began is None else recording.window.begin + began
+
+
 def build(recording: Recording, hints: Hints) -> Profile:
     """The profile of a recording's window."""
     monitor, gpu, window = recording.monitor, recording.gpu, recording.window
@@ -49,9 +57,7 @@ def build(recording: Recording, hints: Hints) -> Profile:
     for helper in {process.pid for process in everything} - {process.pid for process in processes}:
         monitor.forget(helper)
     root = next((process for process in processes if process.pid == monitor.root), None)
-    classifiers = {process.pid: Classifier(hints, bool(process.counters.get("cuda"))) for process in processes}
-    for process in processes:
-        classifiers[process.pid].resolve_unknown(sample for samples in process.samples.values() for sample in samples)
+    classifiers = _classifiers(processes, hints)
     lanes = _lanes(processes, classifiers, monitor, window)
     began = driver.began(lanes[0]) if lanes else None
     if began and began < window.seconds - make_lanes.SHORTEST:
@@ -83,6 +89,14 @@ def build(recording: Recording, hints: Hints) -> Profile:
         overhead=root.cost / max(window.ended - root.began, 1e-9) if root else 0.0,
         limitations=_limitations(recording, processes, root, lanes),
     )
+
+
+def _classifiers(processes: list[Process], hints: Hints) -> dict[int, Classifier]:
+    """What finds the roles of each process's stacks."""
+    found = {process.pid: Classifier(hints, bool(process.counters.get("cuda"))) for process in processes}
+    for process in processes:
+        found[process.pid].resolve_unknown(sample for samples in process.samples.values() for sample in samples)
+    return found
 
 
 def _lanes(

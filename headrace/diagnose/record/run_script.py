@@ -11,8 +11,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -29,6 +30,7 @@ from headrace.diagnose.record.ticks import TickSender
 HOOK = Path(__file__).parents[1] / "injected" / "hook"
 SECONDS, SKIP, RATE = 60.0, 10.0, 50.0  # s, s, samples a second
 POLL_EVERY = 0.05  # s
+LOOK_EVERY = 2.0  # s between two looks for the start of a training that begins late
 KERNELS_AFTER = 0.4  # of the window, until the GPU's kernels are counted for a moment
 GRACE = 60.0  # s that a script has to end after SIGINT: long enough for a checkpoint
 PATIENCE = 3.0  # s of it, after which a line says what is waited for
@@ -41,26 +43,33 @@ def measure(
     python: str = sys.executable,
     seconds: float = SECONDS,
     skip: float = SKIP,
+    start_up: float = 0.0,
     rate: float = RATE,
     hints: Path | None = None,
     grace: float = GRACE,
 ) -> Profile:
-    """Run a script or command for at most skip + seconds of wall time; return the profile of the time after `skip`.
+    """Run a script or command for skip + seconds of wall time; return the profile of the time after `skip`.
 
+    start_up: s for which the script runs longer at most, where training begins after `skip`, so that `seconds` of
+    training are measured.
     words: see diagnose.record.command. python: the interpreter of scripts. rate: samples of the main thread per second.
     hints: a TOML file, see diagnose.profile.role_patterns. The script shares this process's
     output. When the time is over it gets SIGINT as from Ctrl-C, `grace` s later SIGTERM, then SIGKILL.
     Raises FileNotFoundError for a missing script, interpreter or hints file; ValueError for bad numbers.
     """
     command = resolve(words, python)
-    _check(seconds, skip, rate)
+    _check(seconds, skip, rate, start_up)
     known = Hints(hints)
     folder = Path(tempfile.mkdtemp(prefix="headrace-diagnose-"))
     try:
         environment = sampled_environment(folder, 1.0 / rate, skip + KERNELS_AFTER * seconds)
         run = _Script(command, folder, environment, grace)
         try:
-            run.until(skip + seconds)
+
+            def began() -> float | None:
+                return build_profile.training_began(run.recording(skip), known)
+
+            run.until(skip + seconds, Late(seconds, start_up, began))
         finally:
             run.ticks.stop()
         run.outside.finish()
@@ -69,11 +78,30 @@ def measure(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check(seconds: float, skip: float, rate: float) -> None:
+def _check(seconds: float, skip: float, rate: float, start_up: float) -> None:
+    if start_up < 0:
+        raise ValueError(f"--start-up must not be below 0, got {start_up}")
     if seconds <= 0 or skip < 0:
         raise ValueError(f"--seconds must be above 0 and --skip not below, got {seconds} and {skip}")
     if not 1 <= rate <= 1000:
         raise ValueError(f"the rate must be 1 .. 1000 samples a second, got {rate}")
+
+
+@dataclass(frozen=True)
+class Late:
+    """How much longer a script runs whose training begins late."""
+
+    seconds: float  # of training to measure
+    most: float  # s
+    began: Callable[[], float | None]  # when training began, in s of time.monotonic(); None if it has not
+
+    def end(self, planned: float, latest: float) -> float:
+        """When the measurement ends, or when to look again; `planned` where it ends as planned."""
+        if planned >= latest:
+            return planned
+        began = self.began()
+        wanted = time.monotonic() + LOOK_EVERY if began is None else began + self.seconds
+        return min(max(wanted, planned), latest)
 
 
 class _Script:
@@ -99,11 +127,11 @@ class _Script:
             self.folder, self.monitor, self.outside, self.gpu, window, self._command, self.exit
         )
 
-    def until(self, limit: float) -> None:
+    def until(self, limit: float, late: Late) -> None:
         """Monitor the script until it ends, the time is over or Ctrl-C is pressed; no process of it runs afterwards."""
         with _signals_as_interrupts():
             try:
-                self._watch(self.started + limit)
+                self._watch(self.started + limit, late)
             except KeyboardInterrupt as interrupt:
                 self.ended = time.monotonic()
                 self.exit = Exit(Ending.INTERRUPT)
@@ -115,9 +143,13 @@ class _Script:
                     self._end_quietly()
         self._process.wait()
 
-    def _watch(self, end: float) -> None:
+    def _watch(self, planned: float, late: Late) -> None:
+        end, latest = planned, planned + late.most
         while self._process.poll() is None:
             now = time.monotonic()
+            if now >= end:
+                self.ended = now
+                end = late.end(end, latest)
             if now >= end:
                 self.ended = now
                 self.exit = Exit(Ending.TIME_LIMIT)

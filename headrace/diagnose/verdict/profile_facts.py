@@ -94,7 +94,8 @@ class Facts:
     def _steps_envs(self, lane: Lane) -> bool:
         if lane.pid in self._ancestors:
             return False
-        asleep = lane.spent(Role.IDLE) > NOTICEABLE * self.total  # an environment that sleeps
+        waited_for = self.spent(Role.WAIT) > NOTICEABLE * self.total  # other sleepers are a library's services
+        asleep = waited_for and lane.spent(Role.IDLE) > NOTICEABLE * self.total  # an environment that sleeps
         serving = any(word in site.file for site in lane.sites for word in IN_PROCESSES)  # steps too short to see
         return asleep or serving or lane.spent(Role.ENVIRONMENT) > 0
 

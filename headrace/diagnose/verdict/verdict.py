@@ -60,7 +60,9 @@ def judge(facts: Facts) -> Verdict:
 
 def _has_not_begun(facts: Facts) -> bool:
     """Whether a window ended before the training began, as while data are loaded."""
-    known = facts.share(Role.OTHER) < 0.5 and facts.share(Role.WAIT, Role.IDLE) < 0.5
+    workers = [lane for lane in facts.profile.workers if lane.samples]
+    starting = bool(workers) and all(lane.share(Role.START_UP) > 0.5 for lane in workers)  # which the script waits for
+    known = facts.share(Role.OTHER) < 0.5 and (starting or facts.share(Role.WAIT, Role.IDLE) < 0.5)
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
     return not facts.training_began and known and stopped
 

@@ -176,7 +176,7 @@ def test_the_arguments_of_print_are_logging(tmp_path: Path) -> None:
     assert source_context.calls_around(printed) == ("print",)
     assert role(encoder, printed) is Role.LOGGING
     assert role(printed) is Role.LOGGING  # dumps itself, caught before or after its work
-    assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.OTHER
+    assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.DATA
 
 
 def test_the_site_of_an_evaluation_is_its_call(script: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from helpers.profiles import SEEN
 
 from headrace.diagnose.injected import variables
+from headrace.diagnose.injected.stacks import local_names
 from headrace.diagnose.profile.profile import Ending, Profile
 from headrace.diagnose.record import processes, ticks
 from headrace.diagnose.record.processes import ProcessMonitor
@@ -151,6 +152,16 @@ def test_a_variable_is_read_without_f_locals() -> None:
 
     expected = [4, (5, 6), None, None]
     assert function(4, 5, 6) == expected
+
+
+def test_c_functions_are_known_under_names_of_the_function_and_of_those_around_it() -> None:
+    nap, missing = time.sleep, 3
+
+    def function(wait: object = time.monotonic) -> dict[str, str]:
+        found = local_names(sys._getframe())
+        return found if nap and missing else {}
+
+    assert function() == {"nap": "sleep", "wait": "monotonic"}
 
 
 @pytest.mark.parametrize(

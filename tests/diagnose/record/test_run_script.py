@@ -102,6 +102,18 @@ def test_the_time_limit_is_kept(tmp_path: Path) -> None:
     assert profile.seconds == pytest.approx(1.5, abs=0.3)
 
 
+def test_a_training_that_begins_late_is_measured_for_as_long(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import time\nclass Env:\n    def reset(self): pass\n    def step(self, action): sum(range(20_000))\n"
+        "end = time.monotonic() + 1.5\nwhile time.monotonic() < end:\n    sum(range(20_000))\n"
+        "env = Env()\nwhile True:\n    env.step(1)\n"
+    )
+    profile = measure([str(script)], seconds=1.0, skip=0.0, start_up=60.0)
+    assert profile.skipped >= 1.4 and profile.seconds >= 0.95 and profile.counters["training_began"]
+    assert profile.training_thread.share(Role.ENVIRONMENT) > 0.9
+
+
 def test_a_script_that_refuses_to_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_script, "FORCED", {number: 0.5 for number in run_script.FORCED})
     lines = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nspin(60)"

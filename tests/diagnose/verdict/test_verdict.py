@@ -280,3 +280,20 @@ def test_an_environment_in_a_process_of_its_own_waits_for_a_core():
     verdict = judge(facts(cores=2, counters={"num_envs": 8, "env_rate": 160}))
     why = next(remedy for remedy in verdict.remedies if "processes" in remedy.title).why
     assert "Each environment gets a process of its own, of which 2 run at a time." in why
+
+
+def test_waiting_for_processes_that_start_up_is_no_training():
+    second = lane(101, Kind.WORKER, "worker 1", START_UP=0.9, WAIT=0.1)
+    verdict = judge(facts(second, WAIT=1.0, counters={"training_began": 0}))
+    assert verdict.headline.startswith("Training had not begun")
+    second = lane(101, Kind.WORKER, "worker 1", OTHER=0.9, WAIT=0.1)
+    verdict = judge(facts(second, WAIT=1.0, counters={"training_began": 0}))
+    assert verdict.headline.startswith("The script waits")
+
+
+def test_a_process_that_sleeps_steps_no_environments_unless_it_is_waited_for():
+    def asleep():
+        return lane(101, Kind.WORKER, "worker 1", IDLE=1.0)
+
+    assert "One core steps" in judge(facts(asleep(), ENVIRONMENT=0.9, FORWARD=0.1)).where
+    assert "Another process steps" in judge(facts(asleep(), WAIT=0.8, ENVIRONMENT=0.1, FORWARD=0.1)).where

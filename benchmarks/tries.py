@@ -1,0 +1,109 @@
+"""Whether the interval that `headrace diagnose --try` prints holds: the same change measured again, later.
+
+    python benchmarks/tries.py --python PYTHON                  # the scripts that have no row yet
+    python benchmarks/tries.py --python PYTHON --only sb3_ppo   # one script
+    python benchmarks/tries.py --report                         # how many intervals held
+
+The scripts are those of `verdicts/open` that train with torch, without their own `set_num_threads`, so that the number
+of threads is left to the environment. Each is run as `--try` runs it, three turns with OMP_NUM_THREADS=1 and three
+without; then three turns of both again. A script takes 4 minutes with --seconds 15, which is what --try uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from common import HERE, Neighbours, Row, finish, parser, table
+
+from headrace.diagnose.record import trials
+from headrace.diagnose.record.command import resolve
+
+FOLDER = HERE / "verdicts"
+SCRIPTS = (
+    *("sb3_ppo", "sb3_dqn", "sb3_a2c", "skrl_ppo", "tianshou_dqn"),
+    *("cleanrl_ppo", "torchrl_loop", "lightning_rl", "loads_first", "trainer_thread"),
+)
+CHANGE = "OMP_NUM_THREADS=1"
+OWN_THREADS = r"(?m)^\s*torch\.set_num_threads\(.*\)\n"  # a line of a script
+WIDEST = 0.15  # half-width of an interval, as a share of the gain
+COLUMNS = ("script", "gain", "low", "high", "half_width", "later", "held", "narrow")
+
+
+def main() -> None:
+    flags = parser(__doc__.splitlines()[0])
+    flags.add_argument("--only", nargs="+", choices=SCRIPTS, metavar="SCRIPT", help="some of the scripts")
+    flags.add_argument("--python", default=sys.executable, help="an interpreter that has the libraries")
+    flags.add_argument("--seconds", type=float, default=trials.SECONDS, help="of training in a run")
+    flags.add_argument("--report", action="store_true", help="print what was measured, and measure nothing")
+    options = flags.parse_args()
+    done = known(options.results)
+    if options.report:
+        report([done[name] for name in SCRIPTS if name in done])
+        return
+    turns = trials.TURNS
+    if options.quick:
+        options.seconds, turns = 1.0, 1
+    names = options.only or [name for name in SCRIPTS if name not in done][: 1 if options.quick else None]
+    for name in names:
+        neighbours = Neighbours()
+        rows = [measured(name, options, turns)]
+        print(table(rows, COLUMNS), flush=True)
+        finish("tries", rows, options, neighbours, seconds=options.seconds, turns=turns, change=CHANGE)
+
+
+def measured(name: str, options: argparse.Namespace, turns: int) -> Row:
+    """The interval of a script, and the gain that was measured after it."""
+    before = Path.cwd()
+    os.environ["PYTHONPATH"] = str(FOLDER)
+    with tempfile.TemporaryDirectory() as folder:
+        text = re.sub(OWN_THREADS, "", (FOLDER / "open" / f"{name}.py").read_text())
+        Path(folder, f"{name}.py").write_text(text)
+        os.chdir(folder)
+        try:
+            command = resolve([f"{name}.py"], options.python)
+            first, later = (trials.run(command, [CHANGE], seconds=options.seconds, turns=turns) for _ in range(2))
+        finally:
+            os.chdir(before)
+    if not first.found or not later.found:
+        raise RuntimeError(f"{name} did not train with {CHANGE}: {first.notes or later.notes}")
+    return row(name, first.found[0], later.found[0])
+
+
+def row(name: str, first: trials.Trial, later: trials.Trial) -> Row:
+    """Whether a later gain lies in an interval, and whether the interval is narrow."""
+    half_width = (first.high - first.low) / 2 / first.gain
+    return {
+        "script": name,
+        "gain": first.gain,
+        "low": first.low,
+        "high": first.high,
+        "half_width": half_width,
+        "later": later.gain,
+        "held": first.low <= later.gain <= first.high,
+        "narrow": half_width <= WIDEST,
+        "rates": [first.rates, later.rates],
+    }
+
+
+def known(results: Path) -> dict[str, Row]:
+    """The last row of each script that was measured in full."""
+    path = results / "tries.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return {row["script"]: row for line in lines if not line["quick"] for row in line["rows"]}
+
+
+def report(rows: list[Row]) -> None:
+    """All scripts in one table, and the counts."""
+    print(table(rows, COLUMNS))
+    held, narrow = (sum(each[what] for each in rows) for what in ("held", "narrow"))
+    print(f"of {len(rows)} intervals {held} held, {narrow} were at most {WIDEST:.0%} wide to each side")
+
+
+if __name__ == "__main__":
+    main()
