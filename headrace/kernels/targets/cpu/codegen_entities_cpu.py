@@ -19,12 +19,10 @@ from headrace.kernels.targets.cpu.codegen_cpu import ENVS_AT_ONCE, WRITTEN, modu
 from headrace.kernels.targets.cpu.codegen_envs_cpu import env_lane_functions, envs_step
 from headrace.kernels.targets.cpu.grid_text import (
     GRID_TAKES,
-    LEAST_CELLS,
     grid_functions,
-    grid_lines,
     gridded,
     scratch_size,
-    within_of,
+    with_grid,
 )
 from headrace.kernels.targets.cpu.lane_functions import LaneVersion, lane_functions, lane_text
 from headrace.kernels.targets.cpu.state_layout import CpuText
@@ -34,7 +32,7 @@ from headrace.kernels.targets.random_actions import no_action
 
 LANES = (1, 2, 4, 8, 16)
 ACROSS = ("entities", "environments")
-FEW_ENTITIES = 8  # up to so many, lanes across environments are faster
+FEW_ENTITIES = 16  # up to so many, lanes across environments are faster
 EXACT = '@njit(error_model="numpy", forceinline=True)'
 COLUMN_PARTS = ("action", *WRITTEN)
 
@@ -180,8 +178,6 @@ class EntityText(EpisodeText):
             lines = self.some(self.ir.entities, [self._call(phase, state, f"{lane_word}, {rest}", "lane_")])
         else:
             lines = block(each, [self._call(phase, state, f"{word}, {rest}", "")])
-        if within_of(self.ir, phase) is None:
-            return lines
         of_grid = f"grid_{phase.name}"
         if of_grid in self.in_lanes:
             some, lanes, each = f"lane_entities(place, {self.lanes})", self.lanes, "lane_get(order, some)"
@@ -190,9 +186,7 @@ class EntityText(EpisodeText):
             some, lanes, each = "place", 1, "np.uint64(order[place])"
         version = "lane_grid_" if of_grid in self.in_lanes else "grid_"
         call = [f"some = {some}", f"e = {each}", self._call(phase, state, f"{word}, {rest}", version)]
-        least = LEAST_CELLS[of_grid in self.having]
-        build, run = grid_lines(self.ir, phase, state, lanes, least, call)
-        return [*build, *block("if made[6]", run), *block("else", lines)]
+        return with_grid(self.ir, phase, state, lanes, call, lines)
 
     def _call(self, phase: Phase, state: str, key: str, version: str) -> str:
         """The call of a version of a phase: lane_ for some entities, grid_ or no version for entity e, lane_grid_ for
@@ -274,12 +268,13 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None, across: str) -> s
             *block("else", masked),
         ],
         together=envs_step(ir, per_env, text.environment.packs()) if of_envs else None,
+        scratch=scratch_size(ir),
     )
 
 
 def faster_across(ir: EnvIR, num_envs: int) -> str:
-    """Across what lanes are faster: few entities leave lanes idle. From 12 on both take the same time
-    (benchmarks/entities.py)."""
+    """Across what lanes are faster: few entities leave lanes idle (benchmarks/entities.py). From 16 environments on
+    their number did not matter."""
     return "environments" if ir.entities <= FEW_ENTITIES and num_envs >= ENVS_AT_ONCE else "entities"
 
 
@@ -299,8 +294,7 @@ def room_for(ir: EnvIR, field: Field) -> tuple[int, ...]:
 def _parts(text: EntityText, columns: Sequence[str]) -> list[str]:
     """Lines before those about one environment: where its columns begin."""
     ir = text.ir
-    lines = [f"scratch = masked[lo * {scratch_size(ir)}:]"] if scratch_size(ir) > 1 else []
-    lines += ["i = np.uint64(0)", "valid_after = valid[after:]", *text.environment.packs()]
+    lines = ["i = np.uint64(0)", "valid_after = valid[after:]", *text.environment.packs()]
     if ir.num_agents > 1:
         lines.append("agent_stride = np.uint64(agent_plane)")
     for name in columns:

@@ -1,5 +1,5 @@
-"""A uniform grid for loops over within(s.x, s.y, i, radius), as text: entities are sorted by cell, and some of them that
-are neighbours in this order, one or those of SIMD lanes, look together at the cells around them.
+"""A uniform grid for loops over within(s.x, s.y, i, radius), as text: entities are sorted by cell, and those of SIMD
+lanes, or one, that are neighbours in this order look together at the cells around them.
 
 The grid is made before each phase that needs it, of the entities' bounding box. Cells are numbered along lines of them,
 every second one backwards, so that neighbours in the order are near each other also where a line ends. What the loops
@@ -19,8 +19,8 @@ from headrace.kernels.language.ops_over import PARTS
 from headrace.kernels.language.within import Within
 from headrace.kernels.targets.episode_text import block
 
-LEAST_CELLS = {True: 24, False: 24}  # with and without a lane version of the phase, whatever the lanes: measured
-WIDE, HIGH = 0.25, 1.0  # sides of a cell, in radii: measured
+LEAST_CELLS, LEAST_ENTITIES = 16, 128  # with fewer, looking at all entities is faster: measured
+WIDE, HIGH = 0.25, 0.5  # sides of a cell, in radii; of several that were measured
 # A phase's argument `grid`: the entities' numbers in their order, where the entities to look at begin and end on each
 # line of cells, of how many lines, and the fields of SORTED_KINDS that the loops read
 ORDER, ENDS, LINES, FIRST_FIELD = range(4)
@@ -54,7 +54,7 @@ def grid_number(line, column, columns):
 
 
 {decorator}
-def build_grid(x, y, radius, least, order, cells, start):
+def build_grid(x, y, radius, order, cells, start):
     count = x.shape[0]
     low_x, width, columns = grid_size(x, radius * F32({wide}))
     low_y, height, lines = grid_size(y, radius * F32({high}))
@@ -62,7 +62,7 @@ def build_grid(x, y, radius, least, order, cells, start):
         columns, lines = I32((columns + 1) // 2), I32((lines + 1) // 2)
     scale_x = F32(columns) / width if width > F32(0.0) else F32(0.0)
     scale_y = F32(lines) / height if height > F32(0.0) else F32(0.0)
-    worth = (radius > F32(0.0)) & (columns * lines >= least)
+    worth = (radius > F32(0.0)) & (columns * lines >= {least})
     if worth:
         for k in range(columns * lines + 2):
             start[k] = I32(0)
@@ -110,14 +110,17 @@ def grid_ends(x, y, place, lanes, radius, grid, start, ends):
 
 
 def within_of(ir: EnvIR, phase: Phase) -> Within | None:
-    """What the loops of a phase over within() are of, if all are of the same and a grid can serve them."""
+    """What the loops of a phase over within() are of, if all are of the same and a grid can serve them and is worth
+    it."""
+    if ir.entities < LEAST_ENTITIES:
+        return None
     found = {node.within for node in ast.walk(_function(ir, phase).node) if hasattr(node, "within")}
     over = found.pop() if len(found) == 1 else None
     return over if over is not None and over.radius is not None and len(over.fields) > 1 else None
 
 
 def gridded(ir: EnvIR) -> EnvIR:
-    """The environment with, behind its own, the phases that can use a grid as functions grid_NAME, which take GRID_TAKES
+    """The environment with, behind its own functions, grid_NAME of the phases that can use a grid: these take GRID_TAKES
     too."""
     phases = [phase for phase in (*ir.phases, *ir.reset_phases) if within_of(ir, phase) is not None]
     of_grid = tuple(replace(phase, name=f"grid_{phase.name}", takes=(*phase.takes, *GRID_TAKES)) for phase in phases)
@@ -131,12 +134,12 @@ def grid_functions(ir: EnvIR, decorator: str) -> list[str]:
         f"{decorator}\n{ast.unparse(ast.fix_missing_locations(function.node))}"
         for function in gridded(ir).functions[len(ir.functions) :]
     ]
-    return [BUILD.format(decorator=decorator, wide=WIDE, high=HIGH), *made] if made else []
+    return [BUILD.format(decorator=decorator, wide=WIDE, high=HIGH, least=LEAST_CELLS), *made] if made else []
 
 
 def sorted_fields(ir: EnvIR, phase: Phase) -> list[int]:
-    """Fields of State that a phase's loops over within() read of entities, the coordinates first: they are copied in the
-    grid's order."""
+    """Fields of State that a phase's loops over within() read of entities, the coordinates first: they are copied in
+    the grid's order."""
     over, node = within_of(ir, phase), _function(ir, phase).node
     if over is None:
         return []
@@ -150,36 +153,37 @@ def sorted_fields(ir: EnvIR, phase: Phase) -> list[int]:
     return [*over.fields, *wanted]
 
 
-def grid_lines(ir: EnvIR, phase: Phase, state: str, lanes: int, least: int, call: list[str]) -> tuple[list[str], list[str]]:
-    """Lines that make the grid of a phase, `made`; and those that run the phase where made[6], that the grid is worth
-    it, is so, by `call` for the entities `place` .. `place` + lanes - 1 of the order."""
+def with_grid(ir: EnvIR, phase: Phase, state: str, lanes: int, call: list[str], otherwise: list[str]) -> list[str]:
+    """Lines that make the grid of a phase, and run the phase by `call` for the entities in the places `place` ..
+    `place` + lanes - 1 of the order; where the grid is not worth it, `otherwise`."""
     over = within_of(ir, phase)
-    radius = re.sub(r"\bs\b", state, over.radius or "")
-    fields = sorted_fields(ir, phase)
-    room, count = room_of(ir), ir.entities
+    if over is None:
+        return otherwise
+    room = room_of(ir)
+    parts = ("order", room), ("cells", room), ("start", room + 2), ("ends", 2 * room), ("", PARTS - 2)
+    parts += tuple((f"copy{number}", room) for number in range(len(sorted_fields(ir, phase))))
     x, y = (f"{state}[{field}]" for field in over.fields[:2])
-    build = [
-        f"radius = {radius}",
-        f"order, cells, start = scratch[:{room}], scratch[{room}:{2 * room}], scratch[{2 * room}:{3 * room + 2}]",
-        f"ends = scratch[{3 * room + 2}:{5 * room + 2}]",
-        f"made = build_grid({x}, {y}, radius, {least}, order, cells, start)",
-    ]
+    radius = re.sub(r"\bs\b", state, over.radius or "")
+    lines, first = [f"radius = {radius}"], 0
+    for name, size in parts:
+        lines += [f"{name} = masked[{first}:{first + size}]"] if name else []
+        first += size
     copies = []
-    for number, field in enumerate(fields):
-        first = 5 * room + PARTS + number * room
+    for number, field in enumerate(sorted_fields(ir, phase)):
         view = ".view(np.float32)" if ir.state[field].dtype == "f32" else ""
-        copies.append(f"copy{number} = in_grid_order({state}[{field}], order, scratch[{first}:{first + room}]{view})")
-    grid = ", ".join(["order", "ends", "count", *(f"copy{number}" for number in range(len(fields)))])
-    return build, [
-        *copies,
-        *block(
-            f"for place in range(np.uint64(0), np.uint64({count}), np.uint64({lanes}))",
-            [
-                f"count = grid_ends(copy0, copy1, place, {lanes}, radius, made, start, ends)",
-                f"grid = ({grid})",
-                *call,
-            ],
-        ),
+        copies.append(f"sorted{number} = in_grid_order({state}[{field}], order, copy{number}{view})")
+    grid = ", ".join(["order", "ends", "count", *(f"sorted{number}" for number in range(len(copies)))])
+    each = [
+        f"count = grid_ends(sorted0, sorted1, place, {lanes}, radius, made, start, ends)",
+        f"grid = ({grid})",
+        *call,
+    ]
+    head = f"for place in range(np.uint64(0), np.uint64({ir.entities}), np.uint64({lanes}))"
+    return [
+        *lines,
+        f"made = build_grid({x}, {y}, radius, order, cells, start)",
+        *block("if made[6]", [*copies, *block(head, each)]),
+        *block("else", otherwise),
     ]
 
 
