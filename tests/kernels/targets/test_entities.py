@@ -140,8 +140,8 @@ def test_the_cpu_agrees_with_plain_python_and_tensors():
 @pytest.mark.slow
 @pytest.mark.parametrize("reach", [0.03, 0.7, 3.0])
 def test_a_grid_finds_whom_a_loop_finds(reach):
-    """A small radius is searched by a grid, a large one by a loop over all: on any lanes with the same bits. One that is
-    at no number is near nobody."""
+    """A small radius is searched by a grid, a large one by a loop over all: on any lanes with the same bits. Who is at
+    no number is near nobody."""
     found = []
     for lanes in (None, 4, 1):
         envs = CpuEnvs(read(Gas), 2, {"reach": reach}, threads=1, lanes=lanes)
@@ -170,7 +170,7 @@ def test_a_grid_serves_a_phase_with_actions_draws_and_reductions():
         assert_same_bits(stepped(CpuEnvs(ir, 3, **options), 5), wanted)
     plain = single(Crowd)
     plain.reset(seed=SEED)
-    seen, rewards, _, _, _ = plain.step({name: wanted.action[0, a * 3].numpy() for a, name in enumerate(ir.agents)})
+    _, rewards, _, _, _ = plain.step({name: wanted.action[0, a * 3].numpy() for a, name in enumerate(ir.agents)})
     assert np.allclose(list(rewards.values()), wanted.reward[0].view(3, 3)[:, 0], atol=1e-4)
     assert max(rewards.values()) > 100
 

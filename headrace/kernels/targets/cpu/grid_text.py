@@ -120,8 +120,8 @@ def within_of(ir: EnvIR, phase: Phase) -> Within | None:
 
 
 def gridded(ir: EnvIR) -> EnvIR:
-    """The environment with, behind its own functions, grid_NAME of the phases that can use a grid: these take GRID_TAKES
-    too."""
+    """The environment with, behind its own functions, grid_NAME of the phases that can use a grid, which take
+    GRID_TAKES too."""
     phases = [phase for phase in (*ir.phases, *ir.reset_phases) if within_of(ir, phase) is not None]
     of_grid = tuple(replace(phase, name=f"grid_{phase.name}", takes=(*phase.takes, *GRID_TAKES)) for phase in phases)
     made = tuple(_Gridded(ir, phase).function() for phase in phases)
