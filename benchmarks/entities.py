@@ -14,6 +14,7 @@ far as --pairs allows: birds * birds * environments, for NumPy and torch a thirt
 """
 
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -146,6 +147,8 @@ def main() -> None:
         return
     if options.quick:
         options.seconds, options.pairs = 0.02, 1 << 20
+    elif os.environ.get("OMP_NUM_THREADS") != "1":  # read when NumPy is loaded, whose products would have two threads
+        raise SystemExit("set the environment variable OMP_NUM_THREADS=1, so that NumPy computes on one thread")
     torch.set_num_threads(1)
     neighbours, rows = Neighbours(), list[Row]()
     for birds in options.entities:
