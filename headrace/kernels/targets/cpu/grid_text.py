@@ -145,7 +145,7 @@ def sorted_fields(ir: EnvIR, phase: Phase) -> list[int]:
         return []
     loops = [loop for loop in ast.walk(node) if hasattr(loop, "within")]
     places = [part for loop in loops for part in ast.walk(loop) if isinstance(part, ast.Subscript)]
-    names = {phase_argument(node, 2), *(loop.target.id for loop in loops)}  # type: ignore[attr-defined]
+    names = {_argument(node, 2), *(loop.target.id for loop in loops)}  # type: ignore[attr-defined]
     read = {field for field in (_field(part, node, names) for part in places) if field is not None}
     stored = [part for part in ast.walk(node) if isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Store)]
     changed = {_field(part, node, names) for part in stored}
@@ -160,8 +160,8 @@ def with_grid(ir: EnvIR, phase: Phase, state: str, lanes: int, call: list[str], 
     if over is None:
         return otherwise
     room = room_of(ir)
-    parts = ("order", room), ("cells", room), ("start", room + 2), ("ends", 2 * room), ("", PARTS - 2)
-    parts += tuple((f"copy{number}", room) for number in range(len(sorted_fields(ir, phase))))
+    parts = [("order", room), ("cells", room), ("start", room + 2), ("ends", 2 * room), ("", PARTS - 2)]
+    parts += [(f"copy{number}", room) for number in range(len(sorted_fields(ir, phase)))]
     x, y = (f"{state}[{field}]" for field in over.fields[:2])
     radius = re.sub(r"\bs\b", state, over.radius or "")
     lines, first = [f"radius = {radius}"], 0
@@ -198,7 +198,7 @@ def scratch_size(ir: EnvIR) -> int:
     return (5 + fields) * room_of(ir) + PARTS if fields else 1
 
 
-def phase_argument(node: ast.FunctionDef, number: int) -> str:
+def _argument(node: ast.FunctionDef, number: int) -> str:
     """The name of an argument."""
     return node.args.args[number].arg
 
@@ -215,8 +215,8 @@ def _is_sorted(ir: EnvIR, field: int) -> bool:
 def _field(part: ast.Subscript, node: ast.FunctionDef, names: set[str]) -> int | None:
     """k of s[k][name], for some of the names; None for other places."""
     match part:
-        case ast.Subscript(ast.Subscript(ast.Name(s), ast.Constant(k)), ast.Name(name)) if name in names:
-            return k if s == phase_argument(node, 0) else None
+        case ast.Subscript(ast.Subscript(ast.Name(s), ast.Constant(int(k))), ast.Name(name)) if name in names:
+            return k if s == _argument(node, 0) else None
     return None
 
 
@@ -228,7 +228,7 @@ class _Gridded(ast.NodeTransformer):
         self.node = copy.deepcopy(self.made.node)
         self.copies = {field: FIRST_FIELD + k for k, field in enumerate(sorted_fields(ir, phase))}
         self.at = 3 + len(phase.takes)  # before reductions
-        self.places = {phase_argument(self.node, 2): "_grid_place"}  # of entities in the order, by their names
+        self.places = {_argument(self.node, 2): "_grid_place"}  # of entities in the order, by their names
 
     def function(self) -> Function:
         """grid_NAME."""
