@@ -248,3 +248,58 @@ class Gas(KernelEnv):
 
     def observe(s, p):
         return sum_over(s.pull), max_over(s.near)
+
+
+class Crowd(KernelEnv):
+    """Agents and others that keep apart, found by within() in a phase with an action, draws, a reduction and fields of
+    integers, in a number that fills no whole vector."""
+
+    observation_space = Box(-np.inf, np.inf, (2,))
+    action_space = Box(-1.0, 1.0, (1,))
+    num_entities = 203
+    num_agents = 3
+    max_steps = 3
+
+    class State(NamedTuple):
+        x: array(f32, 203)
+        y: array(f32, 203)
+        z: array(f32, 203)
+        group: array(i32, 203)
+        weight: array(i8, 203)
+        push: array(f32, 203)
+        last: array(i32, 203)
+        reward: array(f32, 203)
+
+    def reset(s, p, key):
+        return s
+
+    def place(s, p, i, key):
+        s.x[i] = uniform(key, 0, -2.0, 2.0)
+        s.y[i] = uniform(key, 1, 0.0, 1.0)
+        s.z[i] = uniform(key, 2, 0.0, 0.1)
+        s.group[i] = randint(key, 3, 3)
+        s.weight[i] = randint(key, 4, 5) - 2
+
+    def sense(s, p, i, action, key):
+        push, last = 0.0, 0
+        if s.group[i] > 0:
+            for j in within(s.x, s.y, s.z, i, 0.2):
+                if s.group[j] == s.group[i]:
+                    push += (s.x[j] - s.x[i]) * s.weight[j] + 0.1 * action[0]
+                    last = max(last, j)
+        s.push[i] = push + uniform(key, 0, 0.0, 0.1) + sum_over(s.y) / 203
+        s.last[i] = last
+
+    def move(s, p, i):
+        s.x[i] -= 0.01 * s.push[i]
+        s.y[i] += 0.001 * (s.last[i] - i)
+        s.reward[i] = s.push[i] + s.last[i]
+
+    phases = (sense, move)
+    reset_phases = (place,)
+
+    def step(s, p, key):
+        return s, s.reward, False
+
+    def observe(s, p, i):
+        return s.x[i], s.y[i] + sum_over(s.push)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers.entity_envs import Gas, Ring, Swarm, Traffic
+from helpers.entity_envs import Crowd, Gas, Ring, Swarm, Traffic
 from helpers.kernel_envs import rollout
 
 from headrace.envs.compiled.single_env import single
@@ -140,18 +140,39 @@ def test_the_cpu_agrees_with_plain_python_and_tensors():
 @pytest.mark.slow
 @pytest.mark.parametrize("reach", [0.03, 0.7, 3.0])
 def test_a_grid_finds_whom_a_loop_finds(reach):
-    """A small radius is searched by a grid, a large one by a loop over all: on any lanes with the same bits."""
+    """A small radius is searched by a grid, a large one by a loop over all: on any lanes with the same bits. Who is at
+    no number is near nobody."""
     found = []
-    for lanes in (None, 1):
+    for lanes in (None, 4, 1):
         envs = CpuEnvs(read(Gas), 2, {"reach": reach}, threads=1, lanes=lanes)
-        found.append(stepped(envs, 1))
+        columns = rollout(envs.ir, 1, 2)
+        envs.reset(columns, SEED)
+        envs.arrays["x"][1, [7, 300]] = torch.tensor([np.nan, 1.0])
+        envs.arrays["y"][1, [8, 300]] = torch.tensor([np.nan, 9.0])
+        envs.step(columns, 0)
+        found.append(columns)
         x, y = (envs.state()[name].numpy() for name in ("x", "y"))
         dx, dy = x[:, None] - x[:, :, None], y[:, None] - y[:, :, None]
         near = (dx * dx + dy * dy < np.float32(reach) * np.float32(reach)) & ~np.eye(500, dtype=bool)
         assert np.array_equal(envs.state()["near"].numpy(), near.sum(2))
-        assert np.allclose(envs.state()["pull"].numpy(), (dx * near).sum(2), atol=2e-4)
-        assert near.any()
-    assert_same_bits(*found)
+        assert np.allclose(envs.state()["pull"].numpy(), np.where(near, dx, 0.0).sum(2), atol=2e-4)
+        assert near.any() and not near[1, [7, 8]].any()
+    for other in found[1:]:
+        assert_same_bits(other, found[0])
+
+
+@pytest.mark.slow
+def test_a_grid_serves_a_phase_with_actions_draws_and_reductions():
+    """In lanes, one entity at a time, and on two threads with the same bits; in the first state as in plain Python."""
+    ir = read(Crowd)
+    wanted = stepped(CpuEnvs(ir, 3, threads=1), 5)
+    for options in ({"lanes": 1, "threads": 1}, {"lanes": 8, "threads": 1}, {"threads": 2}):
+        assert_same_bits(stepped(CpuEnvs(ir, 3, **options), 5), wanted)
+    plain = single(Crowd)
+    plain.reset(seed=SEED)
+    _, rewards, _, _, _ = plain.step({name: wanted.action[0, a * 3].numpy() for a, name in enumerate(ir.agents)})
+    assert np.allclose(list(rewards.values()), wanted.reward[0].view(3, 3)[:, 0], atol=1e-4)
+    assert max(rewards.values()) > 100
 
 
 def test_plain_python_finds_those_within_a_radius():

@@ -47,10 +47,12 @@ def module_text(
     step: list[str],
     fastmath: str = "",
     together: list[str] | None = None,
+    scratch: int = 1,
 ) -> str:
     """The text of a module with these functions. reset, step: lines about the environments lo .. hi - 1 of a block.
     arguments: names of the arrays that hold them. fastmath: LLVM's flags for floats, if any. together: lines that step
-    ENVS_AT_ONCE blocks of one environment, all of them valid."""
+    ENVS_AT_ONCE blocks of one environment, all of them valid. scratch: where blocks need memory for themselves, how
+    many entries of `masked`; a call uses the first block's for all."""
     size = envs_per_block(ir)
     inline, kernel, parallel = (_with(decorator, fastmath) for decorator in (INLINE, KERNEL, PARALLEL))
     planes = "row, plane, action_plane" + (", agent_plane" if ir.num_agents > 1 else "")
@@ -59,6 +61,8 @@ def module_text(
     stepped = _blocks(f"step_block({names}, t, ", "lo, hi", size)
     if together:
         stepped = _blocks(f"step_blocks({names}, t, ", "lo, hi", ENVS_AT_ONCE)
+    if scratch > 1:
+        stepped = [f"masked = masked[lo * {scratch}:]", *stepped]
     parts = [
         title(ir, "compiled for the CPU"),
         "from numba import njit, prange",

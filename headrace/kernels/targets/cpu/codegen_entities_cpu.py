@@ -7,7 +7,6 @@ Reductions take their entities in the order of headrace.kernels.language.ops_ove
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +17,13 @@ from headrace.kernels.language.ir import EnvIR, Field, Phase
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.targets.cpu.codegen_cpu import ENVS_AT_ONCE, WRITTEN, module_text
 from headrace.kernels.targets.cpu.codegen_envs_cpu import env_lane_functions, envs_step
-from headrace.kernels.targets.cpu.grid_text import LEAST_CELLS, grid_functions, scratch_size, within_of
+from headrace.kernels.targets.cpu.grid_text import (
+    GRID_TAKES,
+    grid_functions,
+    gridded,
+    scratch_size,
+    with_grid,
+)
 from headrace.kernels.targets.cpu.lane_functions import LaneVersion, lane_functions, lane_text
 from headrace.kernels.targets.cpu.state_layout import CpuText
 from headrace.kernels.targets.episode_text import EpisodeText, block, bound, constants, decorated, key_word, tuple_of
@@ -27,7 +32,7 @@ from headrace.kernels.targets.random_actions import no_action
 
 LANES = (1, 2, 4, 8, 16)
 ACROSS = ("entities", "environments")
-FEW_ENTITIES = 8  # up to so many, lanes across environments are faster
+FEW_ENTITIES = 16  # up to so many, lanes across environments are faster
 EXACT = '@njit(error_model="numpy", forceinline=True)'
 COLUMN_PARTS = ("action", *WRITTEN)
 
@@ -173,37 +178,33 @@ class EntityText(EpisodeText):
             lines = self.some(self.ir.entities, [self._call(phase, state, f"{lane_word}, {rest}", "lane_")])
         else:
             lines = block(each, [self._call(phase, state, f"{word}, {rest}", "")])
-        over = within_of(self.ir, phase)
-        if over is None:
-            return lines
-        radius = re.sub(r"\bs\b", state, over.radius or "")
-        x, y = (f"{state}[{field}]" for field in over.fields[:2])
-        least = LEAST_CELLS[phase.name in self.having]
-        return [
-            f"grid_order, grid_start, grid = build_grid({x}, {y}, {radius}, {least}, scratch)",
-            *block(
-                "if grid[6]",
-                block(each, [self._call(phase, state, f"{word}, {rest}", "grid_")]),
-            ),
-            *block("else", lines),
-        ]
+        of_grid = f"grid_{phase.name}"
+        if of_grid in self.in_lanes:
+            some, lanes, each = f"lane_entities(place, {self.lanes})", self.lanes, "lane_get(order, some)"
+            word = key_word(purpose, number, "lane_U32(e)", "lane_U32")
+        else:
+            some, lanes, each = "place", 1, "np.uint64(order[place])"
+        version = "lane_grid_" if of_grid in self.in_lanes else "grid_"
+        call = [f"some = {some}", f"e = {each}", self._call(phase, state, f"{word}, {rest}", version)]
+        return with_grid(self.ir, phase, state, lanes, call, lines)
 
     def _call(self, phase: Phase, state: str, key: str, version: str) -> str:
-        """The call of a version of a phase: lane_ for some entities, grid_ or no version for entity e."""
-        in_lanes = version == "lane_"
-        action = self.action_in_lanes() if in_lanes else self.entity_action()
-        known = {"action": action, "key": f"(seed, {key})"}
-        given = [state, "p", "some" if in_lanes else "I32(e)", *(known[what] for what in phase.takes)]
-        given += [f"over{k}" for k in range(len(phase.over))]
-        given += ["grid_order", "grid_start", "grid"] if version == "grid_" else []
+        """The call of a version of a phase: lane_ for some entities, grid_ or no version for entity e, lane_grid_ for
+        entities e in some places of the grid's order."""
+        in_lanes = version.startswith("lane_")
+        entity = {"lane_": "some", "lane_grid_": "e"}.get(version, "I32(e)")
+        action = self.action_in_lanes(entity) if in_lanes else self.entity_action()
+        known = {"action": action, "key": f"(seed, {key})", "place": "some", "grid": "grid"}
+        takes = (*phase.takes, *(GRID_TAKES if "grid_" in version else ()))
+        given = [state, "p", entity, *(known[what] for what in takes), *(f"over{k}" for k in range(len(phase.over)))]
         return f"{version}{phase.name}({', '.join(given)})"
 
-    def action_in_lanes(self) -> str:
+    def action_in_lanes(self, some: str) -> str:
         """The actions of some entities."""
         if not self.ir.entity_agents:
             return "given"
         entries = [
-            f"lane_column({place.split('[')[0]}, some, agent_stride, np.uint64({self.ir.num_agents}), {other})"
+            f"lane_column({place.split('[')[0]}, {some}, agent_stride, np.uint64({self.ir.num_agents}), {other})"
             for place, other in zip(self._action_places(), self._no_action(), strict=True)
         ]
         space = self.ir.action_space
@@ -242,7 +243,9 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None, across: str) -> s
     names = [phase.name for phase in (*ir.phases, *ir.reset_phases)]
     if ir.entity_agents and not ir.observes_into:
         names.append("env_observe")
-    in_lanes, having = lane_functions(ir, names, EXACT, LaneVersion)
+    of_grid = gridded(ir)
+    names += [function.name for function in of_grid.functions[len(ir.functions) :]]
+    in_lanes, having = lane_functions(of_grid, names, EXACT, LaneVersion)
     text = EntityText(ir, per_env, lanes, having)
     functions = [prelude(EXACT), reductions(EXACT), *constants(ir), decorated(ir.code, EXACT)]
     functions += grid_functions(ir, EXACT)
@@ -265,12 +268,13 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None, across: str) -> s
             *block("else", masked),
         ],
         together=envs_step(ir, per_env, text.environment.packs()) if of_envs else None,
+        scratch=scratch_size(ir),
     )
 
 
 def faster_across(ir: EnvIR, num_envs: int) -> str:
-    """Across what lanes are faster: few entities leave lanes idle. From 12 on both take the same time
-    (benchmarks/entities.py)."""
+    """Across what lanes are faster: few entities leave lanes idle (benchmarks/entities.py). From 16 environments on
+    their number did not matter."""
     return "environments" if ir.entities <= FEW_ENTITIES and num_envs >= ENVS_AT_ONCE else "entities"
 
 
@@ -290,8 +294,7 @@ def room_for(ir: EnvIR, field: Field) -> tuple[int, ...]:
 def _parts(text: EntityText, columns: Sequence[str]) -> list[str]:
     """Lines before those about one environment: where its columns begin."""
     ir = text.ir
-    lines = [f"scratch = masked[lo * {scratch_size(ir)}:]"] if scratch_size(ir) > 1 else []
-    lines += ["i = np.uint64(0)", "valid_after = valid[after:]", *text.environment.packs()]
+    lines = ["i = np.uint64(0)", "valid_after = valid[after:]", *text.environment.packs()]
     if ir.num_agents > 1:
         lines.append("agent_stride = np.uint64(agent_plane)")
     for name in columns:

@@ -131,7 +131,7 @@ class LaneVersion:
         arguments = [argument.arg for argument in self.node.args.args]
         entity = [phase for phase in (*ir.phases, *ir.reset_phases) if phase.name == function.name]
         if entity or function.name == "env_observe":
-            same = {"action"} if not ir.entity_agents else set()
+            same = {"grid"} if ir.entity_agents else {"grid", "action"}
             over = len(entity[0].over if entity else ir.observe_over)
             known = {*arguments[:2], *(arguments[-over:] if over else ())}
             taken = dict(zip(arguments[3:], entity[0].takes if entity else (), strict=False))

@@ -191,10 +191,14 @@ def lane_set(typing, array, index, value):  # type: ignore
     return types.void(array, types.unliteral(index), types.unliteral(value)), generate
 
 
-def _columns(context, builder, array_type, array, first, stride, size):  # type: ignore
-    """The places of the entries of `size` agents from the first on, `stride` entries apart."""
+def _columns(context, builder, array_type, array, agents, stride, size):  # type: ignore
+    """The places of the entries of `size` agents, `stride` entries apart. agents: the first one's number, or lanes of
+    numbers."""
     made = context.make_array(array_type)(context, builder, array)
-    numbers = builder.add(broadcast(builder, first, size), lane_numbers(size, LONG))
+    if isinstance(agents.type, ir.VectorType):
+        numbers = builder.sext(agents, ir.VectorType(LONG, size))
+    else:
+        numbers = builder.add(broadcast(builder, agents, size), lane_numbers(size, LONG))
     offset = builder.mul(numbers, broadcast(builder, stride, size))
     offset = builder.mul(offset, ir.Constant(offset.type, [_width(made.data.type.pointee)] * size))
     base = broadcast(builder, builder.ptrtoint(made.data, LONG), size)
