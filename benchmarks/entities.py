@@ -361,10 +361,14 @@ def figure(rows: list[Row], folder: Path) -> Path:
                 markersize=3,
                 label=config,
             )
-        panel.set(xscale="log", yscale="log", xlabel="entities", title=f"{num_envs} environments")
+        panel.set(
+            xscale="log", yscale="log", xlabel="entities", title=f"{num_envs:,} environment{'s' * (num_envs > 1)}"
+        )
         dress(panel)
     panels[0][0].set_ylabel("entity-steps a second")
-    panels[0][-1].legend()
+    drawn.legend(
+        *panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STYLES), frameon=False
+    )
     return save(drawn, folder, "entities")
 
 

@@ -149,7 +149,7 @@ def rate(script: Path, python: str, environment: dict[str, str]) -> float:
     if not lines:
         raise RuntimeError(f"{script} printed no rate:\n{done.stderr[-1000:]}")
     time.sleep(0.2)
-    return float(json.loads(lines[0])["rate"])
+    return float(json.JSONDecoder().raw_decode(lines[0])[0]["rate"])  # another process may have written behind it
 
 
 if __name__ == "__main__":

@@ -1,0 +1,117 @@
+"""The tables of docs/verdicts.md from the rows of benchmarks/verdicts.py: the newest of each half and kind.
+
+python benchmarks/verdicts_page.py
+"""
+
+from __future__ import annotations
+
+import json
+
+from common import HERE, Row
+from reliability import replace_table
+
+FILE = HERE / "results" / "verdicts.jsonl"
+PAGE = HERE.parent / "docs" / "verdicts.md"
+HALVES = ("open", "sealed")
+CLOSE = (0.8, 1.25)  # gained / predicted
+
+
+def main() -> None:
+    runs = [json.loads(line) for line in FILE.read_text().splitlines()]
+    before = _rows([run for run in runs if run["label"].startswith("before")], "verdicts")
+    now = {half: _rows([run for run in runs if run["half"] == half], "verdicts") for half in HALVES}
+    gains = {half: _rows([run for run in runs if run["half"] == half], "gains") for half in HALVES}
+    gained = {half: {row["script"]: row for row in gains[half]} for half in HALVES}
+    text = [*_counts(before, now, gained)]
+    for half in HALVES:
+        old = {row["script"]: row for row in before if half == "open"}
+        text += ["", f"### The {half} half", "", *_scripts(now[half], old, gained[half])]
+    replace_table("verdicts_page", "\n".join(text), PAGE)
+
+
+def _rows(runs: list[Row], measured: str) -> list[Row]:
+    """The rows of all runs, of each script the newest."""
+    found = {row["script"]: row for run in runs if run["measured"] == measured for row in run["rows"]}
+    return list(found.values())
+
+
+def _counts(before: list[Row], now: dict[str, list[Row]], gained: dict[str, dict[str, Row]]) -> list[str]:
+    """How many verdicts are as planted, and how many predictions hold."""
+    columns = [(before, {}), *((now[half], gained[half]) for half in HALVES)]
+    applied = [
+        [(row, gains[row["script"]]["gained"]) for row in rows if _applied(row, gains)] for rows, gains in columns
+    ]
+    lines = [
+        ("kind of verdict right", "36 of 40", [sum(row["right"] for row in rows) for rows, _ in columns]),
+        ('a false "nothing to gain"', "0", [sum(_false_nothing(row) for row in rows) for rows, _ in columns]),
+        ("unknown at most 20 %", "34 of 40", [sum(row["unknown"] <= 0.2 for row in rows) for rows, _ in columns]),
+        (
+            "first remedy the planted one, or none predicted where none was planted",
+            "",
+            [sum(row["first_right"] for row in rows) for rows, _ in columns],
+        ),
+        ("first remedies with a prediction, applied", "20", [len(pairs) for pairs in applied]),
+        (
+            "... gained / predicted between 0.8 and 1.25",
+            "14 of 20",
+            [sum(CLOSE[0] <= gain / row["predicted"] <= CLOSE[1] for row, gain in pairs) for pairs in applied],
+        ),
+        ("... gained more than its bound", "0", [sum(gain > row["bound"] for row, gain in pairs) for pairs in applied]),
+        (
+            "... bound at most twice the gain",
+            "14 of 20",
+            [sum(row["bound"] <= 2 * gain for row, gain in pairs) for pairs in applied],
+        ),
+        ("... gained less than 1.1, so wrong", "", [sum(gain < 1.1 for _, gain in pairs) for pairs in applied]),
+    ]
+    head = ["| | open, before | open, now | sealed, now | aim |", "|---|---:|---:|---:|---:|"]
+    rows = []
+    for name, aim, (old, *numbers) in lines:
+        cells = [f"{old}" if not name.startswith(("...", "first remedies")) else "", *map(str, numbers)]
+        rows.append(f"| {name} | {' | '.join(cells)} | {aim} |")
+    return head + rows
+
+
+def _applied(row: Row, gains: dict[str, Row]) -> bool:
+    """Whether the first remedy is the planted one, with a prediction, and was applied."""
+    return bool(row["script"] in gains and row["first_right"] and row["predicted"])
+
+
+def _false_nothing(row: Row) -> bool:
+    return bool(row["seen"] == "nothing" and not row["right"])
+
+
+def _scripts(rows: list[Row], before: dict[str, Row], gained: dict[str, Row]) -> list[str]:
+    """A line for each script."""
+    old_title, old_rule = ("before | ", "---|") if before else ("", "")
+    lines = [
+        f"| script | library | planted | {old_title}now | unknown | first remedy now | predicted | at most | gained |",
+        f"|---|---|---|{old_rule}---|---:|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        gain = gained.get(row["script"])
+        cells = [f"`{row['script']}`", row["library"], row["kind"]]
+        cells += [_seen(before[row["script"]])] if before else []
+        cells += [_seen(row), f"{row['unknown']:.0%}".replace("%", " %"), _first(row)]
+        cells += [_times(row["predicted"]), _times(row["bound"] if row["predicted"] else None)]
+        cells.append(
+            "" if gain is None else f"{_times(gain['gained'])} ({_times(gain['low'])} to {_times(gain['high'])})"
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _seen(row: Row) -> str:
+    return f"{row['seen']}{'' if row['right'] else ' (wrong)'}"
+
+
+def _first(row: Row) -> str:
+    return f"{row['first'] or 'none'}{'' if row['first_right'] else ' (not what was planted)'}"
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()
