@@ -44,13 +44,28 @@ def without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
+_taken = 0  # cores on which others compute meanwhile
+
+
+@contextmanager
+def cores_taken(number: int) -> Iterator[None]:
+    """Within this block kernels leave so many cores to others, and use one at least."""
+    global _taken
+    before, _taken = _taken, number
+    try:
+        yield
+    finally:
+        _taken = before
+
+
 def kernel_threads() -> int:
     """The largest number of threads that learning and acting kernels use: $HEADRACE_THREADS, else $OMP_NUM_THREADS,
-    else the number of cores. Unlike torch's threads, they cost little on a machine whose cores are busy."""
+    else the number of cores that are not taken. Unlike torch's threads, they cost little on a machine whose cores are
+    busy."""
     for name in ("HEADRACE_THREADS", "OMP_NUM_THREADS"):
         if os.environ.get(name, "").isdecimal():
             return max(1, int(os.environ[name]))
-    return cores()
+    return max(1, cores() - _taken)
 
 
 def resolve(name: str | torch.device) -> torch.device:

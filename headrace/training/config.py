@@ -94,6 +94,12 @@ class TrainConfig:
     # more get all cores. For the kernels' threads see HEADRACE_THREADS
     threads: int | None = 1
 
+    @property
+    def cores_of_actors(self) -> int:
+        """Cores of this machine on which actors compute while the policy learns."""
+        meanwhile = self.collection in ("overlapped", "async") and self.cluster in (None, "none")
+        return self.actors if meanwhile and isinstance(self.actors, int) else 0
+
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
             value = getattr(self, name)

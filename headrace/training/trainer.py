@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from headrace.algorithms.base import Algorithm, past_warm_up
-from headrace.core.device import torch_threads, without_denormals
+from headrace.core.device import cores_taken, torch_threads, without_denormals
 from headrace.core.openmp import spinning
 from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
@@ -236,9 +236,10 @@ class Trainer:
 
     @contextmanager
     def _torch_settings(self) -> Iterator[None]:
-        """Torch's threads and precision inside, as the config has them."""
+        """Threads and precision inside, as the config has them."""
         with (
             torch_threads(self.config.threads),
+            cores_taken(self.config.cores_of_actors),
             without_denormals(),
             computing(self.config.precision, self.placement.learn),
         ):

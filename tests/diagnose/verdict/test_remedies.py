@@ -155,7 +155,7 @@ def test_an_environment_of_ones_own_takes_a_day():
 
 def test_a_remedy_without_a_prediction_goes_after_every_other():
     pools = [lane(100, Kind.POOL, "pool", OTHER=0.5) for _ in range(7)]
-    found = titles(remedies(facts(*pools, EVALUATION=0.1, **LEARNING)))
+    found = titles(remedies(facts(*pools, EVALUATION=0.2, **LEARNING)))
     assert found.index("Let torch use one thread") > found.index("Evaluate ten times less often")
 
 
@@ -188,7 +188,7 @@ def test_long_steps_gain_less_from_one_process_than_short_ones():
 
 def test_no_gain_exceeds_its_bound_and_the_largest_comes_first():
     workers = [worker(1, 0.05), worker(2, 0.2)]
-    found = remedies(facts(*workers, WAIT=0.5, LOGGING=0.1, EVALUATION=0.1, OPTIMIZER=0.1, FORWARD=0.2))
+    found = remedies(facts(*workers, WAIT=0.4, LOGGING=0.15, EVALUATION=0.15, OPTIMIZER=0.1, FORWARD=0.2))
     gains = [remedy.gain for remedy in found if remedy.gain]
     assert len(gains) > 2
     assert gains == sorted(gains, reverse=True)
