@@ -18,7 +18,7 @@ from headrace.diagnose.record.processes import ProcessMonitor
 PID, SECONDS = 4242, 6.0
 SCRIPT = [
     ["code", 0, "/me/train.py", "main", "__main__", 1, []],
-    ["place", 1, 0, 3],
+    ["place", 1, 0, 3, 3, 0, 9, {}],
     ["stack", 2, [1]],
 ]
 
