@@ -76,12 +76,9 @@ def wanted(only: str) -> list[Key]:
 
 def known(file: Path, updates: int) -> dict[Key, str]:
     """The results of a file for so many updates, the last of each."""
-    if not file.is_file():
-        return {}
-    rows = (json.loads(line) for line in file.read_text().splitlines())
     return {
         (row["case"], row["mode"], row["processes"]): row["sha256"]
-        for row in rows
+        for row in common.read_rows(file)
         if row["updates"] == updates and row["machine"]["cpu"] == common.machine()["cpu"]
     }
 

@@ -183,6 +183,16 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+def read_rows(file: Path) -> list[Row]:
+    """The objects of a JSON lines file, such as finish() writes; none where there is no file."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def last_rows(file: Path, key: str) -> dict[Any, Row]:
+    """By `key`, the last row of each that finish() wrote of runs that were not quick."""
+    return {row[key]: row for run in read_rows(file) if not run["quick"] for row in run["rows"]}
+
+
 def finish(benchmark: str, rows: list[Row], options: argparse.Namespace, neighbours: Neighbours, **more: Any) -> None:
     """Print the result as one JSON object, the last line, and append it to results/BENCHMARK.jsonl."""
     result = {

@@ -13,7 +13,6 @@ stay spread over the torus: a grid gains nothing where all are near all. Environ
 far as --pairs allows: birds * birds * environments, for NumPy and torch a thirty-second part of it, which is memory.
 """
 
-import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from common import HERE, Neighbours, Row, finish, parser, table, throughput
+from common import HERE, Neighbours, Row, finish, parser, read_rows, table, throughput
 from reliability import replace_table
 
 from headrace import Box, Discrete, KernelEnv
@@ -317,8 +316,7 @@ def rates_of(rows: list[Row]) -> dict[tuple[str, int, int], float]:
 def last_run(folder: Path) -> Row:
     """The last result that is not quick. Raises SystemExit where there is none."""
     path = folder / "entities.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    whole = [line for line in lines if not line["quick"]]
+    whole = [line for line in read_rows(path) if not line["quick"]]
     if not whole:
         raise SystemExit(f"{path} has no full run: run benchmarks/entities.py without --quick first")
     return whole[-1]

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import generality_torch as by_hand
 import torch
-from common import HERE, Neighbours, Row, cores, machine, parser, table
+from common import HERE, Neighbours, Row, cores, machine, parser, read_rows, table
 from generality_cases import CASES, RAW, Case
 from gymnasium.spaces import Discrete
 
@@ -277,10 +277,7 @@ def restoring(net: Any) -> Callable[[], None]:
 
 def latest(path: Any, label: str) -> dict[str, Row]:
     """The last row of each combination with this label, in the order of CASES."""
-    if not path.exists():
-        return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    found = {row["name"]: row for row in rows if row["label"] == label and not row["quick"]}
+    found = {row["name"]: row for row in read_rows(path) if row["label"] == label and not row["quick"]}
     return {case.name: found[case.name] for case in CASES if case.name in found}
 
 

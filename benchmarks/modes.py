@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import Neighbours, Row, machine, parser, run_program, table
+from common import Neighbours, Row, machine, parser, read_rows, run_program, table
 
 FILE = "modes.jsonl"
 COLUMNS = ("algorithm", "env", "mode", "actors", "seeds", "solved", "steps", "relative", "seconds", "lag", "lag_max")
@@ -71,7 +71,7 @@ def main() -> None:
     file = options.results / FILE
     if not options.table:
         train(chosen, file, options)
-    rows = summary([row for row in read(file) if row["quick"] == options.quick], chosen)
+    rows = summary([row for row in read_rows(file) if row["quick"] == options.quick], chosen)
     print(table(rows, COLUMNS))
     print(json.dumps({"benchmark": "modes", "quick": options.quick, "rows": rows}))
 
@@ -80,7 +80,7 @@ def train(cases: list[Case], file: Path, options: Any) -> None:
     """All that is not among the known rows, seed by seed, so that a part of them compares all modes."""
     file.parent.mkdir(parents=True, exist_ok=True)
     about, began = machine(), time.monotonic()
-    known = {(*(row[name] for name in Case._fields[:4]), row["seed"]) for row in read(file) if not options.quick}
+    known = {(*(row[name] for name in Case._fields[:4]), row["seed"]) for row in read_rows(file) if not options.quick}
     for seed in range(1 if options.quick else options.seeds):
         for case in cases:
             if (*case[:4], seed) in known or time.monotonic() - began > options.until:
@@ -96,11 +96,6 @@ def train(cases: list[Case], file: Path, options: Any) -> None:
             with open(file, "a") as lines:
                 lines.write(json.dumps({**row, "machine": about}) + "\n")
             print(*case[:4], f"seed {seed}: {found['steps']} steps, solved: {found['solved']}", flush=True)
-
-
-def read(file: Path) -> list[Row]:
-    """The rows so far."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def summary(rows: list[Row], cases: list[Case]) -> list[Row]:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import Row, machine, parser, run_program, table
+from common import Row, machine, parser, read_rows, run_program, table
 from mujoco_tasks import PLANS, ZOO
 from one_line import site_packages
 
@@ -63,7 +63,7 @@ def main() -> None:
     file = options.results / "mujoco_returns.jsonl"
     if not options.table:
         _train(options, file)
-    rows = [row for row in read(file) if row["quick"] == options.quick]
+    rows = [row for row in read_rows(file) if row["quick"] == options.quick]
     print(table(summary(rows), (*COLUMNS, *COMPARED)))
     print(verdict(summary(rows)))
 
@@ -71,7 +71,7 @@ def main() -> None:
 def _train(options: argparse.Namespace, file: Path) -> None:
     packages = site_packages(options.peers_home) if "sb3" in options.library else None
     began, about = time.monotonic(), machine()
-    done = {Training(*(row[name] for name in Training._fields)) for row in read(file)}
+    done = {Training(*(row[name] for name in Training._fields)) for row in read_rows(file)}
     options.results.mkdir(parents=True, exist_ok=True)
     for training in wanted(options):
         if training in done or (training.library == "sb3" and packages is None):
@@ -137,11 +137,6 @@ def digest(library: str, algorithm: str, env: str) -> str:
     """Of the settings that were chosen for a task: rows of others do not count."""
     chosen = {"headrace": lambda: registered(algorithm, env), "default": dict, "sb3": lambda: ZOO[algorithm][env]}
     return hashlib.sha256(json.dumps(chosen[library](), sort_keys=True).encode()).hexdigest()[:12]
-
-
-def read(file: Path) -> list[Row]:
-    """The rows so far."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def summary(rows: list[Row]) -> list[Row]:

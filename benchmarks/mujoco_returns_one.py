@@ -84,17 +84,17 @@ def with_sb3(library: str, algorithm: str, env: str, seed: int, steps: int, mark
         policy["activation_fn"] = torch.nn.ReLU
     if algorithm == "ppo":
         torch.set_num_threads(1)
-    worlds: Any = make_vec_env(env, n_envs=settings.pop("num_envs", 1), seed=seed)
+    envs: Any = make_vec_env(env, n_envs=settings.pop("num_envs", 1), seed=seed)
     if settings.pop("normalize", False):
-        worlds = VecNormalize(worlds, gamma=settings.get("gamma", 0.99))
+        envs = VecNormalize(envs, gamma=settings.get("gamma", 0.99))
     if (std := settings.pop("noise_std", 0.0)) > 0:
-        size = worlds.action_space.shape[0]
+        size = envs.action_space.shape[0]
         settings["action_noise"] = NormalActionNoise(np.zeros(size), std * np.ones(size))
-    model = getattr(stable_baselines3, algorithm.upper())("MlpPolicy", worlds, seed=seed, device="cpu", **settings)
+    model = getattr(stable_baselines3, algorithm.upper())("MlpPolicy", envs, seed=seed, device="cpu", **settings)
     clock = Clock(env, marks)
 
     def act(observation: np.ndarray) -> np.ndarray:
-        seen = worlds.normalize_obs(observation) if isinstance(worlds, VecNormalize) else observation
+        seen = envs.normalize_obs(observation) if isinstance(envs, VecNormalize) else observation
         action: np.ndarray = model.predict(seen, deterministic=True)[0]
         return action
 

@@ -28,7 +28,7 @@ import algorithms
 import any_env_tasks
 import judge
 import reliability
-from common import Row, cores, machine, parser, table
+from common import Row, cores, machine, parser, read_rows, table
 
 OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
     "GridWorld": 6.5,  # pills; an episode has about 8.75
@@ -73,11 +73,11 @@ def main() -> None:
     options = flags.parse_args()
     file = options.results / FILE
     if options.table:
-        reliability.replace_table("registered_settings", markdown(summary(read(file), options)))
+        reliability.replace_table("registered_settings", markdown(summary(read_rows(file), options)))
         return
     options.results.mkdir(parents=True, exist_ok=True)
     _train(options, file)
-    print(table(summary(read(file), options), COLUMNS))
+    print(table(summary(read_rows(file), options), COLUMNS))
 
 
 def _train(options: argparse.Namespace, file: Path) -> None:
@@ -85,7 +85,7 @@ def _train(options: argparse.Namespace, file: Path) -> None:
     context, about = multiprocessing.get_context("spawn"), machine()
     with context.Pool(options.jobs, maxtasksperchild=8) as pool:
         for wanted in (lambda _: 1, lambda row: _seeds(row, options)):
-            known = read(file)
+            known = read_rows(file)
             todo = [training for training in missing(known, wanted, options) if _fits(training, known, options)]
             for row in pool.imap_unordered(train, todo):
                 with open(file, "a") as lines:
@@ -168,11 +168,6 @@ def threshold(algorithm: str, env: str) -> float:
 def digest(algorithm: str, env: str) -> str:
     """Of the registered settings: rows of others do not count."""
     return hashlib.sha256(json.dumps(registered(algorithm, env), sort_keys=True).encode()).hexdigest()[:12]
-
-
-def read(file: Path) -> list[Row]:
-    """The rows so far."""
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def summary(rows: list[Row], options: argparse.Namespace) -> list[Row]:

@@ -12,14 +12,13 @@ without; then three turns of both again. A script takes 4 minutes with --seconds
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
 import tempfile
 from pathlib import Path
 
-from common import HERE, Neighbours, Row, finish, parser, table
+from common import HERE, Neighbours, Row, finish, last_rows, parser, table
 
 from headrace.diagnose.record import trials
 from headrace.diagnose.record.command import resolve
@@ -42,7 +41,7 @@ def main() -> None:
     flags.add_argument("--seconds", type=float, default=trials.SECONDS, help="of training in a run")
     flags.add_argument("--report", action="store_true", help="print what was measured, and measure nothing")
     options = flags.parse_args()
-    done = known(options.results)
+    done = last_rows(options.results / "tries.jsonl", "script")
     if options.report:
         report([done[name] for name in SCRIPTS if name in done])
         return
@@ -89,13 +88,6 @@ def row(name: str, first: trials.Trial, later: trials.Trial) -> Row:
         "narrow": half_width <= WIDEST,
         "rates": [first.rates, later.rates],
     }
-
-
-def known(results: Path) -> dict[str, Row]:
-    """The last row of each script that was measured in full."""
-    path = results / "tries.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return {row["script"]: row for line in lines if not line["quick"] for row in line["rows"]}
 
 
 def report(rows: list[Row]) -> None:

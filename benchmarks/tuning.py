@@ -12,15 +12,13 @@ decide.
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import Neighbours, Row, finish, parser, table
+from common import Neighbours, Row, finish, last_rows, parser, table
 from counted_env import CountedEnv, calibrated
 from timed_env import RARE, TIMES
 
@@ -144,13 +142,6 @@ def measured(case: Case, seconds: float, cell_seconds: float) -> Row:
     }
 
 
-def known(results: Path) -> dict[int, Row]:
-    """The last row of each case that was measured in full."""
-    path = results / "tuning.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    return {row["case"]: row for line in lines if not line["quick"] for row in line["rows"]}
-
-
 def report(rows: dict[int, Row]) -> None:
     """All cases in one table, and how many choices were near the best."""
     ordered = [rows[number] for number in sorted(rows)]
@@ -168,7 +159,7 @@ def main() -> None:
     flags.add_argument("--cell", type=float, default=3.0, help="seconds of a cell of the grid")
     flags.add_argument("--report", action="store_true", help="print what was measured, and measure nothing")
     options = flags.parse_args()
-    done = known(options.results)
+    done = last_rows(options.results / "tuning.jsonl", "case")
     if options.report:
         report(done)
         return

@@ -5,9 +5,7 @@ python benchmarks/verdicts_page.py
 
 from __future__ import annotations
 
-import json
-
-from common import HERE, Row
+from common import HERE, Row, read_rows
 from reliability import replace_table
 
 FILE = HERE / "results" / "verdicts.jsonl"
@@ -17,7 +15,7 @@ CLOSE = (0.8, 1.25)  # gained / predicted
 
 
 def main() -> None:
-    runs = [json.loads(line) for line in FILE.read_text().splitlines()]
+    runs = read_rows(FILE)
     before = _rows([run for run in runs if run["label"].startswith("before")], "verdicts")
     now = {half: _rows([run for run in runs if run["half"] == half], "verdicts") for half in HALVES}
     gains = {half: _rows([run for run in runs if run["half"] == half], "gains") for half in HALVES}

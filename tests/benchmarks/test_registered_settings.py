@@ -29,7 +29,8 @@ def test_all_registered_settings_have_the_threshold_of_the_other_benchmarks():
 
 
 def test_trainings_that_have_a_row_of_the_same_settings_are_not_run_again(tmp_path):
-    from registered_settings import FIRST_SEED, Training, digest, missing, read, summary
+    from common import read_rows
+    from registered_settings import FIRST_SEED, Training, digest, missing, summary
 
     options = Namespace(only="ppo,td3", env="Pendulum-v1,LunarLander-v3", times=[1, 3])
     todo = missing([], lambda row: 2, options)
@@ -41,7 +42,7 @@ def test_trainings_that_have_a_row_of_the_same_settings_are_not_run_again(tmp_pa
     row = {**training._asdict(), "return": -150.0, "steps": 600_000, "seconds": 1.0}
     rows = [row, row | {"seed": FIRST_SEED + 1, "return": -250.0}, row | {"settings": "others"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    known = read(tmp_path / "rows.jsonl")
+    known = read_rows(tmp_path / "rows.jsonl")
     left = missing(known, lambda row: 2, options)
     assert len(left) == len(todo) - 2 and training not in left
     (line,) = summary(known, options)
