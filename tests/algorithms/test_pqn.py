@@ -52,7 +52,7 @@ def made(**options) -> PQN:
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.sampled_from((0.0, 0.3, 0.9)), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_returns_are_those_of_the_papers_recursion(gamma, q_lambda, ends, seed):
     pqn = made(gamma=gamma, q_lambda=q_lambda)
     rollout = made_up(pqn, 3, ends, seed)

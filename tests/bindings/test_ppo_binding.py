@@ -103,7 +103,7 @@ def test_ten_updates_equal_the_plain_ones(name, capsys):
     assert "not fused" not in capsys.readouterr().err
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     hidden=st.lists(st.integers(1, 130), max_size=4),
     activation=st.sampled_from(sorted(ACTIVATIONS)),

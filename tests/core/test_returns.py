@@ -102,7 +102,7 @@ def advantage_of_one_episode(reward, value, bootstrap, gamma, gae_lambda):
     gamma=st.sampled_from([0.0, 0.9, 0.99, 1.0]),
     gae_lambda=st.sampled_from([0.0, 0.95, 1.0]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_gae_equals_a_sum_over_each_episode(seed, steps, envs, ending, gamma, gae_lambda):
     data = random_rollout(seed, steps, envs, ending)
     advantage = gae(*data, gamma, gae_lambda).numpy()
@@ -161,7 +161,7 @@ RANDOM = {
 
 
 @given(**RANDOM, ahead=st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_n_step_returns_equal_a_sum_over_the_next_rows(seed, steps, envs, ending, gamma, ahead):
     reward, _, next_value, terminated, truncated = data = random_rollout(seed, steps, envs, ending)
     got = n_step_returns(reward, next_value, terminated, truncated, gamma, ahead)
@@ -175,7 +175,7 @@ def test_n_step_returns_equal_a_sum_over_the_next_rows(seed, steps, envs, ending
 
 
 @given(**RANDOM, mix=st.sampled_from([0.0, 0.3, 0.95, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_lambda_returns_are_the_weighted_n_step_returns(seed, steps, envs, ending, gamma, mix):
     reward, _, next_value, terminated, truncated = data = random_rollout(seed, steps, envs, ending)
     got = lambda_returns(reward, next_value, terminated, truncated, gamma, mix)
@@ -205,7 +205,7 @@ def vtrace_of_one_episode(ratio, reward, value, future, gamma, gae_lambda, clip_
     gae_lambda=st.sampled_from([0.0, 0.7, 1.0]),
     clips=st.sampled_from([(0.5, 0.5), (1.0, 1.0), (2.0, 1.0), (np.inf, 1.0)]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_vtrace_equals_its_definition(seed, steps, envs, ending, gamma, gae_lambda, clips):
     data = random_rollout(seed, steps, envs, ending)
     log_ratio = torch.from_numpy(np.random.default_rng(seed).normal(size=(steps, envs)).astype(np.float32))
@@ -224,7 +224,7 @@ def test_vtrace_equals_its_definition(seed, steps, envs, ending, gamma, gae_lamb
 
 
 @given(**RANDOM, gae_lambda=st.sampled_from([0.0, 0.7, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_vtrace_of_the_policy_itself_is_gae(seed, steps, envs, ending, gamma, gae_lambda):
     data = random_rollout(seed, steps, envs, ending)
     targets, advantages = vtrace(torch.zeros(steps, envs), *data, gamma, gae_lambda)

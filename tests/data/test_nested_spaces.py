@@ -77,7 +77,7 @@ def at(observation, keys):
     return observation
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(observation_spaces)
 def test_observations_reach_the_column_and_the_network_as_they_are(space):
     env, rollout = filled(space, Discrete(2))
@@ -94,7 +94,7 @@ def test_observations_reach_the_column_and_the_network_as_they_are(space):
     torch.testing.assert_close(encoder(batch)[0], encoded[1])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(action_spaces, SEEDS)
 def test_actions_reach_the_environment_as_they_are(space, seed):
     space.seed(seed)
@@ -107,7 +107,7 @@ def test_actions_reach_the_environment_as_they_are(space, seed):
             np.testing.assert_array_equal(told, kept)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(observation_spaces, action_spaces, SEEDS)
 def test_a_policy_acts_inside_the_space_and_says_how_likely_that_was(observation_space, action_space, seed):
     policy = ActorCritic(observation_space, action_space, hidden=(4,), images="small")
@@ -125,7 +125,7 @@ def test_a_policy_acts_inside_the_space_and_says_how_likely_that_was(observation
     assert again.observation_space == observation_space and again.action_space == action_space
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(observation_spaces)
 def test_json_gives_an_equal_space(space):
     assert from_json(json.loads(json.dumps(to_json(space)))) == space

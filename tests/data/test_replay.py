@@ -103,7 +103,7 @@ sizes = {
 
 
 @given(**sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_row_gives_the_transition_that_happened(num_steps, num_envs, n, room, rollouts, seed, ends):
     world = World(num_steps, num_envs, seed, ends)
     replay = Replay(world.rollout, (num_steps + n + 1 + room) * num_envs, n, ("hint",))
@@ -128,7 +128,7 @@ def test_every_row_gives_the_transition_that_happened(num_steps, num_envs, n, ro
 
 
 @given(**sizes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_only_what_can_be_drawn_is_drawn(num_steps, num_envs, n, room, rollouts, seed, ends):
     world = World(num_steps, num_envs, seed, ends)
     replay = Replay(world.rollout, (num_steps + n + 1 + room) * num_envs, n)
@@ -170,7 +170,7 @@ def test_a_large_ring_has_no_row_that_draws_cannot_tell_from_its_neighbour():
 
 
 @given(**sizes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_restored_replay_goes_on_as_the_first(num_steps, num_envs, n, room, rollouts, seed, ends):
     world, capacity = World(num_steps, num_envs, seed, ends), (num_steps + n + 1 + room) * num_envs
     first, second = (PrioritizedReplay(world.rollout, capacity, n) for _ in range(2))
@@ -212,7 +212,7 @@ def test_a_state_of_another_size_is_refused():
 
 
 @given(**sizes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_priorities_are_those_of_the_rows_that_can_be_drawn(num_steps, num_envs, n, room, rollouts, seed, ends):
     """A dictionary of priorities, kept row by row, says the same as the tree."""
     world = World(num_steps, num_envs, seed, ends)

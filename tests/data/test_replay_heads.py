@@ -61,7 +61,7 @@ def drawable(worlds: Worlds, replay: Replay) -> dict[int, tuple[int, int]]:
 
 
 @given(**sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_row_gives_the_transition_that_happened(num_steps, num_envs, n, room, rollouts, seed, ends):
     worlds = Worlds(num_steps, num_envs, seed, ends)
     replay = Replay(worlds.rollout, (MOST * num_steps + n + 1 + room) * num_envs, n)
@@ -82,7 +82,7 @@ def test_every_row_gives_the_transition_that_happened(num_steps, num_envs, n, ro
 
 
 @given(**sizes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_only_what_can_be_drawn_is_drawn(num_steps, num_envs, n, room, rollouts, seed, ends):
     worlds = Worlds(num_steps, num_envs, seed, ends)
     replay = Replay(worlds.rollout, (MOST * num_steps + n + 1 + room) * num_envs, n)
@@ -141,7 +141,7 @@ def test_columns_named_in_their_order_give_the_same_bits_as_columns_without_name
 
 
 @given(**sizes)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_priorities_are_those_of_the_rows_that_can_be_drawn(num_steps, num_envs, n, room, rollouts, seed, ends):
     worlds = Worlds(num_steps, num_envs, seed, ends)
     replay = PrioritizedReplay(worlds.rollout, (MOST * num_steps + n + 1 + room) * num_envs, n, alpha=1.0)
@@ -165,7 +165,7 @@ def test_priorities_are_those_of_the_rows_that_can_be_drawn(num_steps, num_envs,
 
 
 @given(**sizes | {"length": st.integers(1, 4), "burn_in": st.integers(0, 5), "rollouts": st.integers(1, 12)})
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sequences_are_those_of_their_environment(num_steps, num_envs, n, room, rollouts, seed, ends, length, burn_in):
     worlds = Worlds(num_steps, num_envs, seed, ends, Remembering)
     steps = MOST * num_steps + burn_in + 3 * length + n + room

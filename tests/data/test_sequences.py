@@ -64,7 +64,7 @@ def drawable(world, replay):
 
 
 @given(**sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whole_sequences_are_drawn_and_no_others(**size):
     world, replay = filled(**size)
     there = drawable(world, replay)
@@ -84,7 +84,7 @@ def test_whole_sequences_are_drawn_and_no_others(**size):
 
 
 @given(**sizes)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_batch_is_what_happened(**size):
     world, replay = filled(**size)
     length, burn_in = replay.sequence_length, replay.burn_in

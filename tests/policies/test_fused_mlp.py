@@ -72,7 +72,7 @@ def calls(monkeypatch):
     return names
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 130), min_size=2, max_size=6),
     batch=st.integers(1, 300),

@@ -34,6 +34,8 @@ def run(monkeypatch):
     """A run that has saved last/ and best/ more than once."""
     monkeypatch.setattr(recorder, "SAVE_EVERY", 0.0)
     monkeypatch.setattr(recorder, "SAVE_SHARE", 1e9)
+    record = recorder.Recorder.record  # ... after each iteration, however slow the disk is
+    monkeypatch.setattr(recorder.Recorder, "record", lambda self, result: (record(self, result), self._saver.wait()))
     return hr.train("ppo", "CartPole-v1", total_steps=4096, **LONG)
 
 
@@ -151,7 +153,8 @@ def test_a_checkpoint_has_tensorboard_s_events_beside_it():
     folder.mkdir()
     writing = recorder.Recorder(trainer, folder)
     writing.record(trainer.iterate())
-    writing._save_last()  # and then the process is killed
+    writing._save_last()
+    writing._saver.close()  # and then the process is killed
     (events,) = folder.glob("events.out.tfevents*")
     assert b"time/fps" in events.read_bytes()
 

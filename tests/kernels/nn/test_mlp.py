@@ -85,7 +85,7 @@ def case(inputs, hidden, outputs, activation, shared, seed, layer_norm=False):
     return layers, (actor, critic), size, parameters, observation, grads
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     inputs=st.integers(1, 40),
     hidden=st.lists(st.integers(1, 130), max_size=4),
