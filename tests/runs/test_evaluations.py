@@ -268,7 +268,7 @@ def test_a_signal_ends_it_at_once_and_what_was_queued_is_evaluated_on_resuming(t
     undisturbed, signalled, others = evaluated(trained(Line, False).path), [], set(RUNNING)
     threading.Thread(target=interrupt).start()
     run = trained(env, True, on_interrupt="return", total_steps=100_000)
-    assert run.reason == "SIGINT" and time.monotonic() - signalled[0] < 30  # under 3 on an idle machine
+    assert run.reason == "SIGINT" and time.monotonic() - signalled[0] < 60  # under 3 on an idle machine
     assert others == RUNNING
     queue = checkpoint.load(run.path / "last", "training")["evaluations"]
     assert queue and len(evaluated(run.path)) == 1
@@ -308,7 +308,7 @@ def test_a_killed_run_leaves_no_process_and_a_resumed_one_has_every_evaluation()
         [sys.executable, "-c", KILLED, repr(options)], stdout=subprocess.PIPE, text=True, timeout=120
     )
     assert killed.returncode == -signal.SIGKILL
-    end = time.monotonic() + 20  # under 2 on an idle machine
+    end = time.monotonic() + 60  # under 2 on an idle machine
     while runs(int(killed.stdout)):
         assert time.monotonic() < end
         time.sleep(0.05)
