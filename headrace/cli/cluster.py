@@ -12,7 +12,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 from headrace.core.text import plain_table
 
 DESCRIPTION = "Show the nodes of a Ray cluster, their free cores, and where actors would be placed: without training."
-HEADINGS = ("node", "address", "cores", "free", "actors", "object store")
+HEADINGS = ("node", "address", "cores", "free", "actors placed", "object store")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,11 @@ def main(arguments: list[str]) -> None:
         return node.id[:8], node.address, *map(str, numbers), f"{node.store / 1e6:,.0f} MB"
 
     print(plain_table([HEADINGS, *map(row, nodes, places)]))
-    print(f"{len(nodes)} nodes, {free} of {sum(node.cores for node in nodes)} cores free")
-    if actors > free:
+    number = f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}"
+    print(f"{number}, this machine's first: {free} of {sum(node.cores for node in nodes)} cores free")
+    if not free:
+        print("no actor can start: add a node (`ray start --address HOST:PORT` there), or wait for a core that is free")
+    elif actors > free:
         print(f"{actors - free} of {actors} actors would wait for a core; until then the others do their work too")
 
 

@@ -38,7 +38,7 @@ _reaches: dict[tuple[Function, Classes], Reach] = {}
 _said: set[tuple[str, str]] = set()  # (name, reason) that were printed
 _bind = functools.cache(import_module)
 _signature = functools.cache(inspect.signature)
-_enabled, _silent = True, False
+_enabled, _silent, _unchanged = True, False, False
 
 
 def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -118,10 +118,24 @@ def plain_only(plain: bool = True) -> Iterator[None]:
         _enabled = before
 
 
+@contextmanager
+def functions_unchanged() -> Iterator[None]:
+    """Within this block it is not looked again, call by call, whether the source of a plain function was replaced."""
+    global _unchanged
+    for key, found in [*_reaches.items()]:
+        if not found.is_current():
+            del _reaches[key]
+    before, _unchanged = _unchanged, True
+    try:
+        yield
+    finally:
+        _unchanged = before
+
+
 def reached(plain: Function, classes: Classes = ()) -> Reach:
     """closure.reach(plain, classes), found again once something in it was replaced."""
     found = _reaches.get((plain, classes))
-    if found is None or not found.is_current():
+    if found is None or not (_unchanged or found.is_current()):
         found = _reaches[plain, classes] = reach(plain, classes)
     return found
 

@@ -265,17 +265,31 @@ class Actors:
             before = None if saved["state"] is None else packed(saved["state"])
             self.executor.restore(place, saved["taken"], before)
 
-    def forecast(self, learn: float, update: float) -> Forecast:
+    def spent(self) -> Tensor:
+        """Of each actor's last fragment, float64 [actors, 3]: s, s of a core, and s of the slowest one of a rollout, in
+        the mean of the last ones."""
+        spent = [self.executor.spent(place)[:2] for place in range(len(self.env.parts))]
+        return torch.tensor([(*each, fmean(self._slowest)) for each in spent], dtype=torch.float64)
+
+    def forecast(self, learn: float, update: float, spent: Tensor | None = None) -> Forecast:
         """What an update takes, by the last fragments of each actor.
 
-        learn: s of learning from a rollout. update: s from an update to the next.
+        learn: s of learning from a rollout. update: s from an update to the next. spent: as spent(), of the actors of
+        all learners; None for one learner. The rows are those of this one's rollouts.
         """
-        spent = [self.executor.spent(place) for place in range(len(self.env.parts))]
-        collect = tuple(max(seconds, 1e-9) for seconds, _, _ in spent)
-        busy = sum(core for _, core, _ in spent) / sum(collect)
+        seconds, core, slowest = (self.spent() if spent is None else spent).unbind(1)
+        collect = seconds.clamp(min=1e-9)
         rows = self.rollout.num_steps * self.rollout.num_envs
-        advice = self.executor.advice(fmean(collect))
-        return Forecast(self.collection, rows, collect, fmean(self._slowest), busy, learn, update, advice)
+        return Forecast(
+            self.collection,
+            rows,
+            tuple(collect.tolist()),
+            float(slowest.max()),
+            float(core.sum() / collect.sum()),
+            learn,
+            update,
+            self.executor.advice(float(collect.mean())),
+        )
 
     def details(self) -> dict[str, float]:
         """What is to be logged of the actors."""

@@ -19,21 +19,25 @@ class Forecast:
     learn: float  # s from a rollout to the next version of the policy
     update: float  # s from an update to the next, in the mean
     advice: str = ""  # what would be faster, by those who know the actors
+    learners: int = 1  # each learns from its part of a rollout in `learn` seconds
 
     @property
     def ratio(self) -> float:
         """R: seconds of all environments' steps for a second of learning, as one process would take them."""
-        return sum(self.collect) / max(self.learn, 1e-9)
+        return sum(self.collect) / max(self.learners * self.learn, 1e-9)
 
     def __str__(self) -> str:
         actors, learn = len(self.collect), f"learns {_duration(self.learn)}"
+        who = "it "
+        if self.learners > 1:
+            who, learn = "", f"{self.learners} learners learn {_duration(self.learn)}"
         collect = f"{actors} collect" if actors > 1 else "1 collects"
         together = {
-            "sync": f"{collect} {_duration(self.slowest)}, then it {learn}",
+            "sync": f"{collect} {_duration(self.slowest)}, then {who}{learn}",
             "overlapped": f"{learn} while {collect} {_duration(self.slowest)}",
             "async": f"{learn} while {collect} {_duration(min(self.collect))} to {_duration(max(self.collect))} each",
         }[self.collection]
-        inline = self.rows / (sum(self.collect) + self.learn)
+        inline = self.rows / (sum(self.collect) + self.learners * self.learn)
         text = f"{self.collection}: {together}: about {self.rows / self.update:,.0f} steps/s"
         return f"{text} ({inline:,.0f} in one process; R = {self.ratio:.2g}){self._advice()}"
 
@@ -43,7 +47,7 @@ class Forecast:
             return self.advice
         if self.collection == "sync":
             return ""
-        if self.busy * len(self.collect) + 1 > cores():
+        if self.learners == 1 and self.busy * len(self.collect) + 1 > cores():  # others may be on other machines
             fewer = "1 actor" if cores() < 3 else f"{cores() - 1} actors"
             return f". The environments compute, and no core is left to the learner: try {fewer}"
         waits = self.slowest < self.learn

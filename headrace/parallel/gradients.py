@@ -114,8 +114,8 @@ class GradientActors(Actors):
         super()._gather(taken)
         self._learned = taken
 
-    def forecast(self, learn: float, update: float) -> GradientForecast:
-        return GradientForecast(**vars(super().forecast(learn, update)))
+    def forecast(self, learn: float, update: float, spent: Tensor | None = None) -> GradientForecast:
+        return GradientForecast(**vars(super().forecast(learn, update, spent)))
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Algorithm.update() for what collect() returned last: the gradients are summed in the order of places, the

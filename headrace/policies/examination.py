@@ -8,6 +8,7 @@ computes the gradients. examine() sees all of these, and says in words what it s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -73,12 +74,25 @@ class Examination:
 
 
 _examinations: WeakKeyDictionary[nn.Module, Examination] = WeakKeyDictionary()
+_unchanged: nn.Module | None = None  # see unchanged()
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Inside, examine() does not look at this module again: for a copy of a policy that nothing else holds."""
+    global _unchanged
+    examine(module)
+    before, _unchanged = _unchanged, module
+    try:
+        yield
+    finally:
+        _unchanged = before
 
 
 def examine(module: nn.Module) -> Examination:
     """What is to be seen of a module now. The same object as before where nothing has changed."""
     found = _examinations.get(module)
-    if found is None or not found.holds(module):
+    if found is None or (module is not _unchanged and not found.holds(module)):
         found = _examinations[module] = Examination(module)
     return found
 

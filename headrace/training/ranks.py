@@ -78,6 +78,12 @@ class Ranks:
             tensor.copy_(value)
         algorithm.load_state_dict(state | ({"replay": None} if "replay" in state else {}))
 
+    def plan(self, actors: int, own: str) -> str:
+        """What there is of actors and their memory, of all ranks; own: this one's, which has so many actors."""
+        number = int(of_each(torch.tensor(actors), self.sum).sum())
+        whole = f"{number} actors with {self.part.total} environments, of {self.size} learners"
+        return f"{whole}; rank {self.rank} has {own}"
+
     def stop_asking(self, stop: Callable[[], bool] | None, may_stop: bool) -> Callable[[], bool]:
         """What a collector asks before each step: whether any rank gives up the rollout. It is a sign of life, too."""
 

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -24,8 +23,10 @@ from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
-from headrace.parallel.actors import RECENT, Actors
+from headrace.parallel.actor_env import ActorEnv
+from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
+from headrace.training.actor_speed import ActorSpeed
 from headrace.training.build import build
 from headrace.training.distributed import TorchrunRanks
 from headrace.training.episodes import Episodes, ended_episodes
@@ -38,8 +39,6 @@ from headrace.training.shards import room_of
 from headrace.training.torchrun import started_by_torchrun
 from headrace.training.warm_up import warm_up
 from headrace.tuning.auto import settled
-
-ENOUGH = 3.0  # s of training after which it is said how fast actors are, or RECENT updates
 
 
 class Trainer:
@@ -94,7 +93,7 @@ class Trainer:
             self._steps_before, self._seconds_before = 0, 0.0  # of the run that this one resumes
             self._iteration_began = self._collected = 0.0
             self._learned = 0  # updates that have learned
-            self._timed: list[tuple[float, float]] | None = []  # s of learning and of all, until _forecast() is said
+            self._speed = ActorSpeed(self.collector, ranks)
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             self._all: Collected | None = None  # by all ranks, in the last iteration
@@ -121,6 +120,8 @@ class Trainer:
         """With several learners: begin as one of them."""
         assert self._ranks is not None
         self._ranks.begin_with(self.algorithm)
+        if isinstance(self.env, ActorEnv):
+            self.resources = self._ranks.plan(len(self.env.parts), self.resources)
 
     @property
     def policy(self) -> Policy:
@@ -136,14 +137,16 @@ class Trainer:
         """
         progress = self.progress()
         if self._leads:
-            self._ranks.order(ITERATE, (progress, stop is not None))
+            self._ranks.order(ITERATE, (progress, stop is not None, self._speed.wanted))
         metrics, ended = self._whole_iteration(progress, stop, stop is not None)
         if self._leads:
             self._ranks.iterated()
         return self.result(metrics, *ended, notes=self._forecast())
 
-    def follow(self, progress: float, may_stop: bool) -> None:
-        """iterate() of another rank than 0, which gives the progress, and says whether it may give up the rollout."""
+    def follow(self, progress: float, may_stop: bool, speed: bool) -> None:
+        """iterate() of another rank than 0, which gives the progress, and says whether it may give up the rollout, and
+        whether it wants to know how fast actors are."""
+        self._speed.wanted = speed
         with suppress(Stopped):
             self._whole_iteration(progress, None, may_stop)
 
@@ -172,15 +175,10 @@ class Trainer:
 
     def _forecast(self) -> tuple[str, ...]:
         """How fast actors are, once: after some updates during which they have collected the next rollouts."""
-        if not isinstance(self.collector, Actors) or self._learned < 2 or self._timed is None:
+        if not self._speed.wanted or self._learned < 2:
             return ()
         now = perf_counter()
-        self._timed.append((now - self._collected, now - self._iteration_began))
-        if len(self._timed) < RECENT and self.seconds < ENOUGH:
-            return ()
-        learn, update = map(fmean, zip(*self._timed, strict=True))
-        self._timed = None
-        return (str(self.collector.forecast(learn, update)),)
+        return self._speed.forecast(now - self._collected, now - self._iteration_began, self.seconds)
 
     def _iterate(self, progress: float) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
         taken = self.collector.steps
@@ -223,6 +221,7 @@ class Trainer:
             self._all = self._ranks.collected(stopped, steps, self.env.restarts, ended, self._of_actors())
             if self._all.stopped:
                 raise Stopped
+            self._speed.gather()
         return rollout
 
     def _count(self, rollout: Rollout) -> tuple[list[float], list[int]]:

@@ -17,7 +17,7 @@ from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.examination import examine
+from headrace.policies.examination import examine, unchanged
 from headrace.policies.flat_parameters import flatten
 from headrace.policies.networks import MLP
 
@@ -243,7 +243,12 @@ def test_the_same_is_found_until_something_changes():
     torch.nn.Linear(2, 2).register_forward_hook(print)  # another module's
     assert examine(policy) is found
     policy.critic_out.bias.requires_grad_(False)
-    assert examine(policy) is not found
+    with unchanged(policy):  # looks first
+        now = examine(policy)
+        assert now is not found
+        policy.critic_out.bias.requires_grad_(True)
+        assert examine(policy) is now
+    assert examine(policy) is not now
 
 
 @pytest.mark.parametrize(

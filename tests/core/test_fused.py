@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from headrace.core.fused import fused, plain_only, reached, register
+from headrace.core.fused import functions_unchanged, fused, plain_only, reached, register
 
 SOURCE = '''
 from headrace.core.fused import fused
@@ -92,6 +92,13 @@ def test_a_patched_helper_sends_the_kernel_away(module, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(module, "helper", lambda x: 5 * x)
         assert [module.double(3), module.double(3)] == [15, 15]
+        with functions_unchanged():  # looks first
+            assert module.double(3) == 15
+    with functions_unchanged():
+        assert module.double(3) == "kernel"
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "helper", lambda x: 5 * x)
+            assert module.double(3) == "kernel"
     assert module.double(3) == "kernel"
     error = capsys.readouterr().err
     assert error.startswith(f"{name} not fused: the plain function is not the one") and error.count("\n") == 1

@@ -16,9 +16,13 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.parallel.actors import Actors
 from headrace.parallel.learners import RankLost
+from headrace.training import actor_speed
+from headrace.training.ranks import Ranks
 from headrace.training.trainer import Trainer
 
+forecast, plan = Actors.forecast, Ranks.plan
 ROLLOUTS = {"num_envs": 17, "num_steps": 16, "hidden": (16,), "progress": "none"}
 REPLAY = ROLLOUTS | {"num_envs": 5, "num_steps": 4, "learning_starts": 60, "buffer_size": 1000, "batch_size": 33}
 EPOCHS = ROLLOUTS | {"epochs": 4, "minibatch_size": 68, "target_kl": 0.01}
@@ -98,12 +102,24 @@ def test_three_learners_are_one_with_three_shards(name):
 
 
 @pytest.mark.parametrize("collection", ["sync", "overlapped"])
-def test_learners_with_actors_of_their_own_are_shards_too(collection):
+def test_learners_with_actors_of_their_own_are_shards_too(collection, monkeypatch):
     algorithm, env, options = CASES["ppo"]
     options = options | {"collection": collection}
     expected, _ = learned(algorithm, env, 4, **options, actors=2, shards=2)
-    found, _ = learned(algorithm, env, 4, **options, actors=2, learners=2)
+    monkeypatch.setattr(actor_speed, "RECENT", 2)  # updates
+    asked = []
+    monkeypatch.setattr(Actors, "forecast", lambda *arguments: asked.append(forecast(*arguments)) or asked[-1])
+    plans = []
+    monkeypatch.setattr(Ranks, "plan", lambda *arguments: plans.append(plan(*arguments)) or plans[-1])
+    found, results = learned(algorithm, env, 4, **options, actors=2, learners=2)
     assert found == expected
+    assert len(plans) == 1 and plans[0].startswith(
+        "2 actors with 17 environments, of 2 learners; rank 0 has actors with 8"
+    )
+    assert len(asked) == 1 and len(asked[0].collect) == 2  # of both learners
+    notes = [note for result in results for note in result.notes]
+    assert len(notes) == 1 and notes[0].startswith(f"{collection}: ") and "2 collect" in notes[0]
+    assert "2 learners learn" in notes[0] if collection == "overlapped" else "then 2 learners learn" in notes[0]
 
 
 UNSEEDED = """
