@@ -197,7 +197,7 @@ class Acting:
         collector, began = self.collector, (perf_counter(), process_time())
         self.weights.read(slot)
         self.stagger.before(collector.steps)
-        # looked at once a fragment: a look a step takes a third of the actor's time between two steps
+        # looked at once a fragment: a look a step takes a quarter of the actor's time between two steps
         with functions_unchanged(), unchanged(self.policy), suppress(Stopped):  # a fragment stopped will not be read
             collector.collect()
         self.stagger.after()
