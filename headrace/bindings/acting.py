@@ -42,7 +42,7 @@ class Acting:
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.discrete = int(self.tables.head.kind) in CHOICES
         self.work_queue = WorkQueue()
-        self._calls: list[_ActCall] = []  # that no thread is using
+        self._calls: list[ActCall] = []  # that no thread is using
 
     def act(self, policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         seen = encoded_rows(policy, observation)
@@ -52,7 +52,7 @@ class Acting:
         try:
             call = self._calls.pop()
         except IndexError:  # a first call, or as many at once as never before
-            call = _ActCall(self, policy)
+            call = ActCall(self, policy)
         drawn = None if random is None else random.t().contiguous()
         call.point(seen, drawn, action, log_prob, value)
         self.work_queue.run(call.call, self.threads(rows))
@@ -100,8 +100,9 @@ class RowsCall:
     def point(self, seen: Tensor, random: Tensor | None, *outputs: Tensor) -> None:
         """Let it read seen [F, R], random [draws, R], and write actions [K, R] and the other outputs [R]."""
         call, slots, rows = self.call, self.call.slots, seen.shape[1]
-        slots[self._rows] = slots[self._draws_stride] = slots[self._action_stride] = rows
+        slots[self._rows] = slots[self._draws_stride] = rows
         slots[self._seen_stride], slots[self._num_draws] = seen.stride(0), 0
+        slots[self._action_stride] = outputs[0].stride(0)
         if random is not None:
             slots[self._num_draws] = len(random)
             call.point(self._draws, random.data_ptr())
@@ -110,7 +111,7 @@ class RowsCall:
             call.point(slot, output.data_ptr())
 
 
-class _ActCall(RowsCall):
+class ActCall(RowsCall):
     """An actor and critic's: actions, log_prob, value."""
 
     def __init__(self, acting: Acting, policy: ActorCritic) -> None:
@@ -122,6 +123,10 @@ class _ActCall(RowsCall):
 
     def point(self, seen: Tensor, random: Tensor | None, *outputs: Tensor) -> None:
         super().point(seen, random, *outputs)
+        self.follow_value_scale()
+
+    def follow_value_scale(self) -> None:
+        """Take over the units of values, which the normaliser of returns changes after each update."""
         if self._units is not None:
             self._value_scale[:] = self._units
 

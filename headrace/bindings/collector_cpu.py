@@ -1,4 +1,9 @@
-"""The CPU kernel for collecting: T steps of an ActorCritic and compiled environments in one call."""
+"""The CPU kernels for collecting with an ActorCritic: T steps of compiled environments in one call; and a call per step
+for other environments.
+
+The second saves what stands around a kernel's call: what the policy is, where it reads and writes, is looked up once in
+T steps. That is most of the time of acting for a few rows, the more so where an environment sleeps: what runs after it
+finds nothing in the processor's caches, so it is the amount of code and data that counts."""
 
 from __future__ import annotations
 
@@ -67,6 +72,68 @@ class _CollectCall:
 
 
 _calls: Bound[_CollectCall] = Bound()
+
+
+class _RowCalls:
+    """A call of the acting kernel for each row of a rollout, while its memory stays the same: it reads and writes the
+    columns where they lie."""
+
+    def __init__(self, actor: acting.Acting, policy: ActorCritic, rollout: Rollout) -> None:
+        steps, num_envs = rollout.num_steps, rollout.num_envs
+        self.draws = torch.zeros(steps, policy.num_draws, num_envs)
+        self.act, self.calls = acting.ActCall(actor, policy), list[Call]()
+        self.threads, self.work_queue = actor.threads(num_envs), WorkQueue()
+        for t in range(steps):
+            action = rollout.action[t].view(num_envs, -1).t()
+            self.act.point(rollout.observation[t].t(), self.draws[t], action, rollout.log_prob[t], rollout.value[t])
+            self.calls.append(self.act.call.for_worker(0))
+
+    def begin(self, random: Tensor) -> None:
+        """Take over what changes from rollout to rollout. random: [T, N, draws]."""
+        self.draws.copy_(random.transpose(1, 2))
+        self.act.follow_value_scale()
+
+
+_row_calls: Bound[_RowCalls] = Bound()
+
+
+def serves_rows(collector: InlineCollector, random: Tensor) -> bool:
+    """Whether the policy has a CPU kernel that can read and write the rollout's columns where they lie."""
+    policy, rollout = collector.policy, collector.rollout
+    if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder:
+        return False
+    if type(collector).act is not InlineCollector.act or not isinstance(rollout.observation, Tensor):
+        return False
+    if rollout.observation.dim() != 3 or output_columns(rollout) != ["action", "log_prob", "value"]:
+        return False
+    seen, action = rollout.observation, flatten(rollout.action)
+    columns = (action.view(len(action), -1).t(), rollout.log_prob, rollout.value, seen.permute(2, 0, 1))
+    return (
+        fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws)
+        and all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in columns)
+        and kernel_of(ActorCritic.act, policy, seen[0], None, random[0]) is acting.act
+        and kernel_of(ActorCritic.value, policy, seen[0]) is acting.value
+    )
+
+
+@register("collector.steps", serves_rows, DIGESTS["collector.steps"], (InlineCollector,))
+@torch.no_grad()
+def steps_of_rows(collector: InlineCollector, random: Tensor) -> None:
+    """headrace.parallel.collector.steps, with the same bits as the kernel for acting: the environments are of any
+    kind."""
+    env, policy, rollout, timer = collector.env, collector.policy, collector.rollout, collector.timer
+    assert isinstance(policy, ActorCritic)
+    actor, columns = acting.actor_of(policy), (rollout.observation, rollout.action, rollout.log_prob, rollout.value)
+    acts = _row_calls.get(lambda: _RowCalls(actor, policy, rollout), rollout, actor, *columns)
+    acts.begin(random)
+    for t, call in enumerate(acts.calls):
+        with timer("inference"):
+            collector._check()
+            acts.work_queue.run(call, acts.threads)
+        with timer("env"):
+            env.step(rollout, t)
+    with timer("inference"):
+        collector.evaluate_bootstrap_row()
 
 
 def serves(collector: InlineCollector, random: Tensor) -> bool:

@@ -164,10 +164,11 @@ class Acting:
         if "value" in collector.rollout.columns:
             self.policy.value(collector.rollout.observation[0], collector.rnn_state)
 
-    def _attach(self, columns: Columns, state_size: int, size: int, weights_size: int) -> None:
+    def _attach(self, columns: Columns, state_size: int, size: int, weights_size: int, slots: int) -> None:
         """Take the shared memory, whose descriptors follow the message."""
         memory = Memory(size, recv_handle(self.orders))
-        fragments = Fragments(self.spec.num_steps, self.collector.rollout.num_envs, columns, state_size, memory)
+        steps, num_envs = self.spec.num_steps, self.collector.rollout.num_envs
+        fragments = Fragments(steps, num_envs, columns, state_size, memory, slots=slots)
         weights = Memory(weights_size, recv_handle(self.orders))
         self.attach(fragments, weights)
         memory.close()

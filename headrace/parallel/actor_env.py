@@ -22,6 +22,7 @@ from headrace.envs.workers.protocol import Task
 from headrace.envs.workers.resources import check_processes, in_words
 from headrace.envs.workers.transport import Transport
 from headrace.parallel.actor import Acting, ActorFacts, CollectorSpec, Part
+from headrace.parallel.fragments import SLOTS
 from headrace.parallel.schedule import Fragment
 from headrace.policies.base import Policy
 
@@ -37,6 +38,7 @@ class Job(NamedTuple):
     columns: Columns  # of rollouts of all environments
     versions: int  # of weights that are kept
     learner: Any = None  # a gradient_actor.LearnerSpec, where actors send gradients
+    slots: int = SLOTS  # of each actor's fragments
 
 
 class Executor(Protocol):

@@ -50,9 +50,9 @@ class Actors:
     Where the environments can be saved, neither the number of actors nor the loss of a process changes the result of
     sync and overlapped.
     process: an on-policy algorithm whose process() the actors call, instead of the learner; None for none.
+    slots: see Schedule.
     """
 
-    slots = FRAGMENTS  # see Schedule
     any_number = True  # of actors may continue from a state, where they are in step
     learning_cores = 1  # that the learner needs while actors collect
     dropped_steps = 0
@@ -77,11 +77,12 @@ class Actors:
         replay: ReplayOrder | None = None,
         precision: str = "float32",
         process: Any = None,
+        slots: int = FRAGMENTS,
     ) -> None:
         self.env, self.policy, self.seed = env, policy, seed
         self.collection, self.precision = collection, precision
         max_lag, parts = {"sync": 0, "overlapped": 1}.get(collection, max_policy_lag), self._parts()
-        self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay, len(parts), self.slots)
+        self.schedule = Schedule(len(env.parts), collection != "async", max_lag, replay, len(parts), slots)
         self.stagger, self.timer = stagger, timer or Timer()
         self._own_columns = columns if process is None else columns | PROCESSED
         self._algorithm = None if process is None else constructor(process)
@@ -130,7 +131,8 @@ class Actors:
             precision=of_copy(self.precision, self.env.collect_device),
             device=self.env.collect_device,
         )
-        job = Job(self.policy, spec, self.rollout.columns, max_lag + 2, self._learner)
+        slots = max(FRAGMENTS, self.schedule.slots)
+        job = Job(self.policy, spec, self.rollout.columns, max_lag + 2, self._learner, slots)
         self.executor = (self.env.executor or LocalExecutor)(self.env, job)
         self._close = self.executor.close
         self.executor.publish(self.schedule.version)

@@ -7,7 +7,6 @@ double-buffered they are the same from run to run, asynchronous they may differ.
 
 from __future__ import annotations
 
-from functools import partial
 from math import floor
 from typing import Any
 
@@ -21,6 +20,7 @@ from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.parallel.collector import Collector, InlineCollector
+from headrace.parallel.fragments import slots_of
 from headrace.parallel.gradients import GradientActors
 from headrace.parallel.learning_collector import LearningCollector
 
@@ -49,8 +49,11 @@ def make_collector(
             )
         return LearningCollector(train, env, *arguments)
     if isinstance(env, ActorEnv):
-        kind = Actors if learner is None else partial(GradientActors, learner)
-        return kind(env, *arguments, collection=mode, **of_actors)
+        if learner is not None:
+            return GradientActors(learner, env, *arguments, collection=mode, **of_actors)
+        if env.executor is None:  # others keep a number of their own
+            of_actors["slots"] = slots_of(mode, of_actors["max_policy_lag"])
+        return Actors(env, *arguments, collection=mode, **of_actors)
     if mode == "sync":
         return InlineCollector(env, *arguments)
     if isinstance(env, InformedEnv):

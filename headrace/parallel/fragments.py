@@ -16,7 +16,7 @@ from headrace.data.rollout import Column, Columns, Group, Rollout, column_map, e
 from headrace.data.shared_memory import LINE, Memory, SharedRollout, padded, shared_size
 
 SLOTS = 2  # fragments: one is read while the next one is written
-STATES = 3  # states: of the last fragment that was taken, of one that waits, and of one under way
+STATES = 3  # states: of the last fragment that was taken, and of as many as there are slots
 
 
 class Fragments:
@@ -34,9 +34,10 @@ class Fragments:
         memory: Memory | None = None,
         *,
         slots: int = SLOTS,
-        states: int = STATES,
+        states: int | None = None,
     ) -> None:
         each = shared_size(num_steps, num_envs, columns)
+        states = slots + 1 if states is None else states
         self.room, self.slots, self.states = padded(8 + state_size), slots, states
         self.memory = memory = memory or Memory(LINE + slots * each + states * self.room)
         flags = memory.tensor(0, (4,), torch.int64).numpy()
@@ -61,6 +62,15 @@ class Fragments:
     def state(self, number: int) -> bytes:
         """The state after a fragment."""
         return self.memory.read(self._states + number % self.states * self.room)
+
+
+def slots_of(collection: str, max_policy_lag: int) -> int:
+    """How many fragments of an actor there may be that are ordered or given and not learned from.
+
+    More than two help where actors do not go in step: one that had only fast episodes goes on while the learner waits
+    for another. Beyond one for each rollout until a fragment is too old, and one to be written, they would not be used.
+    """
+    return max(SLOTS, max_policy_lag + 2) if collection == "async" else SLOTS
 
 
 def part_columns(columns: Columns, of: int, size: int) -> Columns:

@@ -50,7 +50,6 @@ class GradientActors(Actors):
     Raises ValueError for groups of agents; TypeError where statistics cannot be merged.
     """
 
-    slots = 1
     any_number = False  # the sums of another number of actors are rounded differently
     learning_cores = 0
     executor: GradientExecutor
@@ -59,7 +58,7 @@ class GradientActors(Actors):
         if isinstance(algorithm, Grouped):
             raise ValueError("exchange='gradients' is for agents of one group: leave it out, or give them one policy")
         _check_statistics(algorithm.policy)
-        super().__init__(env, *arguments, collection=collection, **options)
+        super().__init__(env, *arguments, collection=collection, slots=1, **options)
         self.algorithm = algorithm
         gradient = algorithm.optimizer.gradient
         moments = sum(normalizer.statistics.mean.nbytes for normalizer in normalizers(self.policy))

@@ -14,7 +14,6 @@ from headrace.envs.workers.protocol import ASSIGN
 from headrace.envs.workers.resources import check_rollout
 from headrace.parallel.actor import COLLECT, MEMORY, POLICY, RESTORE, SLOTS
 from headrace.parallel.actor_env import ActorEnv, Job
-from headrace.parallel.fragments import SLOTS as FRAGMENTS
 from headrace.parallel.fragments import Fragments, of_copies, part_columns, unpacked
 from headrace.parallel.gradient_actor import LEARNER, SUMS, GradientSlots
 from headrace.parallel.schedule import Fragment
@@ -44,7 +43,7 @@ class LocalExecutor:
         """Give every actor its copy of the policy and its shared memory; they compile what has to be compiled."""
         steps, columns, parts = self.job.spec.num_steps, self.job.columns, self.env.parts
         envs = parts[0].total * self.env.num_agents
-        check_rollout(FRAGMENTS * shared_size(steps, envs, columns), steps, envs, FOLDER)
+        check_rollout(self.job.slots * shared_size(steps, envs, columns), steps, envs, FOLDER)
         self.env.transport.heartbeat = partial(_steps_begun, self.fragments)
         for place in range(len(parts)):
             self._send_policy(place)
@@ -65,7 +64,7 @@ class LocalExecutor:
         size = self.env.parts[place].size
         columns = part_columns(self.job.columns, self.env.num_copies, size)
         steps, num_envs = self.job.spec.num_steps, size * self.env.num_agents
-        fragments = Fragments(steps, num_envs, columns, 2 * state_size + SPARE)
+        fragments = Fragments(steps, num_envs, columns, 2 * state_size + SPARE, slots=self.job.slots)
         self._tensors[place] = [of_copies(x, size, slice(None)) for x in fragments.rollouts]
         self.fragments[place] = fragments
 
@@ -78,7 +77,7 @@ class LocalExecutor:
             memory = self.gradients[place].memory
             worker.tell(LEARNER, 0, (learner, memory.size), memory.descriptor)
         fragments, weights = self.fragments[place], self._weights.memory
-        what = (fragments.rollouts[0].columns, fragments.room - 8, fragments.memory.size, weights.size)
+        what = (fragments.rollouts[0].columns, fragments.room - 8, fragments.memory.size, weights.size, fragments.slots)
         worker.tell(MEMORY, 0, what, fragments.memory.descriptor, weights.descriptor)
 
     def order(self, orders: list[Fragment]) -> None:

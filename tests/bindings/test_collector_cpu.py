@@ -1,7 +1,9 @@
-"""The collector's kernel: bit for bit what deciding and stepping by turns gives, and when it may not serve."""
+"""The collector's kernels: bit for bit what deciding and stepping by turns gives, and when it may not serve."""
 
 from types import SimpleNamespace
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from helpers.corridor import Corridor
@@ -9,8 +11,10 @@ from helpers.corridor import Corridor
 from headrace import envs
 from headrace.bindings import collector_cpu
 from headrace.core import fused
+from headrace.core.stopping import Stopped
 from headrace.data.rollout import Column
 from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.gym.inline import InlineEnv
 from headrace.parallel.collector import InlineCollector, steps
 from headrace.policies.actor_critic import ActorCritic
 
@@ -19,8 +23,8 @@ NAMES = ("observation", "valid", "action", "log_prob", "value", "reward", "termi
 NAMES += ("episode_return", "episode_length")
 
 
-def collector(name, num_envs, num_steps=40, **options):
-    env = envs.make(name, num_envs, backend="cpu", threads=1)
+def collector(name, num_envs, num_steps=40, env=None, **options):
+    env = env or envs.make(name, num_envs, backend="cpu", threads=1)
     policy = ActorCritic(env.observation_space, env.action_space, (16, 8), seed=3, **options)
     flat = torch.cat([p.detach().flatten() for p in policy.parameters()])
     places = flat.split([p.numel() for p in policy.parameters()])
@@ -62,6 +66,64 @@ def test_normalisers_that_move_are_followed():
             source.policy.update_statistics(source.rollout, source.rollout.value[:-1] * 3 + 1)
             with torch.no_grad():
                 source.policy.actor_out.weight.mul_(1.5)
+
+
+class TwoActions(gymnasium.Env):
+    """Continuous actions of two numbers; observations follow from them, episodes end after 7 steps."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (3,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.np_random.normal(size=3).astype(np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.float32([*action, self.steps]), float(action.sum()), self.steps == 7, False, {}
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 70])
+@pytest.mark.parametrize("make", [lambda: gymnasium.make("CartPole-v1"), TwoActions])
+def test_other_environments_have_a_call_per_step_with_the_same_bits(make, num_envs):
+    def source():
+        env = InlineEnv(make, num_envs, "an environment")
+        return collector("", num_envs, 30, env, normalize_observation=True, normalize_return=True)
+
+    calls, turns = source(), source()
+    with torch.no_grad():
+        assert fused.kernel_of(steps, calls, calls._random(0)) is collector_cpu.steps_of_rows
+    for _ in range(3):
+        mine, theirs = calls.collect(), by_turns(turns)
+        for column in NAMES:
+            assert torch.equal(getattr(mine, column), getattr(theirs, column)), column
+        assert set(calls.timer.seconds) == {"inference", "env"}
+        for each in (calls, turns):  # what may move, and what is learned
+            each.policy.update_statistics(each.rollout, each.rollout.value[:-1] * 3 + 1)
+            each.policy.encoder.normalizer.scale = each.policy.encoder.normalizer.scale.clone()
+            with torch.no_grad():
+                each.policy.actor_out.weight.mul_(1.5)
+    calls.rollout.value = calls.rollout.value.clone()  # what lies elsewhere is written there
+    calls.rollout.value.zero_()
+    calls.collect()
+    assert calls.rollout.value.all()
+
+
+def test_a_call_per_step_can_be_stopped_and_is_not_for_every_collector():
+    class Other(InlineCollector):
+        def act(self, t, random):
+            super().act(t, random)
+
+    source = collector("", 2, 8, InlineEnv(TwoActions, 2, "an environment"))
+    asked = iter([False, False, True])
+    source.stop = lambda: next(asked)
+    with pytest.raises(Stopped):
+        source.collect()
+    assert source.rollout.log_prob[1].all() and not source.rollout.log_prob[2].any()
+    other = Other(source.env, source.policy, 8, COLUMNS, 0)
+    with torch.no_grad():
+        assert fused.kernel_of(steps, other, other._random(0)) is None
 
 
 def test_bits_do_not_depend_on_threads(monkeypatch):

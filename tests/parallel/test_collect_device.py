@@ -92,7 +92,8 @@ class Process:
         size = self.role.carry_out(actors.POLICY, 0)
         columns = self.role.collector.rollout.columns
         self.fragments = Fragments(8, part.size, columns, 2 * size)
-        self.orders.send((columns, self.fragments.room - 8, self.fragments.memory.size, self.weights.memory.size))
+        fragments, size = self.fragments, self.weights.memory.size
+        self.orders.send((columns, fragments.room - 8, fragments.memory.size, size, fragments.slots))
         for memory in (self.fragments.memory, self.weights.memory):
             send_handle(self.orders, memory.descriptor, getpid())
         self.role.carry_out(actors.MEMORY, 0)

@@ -72,7 +72,7 @@ def random_schedule(seed: int, replay: ReplayOrder | None = None) -> Schedule:
     actors, mode = pick.randint(1, 9), pick.random()
     if mode < 0.2:
         return Schedule(actors, True, pick.choice([0, 1]))
-    count, slots = (1, pick.choice([1, 2])) if mode < 0.5 else (None, SLOTS)
+    count, slots = (1, pick.choice([1, 2])) if mode < 0.5 else (None, pick.choice([SLOTS, 3, 6]))
     return Schedule(actors, False, pick.choice([1, 2, 4]), replay, count, slots)
 
 
