@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -16,6 +17,9 @@ from headrace.diagnose.record.processes import PROC
 
 SEARCH_EVERY = 0.1  # s between searches for processes that ask for ticks
 MOST_AT_ONCE = 8  # processes ticked in a period; of more, each is ticked in its turn
+# Share of a period over which its ticks are spread: a process that is ticked answers late, and if others were ticked at
+# the same time, they would be found waiting for it. Below 0.6, so that each tick comes before the next period's.
+SPREAD = 0.5
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 # Numbers of system calls that continue after a signal, by SA_RESTART, whoever called them (signal(7)).
 RESTARTED = {
@@ -23,6 +27,8 @@ RESTARTED = {
     "aarch64": {63: "read", 64: "write", 65: "readv", 66: "writev", 260: "wait4", 98: "futex", 95: "waitid"},
 }.get(_MACHINE, {})
 CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}.get(_MACHINE)
+SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}.get(_MACHINE)
+SLICE = 100_000  # ns: the shortest that Linux takes
 ABSOLUTE = 1  # TIMER_ABSTIME: such a sleep has an end that its caller, like Python's time.sleep, keeps to
 
 
@@ -42,6 +48,7 @@ class TickSender:
         """folder: of the samplers' spool files."""
         self._folder, self._ended = folder, threading.Event()
         self._asking: dict[str, _Asking] = {}  # by name of file
+        self.states: dict[int, list[tuple[float, bool]]] = {}  # pid -> when it was ticked, and whether it was blocked
         self._next_search = 0.0
         self._cores: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         self._free: set[int] = set()  # cores that the thread may run on
@@ -58,8 +65,7 @@ class TickSender:
             self._thread.join()
 
     def _run(self) -> None:
-        with suppress(OSError):  # where it is allowed: on a busy machine, late ticks find scripts asleep too often
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
+        run_at_once()
         turn = 0
         while not self._ended.is_set():
             now = time.monotonic()
@@ -73,10 +79,13 @@ class TickSender:
             groups = -(-len(asking) // MOST_AT_ONCE) or 1
             turn = (turn + 1) % groups
             self._keep_away_from([process for _, process in asking])
-            for file, process in asking[turn::groups]:
+            now_ticked = asking[turn::groups]
+            for file, process in now_ticked:
                 if not self._tick(process):
                     self._asking.pop(file, None)
                     (self._folder / file).unlink(missing_ok=True)
+                if len(now_ticked) > 1 and self._ended.wait(SPREAD * period / len(now_ticked)):
+                    return
 
     def _keep_away_from(self, processes: list[_Asking]) -> None:
         """Run on other cores than the main threads of some processes, where there are others: on the same core a tick
@@ -109,8 +118,28 @@ class TickSender:
         except OSError:
             return False
         thread, number = (process.pid, SIGNAL) if interruptible else (process.background, LOOK)
+        self.states.setdefault(process.pid, []).append((time.monotonic(), not call.startswith("running")))
         self._send(process.pid, thread, int(number))  # type: ignore[misc]
         return True
+
+
+def run_at_once() -> None:
+    """Let this thread interrupt others when it wakes up, instead of waiting until one of them sleeps.
+
+    Such a wait makes ticks late, and late ticks find scripts asleep too often: on two cores, a script that waited for
+    its workers 59 % of the time was found to wait 80 %. Where neither real time nor a higher priority is allowed, a
+    shorter slice has the same effect, from Linux 6.12 on.
+    """
+    with suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        return
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
+    if SCHED_SETATTR is not None:
+        nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        # struct sched_attr: size, policy, flags, nice, priority, runtime (here: the slice), deadline, period
+        attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, nice, 0, SLICE, 0, 0)
+        ctypes.CDLL(None).syscall(SCHED_SETATTR, 0, attributes, 0)
 
 
 def may_interrupt(call: str) -> bool:

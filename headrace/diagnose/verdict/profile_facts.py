@@ -139,6 +139,11 @@ class Facts:
         files = (site.file for site in self.profile.training_thread.sites)
         return any(word in name for name in (*details, *files) for word in IN_PROCESSES)
 
+    @property
+    def knows_waiting(self) -> bool:
+        """Whether the kernel told for how long the training thread was blocked, so that this is not an estimate."""
+        return self.profile.training_thread.wakes > 0
+
     def wakes(self, waited: float) -> float:
         """How often the training thread woke up from so many seconds of waiting, as a part of all its waiting."""
         lane = self.profile.training_thread

@@ -47,7 +47,8 @@ def _sleep(facts: Facts) -> Remedy | None:
     why = f"The script sleeps {facts.percent(spent)} of the time{at(site)}."
     change = without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
     most, likely = saved_waiting(facts, spent)
-    return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely, measured=spent)
+    sampled = 0.0 if facts.knows_waiting else spent
+    return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely, measured=sampled)
 
 
 def _less_often(facts: Facts, role: Role) -> Remedy | None:
@@ -56,11 +57,12 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
     (title, what), spent = LESS_OFTEN[role], facts.spent(role)
     why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
     most, likely = spent + COLD_AFTER_FILES * (facts.total - spent), spent * (1 - 1 / RARER)
-    waited = spent * max(1 - facts.on_cpu(role) - facts.queued([facts.profile.training_thread]), 0.0)
+    sampled, waited = spent, spent * max(1 - facts.on_cpu(role) - facts.queued([facts.profile.training_thread]), 0.0)
     if facts.wake_up and waited > NOTICEABLE * facts.total:  # for a disk
         most, likely = saved_waiting(facts, spent, waited)
         likely -= spent / RARER
-    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely, measured=spent)
+        sampled = spent - waited if facts.knows_waiting else spent
+    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely, measured=sampled)
 
 
 def _data(facts: Facts) -> Remedy | None:
