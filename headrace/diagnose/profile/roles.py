@@ -12,6 +12,7 @@ from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import OWN, WHOLE_CALL, Hints, read_roles
 from headrace.diagnose.profile.source_context import Purpose
+from headrace.diagnose.profile.spinning import spins
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
 
 INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
@@ -73,6 +74,8 @@ class Classifier:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
             doing = _purpose(stack[index + 1 :]) or _purpose(stack[index:])
             return (Role.INFERENCE if doing is Purpose.ACT else Role.FORWARD), title(stack[index].code)
+        if role in (None, Role.DATA) and spins(stack):
+            return Role.WAIT, "a loop that spins"
         if role in (None, Role.DATA):
             argument = self._of_argument(stack)
             if argument is not None:

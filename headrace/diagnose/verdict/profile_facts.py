@@ -141,7 +141,7 @@ class Facts:
 
     @property
     def knows_waiting(self) -> bool:
-        """Whether the kernel told for how long the training thread was blocked, so that this is not an estimate."""
+        """Whether the kernel reported how long the training thread was blocked, so that this is not an estimate."""
         return self.profile.training_thread.wakes > 0
 
     def wakes(self, waited: float) -> float:
