@@ -37,7 +37,8 @@ def _conditions(file: str) -> list[tuple[int, int]]:
             goes_on = all(isinstance(each, ast.Continue) for each in first.body)
             rest = all(_does_nothing(each) for each in node.body[1:])
             if goes_on or (rest and isinstance(first.body[-1], ast.Break | ast.Return)):
-                found.append((first.lineno, first.test.end_lineno or first.lineno))
+                end = first.end_lineno if goes_on else first.test.end_lineno  # a jump back has the line of `continue`
+                found.append((node.lineno, end or first.lineno))
     return found
 
 

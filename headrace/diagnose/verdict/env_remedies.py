@@ -7,7 +7,7 @@ from statistics import median
 
 from headrace.diagnose.profile.formatting import capitalized, count, duration
 from headrace.diagnose.profile.profile import Lane, Role
-from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.profile_facts import SLEEPS, Facts
 from headrace.diagnose.verdict.remedy import (
     COLD_CACHES,
     COLD_CACHES_AT_MOST,
@@ -109,11 +109,19 @@ def _computing_seconds(facts: Facts) -> list[float]:
 
 
 def _warm(facts: Facts, lane: Lane, work: float) -> float:
-    """What a worker's environments would take in a loop: less what waking up costs it, which matters to short steps."""
-    computing = min(work, lane.cpu_seconds) if lane.cpu_seconds and facts.env_on_cpu > 0.5 else work
+    """What a worker's environments would take in a loop: less what waking up costs it, which matters to short steps.
+
+    Environments that sleep do so as long in any process.
+    """
+    asleep = lane.spent(Role.IDLE)
+    asleep += sum(site.seconds for site in lane.sites if site.role is Role.ENVIRONMENT and site.call in SLEEPS)
+    asleep = min(asleep, work)
+    computing = work - asleep
+    if lane.cpu_seconds and facts.env_on_cpu > 0.5:
+        computing = min(computing, lane.cpu_seconds)
     if not facts.wake_up or not lane.wakes:
-        return WARM_CACHES * computing
-    return max(computing - facts.wake_up * lane.wakes, LEAST_WARM * computing)
+        return asleep + WARM_CACHES * computing
+    return asleep + max(computing - facts.wake_up * lane.wakes, LEAST_WARM * computing)
 
 
 def straggler(facts: Facts) -> Remedy | None:

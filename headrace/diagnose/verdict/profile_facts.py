@@ -12,6 +12,7 @@ from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Profile, Role, Site, Span
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not mentioned
+SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 IN_PROCESSES = ("SubprocVecEnv", "subproc_vec_env", "AsyncVectorEnv", "async_vector_env")
 UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # Headrace's classes that step Gymnasium environments
 BUILT_IN = {  # Gymnasium's classes of which Headrace has compiled versions -> their ids

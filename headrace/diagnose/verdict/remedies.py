@@ -12,14 +12,13 @@ from functools import partial
 from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import env_remedies, network_remedies
-from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts
+from headrace.diagnose.verdict.profile_facts import NOTICEABLE, SLEEPS, Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
 from headrace.diagnose.verdict.snippets import instead, snippet, without
 
 LEAST_GAIN = 1.1  # remedies with a lower gain or bound are not listed
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
 RARER = 10  # "ten times less often"
-SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 LESS_OFTEN = {  # role -> title, what was measured
     Role.LOGGING: ("Log ten times less often", "goes into logging"),
     Role.SAVING: ("Save ten times less often", "goes into saving"),

@@ -170,7 +170,7 @@ def test_a_loop_that_only_asks_waits(tmp_path: Path) -> None:
     code = Code(str(path), "<module>", "__main__", 1, ())
     inside = Code("/x/site-packages/numpy/_core/_methods.py", "_all", "numpy._core._methods", 60, ())
     learn = Code(str(tmp_path / "other.py"), "learn", "other", 1, ())
-    for line, waits in ((1, True), (4, True), (6, False), (8, True), (11, False), (13, False), (15, True)):
+    for line, waits in ((1, True), (4, True), (5, True), (6, False), (8, True), (11, False), (13, False), (15, True)):
         for stack in ((Place(code, line),), (inside, Place(code, line))):
             assert (role(*stack) is Role.WAIT) == waits, line
     assert role(learn, Place(code, 15)) is not Role.WAIT
