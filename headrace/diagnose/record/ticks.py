@@ -17,9 +17,6 @@ from headrace.diagnose.record.processes import PROC
 
 SEARCH_EVERY = 0.1  # s between searches for processes that ask for ticks
 MOST_AT_ONCE = 8  # processes ticked in a period; of more, each is ticked in its turn
-# Share of a period over which its ticks are spread: a process that is ticked answers late, and if others were ticked at
-# the same time, they would be found waiting for it. Below 0.6, so that each tick comes before the next period's.
-SPREAD = 0.5
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 # Numbers of system calls that continue after a signal, by SA_RESTART, whoever called them (signal(7)).
 RESTARTED = {
@@ -79,13 +76,10 @@ class TickSender:
             groups = -(-len(asking) // MOST_AT_ONCE) or 1
             turn = (turn + 1) % groups
             self._keep_away_from([process for _, process in asking])
-            now_ticked = asking[turn::groups]
-            for file, process in now_ticked:
+            for file, process in asking[turn::groups]:
                 if not self._tick(process):
                     self._asking.pop(file, None)
                     (self._folder / file).unlink(missing_ok=True)
-                if len(now_ticked) > 1 and self._ended.wait(SPREAD * period / len(now_ticked)):
-                    return
 
     def _keep_away_from(self, processes: list[_Asking]) -> None:
         """Run on other cores than the main threads of some processes, where there are others: on the same core a tick
