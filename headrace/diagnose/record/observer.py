@@ -91,13 +91,13 @@ def main() -> None:
     for file, text in said["sources"].items():
         linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     monitor.forget(os.getpid())
-    ending, code, detail = said["exit"]
+    (started_at, started, ended), (ending, code, detail) = said["times"], said["exit"]
     recording = build_profile.Recording(
         folder,
         monitor,
         OutsideRecorder(monitor, folder),
         gpu,
-        Window(*said["times"], order["skip"]),
+        Window(started_at, started, ended, order["skip"]),
         ["%%headrace", "diagnose"],
         Exit(Ending(ending), code, detail),
         ticks.states,
