@@ -109,7 +109,7 @@ def _sampled(spool: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sampler.current.stop()  # type: ignore[attr-defined]
+        sampler.current.stop()  # type: ignore[union-attr]
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
@@ -134,6 +134,5 @@ def run_cell(code: Any, variables: dict[str, Any]) -> None:
 
 def _sources() -> dict[str, str]:
     """Texts of the cells that were run so far, by the names of files that IPython gives them."""
-    return {
-        name: "".join(entry[2]) for name, entry in linecache.cache.items() if "ipython" in name or "ipykernel" in name
-    }
+    names = [name for name in linecache.cache if "ipython" in name or "ipykernel" in name]
+    return {name: "".join(linecache.getlines(name)) for name in names}
