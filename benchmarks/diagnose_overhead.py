@@ -3,6 +3,9 @@
 Within one run the sampler of every process is on and off in alternate windows, so that slow changes of the machine
 count for both. Each window with it is compared with the mean of the two around it. Reported is the mean overhead with
 its 95 % confidence interval. Ends with exit code 1 where the upper limit is above the bound for any script.
+
+    python benchmarks/diagnose_overhead.py                            # all three, 16 minutes
+    python benchmarks/diagnose_overhead.py --only "one environment"   # one of them; each appends a row of its own
 """
 
 from __future__ import annotations
@@ -116,13 +119,15 @@ def main() -> None:
     flags = parser(__doc__.splitlines()[0])
     flags.add_argument("--windows", type=int, default=60, help="of each script, with and without the sampler in turns")
     flags.add_argument("--window", type=float, default=5.0, help="seconds of a window")
-    flags.add_argument("--scripts", nargs="+", default=list(SCRIPTS), choices=SCRIPTS)
+    flags.add_argument(
+        "--only", nargs="+", default=list(SCRIPTS), choices=SCRIPTS, metavar="SCRIPT", help="some of the scripts"
+    )
     options = flags.parse_args()
     if options.quick:
         options.windows, options.window = 4, 0.6
     os.environ["PYTHONHASHSEED"] = "0"  # dictionaries lie alike in all runs
     rows = []
-    for name in options.scripts:
+    for name in options.only:
         neighbours = Neighbours()
         rows.append(measure(name, options.windows, options.window))
         print(table(rows[-1:], COLUMNS), flush=True)
@@ -138,6 +143,8 @@ def measure(name: str, windows: int, window: float) -> Row:
         script, counted = Path(folder, "work.py"), Path(folder, "counts.json")
         script.write_text(SCRIPTS[name])
         account = run_script.measure([str(script), str(window), str(windows), str(counted)], seconds=1e6, skip=0.0)
+        if not counted.exists():
+            raise RuntimeError(f"{name} ended before it had counted its steps: {account.exit}")
         counts: list[tuple[bool, int]] = json.loads(counted.read_text())
     found = overheads(counts)
     mean, error = statistics.mean(found), statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0

@@ -117,6 +117,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Called by `%load_ext headrace` in a notebook."""
+    import_module("headrace.diagnose.notebook").register(shell)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from headrace.diagnose.profile.profile import PROFILE, Ending, Profile, Role
 from headrace.diagnose.record import attach, run_script, trials
 from headrace.diagnose.record.command import resolve, title
 from headrace.diagnose.record.trials import Trials
-from headrace.diagnose.report import before_after, conditions, html, markdown, table, trace
-from headrace.diagnose.report.answer import answer, summary
-from headrace.diagnose.verdict import cold_start, round_trip
+from headrace.diagnose.report import before_after, conditions, files
+from headrace.diagnose.report.answer import summary
+from headrace.diagnose.report.files import STANDARD_OUTPUT, next_folder
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import judge
 
@@ -28,9 +27,6 @@ headrace diagnose torchrun --nproc-per-node 2 train.py
 The script runs unmodified, for a limited time. Flags before it are the diagnosis's, arguments after it the script's.
 `-m MODULE` runs a module, and any other word a program, such as python, torchrun or accelerate. Ctrl-C ends it early,
 and the report is still written. The exit code is the script's; 0 if it was stopped at the end of the time."""
-VERDICT = "verdict.json"
-FOLDER = Path("diagnosis")  # of the folders of runs
-STANDARD_OUTPUT = Path("-")
 UNLIMITED = 1e9  # s: longer than any training
 SWITCHES = ("--try", "--traceback", "-h", "--help")  # flags without a value
 PAIRS = ("--compare",)  # flags with two values
@@ -68,13 +64,13 @@ def main(arguments: list[str]) -> None:
     _check(options)
     if options.compare:
         old, new = (Facts(_saved(folder)) for folder in options.compare)
-        _write(options.markdown or STANDARD_OUTPUT, before_after.text(old, new))
+        files.write_text(options.markdown or STANDARD_OUTPUT, before_after.text(old, new))
         return
     saved = _is_saved(options)
     folder = Path(options.script[0]) if saved and options.output is None else output_folder(options)
     profile = _saved(Path(options.script[0])) if saved else _profile(options)
     tried = _try(options, profile) if options.try_ else None
-    facts = report(profile, folder, tried, json_file=options.json, markdown_file=options.markdown)
+    facts = files.write(profile, folder, tried, json_file=options.json, markdown_file=options.markdown)
     code = 0 if saved else exit_code(profile)
     if options.fail_if:
         code = _fail_if(options.fail_if, facts, code)
@@ -86,7 +82,7 @@ def training(arguments: list[str]) -> None:
     """Diagnose `headrace train ARGUMENTS` from start to end, without the final evaluation."""
     training_alone = [] if any(flag.startswith("--final-episodes") for flag in arguments) else ["--final-episodes", "0"]
     profile = run_script.measure(["-m", "headrace", "train", *arguments, *training_alone], seconds=UNLIMITED, skip=0.0)
-    report(profile, _next_folder("train"))
+    files.write(profile, next_folder("train"))
     if code := exit_code(profile):
         raise SystemExit(code)
 
@@ -112,7 +108,7 @@ def exit_code(profile: Profile) -> int:
 def output_folder(options: Diagnose) -> Path:
     """The folder for the report. Raises FileExistsError for one that holds an earlier report."""
     if options.output is None:
-        return _next_folder(f"pid{options.pid}" if options.pid else title(options.script))
+        return next_folder(f"pid{options.pid}" if options.pid else title(options.script))
     if options.output.exists() and not options.output.is_dir():
         raise FileExistsError(f"--output {options.output} is a file: name a folder")
     same = options.script and Path(options.script[0]).resolve() == options.output.resolve()
@@ -121,12 +117,6 @@ def output_folder(options: Diagnose) -> Path:
             f"--output {options.output} holds an earlier diagnosis: name another folder, or leave --output out"
         )
     return options.output
-
-
-def _next_folder(name: str) -> Path:
-    """diagnosis/NAME_1, or the first number above all that are there."""
-    numbers = [path.name.removeprefix(f"{name}_") for path in FOLDER.glob(f"{name}_*")]
-    return FOLDER / f"{name}_{max((int(number) for number in numbers if number.isdecimal()), default=0) + 1}"
 
 
 def _check(options: Diagnose) -> None:
@@ -190,33 +180,6 @@ def _try(options: Diagnose, profile: Profile) -> Trials:
     return Trials(measured.found, [*notes, *measured.notes], measured.runs)
 
 
-def report(
-    profile: Profile,
-    folder: Path,
-    tried: Trials | None = None,
-    *,
-    json_file: Path | None = None,
-    markdown_file: Path | None = None,
-) -> Facts:
-    """Judge a profile, write all files of the diagnosis, and print the report and the paths of the files."""
-    facts = Facts(profile, round_trip.measure(), cold_start.measure())
-    verdict = judge(facts)
-    found = answer(facts, verdict, tried)
-    folder.mkdir(parents=True, exist_ok=True)
-    profile.save(folder)
-    trace.save(profile, folder)
-    path = html.save(facts, verdict, folder, found, tried)
-    figures = json.dumps(summary(facts, verdict, tried), indent=1)
-    (folder / VERDICT).write_text(figures)
-    for file, text in ((json_file, figures), (markdown_file, markdown.text(facts, verdict, found))):
-        if file is not None:
-            _write(file, text)
-    if STANDARD_OUTPUT not in (json_file, markdown_file):
-        table.print_report(facts, verdict, found=found)
-        print(f"\nwrote {path}, and {folder / trace.TRACE} for https://ui.perfetto.dev")
-    return facts
-
-
 def _fail_if(text: str, facts: Facts, code: int) -> int:
     """The exit code: the script's own if it failed, otherwise FAILED where a condition holds."""
     shares = summary(facts, judge(facts))["shares"]
@@ -225,10 +188,3 @@ def _fail_if(text: str, facts: Facts, code: int) -> int:
     for condition in held:
         print(f"headrace diagnose: --fail-if {condition}", file=sys.stderr)
     return code or (FAILED if held else 0)
-
-
-def _write(file: Path, text: str) -> None:
-    if file == STANDARD_OUTPUT:
-        print(text)
-    else:
-        file.write_text(text, encoding="utf-8")

@@ -8,11 +8,11 @@ import sys
 import pytest
 from helpers.profiles import SEEN, profile
 
-from headrace.cli import diagnose
 from headrace.cli.diagnose import Diagnose, exit_code, output_folder, split
 from headrace.cli.main import main
 from headrace.diagnose.profile.profile import Ending, Exit
 from headrace.diagnose.record.trials import Trials, compare
+from headrace.diagnose.report import files
 
 LOOP = f"""{SEEN}
 import os, sys, time
@@ -148,7 +148,7 @@ def test_the_exit_code_is_the_script_s(ending, code, expected):
 
 
 def test_no_report_replaces_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(diagnose, "FOLDER", tmp_path)
+    monkeypatch.setattr(files, "FOLDER", tmp_path)
     names = []
     for words in (("train.py",), ("python", "train.py"), ("-m", "a.train"), ("torchrun", "--standalone", "other.py")):
         folder = output_folder(Diagnose(words))
@@ -177,7 +177,7 @@ def test_what_was_tried_comes_first(tmp_path, capsys):
     made = profile()
     trial = compare("OMP_NUM_THREADS=1", [100.0, 110.0, 100.0], [150.0, 154.0, 152.0])
     assert (trial.gain, trial.low, trial.high) == pytest.approx((1.5, 1.4 * 0.97, 1.52 * 1.03)) and trial.pays
-    diagnose.report(made, tmp_path, Trials([trial], [], 6))
+    files.write(made, tmp_path, Trials([trial], [], 6))
     said = capsys.readouterr().out.split("\n\n")
     assert said[0].strip().startswith("With OMP_NUM_THREADS=1 the script is 1.50x as fast: measured.")
     assert "OMP_NUM_THREADS=1 train.py" in said[1]
@@ -185,5 +185,5 @@ def test_what_was_tried_comes_first(tmp_path, capsys):
     assert page.index("1.36x to 1.57x") < page.index('<section id="verdict">')
     nothing = compare("OMP_NUM_THREADS=1", [100.0, 100.0], [101.0, 99.0])
     assert not nothing.pays
-    diagnose.report(made, tmp_path, Trials([nothing], [], 4))
+    files.write(made, tmp_path, Trials([nothing], [], 4))
     assert "Nothing that was tried gains more than its uncertainty" in " ".join(capsys.readouterr().out.split())

@@ -79,7 +79,9 @@ class Sampler:
         self._write()
 
     def restart(self):
-        """Start again in a forked child, which has no other threads."""
+        """Start again in a forked child, which has no other threads; not where sampling was stopped before the fork."""
+        if not self._working:
+            return
         self._working = False
         self.start()
 

@@ -8,7 +8,7 @@ from . import variables
 
 _RESUME = opcode.opmap.get("RESUME", -1)  # Python 3.11 and later
 JITTED = "jit "  # before the name of a function that JAX has compiled
-ENV_CLASS = "<environment>"  # listed as a base of every class that has step() and reset()
+ENV_CLASS = "<environment>"  # listed as a base of every class that has step() and reset(), and does not train
 MOST_FRAMES = 200  # innermost first; those further out do not affect roles
 
 
@@ -80,9 +80,13 @@ def other_names(code, values):
 
 
 def local_names(frame):
-    """The same of a frame's own variables, and of those of the functions around it: `nap = time.sleep`."""
+    """The same of a frame's own variables, of those of the functions around it, and of all these variables' attributes:
+    `nap = time.sleep`, `self.nap = time.sleep`.
+    """
     code = frame.f_code
-    return _c_functions((name, variables.read(frame, name)) for name in code.co_varnames + code.co_freevars)
+    own = [(name, variables.read(frame, name)) for name in code.co_varnames + code.co_freevars]
+    tables = [variables.attributes(value) for _, value in own]
+    return _c_functions([(name, table[name]) for name in code.co_names for table in tables if name in table] + own)
 
 
 def _c_functions(named):
@@ -113,4 +117,14 @@ def ancestry(frame, module, name):
         owner = variable if isinstance(variable, type) else type(variable)
     names = [f"{base.__module__}.{base.__qualname__}" for base in owner.__mro__ if base is not object]
     # an environment that inherits from nothing is recognised by its methods
-    return [*names, ENV_CLASS] if callable(getattr(owner, "step", None)) and hasattr(owner, "reset") else names
+    steps = callable(getattr(owner, "step", None)) and hasattr(owner, "reset")
+    return [*names, ENV_CLASS] if steps and not _trains(owner) else names
+
+
+def _trains(owner):
+    """Whether a class with step() and reset() is an algorithm rather than an environment: it can train or learn.
+
+    The train() of torch's modules only sets a mode.
+    """
+    bases = [base for base in owner.__mro__ if not base.__module__.startswith("torch.")]
+    return any(callable(base.__dict__.get(name)) for base in bases for name in ("train", "learn", "fit"))

@@ -20,6 +20,15 @@ def read(frame, name):
     return _READ(frame, name)
 
 
+def attributes(value):
+    """The attributes that a value has of its own, by name, without calling any code of its class; {} without any."""
+    for base in type(value).__mro__:
+        found = base.__dict__.get("__dict__")
+        if found is not None:
+            return found.__get__(value) if type(found) is types.GetSetDescriptorType else {}
+    return {}
+
+
 def _names(code):
     """A function's own variables, then those of the functions around it, in their order in memory."""
     cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)

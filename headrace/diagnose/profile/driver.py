@@ -15,6 +15,7 @@ AT_ALL = 0.02  # share of its time that a trainer spends on gradients at least
 IN_TURNS = 0.25  # share of its work that a trainer does at the same time as another, below which they take turns
 SOON = 2.0  # s after which a training that has begun is still going on
 GOING_ON = 0.05  # share of those seconds that belong to the training loop
+UPDATES, WITHIN = 3, 10.0  # or so many times that gradients were computed, within so many s: short updates, long waits
 
 
 def trainers(lanes: Sequence[Lane]) -> list[Lane]:
@@ -74,8 +75,10 @@ def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
 def began(lane: Lane) -> float | None:
     """When the training loop began, in s since the window began; None if it did not, as while data are loaded.
 
-    That is the first moment at which the loop runs and still goes on for the next SOON s.
+    That is the first moment at which the loop runs and still goes on for the next SOON s, or computes gradients again
+    and again.
     """
+    updates = [span.start for span in lane.spans if span.role in GRADIENTS]
     spans = [span for span in lane.spans if span.role in TRAINING]
     for first, span in enumerate(spans):
         inside = 0.0
@@ -83,6 +86,7 @@ def began(lane: Lane) -> float | None:
             if later.start >= span.start + SOON:
                 break
             inside += min(later.end, span.start + SOON) - later.start
-        if inside > GOING_ON * SOON:
+        following = [start for start in updates if span.start <= start < span.start + WITHIN]
+        if inside > GOING_ON * SOON or len(following) >= UPDATES:
             return span.start
     return None

@@ -12,9 +12,11 @@ from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import OWN, WHOLE_CALL, Hints, read_roles
 from headrace.diagnose.profile.source_context import Purpose
+from headrace.diagnose.profile.spinning import spins
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
 
 INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
+CELL = "<ipython-input"  # begins the name that IPython gives a cell in a terminal
 PART_OF = {  # role -> roles of callers that it is counted as a part of
     Role.FORWARD: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER),
     Role.INFERENCE: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.DATA),
@@ -73,6 +75,8 @@ class Classifier:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
             doing = _purpose(stack[index + 1 :]) or _purpose(stack[index:])
             return (Role.INFERENCE if doing is Purpose.ACT else Role.FORWARD), title(stack[index].code)
+        if role in (None, Role.DATA) and spins(stack):
+            return Role.WAIT, "a loop that spins"
         if role in (None, Role.DATA):
             argument = self._of_argument(stack)
             if argument is not None:
@@ -140,6 +144,8 @@ def is_own(file: str) -> bool:
     """Whether a file is the user's rather than an installed library's or Python's."""
     standard = sysconfig.get_paths()["stdlib"]
     plain = file.replace("\\", "/")
+    if plain.startswith(CELL):
+        return True
     return not plain.startswith((standard, "<")) and not any(part in plain for part in INSTALLED)
 
 
@@ -160,7 +166,9 @@ def _purpose(stack: Stack) -> Purpose | None:
 def _has_markers(code: Code) -> bool:
     """Whether to read a function's source: the script's own, and RL libraries'."""
     plumbing = ("torch", "numpy", "gymnasium", "importlib", "threading", "multiprocessing", "runpy", "typing")
-    return code.module.partition(".")[0] not in plumbing and not code.file.startswith("<")
+    return code.module.partition(".")[0] not in plumbing and (
+        code.file.startswith(CELL) or not code.file.startswith("<")
+    )
 
 
 def _is_evaluation(stack: Stack, index: int) -> bool:

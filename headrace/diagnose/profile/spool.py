@@ -114,10 +114,12 @@ def _process(path: Path) -> Process | None:
 
 
 def own_frames(stack: Stack) -> Stack:
-    """A stack without the frames that a forked process has inherited from its parent."""
+    """A stack without the frames that a forked process has inherited from its parent, and without a notebook's."""
     for index, place in enumerate(stack):
         if place.code.module == "multiprocessing.process" and place.code.method == "_bootstrap":
             return stack[: index + 1]
+        if place.code.module.endswith("diagnose.notebook") and place.code.method == "run_cell":
+            return stack[:index]
     return stack
 
 

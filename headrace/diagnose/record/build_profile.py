@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,12 +40,13 @@ class Recording:
     window: Window
     command: list[str]
     exit: Exit
+    states: Mapping[int, Sequence[tuple[float, bool]]] = field(default_factory=dict)  # see TickSender
 
 
 def training_began(recording: Recording, hints: Hints) -> float | None:
     """When the training of a script that still runs began, in s of time.monotonic(); None if it has not."""
     processes = [process for process in spool.read(recording.folder) if not _is_helper(process)]
-    lanes = _lanes(processes, _classifiers(processes, hints), recording.monitor, recording.window)
+    lanes = _lanes(processes, _classifiers(processes, hints), recording)
     began = driver.began(lanes[0]) if lanes else None
     return None if began is None else recording.window.begin + began
 
@@ -58,12 +60,12 @@ def build(recording: Recording, hints: Hints) -> Profile:
         monitor.forget(helper)
     root = next((process for process in processes if process.pid == monitor.root), None)
     classifiers = _classifiers(processes, hints)
-    lanes = _lanes(processes, classifiers, monitor, window)
+    lanes = _lanes(processes, classifiers, recording)
     began = driver.began(lanes[0]) if lanes else None
     if began and began < window.seconds - make_lanes.SHORTEST:
         window = replace(window, skip=window.begin - window.started + began)
         recording = replace(recording, window=window)
-        lanes = _lanes(processes, classifiers, monitor, window)
+        lanes = _lanes(processes, classifiers, recording)
     learning, leader = driver.trainers(lanes), lanes[0].pid if lanes else monitor.root
     leading = next((process for process in processes if process.pid == leader), root)
     workers = (lane for lane in lanes if lane.kind is Kind.WORKER and lane.name != make_lanes.LAUNCHER)
@@ -99,14 +101,13 @@ def _classifiers(processes: list[Process], hints: Hints) -> dict[int, Classifier
     return found
 
 
-def _lanes(
-    processes: list[Process], classifiers: dict[int, Classifier], monitor: ProcessMonitor, window: Window
-) -> list[Lane]:
+def _lanes(processes: list[Process], classifiers: dict[int, Classifier], recording: Recording) -> list[Lane]:
     """The lanes of all sampled threads, the training thread first."""
     found = []
     for process in processes:
-        found += make_lanes.of_process(process, classifiers[process.pid], monitor, window)
-    return make_lanes.training_thread_first(found, monitor.root)
+        states = recording.states.get(process.pid, ())
+        found += make_lanes.of_process(process, classifiers[process.pid], recording.monitor, recording.window, states)
+    return make_lanes.training_thread_first(found, recording.monitor.root)
 
 
 def _exit(exit: Exit, root: Process | None) -> Exit:

@@ -12,6 +12,7 @@ from headrace.diagnose.profile import driver, sites
 from headrace.diagnose.profile.profile import Kind, Lane, Role, Span, seconds_by_role
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Process, Sample
+from headrace.diagnose.record import blocking
 from headrace.diagnose.record.processes import ProcessMonitor, ThreadClock
 
 SHORTEST = 1.0  # s: a shorter window begins with the script instead
@@ -45,8 +46,14 @@ class Window:
         return self.ended - self.begin
 
 
-def of_process(process: Process, classifier: Classifier, monitor: ProcessMonitor, window: Window) -> list[Lane]:
-    """The lanes of a process's sampled threads."""
+def of_process(
+    process: Process,
+    classifier: Classifier,
+    monitor: ProcessMonitor,
+    window: Window,
+    states: Sequence[tuple[float, bool]] = (),
+) -> list[Lane]:
+    """The lanes of a process's sampled threads. states: when its main thread was ticked, and whether it was blocked."""
     lanes = []
     for thread, samples in process.samples.items():
         kept = [each for each in samples if each.end > window.begin and each.end - each.seconds < window.ended]
@@ -61,7 +68,11 @@ def of_process(process: Process, classifier: Classifier, monitor: ProcessMonitor
             for span in spans:
                 if span.role is Role.OTHER and span.on_cpu < BUSY:
                     span.role = Role.WAIT
+        if main and states:
+            kept = blocking.weighted(kept, states, clock, window.begin, window.ended)
         lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans))
+        if main and states:
+            lane.seconds = blocking.seconds(kept, classifier)
         lane.samples = _ticks(kept, process.period)
         lane.cpu_seconds = clock.cpu_seconds(window.begin, window.ended)
         lane.queued_seconds = clock.queued_seconds(window.begin, window.ended)

@@ -124,7 +124,7 @@ class _Script:
         """What was recorded; the first `skip` seconds are not counted."""
         window = build_profile.Window(self.started_at, self.started, self.ended, skip)
         return build_profile.Recording(
-            self.folder, self.monitor, self.outside, self.gpu, window, self._command, self.exit
+            self.folder, self.monitor, self.outside, self.gpu, window, self._command, self.exit, self.ticks.states
         )
 
     def until(self, limit: float, late: Late) -> None:

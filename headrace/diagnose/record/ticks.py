@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -23,6 +24,8 @@ RESTARTED = {
     "aarch64": {63: "read", 64: "write", 65: "readv", 66: "writev", 260: "wait4", 98: "futex", 95: "waitid"},
 }.get(_MACHINE, {})
 CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}.get(_MACHINE)
+SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}.get(_MACHINE)
+SLICE = 100_000  # ns: the shortest that Linux takes
 ABSOLUTE = 1  # TIMER_ABSTIME: such a sleep has an end that its caller, like Python's time.sleep, keeps to
 
 
@@ -42,6 +45,7 @@ class TickSender:
         """folder: of the samplers' spool files."""
         self._folder, self._ended = folder, threading.Event()
         self._asking: dict[str, _Asking] = {}  # by name of file
+        self.states: dict[int, list[tuple[float, bool]]] = {}  # pid -> when it was ticked, and whether it was blocked
         self._next_search = 0.0
         self._cores: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         self._free: set[int] = set()  # cores that the thread may run on
@@ -58,8 +62,7 @@ class TickSender:
             self._thread.join()
 
     def _run(self) -> None:
-        with suppress(OSError):  # where it is allowed: on a busy machine, late ticks find scripts asleep too often
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
+        run_at_once()
         turn = 0
         while not self._ended.is_set():
             now = time.monotonic()
@@ -109,8 +112,28 @@ class TickSender:
         except OSError:
             return False
         thread, number = (process.pid, SIGNAL) if interruptible else (process.background, LOOK)
+        self.states.setdefault(process.pid, []).append((time.monotonic(), not call.startswith("running")))
         self._send(process.pid, thread, int(number))  # type: ignore[misc]
         return True
+
+
+def run_at_once() -> None:
+    """Let this thread interrupt others when it wakes up, instead of waiting until one of them sleeps.
+
+    Such a wait makes ticks late, and late ticks find scripts asleep too often: on two cores, a script that waited for
+    its workers 59 % of the time was found to wait 80 %. Where neither real time nor a higher priority is allowed, a
+    shorter slice has the same effect, from Linux 6.12 on.
+    """
+    with suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        return
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
+    if SCHED_SETATTR is not None:
+        nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        # struct sched_attr: size, policy, flags, nice, priority, runtime (here: the slice), deadline, period
+        attributes = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, nice, 0, SLICE, 0, 0)
+        ctypes.CDLL(None).syscall(SCHED_SETATTR, 0, attributes, 0)
 
 
 def may_interrupt(call: str) -> bool:

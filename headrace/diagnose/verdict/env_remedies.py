@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from statistics import median
 
 from headrace.diagnose.profile.formatting import capitalized, count, duration
 from headrace.diagnose.profile.profile import Lane, Role
-from headrace.diagnose.verdict.profile_facts import Facts
-from headrace.diagnose.verdict.remedy import DAY, HALF_AN_HOUR, MINUTES, Remedy, remedy, saved_waiting
+from headrace.diagnose.verdict.profile_facts import SLEEPS, Facts
+from headrace.diagnose.verdict.remedy import (
+    COLD_CACHES,
+    COLD_CACHES_AT_MOST,
+    DAY,
+    HALF_AN_HOUR,
+    MINUTES,
+    Remedy,
+    remedy,
+)
 from headrace.diagnose.verdict.snippets import snippet
 
 MORE_ENVS = 8  # number of environments that is proposed instead of a few
 LEAST_WARM = 0.33  # ... where the worker's wake-ups were counted
 FEW_ENVS = 4  # up to this many, batched inference is proposed
 WARM_CACHES = 0.5  # time of a step in a loop, as a share of its time in a worker that wakes up with cold caches
+LEAST_STAYS = 0.5  # share of what the environments are expected to take in one process, that they take at least
+SENDING = r"async|send|call"  # in the names of functions that send steps and other calls to workers
 LAGGING = 1.4  # a straggler takes this many times as long as the other workers
 OTHER_DATA = (
     "More environments change the data that the policy learns from: shorten each rollout by the same factor, and "
@@ -75,11 +86,20 @@ def one_process(facts: Facts) -> Remedy | None:
         f"{facts.percent(waiting)} of the time, but their environments together take {facts.percent(busy)}: the rest "
         "is pickling, pipes and waking up."
     )
-    most, likely = saved_waiting(facts, waiting)
-    alone = min(alone, waiting)
-    title = "Step the environments in the script's own process"
-    likely -= alone
-    return remedy(facts, title, why, MINUTES, snippet(facts, "one_process"), most=most, likely=likely, measured=waiting)
+    rest, stays = facts.total - waiting, min(alone + _stacking(facts), waiting)
+    likely = waiting + COLD_CACHES * rest - stays
+    title, change = "Step the environments in the script's own process", snippet(facts, "one_process")
+    most = waiting - LEAST_STAYS * stays + COLD_CACHES_AT_MOST * rest
+    return remedy(facts, title, why, MINUTES, change, most=most, likely=likely, measured=waiting)
+
+
+def _stacking(facts: Facts) -> float:
+    """Seconds in which the training thread stacks what the workers sent, and their infos: it does so without them, too.
+
+    That is its time in the vector environment, without the sending of actions, and of other messages.
+    """
+    spans = (span for span in facts.profile.training_thread.spans if span.role is Role.ENVIRONMENT)
+    return sum(span.end - span.start for span in spans if not re.search(SENDING, span.detail))
 
 
 def _computing_seconds(facts: Facts) -> list[float]:
@@ -89,11 +109,19 @@ def _computing_seconds(facts: Facts) -> list[float]:
 
 
 def _warm(facts: Facts, lane: Lane, work: float) -> float:
-    """What a worker's environments would take in a loop: less what waking up costs it, which matters to short steps."""
-    computing = min(work, lane.cpu_seconds) if lane.cpu_seconds and facts.env_on_cpu > 0.5 else work
+    """What a worker's environments would take in a loop: less what waking up costs it, which matters to short steps.
+
+    Environments that sleep do so as long in any process.
+    """
+    asleep = lane.spent(Role.IDLE)
+    asleep += sum(site.seconds for site in lane.sites if site.role is Role.ENVIRONMENT and site.call in SLEEPS)
+    asleep = min(asleep, work)
+    computing = work - asleep
+    if lane.cpu_seconds and facts.env_on_cpu > 0.5:
+        computing = min(computing, lane.cpu_seconds)
     if not facts.wake_up or not lane.wakes:
-        return WARM_CACHES * computing
-    return max(computing - facts.wake_up * lane.wakes, LEAST_WARM * computing)
+        return asleep + WARM_CACHES * computing
+    return asleep + max(computing - facts.wake_up * lane.wakes, LEAST_WARM * computing)
 
 
 def straggler(facts: Facts) -> Remedy | None:

@@ -12,6 +12,7 @@ from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Profile, Role, Site, Span
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not mentioned
+SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 IN_PROCESSES = ("SubprocVecEnv", "subproc_vec_env", "AsyncVectorEnv", "async_vector_env")
 UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # Headrace's classes that step Gymnasium environments
 BUILT_IN = {  # Gymnasium's classes of which Headrace has compiled versions -> their ids
@@ -138,6 +139,11 @@ class Facts:
         details = (span.detail for span in self.profile.training_thread.spans)
         files = (site.file for site in self.profile.training_thread.sites)
         return any(word in name for name in (*details, *files) for word in IN_PROCESSES)
+
+    @property
+    def knows_waiting(self) -> bool:
+        """Whether the kernel reported how long the training thread was blocked, so that this is not an estimate."""
+        return self.profile.training_thread.wakes > 0
 
     def wakes(self, waited: float) -> float:
         """How often the training thread woke up from so many seconds of waiting, as a part of all its waiting."""

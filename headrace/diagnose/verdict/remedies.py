@@ -12,14 +12,13 @@ from functools import partial
 from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import env_remedies, network_remedies
-from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts
+from headrace.diagnose.verdict.profile_facts import NOTICEABLE, SLEEPS, Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
 from headrace.diagnose.verdict.snippets import instead, snippet, without
 
 LEAST_GAIN = 1.1  # remedies with a lower gain or bound are not listed
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
 RARER = 10  # "ten times less often"
-SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 LESS_OFTEN = {  # role -> title, what was measured
     Role.LOGGING: ("Log ten times less often", "goes into logging"),
     Role.SAVING: ("Save ten times less often", "goes into saving"),
@@ -47,7 +46,8 @@ def _sleep(facts: Facts) -> Remedy | None:
     why = f"The script sleeps {facts.percent(spent)} of the time{at(site)}."
     change = without(site, "look for time.sleep(), a frame-rate limit or render_mode='human'")
     most, likely = saved_waiting(facts, spent)
-    return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely, measured=spent)
+    sampled = 0.0 if facts.knows_waiting else spent
+    return remedy(facts, "Remove the sleeping", why, MINUTES, change, most=most, likely=likely, measured=sampled)
 
 
 def _less_often(facts: Facts, role: Role) -> Remedy | None:
@@ -56,11 +56,12 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
     (title, what), spent = LESS_OFTEN[role], facts.spent(role)
     why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
     most, likely = spent + COLD_AFTER_FILES * (facts.total - spent), spent * (1 - 1 / RARER)
-    waited = spent * max(1 - facts.on_cpu(role) - facts.queued([facts.profile.training_thread]), 0.0)
+    sampled, waited = spent, spent * max(1 - facts.on_cpu(role) - facts.queued([facts.profile.training_thread]), 0.0)
     if facts.wake_up and waited > NOTICEABLE * facts.total:  # for a disk
         most, likely = saved_waiting(facts, spent, waited)
         likely -= spent / RARER
-    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely, measured=spent)
+        sampled = spent - waited if facts.knows_waiting else spent
+    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely, measured=sampled)
 
 
 def _data(facts: Facts) -> Remedy | None:

@@ -46,3 +46,12 @@ def test_training_begins_after_loading_and_not_with_a_single_reset():
     reset, loading = Span(1.0, 1.02, Role.ENVIRONMENT), Span(1.02, 20.0, Role.DATA)
     made.spans = [Span(0.0, 1.0, Role.DATA), reset, loading, Span(20.0, SECONDS, Role.FORWARD)]
     assert driver.began(made) == 20.0
+
+
+def test_training_has_begun_where_short_updates_follow_long_waits():
+    made = lane(100, WAIT=1.0)
+    updates = [Span(when, when + 0.01, Role.BACKWARD) for when in (8.0, 9.5, 13.0, 16.0)]
+    made.spans = [Span(0.0, 8.0, Role.DATA), *updates]
+    assert driver.began(made) == 8.0
+    made.spans = [Span(0.0, 8.0, Role.DATA), *updates[:2]]
+    assert driver.began(made) is None

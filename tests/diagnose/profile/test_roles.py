@@ -145,6 +145,37 @@ def test_other_names_of_c_functions_and_of_compiled_ones_are_resolved(tmp_path: 
     assert role(Place(code, 3, 3, 4, 11)) is Role.INFERENCE
 
 
+SPINNING = """while not (flags == 2).all():
+    pass
+while True:
+    if flags[0] != 1:
+        continue
+    work(flags)
+while True:
+    if (flags == 2).all():
+        break
+while total < 3:
+    total += flags.sum()
+for row in rows:
+    if row.any():
+        continue
+while learn(flags):
+    pass
+"""
+
+
+def test_a_loop_that_only_asks_waits(tmp_path: Path) -> None:
+    path = tmp_path / "run.py"
+    path.write_text(SPINNING)
+    code = Code(str(path), "<module>", "__main__", 1, ())
+    inside = Code("/x/site-packages/numpy/_core/_methods.py", "_all", "numpy._core._methods", 60, ())
+    learn = Code(str(tmp_path / "other.py"), "learn", "other", 1, ())
+    for line, waits in ((1, True), (4, True), (5, True), (6, False), (8, True), (11, False), (13, False), (15, True)):
+        for stack in ((Place(code, line),), (inside, Place(code, line))):
+            assert (role(*stack) is Role.WAIT) == waits, line
+    assert role(learn, Place(code, 15)) is not Role.WAIT
+
+
 def test_imports_and_saving(script: Path) -> None:
     assert role(SAVE, IMPORT, at(script, "net(x)", "go")) is Role.START_UP
     assert role(LINEAR, SAVE, at(script, "net(x)", "go")) is Role.SAVING

@@ -164,6 +164,20 @@ def test_c_functions_are_known_under_names_of_the_function_and_of_those_around_i
     assert function() == {"nap": "sleep", "wait": "monotonic"}
 
 
+def test_c_functions_are_known_under_names_of_attributes_and_no_code_of_the_class_runs() -> None:
+    class Limiter:
+        def __init__(self) -> None:
+            self.nap, self.rate = time.sleep, 30
+
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"{name} was looked up")
+
+        def wait(self) -> dict[str, str]:
+            return local_names(sys._getframe()) if self.nap and self.rate else {}
+
+    assert Limiter().wait() == {"nap": "sleep"}
+
+
 @pytest.mark.parametrize(
     ("call", "expected"),
     [

@@ -186,6 +186,28 @@ def test_long_steps_gain_less_from_one_process_than_short_ones():
     assert gain(100) < 0.7 * gain(100_000)
 
 
+def test_one_process_still_steps_sleeps_and_stacks():
+    def gain(asleep, stacked):
+        busy = worker(1, 0.4)
+        busy.sites = [site(Role.ENVIRONMENT, asleep * SECONDS)]
+        busy.sites[0].call = "sleep"
+        made = profile(busy, WAIT=0.7, ENVIRONMENT=0.1, FORWARD=0.2)
+        for span in made.training_thread.spans:
+            span.detail = "Stacked.step_wait" if stacked else "Stacked.step_async"
+        return named(remedies(Facts(made)), "own process").gain
+
+    assert gain(0.0, False) == pytest.approx(1 / (0.2 * 0.85 + 0.5 * 0.4))
+    assert gain(0.3, False) == pytest.approx(1 / (0.2 * 0.85 + 0.3 + 0.5 * 0.1))
+    assert gain(0.0, True) == pytest.approx(1 / (0.2 * 0.85 + 0.5 * 0.4 + 0.1))
+
+
+def test_what_the_kernel_knows_has_no_error_of_sampling():
+    made = profile(IDLE=0.9, FORWARD=0.1)
+    made.training_thread.wakes, made.training_thread.cpu_seconds, made.training_thread.samples = 10_000, 5.0, 400
+    found = named(remedies(Facts(made, wake_up=1e-3)), "sleeping")
+    assert found.gain == pytest.approx(10 / (1 - 0.69)) and found.bound == pytest.approx(10 / (1 - 0.8))
+
+
 def test_no_gain_exceeds_its_bound_and_the_largest_comes_first():
     workers = [worker(1, 0.05), worker(2, 0.2)]
     found = remedies(facts(*workers, WAIT=0.4, LOGGING=0.15, EVALUATION=0.15, OPTIMIZER=0.1, FORWARD=0.2))

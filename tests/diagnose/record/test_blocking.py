@@ -1,0 +1,34 @@
+"""Samples are weighted such that a thread is blocked for as long as the kernel says."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.diagnose.profile.spool import Sample
+from headrace.diagnose.record import blocking
+from headrace.diagnose.record.processes import ThreadClock
+
+PERIOD, TICKS = 0.02, 400
+SECONDS = PERIOD * TICKS
+
+
+def weighted(found: float, cpu: float, queued: float) -> tuple[float, float]:
+    """Seconds of samples of a thread that was blocked, and of others, where a share `found` of the ticks saw it so."""
+    samples = [Sample((1 + tick) * PERIOD, PERIOD, ()) for tick in range(TICKS)]
+    blocked = [tick % 20 < round(20 * found) for tick in range(TICKS)]
+    states = [(sample.end + 0.3 * PERIOD, state) for sample, state in zip(samples, blocked, strict=True)]
+    clock = ThreadClock("main", [0.0, SECONDS], [0.0, cpu], [0.0, queued], [0.0, 100.0])
+    kept = blocking.weighted(samples, states, clock, 0.0, SECONDS)
+    waiting = sum(sample.seconds for sample, state in zip(kept, blocked, strict=True) if state)
+    return waiting, sum(sample.seconds for sample in kept) - waiting
+
+
+def test_late_ticks_that_find_a_thread_asleep_too_often_count_less():
+    waiting, working = weighted(found=0.5, cpu=0.6 * SECONDS, queued=0.2 * SECONDS)
+    assert waiting == pytest.approx(0.2 * SECONDS) and working == pytest.approx(0.8 * SECONDS)
+
+
+def test_without_the_kernels_clock_or_with_few_samples_of_a_state_nothing_changes():
+    assert weighted(found=0.0, cpu=0.5 * SECONDS, queued=0.0) == pytest.approx((0.0, SECONDS))
+    samples = [Sample(PERIOD, PERIOD, ())] * 100
+    assert blocking.weighted(samples, [(PERIOD, True)], ThreadClock(), 0.0, SECONDS) == samples
