@@ -12,7 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.data.flat_dict import ACTION_MASK, FlatDict
-from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
+from headrace.data.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    is_image,
+    members,
+    observation_column,
+)
 from headrace.kernels.nn import activation_table
 from headrace.policies.convolutions import ImageEncoder
 from headrace.policies.normalization import BatchRenorm, ObservationNormalizer
@@ -201,6 +212,7 @@ def make_encoder(space: Space, normalize: bool, generator: torch.Generator, imag
     if is_image(space):
         return ImageEncoder(space, images, generator)
     if isinstance(space, Box):
+        observation_column(space)  # refuses an empty one
         return VectorEncoder(space, normalize)
     raise TypeError(
         f"no network for observations of {space} yet: use a Box (vectors, images), Discrete, MultiDiscrete, "

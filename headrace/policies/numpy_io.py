@@ -29,6 +29,7 @@ def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any,
             raise ValueError(f"members of the observation are batches of different sizes: {sizes}")
         return Group({name: batch for name, (batch, _) in parts.items()}), next(iter(parts.values()))[1]
     array = np.asarray(observation)
+    array = np.asarray(array, array.dtype.newbyteorder("="), order="C")  # tensors have no others
     shape = space.shape or ()
     single = array.ndim == len(shape)
     if array.shape[0 if single else 1 :] != shape:

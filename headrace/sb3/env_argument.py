@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -12,12 +14,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.core.types import EnvArgument, Json, Settings
-from headrace.envs.construct import make
+from headrace.envs import sources
+from headrace.envs.construct import entry_of, make
 from headrace.sb3.vec_env import VecEnv
 from headrace.training.config import MAKE_SETTINGS
 
 # wrappers that gymnasium.make(id) puts around an environment, and those that only record
 STANDARD = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "Monitor", "RecordEpisodeStatistics"}
+LOOKED = 50  # steps after which what an environment's attributes hold is taken for settings, if it is what it was
 
 
 class Given(NamedTuple):
@@ -33,9 +37,9 @@ def given(env: Any, successes: deque[float] | None = None) -> Given:
     """The environments that an `env` argument stands for: an id, a class or a function, a gymnasium.Env, a VecEnv of
     headrace.sb3 or of Stable-Baselines3.
 
-    An environment that gymnasium.make(id) gives, without wrappers or arguments of its own, is made again by its id, so
-    that it can be compiled. Everything else is stepped as it is; then info["is_success"] of ended episodes is appended
-    to successes.
+    An environment that gymnasium.make(id) gives, without wrappers, arguments or attributes of its own, is made again by
+    its id where that is compiled. Everything else is stepped as it is; then info["is_success"] of ended episodes is
+    appended to successes.
     Raises TypeError for other objects.
     """
     if isinstance(env, VecEnv):
@@ -80,23 +84,55 @@ def _in_turn(envs: list[gymnasium.Env]) -> Callable[[], gymnasium.Env]:
 
 
 def plain_id(env: gymnasium.Env) -> str | None:
-    """The id by which gymnasium.make() gives an equal environment; None where wrappers or arguments were added."""
+    """The id by which an equal environment is compiled; None where wrappers or arguments were added, attributes were
+    set, or a file is written."""
     one: Any = env
     limits = []
     while isinstance(one, gymnasium.Wrapper):
-        if type(one).__name__ not in STANDARD:
+        if type(one).__name__ not in STANDARD or getattr(one, "results_writer", None) is not None:
             return None
         if type(one).__name__ == "TimeLimit":
             limits.append(one._max_episode_steps)  # type: ignore[attr-defined]
         one = one.env
     made = one.spec
-    if made is None or made.id not in gymnasium.registry:
+    if made is None or made.id not in gymnasium.registry or not sources.is_kernel(entry_of(made.id)):
         return None
     known = gymnasium.registry[made.id]
     own = {key: value for key, value in made.kwargs.items() if key != "render_mode"}
     usual = {key: value for key, value in known.kwargs.items() if key != "render_mode"}
     same_limit = limits == ([] if known.max_episode_steps is None else [known.max_episode_steps])
-    return made.id if own == usual and same_limit else None
+    if own != usual or not same_limit:
+        return None
+    if changed := _changed(one, made.id):
+        print(f"{made.id} is stepped in Python, because its {changed} is {getattr(one, changed)!r}", file=sys.stderr)
+    return None if changed else made.id
+
+
+def _changed(env: gymnasium.Env, name: str) -> str | None:
+    """An attribute that has another value than gymnasium.make(name) gives it, and was no state; None if none has."""
+    values = _settings_of(name)
+    return next((key for key, value in _plain(env).items() if values.get(key, value) != value), None)
+
+
+@lru_cache
+def _settings_of(name: str) -> Json:
+    """The numbers, flags and texts among the attributes of an environment that steps do not change."""
+    env = gymnasium.make(name)
+    before = _plain(env.unwrapped)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(LOOKED):
+        if any(env.step(env.action_space.sample())[2:4]):
+            break
+    after = _plain(env.unwrapped)
+    env.close()
+    return {key: value for key, value in before.items() if key in after and after[key] == value}
+
+
+def _plain(env: Any) -> Json:
+    """The numbers, flags and texts among the attributes of an environment and its class."""
+    found = {**vars(type(env)), **vars(env), "render_mode": None}
+    return {key: value for key, value in found.items() if isinstance(value, bool | int | float | str | np.number)}
 
 
 class Successes(gymnasium.Wrapper):

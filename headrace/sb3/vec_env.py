@@ -10,12 +10,17 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from headrace.core.cores import cores
 from headrace.core.types import EnvArgument, Json
+from headrace.envs import sources
+from headrace.envs.construct import entry_of
+from headrace.envs.vector_env.compiled_vector import CompiledVectorEnv
 from headrace.envs.vector_env.construct_vector import make_vec
+from headrace.envs.vector_env.vector_stepping import called
+from headrace.envs.vector_env.worker_vector import WorkerVectorEnv
 
 Indices = int | Iterable[int] | None
 
@@ -39,7 +44,7 @@ class VecEnv:
             self.source, self.options, self.envs = None, options, source
         else:
             self.source, self.options = source, options
-            self.envs = make_vec(source, num_envs or 1, autoreset_mode="SameStep", **options)  # type: ignore[arg-type]
+            self.envs = make_vec(source, 1 if num_envs is None else num_envs, autoreset_mode="SameStep", **options)  # type: ignore[arg-type]
         mode = self.envs.metadata.get("autoreset_mode")
         if getattr(mode, "value", mode) != "SameStep":
             raise ValueError(f"a VecEnv begins episodes in the step that ends others: autoreset_mode is {mode}")
@@ -133,7 +138,7 @@ class VecEnv:
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """An attribute of some environments, or of all."""
-        found = self.envs.get_attr(attr_name)  # type: ignore[attr-defined]
+        found = self.envs.unwrapped.get_attr(attr_name)  # type: ignore[attr-defined]
         return [found[index] for index in self._indices(indices)]
 
     def has_attr(self, attr_name: str) -> bool:
@@ -150,14 +155,25 @@ class VecEnv:
         if len(chosen) == self.num_envs:
             values = [value] * self.num_envs
         else:
-            before = self.envs.get_attr(attr_name)  # type: ignore[attr-defined]
+            before = self.envs.unwrapped.get_attr(attr_name)  # type: ignore[attr-defined]
             values = [value if index in chosen else before[index] for index in range(self.num_envs)]
-        self.envs.set_attr(attr_name, values)  # type: ignore[attr-defined]
+        self.envs.unwrapped.set_attr(attr_name, values)  # type: ignore[attr-defined]
 
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
-        """What a method of some environments, or of all, returns. It is called for all of them."""
-        chosen = list(self._indices(indices))
-        found = self.envs.call(method_name, *method_args, **method_kwargs)  # type: ignore[attr-defined]
+        """What a method of some environments, or of all, returns. It is called for no others.
+
+        Raises ValueError where a vector made elsewhere calls methods of all environments alone.
+        """
+        chosen, envs = list(self._indices(indices)), self.envs.unwrapped
+        if isinstance(envs, SyncVectorEnv):
+            return [called(envs.envs[index], method_name, method_args, method_kwargs) for index in chosen]
+        if isinstance(envs, WorkerVectorEnv):
+            return envs.call_some(chosen, method_name, *method_args, **method_kwargs)
+        # compiled environments have static functions, which change none of them
+        if not isinstance(envs, CompiledVectorEnv) and chosen != [*range(self.num_envs)]:
+            kind = type(envs).__name__
+            raise ValueError(f"{kind} calls {method_name}() of all {self.num_envs} environments: leave out indices")
+        found = envs.call(method_name, *method_args, **method_kwargs)  # type: ignore[attr-defined]
         return [found[index] for index in chosen]
 
     def env_is_wrapped(self, wrapper_class: type, indices: Indices = None) -> list[bool]:
@@ -169,9 +185,10 @@ class VecEnv:
         return [envs is not None and _has_wrapper(envs[index], wrapper_class) for index in chosen]
 
     def _indices(self, indices: Indices) -> Sequence[int]:
+        everything = range(self.num_envs)
         if indices is None:
-            return range(self.num_envs)
-        return [indices] if isinstance(indices, int) else list(indices)
+            return everything
+        return [everything[index] for index in ([indices] if isinstance(indices, int) else indices)]
 
     def get_images(self) -> list[Any]:
         """An RGB image [H, W, 3] of each environment."""
@@ -187,7 +204,7 @@ class VecEnv:
                 f"render mode {mode!r} was asked for, and that of the environments is {self.render_mode!r}"
             )
         if self.render_mode != "rgb_array":
-            self.envs.call("render")  # type: ignore[attr-defined]
+            self.envs.unwrapped.call("render")  # type: ignore[attr-defined]
             return None
         image = tiled(self.get_images())
         if mode == "human":
@@ -228,7 +245,7 @@ def make_vec_env(
     processes that step environments which cannot be compiled.
 
     vec_env_cls: with SubprocVecEnv, and without workers, there is a process for each core, at most one for each
-    environment. vec_env_kwargs: options of headrace.make_vec().
+    environment. vec_env_kwargs: options of headrace.make_vec(). With wrapper_class or env_kwargs nothing is compiled.
     Raises ValueError for other classes, and for start_index, monitor_dir and monitor_kwargs.
     """
     for name, value in (("start_index", start_index), ("monitor_dir", monitor_dir), ("monitor_kwargs", monitor_kwargs)):
@@ -243,6 +260,8 @@ def make_vec_env(
     if wrapper_class is not None and wrapper_kwargs:
         wrapper_class = partial(wrapper_class, **wrapper_kwargs)
     wrappers = () if wrapper_class is None else (wrapper_class,)
+    if (wrappers or env_kwargs) and workers is None and sources.is_kernel(entry_of(env_id)):
+        options.setdefault("backend", "inline")  # what is compiled takes neither
     return VecEnv(env_id, n_envs, seed=seed, wrappers=wrappers, **options)
 
 

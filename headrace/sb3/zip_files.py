@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import zipfile
 from collections.abc import Collection
@@ -95,9 +96,14 @@ def write(path: Path, model: Any, state: Json, left_out: Collection[str] = ()) -
     buffer = io.BytesIO()
     torch.save(state, buffer)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(ABOUT, json.dumps(about, indent=1))
-        file.writestr(STATE, buffer.getvalue())
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")  # the file before stays until this one is whole
+    try:
+        with zipfile.ZipFile(fresh, "w") as file:
+            file.writestr(ABOUT, json.dumps(about, indent=1))
+            file.writestr(STATE, buffer.getvalue())
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def read(path: str | Path) -> Saved:

@@ -5,6 +5,7 @@ Imports no torch, so that a command line can be read and its help printed at onc
 
 from __future__ import annotations
 
+import os
 import tomllib
 import types
 import typing
@@ -206,6 +207,8 @@ def _fit(name: str, value: Any, hint: Any) -> Any:
             return value
         if kind in (bool, str) and isinstance(value, kind):
             return value
+        if kind is str and isinstance(value, os.PathLike):
+            return os.fspath(value)
     raise TypeError(f"{name} must be {' | '.join(map(_named, choices))}, got {value!r}")
 
 

@@ -276,7 +276,9 @@ class Training:
         self._reason = why
 
     def every(self, steps: int) -> bool:
-        """Whether this iteration has passed a multiple of so many environment steps."""
+        """Whether this iteration has passed a multiple of so many environment steps. Raises ValueError below 1."""
+        if steps < 1:
+            raise ValueError(f"every() takes a number of environment steps, 1 or more, got {steps}")
         return passed(steps, self._steps, self.trainer.steps)
 
     def evaluate(self, episodes: int = 20) -> Evaluation:

@@ -127,6 +127,15 @@ def test_act_takes_dicts_and_refuses_other_shapes():
         policy.predict(np.zeros(4))[0]
     with pytest.raises(ValueError, match=r"shape \(3,\).*got \(4,\)"):
         ActorCritic(VECTOR, Discrete(2)).predict(np.zeros(4))[0]
+    with pytest.raises(TypeError, match="it is empty"):
+        ActorCritic(Box(-1, 1, (0,)), Discrete(2))
+
+
+def test_act_takes_arrays_that_tensors_cannot_have():
+    policy, seen = ActorCritic(VECTOR, Box(-1, 1, (2,))), np.random.default_rng(0).normal(size=(4, 3))
+    expected = policy.predict(seen)[0]
+    assert np.array_equal(policy.predict(seen[::-1])[0], expected[::-1])
+    assert np.array_equal(policy.predict(seen.astype(">f8"))[0], expected)
 
 
 def test_a_policy_is_rebuilt_from_its_config():

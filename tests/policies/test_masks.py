@@ -29,6 +29,7 @@ from headrace.data.spaces import (
     to_json,
 )
 from headrace.envs.builtin.connect_four import ConnectFour
+from headrace.envs.gym.info_mask import InfoMask
 from headrace.kernels.language.ops import i32
 from headrace.kernels.targets.compare import deviation
 from headrace.parallel.collector import InlineCollector
@@ -228,6 +229,13 @@ def test_algorithms_train_and_evaluate_within_the_mask(algorithm, member, tmp_pa
     assert run.policy.masked
     evaluation = hr.evaluate(run.policy, lambda: Row(member), 4, info_mask=not member)
     assert len(evaluation.returns) == 4
+
+
+def test_any_number_but_0_in_infos_allows_an_action():
+    env = InfoMask(Row(False))
+    env.reset()
+    env.env.seen = lambda: (np.zeros(1, np.float32), {"action_mask": np.array([0.5, 0.0])})
+    assert env.reset()[0]["action_mask"].tolist() == [1, 0]
 
 
 def test_a_state_without_an_allowed_action_is_an_error_that_names_the_environment():

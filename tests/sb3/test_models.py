@@ -180,6 +180,20 @@ def test_a_file_has_arguments_networks_and_optimizers(tmp_path, capsys):
         again.set_parameters({"policy": {}})
 
 
+def test_a_save_that_fails_leaves_the_file_before(tmp_path, monkeypatch):
+    model = small()
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model.zip").read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("zipfile.ZipFile.writestr", full)
+    with pytest.raises(OSError, match="No space left"):
+        model.save(tmp_path / "model")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"model.zip": before}
+
+
 @pytest.mark.parametrize(("kind", "env"), [(SAC, "Pendulum-v1"), (TD3, "Pendulum-v1"), (DQN, "CartPole-v1")])
 def test_models_with_a_replay_buffer_learn_save_and_load(kind, env, tmp_path):
     settings = {"learning_starts": 20, "batch_size": 16, "buffer_size": 500, "policy_kwargs": {"net_arch": [16]}}
@@ -227,6 +241,18 @@ def test_environments_of_ones_own_are_stepped_as_they_are():
     assert model.n_envs == 3 and {info["l"] for info in model.ep_info_buffer} == {4}
     heavy = small(VecEnv("CartPole-v1", 2, params={"gravity": 20.0}))
     assert heavy._trainer.env.params == {"gravity": 20.0}
+
+
+def test_environments_whose_attributes_were_set_are_stepped_as_they_are(capsys):
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=1)
+    env.step(0)
+    assert small(env)._trainer.env.backend == "cpu"  # its state is no setting
+    env.unwrapped.force_mag = 0.0
+    model = small(env)
+    assert model._trainer.env.backend == "inline" and "because its force_mag is 0.0" in capsys.readouterr().err
+    writing = type("Monitor", (gymnasium.Wrapper,), {"results_writer": object()})  # writes a file of each episode
+    assert small(writing(gymnasium.make("CartPole-v1")))._trainer.env.backend == "inline"
 
 
 class DummyVecEnv:

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers.vector import ClipReward
 
 import headrace as hr
 from headrace.core.cores import cores
@@ -41,6 +42,10 @@ class Counting(gymnasium.Env):
     def times(self, factor, plus=0):
         return factor * self.steps + plus
 
+    def rise(self, levels):
+        self.level += levels
+        return self.level
+
 
 def test_infos_are_dicts_and_the_last_step_has_its_own():
     env = VecEnv(Counting, 2, seed=4)
@@ -69,10 +74,21 @@ def test_methods_and_attributes_of_some_environments():
     assert env.get_attr("level") == [5, 1, 5] and env.get_attr("level", 1) == [1]
     assert env.has_attr("level") and not env.has_attr("weight")
     assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * 3
+    assert env.env_method("rise", 2, indices=[-1, 0]) == [7, 7] and env.get_attr("level") == [7, 1, 7]
     wrapped = VecEnv(Counting, 2, time_limit=5)
     assert wrapped.env_is_wrapped(gymnasium.wrappers.TimeLimit, indices=1) == [True]
     with pytest.raises(ValueError, match="same for all"):
         env.set_options([{"a": 1}, {"a": 2}, {}])
+    together = VecEnv(ClipReward(hr.make_vec(Counting, 2, autoreset_mode="SameStep"), 0, 1))
+    assert together.env_method("rise", 2, indices=1) == [3] and together.get_attr("level") == [1, 3]
+
+
+@pytest.mark.slow
+def test_methods_of_some_environments_of_workers_are_called_there_alone():
+    env = VecEnv(Counting, 3, workers=2)
+    assert env.env_method("rise", 2, indices=[2, 0]) == [3, 3] and env.get_attr("level") == [3, 1, 3]
+    assert env.env_method("rise", 1, indices=1) == [2] and env.env_method("rise", 0) == [3, 2, 3]
+    env.close()
 
 
 def test_images_of_all_environments_are_one_image():
@@ -119,6 +135,11 @@ def test_make_vec_env_has_the_arguments_of_stable_baselines3(monkeypatch):
     env = make_vec_env(Counting, 2, 5, 0, None, **wrapped)
     env.reset()
     assert env.step([0, 1])[1].tolist() == [1.5, 1.5]
+    env = make_vec_env("CartPole-v1", 2, env_kwargs={"sutton_barto_reward": True}, **wrapped)  # not compiled
+    env.reset()
+    assert env.step([0, 1])[1].tolist() == [0, 0] and env.env_is_wrapped(Scaled) == [True, True]
+    with pytest.raises(ValueError, match="num_envs must be at least 1, got 0"):
+        make_vec_env("CartPole-v1", 0)
     for refused in ({"monitor_dir": "logs"}, {"start_index": 3}, {"vec_env_cls": dict}):
         with pytest.raises(ValueError, match=f"{next(iter(refused))}=.* has no counterpart in headrace.sb3"):
             make_vec_env("CartPole-v1", 2, **refused)

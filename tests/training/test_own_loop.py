@@ -127,6 +127,8 @@ def test_a_body_evaluates_and_keeps_checkpoints():
             if t.every(1000):
                 t.log("eval/mean", t.evaluate(2).mean)
                 kept = t.save()
+        with pytest.raises(ValueError, match="1 or more, got 0"):
+            t.every(0)
     assert kept.is_dir() and kept.parent == t.run.path and hr.load(kept) is not None
     assert rows(t.run)[-1]["eval/mean"] > 0
     assert len(list(t.run.path.glob("step_*"))) == 2

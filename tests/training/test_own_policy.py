@@ -211,7 +211,7 @@ def test_a_training_begins_with_the_weights_of_another(capsys):
 
 def test_weights_of_other_shapes_are_named(capsys):
     run = hr.train("ppo", "CartPole-v1", **SMALL)
-    hr.Trainer("ppo", "Acrobot-v1", init_from=str(run.path), **SMALL).close()
+    hr.Trainer("ppo", "Acrobot-v1", init_from=run.path, **SMALL).close()
     said = capsys.readouterr().err
     assert "actor.layers.0.weight 8x4 -> 8x6" in said and "actor.layers.0.bias" not in said
     with pytest.raises(ValueError, match="no weight of its policy fits"):

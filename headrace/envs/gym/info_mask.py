@@ -50,7 +50,7 @@ class InfoMask(gymnasium.Wrapper):
                 f"info[{ACTION_MASK!r}] has shape {mask.shape}, and {self.action_space} {self.size} choices"
             )
         members = observation if isinstance(self.env.observation_space, Dict) else {OBSERVATION: observation}
-        return {**members, ACTION_MASK: mask.astype(np.int8)}
+        return {**members, ACTION_MASK: (mask != 0).astype(np.int8)}
 
 
 def flat_space(space: Space) -> Space:

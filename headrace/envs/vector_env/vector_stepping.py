@@ -85,8 +85,9 @@ class VectorStepping:
         elif what == RESET:
             self._reset(*self.orders.recv())
         elif what == CALL:
-            name, args, kwargs = self.orders.recv()
-            return [_called(env, name, args, kwargs) for env in self.envs]
+            name, args, kwargs, chosen = self.orders.recv()
+            envs = self.envs if chosen is None else [self.envs[number - self.first] for number in chosen]
+            return [called(env, name, args, kwargs) for env in envs]
         elif what == SET:
             name, values = self.orders.recv()
             for env, value in zip(self.envs, values, strict=True):
@@ -149,6 +150,6 @@ class VectorStepping:
             env.close()
 
 
-def _called(env: gymnasium.Env, name: str, args: tuple, kwargs: Json) -> Any:
+def called(env: gymnasium.Env, name: str, args: tuple, kwargs: Json) -> Any:
     found = env.get_wrapper_attr(name)
     return found(*args, **kwargs) if callable(found) else found
