@@ -56,6 +56,7 @@ class DistributedSum:
 class TorchrunRanks(Ranks):
     """A rank that torchrun has started. Rank 0 gives orders, which the others follow()."""
 
+    of_torchrun = True
     caught = ""
 
     def __init__(self, rank: int, size: int, config: TrainConfig) -> None:

@@ -58,6 +58,8 @@ class Ranks:
     part: of num_envs environments. step_timeout: seconds without a step after which a rank counts as hanging.
     """
 
+    of_torchrun = False  # whether torchrun has started this rank
+
     def __init__(self, rank: int, size: int, num_envs: int, step_timeout: float) -> None:
         self.rank, self.size, self.step_timeout = rank, size, step_timeout
         own = partition(num_envs, size)[rank]

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.training.config import TrainConfig
+    from headrace.training.distributed import TorchrunRanks
 
 STARTED_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -12,3 +17,13 @@ def started_by_torchrun() -> tuple[int, int] | None:
     if not all(name in os.environ for name in STARTED_BY_TORCHRUN) or int(os.environ["WORLD_SIZE"]) < 2:
         return None
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def torchrun_ranks(config: TrainConfig) -> TorchrunRanks | None:
+    """This process among those that torchrun has started; None elsewhere."""
+    started = started_by_torchrun()
+    if started is None:
+        return None
+    from headrace.training.distributed import TorchrunRanks
+
+    return TorchrunRanks(*started, config)

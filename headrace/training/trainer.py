@@ -28,7 +28,6 @@ from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
 from headrace.training.actor_speed import ActorSpeed
 from headrace.training.build import build
-from headrace.training.distributed import TorchrunRanks
 from headrace.training.episodes import Episodes, ended_episodes
 from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
@@ -36,7 +35,7 @@ from headrace.training.multi_agent import GroupEpisodes
 from headrace.training.plan import TrainPlan, is_nameless, saved_settings
 from headrace.training.ranks import COMPARED_EVERY, ITERATE, Collected, Leader, Ranks
 from headrace.training.shards import room_of
-from headrace.training.torchrun import started_by_torchrun
+from headrace.training.torchrun import torchrun_ranks
 from headrace.training.warm_up import warm_up
 from headrace.tuning.auto import settled
 
@@ -73,9 +72,7 @@ class Trainer:
         self.plan = plan
         with ExitStack() as stack:
             if ranks is None and plan.config.learners > 1:
-                started = started_by_torchrun()
-                make = partial(Trainer.of, plan)
-                ranks = TorchrunRanks(*started, plan.config) if started else Leader(plan.config, make)
+                ranks = torchrun_ranks(plan.config) or Leader(plan.config, partial(Trainer.of, plan))
                 stack.callback(ranks.close)
             self._ranks: Any = ranks  # Ranks of several learners; None for one
             self._leads = ranks is not None and ranks.rank == 0
@@ -103,7 +100,7 @@ class Trainer:
                 self.collector.warm_up()
                 resources = [self.env.plan(), replay]
                 self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
-                if isinstance(ranks, Leader | TorchrunRanks):
+                if ranks is not None and (self._leads or self.follows):
                     ranks.join(room_of(self.algorithm))
                     self.begin()
             self.timer.seconds.clear()
@@ -260,7 +257,7 @@ class Trainer:
     @property
     def follows(self) -> bool:
         """Whether this is a rank of torchrun's that follows the orders of rank 0."""
-        return isinstance(self._ranks, TorchrunRanks) and not self._leads
+        return self._ranks is not None and self._ranks.of_torchrun and not self._leads
 
     def follow_orders(self) -> None:
         """Take part until rank 0 ends the training."""
