@@ -15,6 +15,8 @@ from torch import nn
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.text import shown
 from headrace.core.types import Json
+from headrace.data.flat_dict import FlatDict
+from headrace.data.spaces import is_image
 from headrace.kernels.nn.activation_table import name_of
 from headrace.training.config import TrainConfig, default_of
 
@@ -206,6 +208,10 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
         raise ArgumentError(f"Multi-dimensional {spaces[1]} action space is not supported: flatten it by a wrapper")
     if isinstance(spaces[0], Dict) and name in ("MlpPolicy", "CnnPolicy"):
         raise ArgumentError(f"{name} is for one array, and observations are a Dict: use MultiInputPolicy")
+    if name == "CnnPolicy" and not is_image(spaces[0]):
+        raise ArgumentError(f"CnnPolicy is for images (uint8), and observations are {spaces[0]}: use MlpPolicy")
+    if name == "MultiInputPolicy" and not isinstance(spaces[0], Dict | FlatDict):
+        raise ArgumentError(f"MultiInputPolicy is for a Dict, and observations are {spaces[0]}: use MlpPolicy")
     hidden, activation = NETWORKS[algorithm]
     kwargs = dict(given["policy_kwargs"] or {})
     settings: Json = {"hidden": hidden, "activation": activation}

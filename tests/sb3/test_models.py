@@ -106,6 +106,8 @@ class NormalActionNoise:
         (lambda: small(policy_kwargs={"activation_fn": nn.Softmax}), "activation_fn"),
         (lambda: small(policy_kwargs={"optimizer_class": "SGD"}), "optimizer_class='SGD'"),
         (lambda: PPO("LstmPolicy", "CartPole-v1"), "policy must be MlpPolicy"),
+        (lambda: PPO("CnnPolicy", "CartPole-v1"), "for images.*use MlpPolicy"),
+        (lambda: PPO("MultiInputPolicy", "CartPole-v1"), "for a Dict.*use MlpPolicy"),
         (lambda: SAC("MlpPolicy", "Pendulum-v1", ent_coef="automatic"), "'auto' or 'auto_0.1'"),
         (lambda: SAC("MlpPolicy", "Pendulum-v1", train_freq=(1, "episode")), "not of episodes"),
         (lambda: SAC("MlpPolicy", "Pendulum-v1", target_update_interval=5), "target_update_interval=5"),
