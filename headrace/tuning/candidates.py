@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -120,6 +120,10 @@ class Task:
         max_lag = getattr(algorithm_classes(plan.algorithm).algorithm, "max_lag", 0)
         num_steps = getattr(plan.algorithm_config, "num_steps", 1)
         return cls(base, given, compiled, vector, step, max_lag, num_steps, config.exchange == "gradients")
+
+    def with_envs(self, num_envs: int) -> Task:
+        """The task with another number of environments."""
+        return replace(self, base=self.base.but(num_envs=num_envs))
 
     @property
     def waits(self) -> bool:

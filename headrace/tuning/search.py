@@ -15,12 +15,15 @@ from headrace.tuning.measure import Interrupted, Row, Speedometer
 SHORTEST, LONGEST = 0.2, 2.0  # s of a first measurement
 FIRST = 1 / 50  # of the time in all that a first measurement takes
 LIMIT = 1 / 6  # of the time in all that one iteration may take
-EXPLORED = (0.5, 0.7, 0.75)  # of the time at the end of: placements and modes; sizes; refinements
+EXPLORED = (0.4, 0.7, 0.75)  # of the time at the end of: placements and modes; sizes; refinements
+HOPELESS = 0.4  # of the best speed: what cannot reach it by the time of a step, which is not exact, is not measured
 NEAR = 0.65  # of the best speed, from which a candidate is measured again
 FINALISTS = 6  # measured again, at most
 SIMPLER = 0.97  # of the best speed, at which a candidate with fewer processes or changes is chosen instead
 MOST_ENVS = 4096
 GROWTH = 1.03  # by which more environments have to be faster for yet more to be tried
+PASSES = 2  # of placements and modes with other numbers of environments
+TOO_LONG = "not tried: an iteration takes"
 PLATEAU = 0.9  # of the best speed, above which the next number of environments is tried all the same, once
 
 
@@ -46,17 +49,33 @@ class Search:
     def explore(self) -> None:
         """Measure each kind of change for a short time: of placements, modes, sizes, threads and precision."""
         placements, sizes, refinements = EXPLORED
-        self.try_all(self.task.placements(), placements)
-        if self.best() is None:
-            self._try_the_shortest()
+        self._placements_and_modes(self.task, placements)
         if (best := self.best()) is None:
             return
-        self.try_all(self.task.modes(best.candidate), placements)
         if "num_envs" not in self.task.given:
-            for row in self.near()[:2]:
-                self._climb(row, sizes)
+            self._sizes(best, sizes)
         if (best := self.best()) is not None:
             self.try_all(self.task.refinements(best.candidate), refinements)
+
+    def _placements_and_modes(self, task: Task, share: float) -> None:
+        """Try each placement, and then the modes with the best of them."""
+        self.try_all(task.placements(), share)
+        if self.best() is None:
+            self._try_the_shortest()
+        if (best := self.best()) is not None:
+            self.try_all(task.modes(best.candidate), share)
+
+    def _sizes(self, start: Row, share: float) -> None:
+        """Try other numbers of environments, and the placements and modes again with the best of these: a process
+        that does not pay for few environments may pay for many."""
+        self._climb(start, share)
+        for _ in range(PASSES):
+            best = self.ranked()[0]
+            self._placements_and_modes(self.task.with_envs(best.candidate["num_envs"]), share)
+            again = self.ranked()[0]
+            if again is best:
+                return
+            self._climb(again, share)
 
     def try_all(self, candidates: Iterable[Candidate], share: float) -> None:
         """Measure those that were not measured before, until this share of the time is over."""
@@ -71,15 +90,22 @@ class Search:
             self.rows.append(row)
         elif not row.untried:
             return row
-        limit, expected = LIMIT * self.seconds, self.task.seconds(candidate)
         row.untried = self.left(share) <= 0
-        row.reason = "not tried: no time left" if row.untried else ""
-        if expected > limit:
-            row.reason = f"not tried: an iteration takes {expected:.2g} s or more"
+        row.reason = "not tried: no time left" if row.untried else self._hopeless(candidate)
         if not row.reason:
-            self.measure(row, self.window, limit)
+            self.measure(row, self.window, LIMIT * self.seconds)
             self._give_back(row)
         return row
+
+    def _hopeless(self, candidate: Candidate) -> str:
+        """Why a candidate is not worth its time, by the time of a step of its environments; "" where it may be."""
+        seconds, ranked = self.task.seconds(candidate), self.ranked()
+        if seconds > LIMIT * self.seconds:
+            return f"{TOO_LONG} {seconds:.2g} s or more"
+        most = self.task.num_steps * candidate["num_envs"] / seconds if seconds else 0.0
+        if seconds and ranked and most < HOPELESS * ranked[0].rate:
+            return f"not tried: at most {most:,.0f} steps/s, by the time of a step"
+        return ""
 
     def _give_back(self, row: Row) -> None:
         """Do not count the time in which kernels were compiled and the first processes were started."""
@@ -95,7 +121,7 @@ class Search:
 
     def _try_the_shortest(self) -> None:
         """Measure the candidate with the shortest iteration after all, where each would take too long."""
-        waiting = [row for row in self.rows if row.reason.startswith("not tried: an iteration")]
+        waiting = [row for row in self.rows if row.reason.startswith(TOO_LONG)]
         if waiting:
             row = min(waiting, key=lambda row: self.task.seconds(row.candidate))
             row.reason = ""

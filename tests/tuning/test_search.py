@@ -102,6 +102,23 @@ def test_the_fastest_is_found_within_the_time(monkeypatch, planted, expected):
     assert all(row.rates or row.reason for row in found.rows)
 
 
+def test_processes_that_pay_for_many_environments_alone_are_found(monkeypatch):
+    def planted(candidate):
+        gain = {True: 2.0, False: 0.1}[candidate["num_envs"] >= 256] if candidate["actors"] else 1.0
+        return 100.0 * min(candidate["num_envs"], 256) * gain
+
+    found = searched(Machine(monkeypatch, planted), task())
+    assert found.best().candidate["actors"] and found.best().candidate["num_envs"] == 256
+
+
+def test_what_the_time_of_a_step_rules_out_is_not_measured(monkeypatch):
+    machine = Machine(monkeypatch, lambda candidate: 100.0 * max(1, candidate.processes))
+    found = searched(machine, task(step=StepTime(0.01, 0.0)))  # sleeps: 100 steps/s in each process
+    many = {row.candidate.placed(): row.reason for row in found.rows if row.candidate["num_envs"] == 64}
+    assert found.best().candidate.processes == 32
+    assert many["8 workers"] == "not tried: at most 800 steps/s, by the time of a step"
+
+
 def test_what_fails_is_a_row_with_the_reason(monkeypatch):
     def planted(candidate):
         if candidate["actors"]:
