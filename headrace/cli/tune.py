@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -48,17 +49,28 @@ def main(arguments: list[str]) -> None:
     parsed = tyro.cli(arguments_class, prog="headrace tune", description=DESCRIPTION, args=args, registry=rules)
     settings = flat(parsed.training, parsed.learning)
     given = {name: value for name, value in settings.items() if name in file or name in given_settings(args)}
-    found = tune(parsed.algorithm, parsed.env, seconds=parsed.seconds, by=parsed.by, watch=tell, **given)
     output = parsed.output or free(f"{kind.name}-{_short(parsed.env)}.toml")
+    _check_folder(output.parent)
+    found = tune(parsed.algorithm, parsed.env, seconds=parsed.seconds, by=parsed.by, watch=tell, **given)
+    with saying():
+        print(_report(found), flush=True)  # before the file, which may fail
     output.write_text(found.toml(), encoding="utf-8")
     with saying():
-        print(_report(found, output), flush=True)
+        print(f"wrote {output}\n  headrace train --config {output}", flush=True)
 
 
-def _report(found: Tuning, output: Path) -> str:
+def _check_folder(folder: Path) -> None:
+    """Raise before the measurements what the file would raise after them."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder} to write to: make it, or give another --output")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"the folder {folder.resolve()} cannot be written to: give another --output")
+
+
+def _report(found: Tuning) -> str:
     early = "\nended early: what was found until then" if found.interrupted else ""
     kept = f"\nkept in {found.kept}: --workers auto, --actors auto and --device auto go by it" if found.kept else ""
-    return f"{found}{early}{kept}\nwrote {output}\n  headrace train --config {output}"
+    return f"{found}{early}{kept}"
 
 
 def _short(env: str) -> str:

@@ -48,6 +48,12 @@ def test_one_command_tunes_and_the_next_trains_by_it(monkeypatch, capsys):
     trainer.close()
 
 
+def test_a_missing_folder_is_named_before_anything_is_measured(monkeypatch, capsys):
+    monkeypatch.setattr("headrace.cli.tune.tune", lambda *_, **__: pytest.fail("measured first"))
+    assert command.main(["tune", "ppo", "CartPole-v1", "--output", "nowhere/my.toml"]) == 2
+    assert "there is no folder nowhere to write to" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
