@@ -43,6 +43,7 @@ class RNNCell(nn.Module):
             with torch.no_grad():
                 self.bias_input[..., size : 2 * size] = 1.0
 
+    @fused("rnn.step", "headrace.bindings.rnn_cpu")
     def forward(self, features: Tensor, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of N environments: outputs [K, N, size], and the next recurrent state [N, K * width]."""
         state = self._step(self._project(features), self._stacked(rnn_state))

@@ -15,7 +15,7 @@ from headrace.tuning.measure import Interrupted, Row, Speedometer
 SHORTEST, LONGEST = 0.2, 2.0  # s of a first measurement
 FIRST = 1 / 50  # of the time in all that a first measurement takes
 LIMIT = 1 / 6  # of the time in all that one iteration may take
-EXPLORED = (0.4, 0.7, 0.75)  # of the time at the end of: placements and modes; sizes; refinements
+EXPLORED = (0.4, 0.7, 0.75)  # of the time at the end of: placements; sizes and modes; refinements
 HOPELESS = 0.4  # of the best speed: what cannot reach it by the time of a step, which is not exact, is not measured
 NEAR = 0.65  # of the best speed, from which a candidate is measured again
 FINALISTS = 6  # measured again, at most
@@ -49,31 +49,26 @@ class Search:
     def explore(self) -> None:
         """Measure each kind of change for a short time: of placements, modes, sizes, threads and precision."""
         placements, sizes, refinements = EXPLORED
-        self._placements_and_modes(self.task, placements)
+        self.try_all(self.task.placements(), placements)
+        if self.best() is None:
+            self._try_the_shortest()
         if (best := self.best()) is None:
             return
         if "num_envs" not in self.task.given:
-            self._sizes(best, sizes)
-        if (best := self.best()) is not None:
-            self.try_all(self.task.refinements(best.candidate), refinements)
+            self._climb(best, sizes)
+        self._again_with_as_many(sizes)
+        self.try_all(self.task.refinements((self.best() or best).candidate), refinements)
 
-    def _placements_and_modes(self, task: Task, share: float) -> None:
-        """Try each placement, and then the modes with the best of them."""
-        self.try_all(task.placements(), share)
-        if self.best() is None:
-            self._try_the_shortest()
-        if (best := self.best()) is not None:
-            self.try_all(task.modes(best.candidate), share)
-
-    def _sizes(self, start: Row, share: float) -> None:
-        """Try other numbers of environments, and the placements and modes again with the best of these: a process
-        that does not pay for few environments may pay for many."""
-        self._climb(start, share)
+    def _again_with_as_many(self, share: float) -> None:
+        """Try placements, and modes with the best of them, with the number of environments that was fastest: a process
+        that does not pay for few environments may pay for many. Then try other numbers with what is fastest now."""
         for _ in range(PASSES):
             best = self.ranked()[0]
-            self._placements_and_modes(self.task.with_envs(best.candidate["num_envs"]), share)
+            task = self.task.with_envs(best.candidate["num_envs"])
+            self.try_all(task.placements(), share)
+            self.try_all(task.modes((self.best() or best).candidate), share)
             again = self.ranked()[0]
-            if again is best:
+            if again is best or "num_envs" in task.given:
                 return
             self._climb(again, share)
 

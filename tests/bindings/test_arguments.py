@@ -20,7 +20,7 @@ def changed(values, place, change):
 
 
 def served(function, values, name=""):
-    with torch.set_grad_enabled(not name.startswith(("actor_critic", "collector"))):
+    with torch.set_grad_enabled(not name.startswith(("actor_critic", "collector", "rnn.step"))):
         return fused.kernel_of(function, *values) is not None
 
 
@@ -41,6 +41,8 @@ MISFITS = [
     ("rnn.recur", 2, lambda x: x[:2]),
     ("rnn.recur", 2, double),
     ("rnn.recur", 3, lambda x: x[:, :3]),
+    *(("rnn.step", place, change) for place in (1, 2) for change in (double, lambda x: x[..., :2])),
+    ("rnn.step", 2, lambda x: x[:2]),
     ("actor_critic.act", 1, double),
     ("actor_critic.act", 1, lambda x: x[:, :4]),
     ("actor_critic.act", 1, lambda x: x[:0]),

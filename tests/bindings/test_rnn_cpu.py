@@ -60,7 +60,7 @@ def test_gradients_can_be_differentiated_in_turn(kind):
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
     given, results, asked = made("lstm", 64, 60), [], []
-    monkeypatch.setattr(rnn_cpu, "WORTH_HELP", 0)
+    monkeypatch.setattr(rnn_cpu, "WORTH_HELP", dict.fromkeys(rnn_cpu.WORTH_HELP, 0))
     run = WorkQueue.run
     monkeypatch.setattr(WorkQueue, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):
@@ -77,6 +77,41 @@ def test_without_gradients_it_serves_too():
         outputs = core.sequence(features, memory, valid)
         with plain_only():
             torch.testing.assert_close(outputs, core.sequence(features, memory, valid), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize(("size", "envs", "copies"), [(32, 16, 2), (16, 1, 1), (48, 50, 2)])
+def test_one_step_is_that_of_torch(kind, size, envs, copies):
+    core, features, memory, _ = made(kind, size, envs, copies, steps=1)
+    given = features[:, 0].detach()
+    with torch.no_grad():
+        assert kernel_of(RNNCell.forward, core, given, memory) is rnn_cpu.step
+        found = core(given, memory)
+        with plain_only():
+            expected = core(given, memory)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
+
+
+def test_a_step_depends_neither_on_other_rows_nor_on_threads(monkeypatch):
+    core, features, memory, _ = made("lstm", 64, 60, steps=1)
+    given = features[:, 0].detach()
+    with torch.no_grad():
+        output, after = core(given, memory)
+        few = core(given[:, 7:9].contiguous(), memory[7:9])
+        monkeypatch.setattr(rnn_cpu, "WORTH_HELP", dict.fromkeys(rnn_cpu.WORTH_HELP, 0))
+        monkeypatch.setenv("HEADRACE_THREADS", "3")
+        threaded = core(given, memory)
+    assert torch.equal(output[:, 7:9], few[0]) and torch.equal(after[7:9], few[1])
+    assert torch.equal(output, threaded[0]) and torch.equal(after, threaded[1])
+
+
+def test_a_step_that_is_learned_from_or_altered_stays_with_torch():
+    core, features, memory, _ = made("gru", steps=1)
+    given = features[:, 0].detach()
+    assert kernel_of(RNNCell.forward, core, given, memory) is None  # gradients are wanted
+    with torch.no_grad():
+        core._step = lambda *args: RNNCell._step(core, *args)
+        assert kernel_of(RNNCell.forward, core, given, memory) is None
 
 
 def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys, monkeypatch):

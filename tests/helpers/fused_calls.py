@@ -81,8 +81,10 @@ def call(name):
         if name == "returns.gae":
             return gae, [*columns, flags(STEPS, ENVS), flags(STEPS, ENVS), 0.99, 0.95]
         return explained_variance, [*columns[:2], ~flags(STEPS, ENVS)]
-    if name == "rnn.recur":
+    if name.startswith("rnn."):
         cell = RNNCell("gru", 1, 3, 16, torch.Generator().manual_seed(0))
+        if name == "rnn.step":
+            return RNNCell.forward, [cell, normal(1, ENVS, 3), normal(ENVS, 16)]
         return RNNCell.recur, [cell, normal(1, STEPS, ENVS, 48), normal(ENVS, 16), ~flags(STEPS, ENVS), 0]
     if name == "ppo.learn":
         return ppo.learn, on_policy(epochs=2)

@@ -35,6 +35,32 @@ class RNNArguments(NamedTuple):
     output: np.ndarray
 
 
+class RNNStep(NamedTuple):
+    """One step of K cells of H = `size` components for N = `envs` environments; all arrays float32 and flat.
+
+    gates, and their order: as in RNNArguments. features [K, N, inputs]; weight_input [K, inputs, gates * H], weight [K,
+    H, gates * H], bias_input, bias [K, gates * H]. state, after [N, K * width]: the recurrent state before and after,
+    an LSTM's output and cell side by side for each cell. gate [K, N, gates * H], recurrent [K, N, H]: scratch, the
+    second for the recurrent part of a GRU's candidate. output [K, N, H].
+    """
+
+    copies: np.uint64
+    envs: np.uint64
+    inputs: np.uint64
+    size: np.uint64
+    gates: np.uint64
+    features: np.ndarray
+    state: np.ndarray
+    weight_input: np.ndarray
+    weight: np.ndarray
+    bias_input: np.ndarray
+    bias: np.ndarray
+    gate: np.ndarray
+    recurrent: np.ndarray
+    output: np.ndarray
+    after: np.ndarray
+
+
 class RNNGradients(NamedTuple):
     """A loss's gradients, float32 and flat. burn_in: the step before which no gradient goes back.
 
