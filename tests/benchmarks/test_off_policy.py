@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 
-from tests.benchmarks.test_benchmarks import run
+from tests.benchmarks.test_benchmarks import BENCHMARKS, run
 
 
 @pytest.mark.slow
@@ -24,6 +27,37 @@ def test_one_line(tmp_path):
     assert after["times_before"] == pytest.approx(after["steps_per_second"] / before["steps_per_second"])
     assert after["bound"] == pytest.approx(1 / (1 - before["in_envs"])) and 0 < before["in_envs"] < 1
     assert "times_before" in printed
+
+
+def test_off_policy_loop_keeps_each_measurement_and_goes_on(tmp_path, monkeypatch, capsys):
+    """Interrupted at its third measurement, it has two; then it makes the others, and counts all."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import off_policy_loop
+
+    asked: list[tuple[str, ...]] = []
+
+    def measure(python, program, library, name, size, *_, **__):
+        asked.append((library, name, size))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return {"sps": float(len(asked))}
+
+    monkeypatch.setattr(off_policy_loop, "run_program", measure)
+    monkeypatch.setattr(off_policy_loop, "interpreters", lambda names, *_: dict.fromkeys(names, sys.executable))
+    given = ["--libraries", "kernel", "gymnasium", "--rounds", "2", "--sizes", "64", "--algorithms", "sac"]
+    monkeypatch.setattr(sys, "argv", ["off_policy_loop", *given, "--results", str(tmp_path), "--resume"])
+    with pytest.raises(KeyboardInterrupt):
+        off_policy_loop.main()
+    off_policy_loop.main()
+    assert [library for library, *_ in asked] == ["kernel", "gymnasium", "kernel", "kernel", "gymnasium"]
+    lines = [json.loads(line) for line in (tmp_path / "off_policy_loop.jsonl").read_text().splitlines()]
+    assert [line["sps"] for line in lines[:-1]] == [1, 2, 4, 5]
+    assert [row["per_second"] for row in lines[-1]["rows"]] == [2.5, 3.5]
+    off_policy_loop.main()
+    assert len(asked) == 5
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--label", "another"])
+    off_policy_loop.main()
+    assert len(asked) == 9
 
 
 @pytest.mark.slow

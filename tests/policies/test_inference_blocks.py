@@ -16,6 +16,7 @@ RECURRENT = {"recurrent": "lstm", "rnn_size": 24}
 POLICIES = {
     "actor-critic GRU": lambda: RecurrentActorCritic(VECTOR, Discrete(3), "gru", rnn_size=24),
     "actor-critic LSTM": lambda: RecurrentActorCritic(VECTOR, BOUNDED, **RECURRENT),
+    "actor-critic LSTM, compiled": lambda: RecurrentActorCritic(VECTOR, BOUNDED, "lstm", rnn_size=32),
     "actor-critic LSTM, shared": lambda: RecurrentActorCritic(VECTOR, Discrete(3), **RECURRENT, shared=True),
     "actor-critic CNN": lambda: ActorCritic(IMAGE, Discrete(3)),
     "actor-critic CNN, IMPALA": lambda: ActorCritic(IMAGE, BOUNDED, images="impala"),
