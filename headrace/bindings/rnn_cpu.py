@@ -1,4 +1,4 @@
-"""RNNCell with its steps compiled for the CPU: of sequences, forward and backward, and one alone without gradients."""
+"""RNNCell with its steps compiled, for the CPU: of sequences forward and backward, and of one step to act."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from headrace.bindings.arguments import MISFIT, fits, whole
 from headrace.bindings.digests import DIGESTS
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
-from headrace.kernels.nn.layout import WIDTH, WORKERS
-from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNGradients, RNNStep
+from headrace.kernels.nn.layout import WIDTH, WORKERS, aligned
+from headrace.kernels.nn.rnn_arguments import (
+    PACKED,
+    PART_SEQUENCES,
+    STEP_ROWS,
+    RNNArguments,
+    RNNGradients,
+    RNNStepArguments,
+)
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -21,27 +28,23 @@ from headrace.policies.examination import examine, last_examined
 from headrace.policies.rnn import GATES, RNNCell
 
 ANNOUNCEMENT = "compiling recurrent networks (once, about 4 s) ..."
-# floating-point operations below which waking another thread costs more than it saves; between the steps of
-# environments it has gone to sleep
-WORTH_HELP = {"forward": 2e6, "backward": 2e6, "step": 5e7}
-_work_queues = {name: WorkQueue() for name in WORTH_HELP}
-_NONE, _ANY = np.empty(0, np.float32), np.empty(1, np.float32)  # the second in place of what a call is pointed at
+# floating-point operations below which waking another thread costs more than it saves: of a sequence, and of a step,
+# which takes less time than a sequence
+WORTH_HELP, STEP_WORTH_HELP = 2e6, 5e7
+_work_queues = {"forward": WorkQueue(), "backward": WorkQueue()}
+_NONE = np.empty(0, np.float32)
 
 
 def _flat(x: Tensor) -> np.ndarray:
     return x.detach().reshape(-1).numpy()
 
 
-def _threads(name: str, cells: RNNArguments | RNNStep, envs: int, weights: int) -> int:
-    """The number of cores for a call. weights: those that each environment is multiplied by, over all steps."""
-    parts = int(cells.copies) * -(-envs // int(PART_SEQUENCES))
-    return min(kernel_threads(), WORKERS, parts) if 2 * envs * weights > WORTH_HELP[name] else 1
-
-
-def _run(name: str, weights: int, sequence: RNNArguments, *gradients: RNNGradients) -> None:
+def _run(name: str, sequence: RNNArguments, *gradients: RNNGradients) -> None:
     arguments: tuple[Argument, ...] = (0, queue_state(), sequence, *gradients)
-    call = Call(entry("nn.rnn_sequence", name, arguments, ANNOUNCEMENT), arguments)
-    _work_queues[name].run(call, _threads(name, sequence, int(sequence.envs), weights))
+    operations = 2 * int(sequence.copies * sequence.steps * sequence.envs * sequence.gates * sequence.size**2)
+    parts = int(sequence.copies) * -(-int(sequence.envs) // int(PART_SEQUENCES))
+    threads = min(kernel_threads(), WORKERS, parts) if operations > WORTH_HELP else 1
+    _work_queues[name].run(Call(entry("nn.rnn_sequence", name, arguments, ANNOUNCEMENT), arguments), threads)
 
 
 class _Recurrence(torch.autograd.Function):
@@ -67,8 +70,7 @@ class _Recurrence(torch.autograd.Function):
         ctx.arguments = RNNArguments(*parts)
         ctx.before, ctx.rnn, ctx.rest = before, rnn, rest
         ctx.save_for_backward(projected, weight, bias)
-        ctx.weights = steps * weight.numel()
-        _run("forward", ctx.weights, ctx.arguments)
+        _run("forward", ctx.arguments)
         return output
 
     @staticmethod
@@ -88,7 +90,7 @@ class _Recurrence(torch.autograd.Function):
             *(_flat(gradient), _flat(gate), _NONE if lstm else _flat(hidden)),
             *map(_flat, carried),
         )
-        _run("backward", ctx.weights, arguments, gradients)
+        _run("backward", arguments, gradients)
         grad_hidden = hidden.flatten(1, 2)
         grad_weight = torch.bmm(ctx.before.flatten(1, 2).transpose(1, 2), grad_hidden)
         return gate, grad_weight, grad_hidden.sum(1, True), *nothing
@@ -98,7 +100,7 @@ def serves(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_
     """Whether the kernel supports these sequences; else the reason."""
     if projected.device.type != "cpu" or projected.dtype != torch.float32 or memory.requires_grad:
         return False
-    if reason := _unfit(rnn):
+    if reason := _why_not(rnn):
         return reason
     copies, steps, envs, width = projected.shape
     sizes = (copies == rnn.copies, width == GATES[rnn.kind] * rnn.size, valid.shape == (steps, envs), steps, envs)
@@ -107,13 +109,13 @@ def serves(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_
     return True
 
 
-def _unfit(rnn: RNNCell) -> str:
-    """Why the kernels are not for these cells; "" where they are."""
+def _why_not(rnn: RNNCell) -> str | None:
+    """Why kernels cannot compute this cell's steps; None where they can."""
     if type(rnn) is not RNNCell:
         return f"it is written for RNNCell, not for {type(rnn).__name__}"
     if altered := examine(rnn).altered:
         return altered
-    return f"rnn_size {rnn.size} is not a multiple of {WIDTH}" if rnn.size % int(WIDTH) else ""
+    return f"rnn_size {rnn.size} is not a multiple of {WIDTH}" if rnn.size % int(WIDTH) else None
 
 
 @register("rnn.recur", serves, DIGESTS["rnn.recur"], (RNNCell,))
@@ -123,57 +125,81 @@ def recur(rnn: RNNCell, projected: Tensor, memory: Tensor, valid: Tensor, burn_i
     return _Recurrence.apply(projected, *weights, rnn, (memory, valid, burn_in))  # type: ignore[no-any-return]
 
 
-def _serves_step(rnn: RNNCell, features: Tensor, rnn_state: Tensor) -> bool | str:
+class Stepping:
+    """Takes single steps of a cell, while nothing in it is replaced or moved. Several threads may call it at once."""
+
+    def __init__(self, rnn: RNNCell) -> None:
+        self._kind, self._copies, self._size, self._width = rnn.kind, rnn.copies, rnn.size, rnn.width
+        weights = (rnn.weight_input, rnn.weight_hidden, rnn.bias_input, rnn.bias_hidden)
+        self.inputs, self.reads = rnn.weight_input.shape[1], all(_is_read(x) for x in weights)
+        self._weights = [_flat(x) for x in weights] if self.reads else []
+        self._work_queue, self._calls = WorkQueue(), list[_StepCall]()  # calls that no thread is using
+
+    def step(self, features: Tensor, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
+        """As RNNCell.forward()."""
+        rows, features, rnn_state = len(rnn_state), features.contiguous(), rnn_state.contiguous()
+        output, after = torch.empty(self._copies, rows, self._size), torch.empty_like(rnn_state)
+        try:
+            call = self._calls.pop()
+        except IndexError:  # a first call, or as many at once as never before
+            call = self._call()
+        call.point(rows, features, rnn_state, after, output)
+        operations = 2 * self._copies * rows * GATES[self._kind] * self._size * (self.inputs + self._size)
+        threads = min(kernel_threads(), WORKERS) if operations > STEP_WORTH_HELP else 1
+        self._work_queue.run(call.call, threads)
+        self._calls.append(call)
+        return output, after
+
+    def _call(self) -> _StepCall:
+        row = self._copies * self._width
+        sizes = (self._copies, 0, self.inputs, self._size, GATES[self._kind], row, self._width)
+        scratch = aligned(WORKERS * (int(STEP_ROWS) * 4 * self._size + int(PACKED)))
+        parts: Any = (*map(np.uint64, sizes), _NONE, *self._weights, _NONE, _NONE, _NONE, scratch)
+        return _StepCall(RNNStepArguments(*parts))
+
+
+class _StepCall:
+    """A call for one thread at a time, converted to slots once; see headrace.bindings.acting.RowsCall."""
+
+    def __init__(self, cells: RNNStepArguments) -> None:
+        arguments: tuple[Argument, ...] = (0, queue_state(), cells)
+        self.call = Call(entry("nn.rnn_step", "forward", arguments, ANNOUNCEMENT), arguments)
+        place = cells._fields.index
+        self._rows = self.call.slot(2, place("envs"))
+        self._arrays = [self.call.slot(2, place(name)) for name in ("features", "state", "after", "output")]
+
+    def point(self, rows: int, *arrays: Tensor) -> None:
+        """Let it read features and state of so many rows, and write the state after them and the outputs."""
+        self.call.slots[self._rows] = rows
+        for slot, array in zip(self._arrays, arrays, strict=True):
+            self.call.point(slot, array.data_ptr())
+
+
+def _is_read(weight: Tensor) -> bool:
+    return fits(weight, torch.float32, *weight.shape) and weight.is_contiguous()
+
+
+def _stepping(rnn: RNNCell) -> Stepping:
+    """What takes the steps of the cell that was just examined."""
+    kept = last_examined(rnn).kept
+    if Stepping not in kept:
+        kept[Stepping] = Stepping(rnn)
+    return kept[Stepping]  # type: ignore[no-any-return]
+
+
+def serves_step(rnn: RNNCell, features: Tensor, rnn_state: Tensor) -> bool | str:
     """Whether the kernel supports this step; else the reason."""
-    if torch.is_grad_enabled() or features.device.type != "cpu" or features.dtype != torch.float32:
+    if torch.is_grad_enabled() or not isinstance(features, Tensor) or features.device.type != "cpu":
         return False
-    if reason := _unfit(rnn):
+    if reason := _why_not(rnn):
         return reason
-    copies, inputs, _ = rnn.weight_input.shape
-    envs = features.shape[-2] if features.dim() == 3 else 0
-    if not envs or not fits(features, torch.float32, copies, envs, inputs):
-        return MISFIT
-    return fits(rnn_state, torch.float32, envs, copies * rnn.width) or MISFIT
+    stepping, rows = _stepping(rnn), features.shape[1] if features.dim() == 3 else 0
+    read = fits(features, torch.float32, rnn.copies, rows, stepping.inputs)
+    read = read and fits(rnn_state, torch.float32, rows, rnn.copies * rnn.width)
+    return True if stepping.reads and read and rows else MISFIT
 
 
-class StepCall:
-    """The kernel's call for steps of up to `most` environments of some cells, by one thread at a time.
-
-    Its arguments are converted to slots once, which takes longer than the step itself."""
-
-    def __init__(self, rnn: RNNCell, most: int) -> None:
-        copies, inputs, wide = rnn.weight_input.shape
-        self.most, self.weights = most, rnn.weight_input.numel() + rnn.weight_hidden.numel()
-        shape = (np.uint64(number) for number in (copies, most, inputs, rnn.size, GATES[rnn.kind]))
-        weights = map(_flat, (rnn.weight_input, rnn.weight_hidden, rnn.bias_input, rnn.bias_hidden))
-        scratch = (np.empty(most * copies * width, np.float32) for width in (wide, rnn.size))
-        parts: Any = (*shape, _ANY, _ANY, *weights, *scratch, _ANY, _ANY)
-        self.cells = RNNStep(*parts)
-        arguments: tuple[Argument, ...] = (0, queue_state(), self.cells)
-        self.call = Call(entry("nn.rnn_sequence", "step", arguments, ANNOUNCEMENT), arguments)
-        names = ("envs", "features", "state", "output", "after")
-        self._envs, *self._pointed = (self.call.slot(2, RNNStep._fields.index(name)) for name in names)
-
-    def run(self, envs: int, *columns: Tensor) -> None:
-        """Compute a step. columns: features, state, and where the output and the state after it go; contiguous."""
-        self.call.slots[self._envs] = envs
-        for slot, column in zip(self._pointed, columns, strict=True):
-            self.call.point(slot, column.data_ptr())
-        _work_queues["step"].run(self.call, _threads("step", self.cells, envs, self.weights))
-
-
-@register("rnn.step", _serves_step, DIGESTS["rnn.step"], (RNNCell,))
+@register("rnn.step", serves_step, DIGESTS["rnn.step"], (RNNCell,))
 def step(rnn: RNNCell, features: Tensor, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
-    """headrace.policies.rnn.RNNCell.forward, within rounding."""
-    copies, envs, _ = features.shape
-    free: list[StepCall] = last_examined(rnn).kept.setdefault(StepCall, [])  # those that no thread is using
-    try:
-        call = free.pop()
-    except IndexError:
-        call = StepCall(rnn, envs)
-    if call.most < envs:
-        call = StepCall(rnn, envs)
-    output, after = torch.empty(copies, envs, rnn.size), torch.empty(envs, copies * rnn.width)
-    call.run(envs, features.contiguous(), rnn_state.contiguous(), output, after)
-    free.append(call)
-    return output, after
+    """headrace.policies.rnn.RNNCell.forward, with the same outputs and states within rounding."""
+    return _stepping(rnn).step(features, rnn_state)

@@ -60,7 +60,7 @@ def test_gradients_can_be_differentiated_in_turn(kind):
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
     given, results, asked = made("lstm", 64, 60), [], []
-    monkeypatch.setattr(rnn_cpu, "WORTH_HELP", dict.fromkeys(rnn_cpu.WORTH_HELP, 0))
+    monkeypatch.setattr(rnn_cpu, "WORTH_HELP", 0)
     run = WorkQueue.run
     monkeypatch.setattr(WorkQueue, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):
@@ -79,43 +79,82 @@ def test_without_gradients_it_serves_too():
             torch.testing.assert_close(outputs, core.sequence(features, memory, valid), rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-@pytest.mark.parametrize(("size", "envs", "copies"), [(32, 16, 2), (16, 1, 1), (48, 50, 2)])
-def test_one_step_is_that_of_torch(kind, size, envs, copies):
-    core, features, memory, _ = made(kind, size, envs, copies, steps=1)
-    given = features[:, 0].detach()
-    with torch.no_grad():
-        assert kernel_of(RNNCell.forward, core, given, memory) is rnn_cpu.step
-        found = core(given, memory)
-        with plain_only():
-            expected = core(given, memory)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
-
-
-def test_a_step_depends_neither_on_other_rows_nor_on_threads(monkeypatch):
-    core, features, memory, _ = made("lstm", 64, 60, steps=1)
-    given = features[:, 0].detach()
-    with torch.no_grad():
-        output, after = core(given, memory)
-        few = core(given[:, 7:9].contiguous(), memory[7:9])
-        monkeypatch.setattr(rnn_cpu, "WORTH_HELP", dict.fromkeys(rnn_cpu.WORTH_HELP, 0))
-        monkeypatch.setenv("HEADRACE_THREADS", "3")
-        threaded = core(given, memory)
-    assert torch.equal(output[:, 7:9], few[0]) and torch.equal(after[7:9], few[1])
-    assert torch.equal(output, threaded[0]) and torch.equal(after, threaded[1])
-
-
-def test_a_step_that_is_learned_from_or_altered_stays_with_torch():
-    core, features, memory, _ = made("gru", steps=1)
-    given = features[:, 0].detach()
-    assert kernel_of(RNNCell.forward, core, given, memory) is None  # gradients are wanted
-    with torch.no_grad():
-        core._step = lambda *args: RNNCell._step(core, *args)
-        assert kernel_of(RNNCell.forward, core, given, memory) is None
-
-
 def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys, monkeypatch):
     monkeypatch.setattr(fused, "_said", set())  # others may have asked
     core, features, memory, valid = made("gru", 12)
     core.sequence(features, memory, valid)
     assert "rnn.recur not fused: rnn_size 12 is not a multiple of 16" in capsys.readouterr().err
+
+
+def stepped(kind: str, copies: int, rows: int, inputs: int = 5, size: int = 32):
+    """A core, features and a state for one step."""
+    core, *_ = made(kind, size, copies=copies)
+    if inputs != 5:
+        core = RNNCell(kind, copies, inputs, size, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        core.bias_hidden.normal_(generator=generator)
+    return core, *(torch.randn(x, generator=generator) for x in ((copies, rows, inputs), (rows, copies * core.width)))
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize(("copies", "rows", "inputs", "size"), [(1, 1, 5, 16), (2, 50, 5, 32), (2, 64, 67, 144)])
+@torch.no_grad()
+def test_a_step_is_that_of_torch(kind, copies, rows, inputs, size):
+    core, features, state = stepped(kind, copies, rows, inputs, size)
+    assert kernel_of(RNNCell.forward, core, features, state) is rnn_cpu.step
+    for _ in range(3):  # a call is kept and pointed at other arrays; the state goes on from one to the next
+        output, after = core(features, state)
+        with plain_only():
+            expected, then = core(features, state)
+        torch.testing.assert_close(output, expected, rtol=1e-5, atol=2e-6)
+        torch.testing.assert_close(after, then, rtol=1e-5, atol=2e-6)
+        features, state = features.flip(1), after
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@torch.no_grad()
+def test_a_row_of_a_step_does_not_depend_on_those_beside_it_nor_on_strides(kind):
+    core, features, state = stepped(kind, 2, 61)
+    output, after = core(features, state)
+    for rows in (slice(0, 1), slice(7, 30), slice(40, 61)):
+        columns = state[rows].t().contiguous().t()
+        part, then = core(features[:, rows], columns)
+        assert torch.equal(part, output[:, rows]) and torch.equal(then, after[rows])
+
+
+@torch.no_grad()
+def test_the_number_of_threads_changes_no_bit_of_a_step(monkeypatch):
+    given, found = stepped("lstm", 2, 60), []
+    monkeypatch.setattr(rnn_cpu, "STEP_WORTH_HELP", 0)
+    for threads in ("1", "3"):
+        monkeypatch.setenv("HEADRACE_THREADS", threads)
+        found.append(given[0](*given[1:]))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@torch.no_grad()
+def test_steps_follow_what_is_changed_in_the_cell(capsys, monkeypatch):
+    monkeypatch.setattr(fused, "_said", set())
+    core, *given = stepped("gru", 1, 4)
+    before, _ = core(*given)
+    core.weight_hidden.mul_(0.5)  # in place, as an optimizer does
+    scaled, _ = core(*given)
+    core.weight_hidden = torch.nn.Parameter(core.weight_hidden * 2)
+    back, _ = core(*given)
+    assert not torch.equal(before, scaled) and torch.equal(before, back)
+    hook = core.register_forward_hook(lambda module, inputs, outputs: (outputs[0] + 1, outputs[1]))
+    torch.testing.assert_close(core(*given)[0], before + 1, rtol=1e-5, atol=2e-6)
+    assert "rnn.step not fused: the RNNCell has a hook" in capsys.readouterr().err
+    hook.remove()
+    core.weight_input.requires_grad_(False)  # frozen: acting is the same
+    assert torch.equal(core(*given)[0], before)
+    core.weight_hidden.data = core.weight_hidden.transpose(1, 2).contiguous().transpose(1, 2)  # other strides
+    torch.testing.assert_close(core(*given)[0], before, rtol=1e-5, atol=2e-6)
+
+
+def test_a_step_with_gradients_is_torchs():
+    core, features, state = stepped("lstm", 1, 4)
+    assert kernel_of(RNNCell.forward, core, features, state) is None
+    core(features, state)[0].sum().backward()
+    assert core.weight_hidden.grad is not None

@@ -1,4 +1,4 @@
-"""Arguments of the kernels of recurrent cells (headrace.kernels.nn.rnn_sequence)."""
+"""Arguments of the kernels of recurrent cells (headrace.kernels.nn.rnn_sequence and rnn_step)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 PART_SEQUENCES = np.uint64(24)  # sequences that a thread takes from the first step to the last
+STEP_ROWS = np.uint64(64)  # rows of which a thread takes a single step
+PACKED_ROWS = np.uint64(128)  # rows of 64 columns of a weight that are copied side by side: 32 KiB
+PACKED = PACKED_ROWS * np.uint64(64)
 
 
 class RNNArguments(NamedTuple):
@@ -35,32 +38,6 @@ class RNNArguments(NamedTuple):
     output: np.ndarray
 
 
-class RNNStep(NamedTuple):
-    """One step of K cells of H = `size` components for N = `envs` environments; all arrays float32 and flat.
-
-    gates, and their order: as in RNNArguments. features [K, N, inputs]; weight_input [K, inputs, gates * H], weight [K,
-    H, gates * H], bias_input, bias [K, gates * H]. state, after [N, K * width]: the recurrent state before and after,
-    an LSTM's output and cell side by side for each cell. gate [K, N, gates * H], recurrent [K, N, H]: scratch, the
-    second for the recurrent part of a GRU's candidate. output [K, N, H].
-    """
-
-    copies: np.uint64
-    envs: np.uint64
-    inputs: np.uint64
-    size: np.uint64
-    gates: np.uint64
-    features: np.ndarray
-    state: np.ndarray
-    weight_input: np.ndarray
-    weight: np.ndarray
-    bias_input: np.ndarray
-    bias: np.ndarray
-    gate: np.ndarray
-    recurrent: np.ndarray
-    output: np.ndarray
-    after: np.ndarray
-
-
 class RNNGradients(NamedTuple):
     """A loss's gradients, float32 and flat. burn_in: the step before which no gradient goes back.
 
@@ -76,3 +53,30 @@ class RNNGradients(NamedTuple):
     recurrent: np.ndarray
     before: np.ndarray
     cell: np.ndarray
+
+
+class RNNStepArguments(NamedTuple):
+    """One step of K cells of H = `size` components on N = `envs` rows; all arrays float32 and flat.
+
+    features [K, N, inputs]. weight_input [K, inputs, gates * H], weight_hidden [K, H, gates * H], bias_input and
+    bias_hidden [K, gates * H]. state, after [N, K, 1 or 2, H]: the recurrent state before and after the step, whose
+    rows are state_row apart and whose cells state_cell. output [K, N, H]. scratch: for each worker 4 * H for each of
+    the STEP_ROWS rows that it computes at a time, and PACKED.
+    """
+
+    copies: np.uint64
+    envs: np.uint64
+    inputs: np.uint64
+    size: np.uint64
+    gates: np.uint64
+    state_row: np.uint64
+    state_cell: np.uint64
+    features: np.ndarray
+    weight_input: np.ndarray
+    weight_hidden: np.ndarray
+    bias_input: np.ndarray
+    bias_hidden: np.ndarray
+    state: np.ndarray
+    after: np.ndarray
+    output: np.ndarray
+    scratch: np.ndarray

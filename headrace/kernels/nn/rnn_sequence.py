@@ -1,4 +1,4 @@
-"""The steps of GRUs and LSTMs, compiled: over whole sequences, forward and backward, and one alone.
+"""The steps of GRUs and LSTMs over whole sequences, forward and backward, compiled.
 
 What torch's autograd does at every step, an outer product as large as the weights added to their gradient, is left to
 one product over all steps afterwards: here only gradients go from step to step. The parts that threads share are
@@ -13,13 +13,13 @@ import numpy as np
 
 from headrace.kernels.nn.dense import multiply
 from headrace.kernels.nn.layout import WIDTH
-from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNGradients, RNNStep
+from headrace.kernels.nn.rnn_arguments import PART_SEQUENCES, RNNArguments, RNNGradients
 from headrace.kernels.nn.simd import fma, load, splat, store
 from headrace.kernels.nn.vector_math import sigmoid, tanh
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import single_task
 
-__all__ = ["RNNArguments", "RNNGradients", "RNNStep", "backward", "forward", "step"]
+__all__ = ["RNNArguments", "RNNGradients", "backward", "forward"]
 
 F, U = np.float32, np.uint64
 _0, _1, _2, _3 = U(0), U(1), U(2), U(3)
@@ -62,17 +62,11 @@ def _gate_sums(cells, part, step):
 
 
 @njit(**INNER)
-def _lstm_gates(sums, gate, size):
-    """Sixteen components of the gates, from their sums: input, forget, candidate, output."""
-    input_gate, forget = sigmoid(load(sums, gate)), sigmoid(load(sums, gate + size))
-    return input_gate, forget, tanh(load(sums, gate + _2 * size)), sigmoid(load(sums, gate + _3 * size))
-
-
-@njit(**INNER)
 def _lstm(cells, row, at, e):
     """Sixteen components of a step: output h = o tanh(c) and cell c = f c_before + i g."""
     size, gate = cells.size, at + e
-    input_gate, forget, candidate, output_gate = _lstm_gates(cells.gate, gate, size)
+    input_gate, forget = sigmoid(load(cells.gate, gate)), sigmoid(load(cells.gate, gate + size))
+    candidate, output_gate = tanh(load(cells.gate, gate + _2 * size)), sigmoid(load(cells.gate, gate + _3 * size))
     store(cells.gate, gate, input_gate), store(cells.gate, gate + size, forget)
     store(cells.gate, gate + _2 * size, candidate), store(cells.gate, gate + _3 * size, output_gate)
     cell = fma(forget, load(cells.cell, row * size + e), input_gate * candidate)
@@ -113,58 +107,6 @@ def _forward_part(number, worker, cells):
                 store(cells.output, at, output)
                 if not last:
                     store(cells.before, at + below, output * kept)
-
-
-@njit(**INNER)
-def _sums_alone(cells, part, direct, width):
-    """The gates' sums of one step. The recurrent part of a GRU's candidate has a place of its own."""
-    size, wide, row = cells.size, cells.gates * cells.size, part.k * cells.envs + part.first
-    rows, columns = part.end - part.first, cells.copies * width
-    for n in range(row, row + rows):
-        for e in range(_0, wide, WIDTH):
-            given, kept = load(cells.bias_input, part.k * wide + e), load(cells.bias, part.k * wide + e)
-            if e < direct:
-                store(cells.gate, n * wide + e, given + kept)
-            else:
-                store(cells.gate, n * wide + e, given)
-                store(cells.recurrent, n * size + e - direct, kept)
-    multiply(
-        cells.features, row * cells.inputs, cells.inputs, _1, rows, cells.inputs,
-        cells.weight_input, part.k * cells.inputs * wide, wide, cells.gate, row * wide, wide, wide,
-    )  # fmt: skip
-    state, weight = part.first * columns + part.k * width, part.k * size * wide
-    multiply(
-        cells.state, state, columns, _1, rows, size, cells.weight, weight, wide, cells.gate, row * wide, wide, direct
-    )
-    if direct < wide:
-        multiply(
-            cells.state, state, columns, _1, rows, size,
-            cells.weight, weight + direct, wide, cells.recurrent, row * size, size, size,
-        )  # fmt: skip
-
-
-@njit(**INNER)
-def _step_part(number, worker, cells):
-    part = _part(cells, number)
-    size, wide, lstm = cells.size, cells.gates * cells.size, cells.gates == U(4)
-    width = _2 * size if lstm else size
-    _sums_alone(cells, part, wide if lstm else width + size, width)
-    for n in range(part.first, part.end):
-        row, state = part.k * cells.envs + n, (n * cells.copies + part.k) * width
-        for e in range(_0, size, WIDTH):
-            gate = row * wide + e
-            if lstm:
-                input_gate, forget, candidate, output_gate = _lstm_gates(cells.gate, gate, size)
-                cell = fma(forget, load(cells.state, state + size + e), input_gate * candidate)
-                output = output_gate * tanh(cell)
-                store(cells.after, state + size + e, cell)
-            else:
-                reset, update = sigmoid(load(cells.gate, gate)), sigmoid(load(cells.gate, gate + size))
-                recurrent, given = load(cells.recurrent, row * size + e), load(cells.gate, gate + _2 * size)
-                candidate = tanh(fma(reset, recurrent, given))
-                output = fma(update, load(cells.state, state + e) - candidate, candidate)
-            store(cells.after, state + e, output)
-            store(cells.output, row * size + e, output)
 
 
 @njit(**INNER)
@@ -237,7 +179,6 @@ def _backward_part(number, worker, arguments):
 
 
 _run_forward, _run_backward = single_task(_forward_part), single_task(_backward_part)
-_run_step = single_task(_step_part)
 
 
 @njit(**INNER)
@@ -257,9 +198,3 @@ def forward(worker, state, cells):
 def backward(worker, state, cells, grads):
     """Fill gate and recurrent of RNNGradients, after forward()."""
     _run_backward(worker, state, _parts(cells), (cells, grads))
-
-
-@njit(**ENTRY)
-def step(worker, state, cells):
-    """Fill output and after of RNNStep."""
-    _run_step(worker, state, _parts(cells), cells)
