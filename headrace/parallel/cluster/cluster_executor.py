@@ -93,7 +93,14 @@ class ClusterExecutor:
         self._closed = False
         self.seconds_per_call = 0.0
         self.pool = ActorPool(places, self._movable)
-        self.connection = Connection(settings, places, self._store())
+        try:
+            self.connection = Connection(settings, places, self._store())
+        except ConnectionError as error:
+            error.add_note(
+                "Or give `--cluster none` (cluster=None) for actors of this machine: a run that is resumed goes on "
+                "with the same result."
+            )
+            raise
 
     def _bytes_of(self, place: int) -> int:
         envs = self.env.parts[place].size * self.env.num_agents
@@ -114,14 +121,16 @@ class ClusterExecutor:
         setup = setup_of(env.make_part, env.parts, job, env.step_timeout)
         self.pool.start(ray.put(setup))
         preparing = {member.actor.prepare.remote(place): member for place, member in self.pool.of.items()}
-        ready, late = ray.wait(list(preparing), num_returns=len(preparing), timeout=START_TIMEOUT)
-        for ref in ready:
-            try:
-                ray.get(ref)
-            except RayError as error:
-                raise original(error, preparing[ref]) from None
-        if late:
-            raise WorkerError(f"{preparing[late[0]]} had not made its environments after {START_TIMEOUT:g} s")
+        while preparing:
+            ready, late = ray.wait(list(preparing), timeout=START_TIMEOUT)
+            if not ready:
+                raise WorkerError(f"{preparing[late[0]]} had not made its environments after {START_TIMEOUT:g} s")
+            for ref in ready:
+                try:
+                    ray.get(ref)
+                except RayError as error:
+                    raise original(error, preparing[ref]) from None
+                del preparing[ref]
         for place, member in self.pool.of.items():
             member.next[place] = 0
         self._measure()

@@ -66,10 +66,8 @@ class ActorPool:
         room = min(self.places, int(ray.available_resources().get("CPU", 0)))
         if not room:
             used = int(ray.cluster_resources().get("CPU", 0))
-            raise WorkerError(
-                f"the cluster has no free core for an actor: {used} are in use by others. Wait for them, or add "
-                "a node (`ray start --address ...`)"
-            )
+            others = f"{used} are in use by others. Wait for them, or add" if used else "none of its nodes has one. Add"
+            raise WorkerError(f"the cluster has no free core for an actor: {others} a node (`ray start --address ...`)")
         if room < self.places:
             tell(f"the cluster has room for {room} of {self.places} actors; the others follow when there is more")
         self._await_start(room)
@@ -81,7 +79,7 @@ class ActorPool:
     def _await_start(self, room: int) -> None:
         """Wait until so many actors are there, or until no more come. Raises what hinders them."""
         self._request()
-        began, failures, last = monotonic(), 0, monotonic()
+        failures, last = 0, monotonic()
         while len(self.members) < room:
             ready, _ = ray.wait(list(self.joining), timeout=1.0)
             for ref in ready:
@@ -94,8 +92,8 @@ class ActorPool:
             if self.members and monotonic() - last > STALLED:
                 tell(f"{len(self.members)} of {self.places} actors have started; the others follow when there is room")
                 return
-            if monotonic() - began > START_TIMEOUT:
-                raise WorkerError(f"{len(self.members)} of {room} actors have started in {START_TIMEOUT:g} s")
+            if monotonic() - last > START_TIMEOUT:  # since the last one: many take long on few cores
+                raise WorkerError(f"no actor has started in {START_TIMEOUT:g} s: are the nodes busy with other work?")
 
     def _request(self) -> None:
         """Ask for the actors that are missing, once the pause after the last failure is over."""
