@@ -234,7 +234,7 @@ def test_a_cluster_without_a_token_is_refused(monkeypatch, tmp_path):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(connection, "TOKEN_FILE", tmp_path / "none")
-    with pytest.raises(ValueError, match=r"cluster='10.0.0.1:6379' would be used without a token.* cluster_open=True"):
+    with pytest.raises(ValueError, match=r"cluster='10.0.0.1:6379' would be used without a token.* --cluster-open "):
         Connection(Settings("10.0.0.1:6379"))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(ValueError, match=r"RAY_AUTH_MODE is 'disabled'.* not started without a token"):

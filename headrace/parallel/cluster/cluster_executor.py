@@ -1,8 +1,8 @@
 """Carries out the orders of actors by processes on the nodes of a cluster.
 
 A fragment comes as one array of bytes in Ray's object store, with the state after it, and is read where it lies.
-Weights are stored once a version, and every node fetches them once. An order that is lost, with an actor, a node or an
-object, is given again, to whoever is there, with the state before it.
+Weights are stored once a version, and every node fetches them once; small ones come with the orders. An order that is
+lost, with an actor, a node or an object, is given again, to whoever is there, with the state before it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ LONGEST_WAIT = 1.0  # s in Ray's thread, which others may need
 WITHOUT_ACTORS = 600.0  # s after which a training ends that has no actor
 PROBE = 4_000_000  # bytes by which the way from a node is measured
 CALLS = 20  # a fragment should take as long as so many calls
+INLINE = 50_000  # bytes of weights that orders carry: to look for them in an object store would take longer
 ROOM = 2.0  # bytes of the object store for each that is expected
 
 
@@ -88,7 +89,7 @@ class ClusterExecutor:
         self._begun = [0] * places  # the fragment at which each began new episodes
         self._lost: Counter[tuple[int, int]] = Counter()  # how often an actor died at a fragment
         self._weights = Weights(job.policy, 1)
-        self._versions: dict[int, Any] = {}  # references by version
+        self._versions: dict[int, Any] = {}  # by version: the weights as bytes, or a reference to them
         self._alone_since: float | None = None
         self._closed = False
         self.seconds_per_call = 0.0
@@ -168,7 +169,11 @@ class ClusterExecutor:
         """Order an actor to collect a fragment; with the state before it, where it has not collected that."""
         place, number = order.place, order.number
         state = None if member.next.get(place) == number else self._state_before(place, number)
-        ref = member.actor.collect.remote(place, number, self._versions[order.version], state)
+        weights = self._versions[order.version]
+        if isinstance(weights, bytes):
+            ref = member.actor.collect.remote([place, number, state, weights])
+        else:
+            ref = member.actor.collect.remote([place, number, state, None], weights)
         member.next[place] = number + 1
         self._open[ref] = _Open(order, member)
 
@@ -254,16 +259,18 @@ class ClusterExecutor:
             self._lose(order, error)
         return False
 
-    def _take(self, order: _Open, answer: np.ndarray | tuple[np.ndarray, np.ndarray]) -> None:
-        """Keep an answer to an order: a fragment and its gradient, or that alone."""
+    def _take(self, order: _Open, answer: Any) -> None:
+        """Keep an answer to an order: a fragment; where actors send gradients, that and its gradient, or this alone."""
         place, learner = order.fragment.place, self.job.learner
         self._collected[place] = order.member
+        if learner is None:
+            self._keep(order.fragment, answer)
+            return
         if isinstance(answer, tuple):
             self._keep(order.fragment, answer[0])
             answer = answer[1]
-        if learner is not None:
-            slots = self.gradients.get(place) or self.gradients.setdefault(place, learner.slots())
-            np.copyto(np.frombuffer(slots.memory.bytes, np.uint8), answer)
+        slots = self.gradients.get(place) or self.gradients.setdefault(place, learner.slots())
+        np.copyto(np.frombuffer(slots.memory.bytes, np.uint8), answer)
 
     def _keep(self, order: Fragment, array: np.ndarray) -> None:
         place, number = order.place, order.number
@@ -333,11 +340,14 @@ class ClusterExecutor:
         self.set_weights(version, self._weights.state(version))
 
     def weights(self, version: int) -> Tensor:
-        array = self.connection.call(ray.get, self._versions[version])
+        kept = self._versions[version]
+        array = np.frombuffer(kept, np.uint8) if isinstance(kept, bytes) else self.connection.call(ray.get, kept)
         return torch.from_numpy(array.copy())
 
     def set_weights(self, version: int, weights: Tensor) -> None:
-        self._versions[version] = self.connection.call(ray.put, weights.numpy())
+        array = weights.numpy()
+        small = array.nbytes <= INLINE
+        self._versions[version] = array.tobytes() if small else self.connection.call(ray.put, array)
         self._versions.pop(version - self.job.versions, None)
 
     def details(self) -> dict[str, float]:

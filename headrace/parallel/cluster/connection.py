@@ -29,6 +29,10 @@ QUIET = {  # and Ray tells its makers nothing
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+UNREAD = {  # what the processes of a local cluster would count and report, each every few seconds: nobody asks for it
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
+}
 Result = TypeVar("Result")
 
 
@@ -107,7 +111,8 @@ class Connection:
         self.local = settings.address == LOCAL
         _check_address(settings.address)
         require("ray", "cluster needs Ray: pip install 'headrace[ray]'")
-        os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+        for name, value in (QUIET | UNREAD if self.local else QUIET).items():
+            os.environ.setdefault(name, value)
         _take_token(settings)
         self._pool = _thread_for(settings).pool
         self._head: HeadWatch | None = None

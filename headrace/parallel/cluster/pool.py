@@ -53,7 +53,8 @@ class ActorPool:
         self.of: dict[int, Member] = {}  # the actor of each place
         self.lost = 0  # actors so far
         # not in a placement group: Ray places what a group has lost only where there is room for all of that
-        self._class: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(ClusterActor)
+        options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD", "enable_task_events": False}
+        self._class: Any = ray.remote(**options)(ClusterActor)
         self._pause, self._next_try = FIRST_PAUSE, 0.0
         self._short_since: float | None = None
         self._seconds_lost = 0.0
