@@ -75,7 +75,7 @@ class ClusterExecutor:
     orders of several places."""
 
     def __init__(self, settings: Settings, env: ActorEnv, job: Job) -> None:
-        self.settings, self.env, self.job = settings, env, job
+        self.env, self.job = env, job
         places = len(env.parts)
         self._columns = [part_columns(job.columns, env.num_copies, part.size) for part in env.parts]
         self._size = max(map(self._bytes_of, range(places)))  # of a fragment without its state
@@ -144,7 +144,9 @@ class ClusterExecutor:
         rate = PROBE / max(slowest - self.seconds_per_call, 1e-6) / MEGABYTE
         cores = Counter(member.host for member in self.pool.members)
         where = ", ".join(f"{count} on {host}" for host, count in cores.items())
-        cluster = "a Ray cluster of its own" if self.connection.local else f"the Ray cluster {self.settings.address}"
+        cluster = (
+            "a Ray cluster of its own" if self.connection.local else f"the Ray cluster at {self.connection.address}"
+        )
         self.env.shared = (
             f"on {cluster}, {len(one_of_each)} {'node' if len(one_of_each) == 1 else 'nodes'} ({where}): a call takes "
             f"{self.seconds_per_call * 1e3:.2g} ms, {rate:,.0f} MB/s; weights "

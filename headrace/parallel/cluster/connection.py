@@ -102,6 +102,7 @@ class Connection:
     """A connection to a cluster. All that uses Ray runs in its thread: call(function, ...).
 
     actors: how many there will be, for a cluster that is started. store: bytes of its object store.
+    address: HOST:PORT of the head, once it is connected.
     Raises ImportError without Ray; ValueError for a cluster that is open to others where that is not allowed;
     ConnectionError where none answers; MemoryError where the object store does not fit.
     """
@@ -170,7 +171,8 @@ class Connection:
                 f"{str(error).rstrip('. ')}. Start one by `ray start --head` (docs/cluster.md)"
             ) from None
         self._session = str(context.address_info["session_dir"])
-        self._head = HeadWatch(str(context.address_info["gcs_address"]))
+        self.address = str(context.address_info["gcs_address"])
+        self._head = HeadWatch(self.address)
 
     @property
     def lost(self) -> bool:
