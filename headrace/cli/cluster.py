@@ -12,6 +12,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 from headrace.core.text import plain_table
 
 DESCRIPTION = "Show the nodes of a Ray cluster, their free cores, and where actors would be placed: without training."
+ADDRESS = "of its head, such as 10.0.0.1:6379; or auto, for the cluster that this machine is in"
 HEADINGS = ("node", "address", "cores", "free", "actors placed", "object store")
 
 
@@ -19,9 +20,7 @@ HEADINGS = ("node", "address", "cores", "free", "actors placed", "object store")
 class Cluster:
     """Which cluster, and how many actors."""
 
-    address: Annotated[
-        str, Positional, tyro.conf.arg(metavar="ADDRESS")
-    ]  # of its head, such as 10.0.0.1:6379; or auto: the cluster that this machine is in
+    address: Annotated[str, Positional, tyro.conf.arg(metavar="ADDRESS", help=ADDRESS)]
     actors: int | None = None  # how many there would be; None: one for each free core
     cluster_open: FlagCreatePairsOff[bool] = False  # allow a cluster without a token
 
