@@ -53,7 +53,8 @@ class ActorPool:
         self.of: dict[int, Member] = {}  # the actor of each place
         self.lost = 0  # actors so far
         # not in a placement group: Ray places what a group has lost only where there is room for all of that
-        options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD", "enable_task_events": False}
+        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        options["enable_task_events"] = False  # nobody asks what an actor has done when
         self._class: Any = ray.remote(**options)(ClusterActor)
         self._pause, self._next_try = FIRST_PAUSE, 0.0
         self._short_since: float | None = None
