@@ -65,7 +65,8 @@ def test_losing_an_actor_a_node_and_all_nodes_changes_no_bit():
     found = run("lost")
     assert found["same"] and "3 nodes (3 on" in found["resources"]
     assert found["actors"][0] == 3 and min(found["actors"]) == 1
-    assert found["details"]["actors"] == 3 and found["details"]["actors_lost"] >= 4
+    # all of the first three; on a busy machine a replacement may not have begun when its node is killed
+    assert found["details"]["actors"] == 3 and found["details"]["actors_lost"] >= 3
     assert found["details"]["seconds_lost"] > 0 and "restarts" not in found["details"]
 
 
