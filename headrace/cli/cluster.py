@@ -12,6 +12,7 @@ from tyro.conf import FlagCreatePairsOff, Positional
 from headrace.core.text import plain_table
 
 DESCRIPTION = "Show the nodes of a Ray cluster, their free cores, and where actors would be placed: without training."
+ADDRESS = "of its head, such as 10.0.0.1:6379; or auto, for the cluster that this machine is in"
 HEADINGS = ("node", "address", "cores", "free", "actors placed", "object store")
 
 
@@ -19,7 +20,7 @@ HEADINGS = ("node", "address", "cores", "free", "actors placed", "object store")
 class Cluster:
     """Which cluster, and how many actors."""
 
-    address: Annotated[str, Positional]  # of its head (10.0.0.1:6379), or auto: the cluster that this machine is in
+    address: Annotated[str, Positional, tyro.conf.arg(metavar="ADDRESS", help=ADDRESS)]
     actors: int | None = None  # how many there would be; None: one for each free core
     cluster_open: FlagCreatePairsOff[bool] = False  # allow a cluster without a token
 
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> None:
     """Print a table."""
     options = tyro.cli(Cluster, prog="headrace cluster", description=DESCRIPTION, args=arguments)
     if options.address == "local":
-        raise ValueError("a local cluster exists only during a training: give the address of one that runs")
+        raise ValueError("a local cluster exists only during a training: give the address of one that runs, or auto")
     from headrace.parallel.cluster.connection import Connection, Node, Settings
 
     connection = Connection(Settings(options.address, options.cluster_open))

@@ -70,8 +70,10 @@ def closed() -> dict:
 
 def numbers(algorithm: str, collection: str) -> dict:
     """Whether 1, 2 and 4 actors of a cluster give the bits of local ones."""
+    from headrace.parallel.cluster.cluster_executor import INLINE
+
     iterations, own = {
-        "ppo": (4, SMALL),
+        "ppo": (4, {**SMALL, "hidden": (128, 128)}),  # more weights than orders carry
         "dqn": (12, {"progress": "none", "num_envs": 8, "learning_starts": 200, "buffer_size": 4000}),
     }[algorithm]
 
@@ -82,6 +84,8 @@ def numbers(algorithm: str, collection: str) -> dict:
         for _ in range(iterations):
             trainer.iterate()
         trainer.close()
+        size = trainer.collector.executor.job.spec.layout.size
+        assert (size > INLINE) == (algorithm == "ppo"), size
         return bits(trainer)
 
     local = learns(actors=2)

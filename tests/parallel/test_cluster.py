@@ -9,14 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from headrace.parallel.cluster import connection, head, namespace
+pytest.importorskip("ray")
+from headrace.envs.workers.process import WorkerError
+from headrace.parallel.cluster import connection, head, namespace, pool
 from headrace.parallel.cluster.connection import Connection, Settings
 from headrace.training.trainer import Trainer
 
-pytest.importorskip("ray")
 RUNS = Path(__file__).parents[1] / "helpers" / "cluster_runs.py"
 
 
@@ -63,7 +65,8 @@ def test_losing_an_actor_a_node_and_all_nodes_changes_no_bit():
     found = run("lost")
     assert found["same"] and "3 nodes (3 on" in found["resources"]
     assert found["actors"][0] == 3 and min(found["actors"]) == 1
-    assert found["details"]["actors"] == 3 and found["details"]["actors_lost"] >= 4
+    # all of the first three; on a busy machine a replacement may not have begun when its node is killed
+    assert found["details"]["actors"] == 3 and found["details"]["actors_lost"] >= 3
     assert found["details"]["seconds_lost"] > 0 and "restarts" not in found["details"]
 
 
@@ -123,7 +126,7 @@ def test_a_run_whose_cluster_lost_its_head_is_resumed_without_it(tmp_path):
     assert code > 0, text[-2000:]
     assert "has not answered for 1 s" in text and "`headrace train --resume RUN --cluster none`" in text
     text, code = found["refused"]
-    assert code > 0 and "there is no cluster at" in text and "give `--cluster none`" in text
+    assert code > 0 and "there is no cluster at" in text and "give `--cluster none` (cluster=None)" in text
     assert found["codes"] == [0, 0] and found["weights"][0] == found["weights"][1]
 
 
@@ -132,10 +135,23 @@ def test_a_cluster_that_is_not_there_is_told_with_the_way_to_go_on(monkeypatch):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{bound.getsockname()[1]}"
-        with pytest.raises(ConnectionError, match=f"no cluster at '{address}'.* nothing listens at .*--cluster none"):
+        with pytest.raises(
+            ConnectionError, match=f"no cluster at '{address}'.* nothing listens at .*`ray start --head`"
+        ):
             Connection(Settings(address, open=True))
+        with pytest.raises(ConnectionError) as caught:
+            Trainer("a2c", "CartPole-v1", num_envs=2, actors=2, progress="none", cluster=address, cluster_open=True)
+        assert "`--cluster none`" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    "address", ["", "Local", "10.0.0.1", "head:port", ":6379", "10.0.0.1:0", "10.0.0.1:99999", "a:1,b:2"]
+)
+def test_what_is_no_address_is_told_before_a_token_is_asked_for(address):
+    with pytest.raises(ValueError, match=f"cluster='{address}' is no address: give HOST:PORT"):
+        Connection(Settings(address))
     with pytest.raises(ValueError, match=r"address of Ray Client.* give HOST:PORT"):
-        Connection(Settings("ray://127.0.0.1:10001", open=True))
+        Connection(Settings("ray://127.0.0.1:10001"))
 
 
 def test_a_head_that_is_silent_for_long_is_lost(monkeypatch):
@@ -151,6 +167,49 @@ def test_a_head_that_is_silent_for_long_is_lost(monkeypatch):
     with pytest.raises(head.HeadLost, match="--resume RUN --cluster none"):
         watch.check()
     watch.close()
+
+
+class SlowCluster:
+    """In Ray's place: one core for each of some actors, of which one is there every 20 s."""
+
+    def __init__(self, cores: int, used: int = 0) -> None:
+        self.cores, self.used, self.now = cores, used, 0.0
+
+    def remote(self, *class_of_actors, **options):
+        actor = SimpleNamespace(begin=SimpleNamespace(remote=lambda setup: object()))
+        return lambda cls: SimpleNamespace(remote=lambda: actor)
+
+    def available_resources(self) -> dict:
+        return {"CPU": float(self.cores - self.used)}
+
+    def cluster_resources(self) -> dict:
+        return {"CPU": float(self.cores)} if self.cores else {}
+
+    def wait(self, refs: list, timeout: float) -> tuple[list, list]:
+        self.now += 20.0
+        return refs[:1], refs[1:]
+
+    def get(self, ref: object) -> tuple[str, str, int]:
+        return "0123456789", "a host", 1
+
+
+def test_many_actors_on_few_cores_may_take_long_to_start(monkeypatch):
+    cluster = SlowCluster(32)
+    monkeypatch.setattr(pool, "ray", cluster)
+    monkeypatch.setattr(pool, "monotonic", lambda: cluster.now)
+    actors = pool.ActorPool(32, lambda place: True)
+    actors.start(None)
+    assert len(actors.members) == 32 and cluster.now == 640.0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "text"),
+    [(SlowCluster(4, 4), "4 are in use by others. Wait"), (SlowCluster(0), "none of its nodes has one. Add")],
+)
+def test_a_cluster_without_a_free_core_is_told(monkeypatch, cluster, text):
+    monkeypatch.setattr(pool, "ray", cluster)
+    with pytest.raises(WorkerError, match=f"no free core for an actor: {text}"):
+        pool.ActorPool(2, lambda place: True).start(None)
 
 
 @pytest.mark.slow
@@ -176,7 +235,7 @@ def test_a_cluster_without_a_token_is_refused(monkeypatch, tmp_path):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(connection, "TOKEN_FILE", tmp_path / "none")
-    with pytest.raises(ValueError, match=r"cluster='10.0.0.1:6379' would be used without a token.* cluster_open=True"):
+    with pytest.raises(ValueError, match=r"cluster='10.0.0.1:6379' would be used without a token.* --cluster-open "):
         Connection(Settings("10.0.0.1:6379"))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(ValueError, match=r"RAY_AUTH_MODE is 'disabled'.* not started without a token"):

@@ -1,8 +1,8 @@
 """Carries out the orders of actors by processes on the nodes of a cluster.
 
 A fragment comes as one array of bytes in Ray's object store, with the state after it, and is read where it lies.
-Weights are stored once a version, and every node fetches them once. An order that is lost, with an actor, a node or an
-object, is given again, to whoever is there, with the state before it.
+Weights are stored once a version, and every node fetches them once; small ones come with the orders. An order that is
+lost, with an actor, a node or an object, is given again, to whoever is there, with the state before it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ LONGEST_WAIT = 1.0  # s in Ray's thread, which others may need
 WITHOUT_ACTORS = 600.0  # s after which a training ends that has no actor
 PROBE = 4_000_000  # bytes by which the way from a node is measured
 CALLS = 20  # a fragment should take as long as so many calls
+INLINE = 50_000  # bytes of weights that orders carry: to look for them in an object store would take longer
 ROOM = 2.0  # bytes of the object store for each that is expected
 
 
@@ -74,7 +75,7 @@ class ClusterExecutor:
     orders of several places."""
 
     def __init__(self, settings: Settings, env: ActorEnv, job: Job) -> None:
-        self.settings, self.env, self.job = settings, env, job
+        self.env, self.job = env, job
         places = len(env.parts)
         self._columns = [part_columns(job.columns, env.num_copies, part.size) for part in env.parts]
         self._size = max(map(self._bytes_of, range(places)))  # of a fragment without its state
@@ -88,12 +89,19 @@ class ClusterExecutor:
         self._begun = [0] * places  # the fragment at which each began new episodes
         self._lost: Counter[tuple[int, int]] = Counter()  # how often an actor died at a fragment
         self._weights = Weights(job.policy, 1)
-        self._versions: dict[int, Any] = {}  # references by version
+        self._versions: dict[int, Any] = {}  # by version: the weights as bytes, or a reference to them
         self._alone_since: float | None = None
         self._closed = False
         self.seconds_per_call = 0.0
         self.pool = ActorPool(places, self._movable)
-        self.connection = Connection(settings, places, self._store())
+        try:
+            self.connection = Connection(settings, places, self._store())
+        except ConnectionError as error:
+            error.add_note(
+                "Or give `--cluster none` (cluster=None) for actors of this machine: a run that is resumed goes on "
+                "with the same result."
+            )
+            raise
 
     def _bytes_of(self, place: int) -> int:
         envs = self.env.parts[place].size * self.env.num_agents
@@ -114,14 +122,16 @@ class ClusterExecutor:
         setup = setup_of(env.make_part, env.parts, job, env.step_timeout)
         self.pool.start(ray.put(setup))
         preparing = {member.actor.prepare.remote(place): member for place, member in self.pool.of.items()}
-        ready, late = ray.wait(list(preparing), num_returns=len(preparing), timeout=START_TIMEOUT)
-        for ref in ready:
-            try:
-                ray.get(ref)
-            except RayError as error:
-                raise original(error, preparing[ref]) from None
-        if late:
-            raise WorkerError(f"{preparing[late[0]]} had not made its environments after {START_TIMEOUT:g} s")
+        while preparing:
+            ready, late = ray.wait(list(preparing), timeout=START_TIMEOUT)
+            if not ready:
+                raise WorkerError(f"{preparing[late[0]]} had not made its environments after {START_TIMEOUT:g} s")
+            for ref in ready:
+                try:
+                    ray.get(ref)
+                except RayError as error:
+                    raise original(error, preparing[ref]) from None
+                del preparing[ref]
         for place, member in self.pool.of.items():
             member.next[place] = 0
         self._measure()
@@ -134,7 +144,9 @@ class ClusterExecutor:
         rate = PROBE / max(slowest - self.seconds_per_call, 1e-6) / MEGABYTE
         cores = Counter(member.host for member in self.pool.members)
         where = ", ".join(f"{count} on {host}" for host, count in cores.items())
-        cluster = "a Ray cluster of its own" if self.connection.local else f"the Ray cluster {self.settings.address}"
+        cluster = (
+            "a Ray cluster of its own" if self.connection.local else f"the Ray cluster at {self.connection.address}"
+        )
         self.env.shared = (
             f"on {cluster}, {len(one_of_each)} {'node' if len(one_of_each) == 1 else 'nodes'} ({where}): a call takes "
             f"{self.seconds_per_call * 1e3:.2g} ms, {rate:,.0f} MB/s; weights "
@@ -159,7 +171,11 @@ class ClusterExecutor:
         """Order an actor to collect a fragment; with the state before it, where it has not collected that."""
         place, number = order.place, order.number
         state = None if member.next.get(place) == number else self._state_before(place, number)
-        ref = member.actor.collect.remote(place, number, self._versions[order.version], state)
+        weights = self._versions[order.version]
+        if isinstance(weights, bytes):
+            ref = member.actor.collect.remote([place, number, state, weights])
+        else:
+            ref = member.actor.collect.remote([place, number, state, None], weights)
         member.next[place] = number + 1
         self._open[ref] = _Open(order, member)
 
@@ -245,16 +261,18 @@ class ClusterExecutor:
             self._lose(order, error)
         return False
 
-    def _take(self, order: _Open, answer: np.ndarray | tuple[np.ndarray, np.ndarray]) -> None:
-        """Keep an answer to an order: a fragment and its gradient, or that alone."""
+    def _take(self, order: _Open, answer: Any) -> None:
+        """Keep an answer to an order: a fragment; where actors send gradients, that and its gradient, or this alone."""
         place, learner = order.fragment.place, self.job.learner
         self._collected[place] = order.member
+        if learner is None:
+            self._keep(order.fragment, answer)
+            return
         if isinstance(answer, tuple):
             self._keep(order.fragment, answer[0])
             answer = answer[1]
-        if learner is not None:
-            slots = self.gradients.get(place) or self.gradients.setdefault(place, learner.slots())
-            np.copyto(np.frombuffer(slots.memory.bytes, np.uint8), answer)
+        slots = self.gradients.get(place) or self.gradients.setdefault(place, learner.slots())
+        np.copyto(np.frombuffer(slots.memory.bytes, np.uint8), answer)
 
     def _keep(self, order: Fragment, array: np.ndarray) -> None:
         place, number = order.place, order.number
@@ -324,11 +342,14 @@ class ClusterExecutor:
         self.set_weights(version, self._weights.state(version))
 
     def weights(self, version: int) -> Tensor:
-        array = self.connection.call(ray.get, self._versions[version])
+        kept = self._versions[version]
+        array = np.frombuffer(kept, np.uint8) if isinstance(kept, bytes) else self.connection.call(ray.get, kept)
         return torch.from_numpy(array.copy())
 
     def set_weights(self, version: int, weights: Tensor) -> None:
-        self._versions[version] = self.connection.call(ray.put, weights.numpy())
+        array = weights.numpy()
+        small = array.nbytes <= INLINE
+        self._versions[version] = array.tobytes() if small else self.connection.call(ray.put, array)
         self._versions.pop(version - self.job.versions, None)
 
     def details(self) -> dict[str, float]:

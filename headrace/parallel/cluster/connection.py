@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from headrace.envs.workers.resources import MEGABYTE
 from headrace.parallel.cluster import namespace
 from headrace.parallel.cluster.head import HeadWatch, answers
 
-LOCAL = "local"
+LOCAL, AUTO = "local", "auto"
+HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")  # an IPv6 host is in brackets
 LEAST_STORE = 75 * 2**20  # bytes: Ray's object stores are not smaller
 LOOK = 1.0  # s of waiting for Ray's thread between two looks whether the head is gone
 LEAVING = 10.0  # s for leaving a cluster whose head is gone
@@ -26,6 +28,10 @@ TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 QUIET = {  # and Ray tells its makers nothing
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+}
+UNREAD = {  # what the processes of a local cluster would count and report, each every few seconds: nobody asks for it
+    "RAY_enable_metrics_collection": "0",
+    "RAY_task_events_report_interval_ms": "0",
 }
 Result = TypeVar("Result")
 
@@ -75,7 +81,8 @@ def _closed(allowed_open: bool) -> bool:
             raise ValueError(
                 "cluster='local' starts Ray in a network namespace of its own, which the system does not allow "
                 f"({error}). Without it Ray listens on all addresses of this machine: {addresses}; its token is the "
-                "protection. Give cluster_open=True to allow that, or run the command inside `unshare -rn`"
+                "protection. Give --cluster-open (cluster_open=True) to allow that, or run the command inside "
+                "`unshare -rn`"
             ) from None
         return False
 
@@ -95,6 +102,7 @@ class Connection:
     """A connection to a cluster. All that uses Ray runs in its thread: call(function, ...).
 
     actors: how many there will be, for a cluster that is started. store: bytes of its object store.
+    address: HOST:PORT of the head, once it is connected.
     Raises ImportError without Ray; ValueError for a cluster that is open to others where that is not allowed;
     ConnectionError where none answers; MemoryError where the object store does not fit.
     """
@@ -102,8 +110,10 @@ class Connection:
     def __init__(self, settings: Settings, actors: int = 1, store: int = 0) -> None:
         self.settings = settings
         self.local = settings.address == LOCAL
+        _check_address(settings.address)
         require("ray", "cluster needs Ray: pip install 'headrace[ray]'")
-        os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+        for name, value in (QUIET | UNREAD if self.local else QUIET).items():
+            os.environ.setdefault(name, value)
         _take_token(settings)
         self._pool = _thread_for(settings).pool
         self._head: HeadWatch | None = None
@@ -154,13 +164,15 @@ class Connection:
             )
         except (ConnectionError, RuntimeError) as error:
             ray.shutdown()
+            if self.local:
+                raise ConnectionError(f"Ray could not be started on this machine: {error}") from None
             raise ConnectionError(
-                f"there is no cluster at {self.settings.address!r}, or it takes another token: {error}. Start one by "
-                "`ray start --head` (docs/cluster.md), or give `--cluster none` (cluster=None) for actors of this "
-                "machine: a run that is resumed goes on with the same result"
+                f"there is no cluster at {self.settings.address!r}, or it takes another token: "
+                f"{str(error).rstrip('. ')}. Start one by `ray start --head` (docs/cluster.md)"
             ) from None
         self._session = str(context.address_info["session_dir"])
-        self._head = HeadWatch(str(context.address_info["gcs_address"]))
+        self.address = str(context.address_info["gcs_address"])
+        self._head = HeadWatch(self.address)
 
     @property
     def lost(self) -> bool:
@@ -180,16 +192,26 @@ class Connection:
             shutil.rmtree(self._session, ignore_errors=True)  # its logs
 
 
-def _found(address: str) -> str:
-    """HOST:PORT of the head that an address means. Raises ConnectionError where nothing listens there: Ray would try
-    for a minute, and end the process; ValueError for an address of another kind."""
-    from ray._private import services
-
+def _check_address(address: str) -> None:
+    """Raise ValueError for what is not "local", "auto" or HOST:PORT."""
     if "://" in address:
         raise ValueError(
             f"cluster={address!r} is an address of Ray Client, which actors cannot be used by: give HOST:PORT of the "
             "head (its port is 6379 by default), and start the training on a machine of the cluster"
         )
+    found = HOST_AND_PORT.fullmatch(address)
+    if address not in (LOCAL, AUTO) and not (found and 0 < int(found[1]) < 2**16):
+        raise ValueError(
+            f"cluster={address!r} is no address: give HOST:PORT of the head, such as 10.0.0.1:6379 (6379 is Ray's port "
+            f"by default), {AUTO!r} for the cluster that this machine is in, or {LOCAL!r} for one of this machine alone"
+        )
+
+
+def _found(address: str) -> str:
+    """HOST:PORT of the head that an address means. Raises ConnectionError where nothing listens there: Ray would try
+    for a minute, and end the process."""
+    from ray._private import services
+
     found = services.canonicalize_bootstrap_address_or_die(address)
     if not answers(found):
         raise ConnectionError(f"nothing listens at {found}")
@@ -254,7 +276,8 @@ def _take_token(settings: Settings) -> None:
         raise ValueError(
             f"cluster={settings.address!r} would be used without a token, so that whoever reaches its ports runs "
             "code on its machines. Make one (`ray get-auth-token --generate`), start the cluster with "
-            "RAY_AUTH_MODE=token, and put it into RAY_AUTH_TOKEN or ~/.ray/auth_token here; or give cluster_open=True"
+            "RAY_AUTH_MODE=token, and put it into RAY_AUTH_TOKEN or ~/.ray/auth_token here; or give --cluster-open "
+            "(cluster_open=True)"
         )
 
 

@@ -71,14 +71,14 @@ class Place:
         """Go on from a state."""
         self.acting.collector.load_state_dict(unpacked(state))
 
-    def collect(self, number: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The next fragment with the state after it, and its gradient."""
+    def collect(self, number: int, weights: np.ndarray) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """The next fragment with the state after it; and its gradient, where gradients are sent."""
         np.copyto(np.frombuffer(self.weights.bytes, np.uint8)[: len(weights)], weights)
         try:
             self.acting.collect(number, 0)
         finally:
             self._watch.end()
-        return self._array, self._gradient
+        return (self._array, self._gradient) if len(self._gradient) else self._array
 
     def go_on(self, known: int, totals: np.ndarray) -> np.ndarray:
         """The gradient, by so many sums over all actors."""
@@ -131,18 +131,20 @@ class ClusterActor:
         """Make the environments of a place and the copy of the policy; compile what has to be compiled."""
         self.places[place] = Place(self.setup, place)
 
-    def collect(
-        self, place: int, number: int, weights: np.ndarray, state: bytes | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """A fragment of a place, as bytes that Fragments reads, and its gradient, as those of GradientSlots.
+    def collect(self, order: list, weights: np.ndarray | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """A fragment of a place, as bytes that Fragments reads; and its gradient, as those of GradientSlots, where
+        gradients are sent.
 
-        state: to go on from; b"" for the beginning; None where the last fragment was collected here."""
+        order: the place; the fragment's number; the state to go on from, b"" for the beginning, None where the last
+        fragment was collected here; and the weights as bytes, None where they come by themselves. It is a list because
+        Ray takes several times as long for several arguments."""
+        place, number, state, small = order
         if place not in self.places or state == b"":
             self.drop(place)
             self.prepare(place)
         if state:
             self.places[place].restore(state)
-        return self.places[place].collect(number, weights)
+        return self.places[place].collect(number, np.frombuffer(small, np.uint8) if weights is None else weights)
 
     def go_on(self, place: int, known: int, totals: np.ndarray) -> np.ndarray:
         """Likewise the gradient of the place's last fragment, by so many sums over all actors."""

@@ -53,7 +53,9 @@ class ActorPool:
         self.of: dict[int, Member] = {}  # the actor of each place
         self.lost = 0  # actors so far
         # not in a placement group: Ray places what a group has lost only where there is room for all of that
-        self._class: Any = ray.remote(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")(ClusterActor)
+        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        options["enable_task_events"] = False  # nobody asks what an actor has done when
+        self._class: Any = ray.remote(**options)(ClusterActor)
         self._pause, self._next_try = FIRST_PAUSE, 0.0
         self._short_since: float | None = None
         self._seconds_lost = 0.0
@@ -66,10 +68,8 @@ class ActorPool:
         room = min(self.places, int(ray.available_resources().get("CPU", 0)))
         if not room:
             used = int(ray.cluster_resources().get("CPU", 0))
-            raise WorkerError(
-                f"the cluster has no free core for an actor: {used} are in use by others. Wait for them, or add "
-                "a node (`ray start --address ...`)"
-            )
+            others = f"{used} are in use by others. Wait for them, or add" if used else "none of its nodes has one. Add"
+            raise WorkerError(f"the cluster has no free core for an actor: {others} a node (`ray start --address ...`)")
         if room < self.places:
             tell(f"the cluster has room for {room} of {self.places} actors; the others follow when there is more")
         self._await_start(room)
@@ -81,7 +81,7 @@ class ActorPool:
     def _await_start(self, room: int) -> None:
         """Wait until so many actors are there, or until no more come. Raises what hinders them."""
         self._request()
-        began, failures, last = monotonic(), 0, monotonic()
+        failures, last = 0, monotonic()
         while len(self.members) < room:
             ready, _ = ray.wait(list(self.joining), timeout=1.0)
             for ref in ready:
@@ -94,8 +94,8 @@ class ActorPool:
             if self.members and monotonic() - last > STALLED:
                 tell(f"{len(self.members)} of {self.places} actors have started; the others follow when there is room")
                 return
-            if monotonic() - began > START_TIMEOUT:
-                raise WorkerError(f"{len(self.members)} of {room} actors have started in {START_TIMEOUT:g} s")
+            if monotonic() - last > START_TIMEOUT:  # since the last one: many take long on few cores
+                raise WorkerError(f"no actor has started in {START_TIMEOUT:g} s: are the nodes busy with other work?")
 
     def _request(self) -> None:
         """Ask for the actors that are missing, once the pause after the last failure is over."""
