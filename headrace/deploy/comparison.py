@@ -29,6 +29,7 @@ from headrace.policies.rnn import RecurrentEncoder, step
 ROWS, STEPS = 50, 20  # environments that take steps: a thousand observations
 TOLERANCE = 1e-5  # times max(1, |y|)
 LAST_BITS = 16  # times the change of an output by the last bits of the weights, where that is more: sums round, too
+NUDGES = 8  # weights that differ so, of which the largest change counts: one alone may leave an output as it is
 WIDE = 1e4  # bounds further out say nothing of the observations
 
 
@@ -75,9 +76,8 @@ class Differences:
             apart = np.maximum(apart - 1, 0)  # rounded: a mean between two whole numbers may become either
         allowed = TOLERANCE * np.maximum(1, np.abs(expected))
         if not (apart <= allowed).all():
-            nudged = _part(self.graph, name, reference(self.graph, _last_bits(self.policy), observation, state)[0])
-            change = np.abs(nudged - expected).max()
-            self.rounding[name] = max(self.rounding.get(name, 0.0), float(change))
+            change = max(self._change(name, expected, observation, state, seed) for seed in range(NUDGES))
+            self.rounding[name] = max(self.rounding.get(name, 0.0), change)
             allowed = np.maximum(allowed, LAST_BITS * change)
         if not (apart <= allowed).all():
             worst = np.unravel_index(np.argmax(np.nan_to_num(apart - allowed, nan=np.inf)), apart.shape)
@@ -87,10 +87,15 @@ class Differences:
             )
         self.largest[name] = max(self.largest.get(name, 0.0), float(apart.max(initial=0)))
 
+    def _change(self, name: str, expected: Array, observation: Any, state: Tensor | None, seed: int) -> float:
+        """By how much an output changes at most where the policy's weights change by their last bit."""
+        nudged = reference(self.graph, _last_bits(self.policy, seed), observation, state)[0]
+        return float(np.abs(_part(self.graph, name, nudged) - expected).max())
 
-def _last_bits(policy: Policy) -> Policy:
+
+def _last_bits(policy: Policy, seed: int) -> Policy:
     """A copy of a policy whose weights differ in their last bit: outputs that change are lost to rounding."""
-    nudged, generator = copy.deepcopy(policy), torch.Generator().manual_seed(0)
+    nudged, generator = copy.deepcopy(policy), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in nudged.parameters():
             signs = torch.randint(0, 2, weight.shape, generator=generator) * 2 - 1
