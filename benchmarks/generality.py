@@ -239,7 +239,7 @@ def hand_on(case: Case, given: tuple[Rollout, Targets], known: Any) -> Work:
     first = by_hand.take(batch["observation"], torch.arange(ACTING))
     if case.algorithm == "pqn":
         net: Any = by_hand.q_network(settings, case.observation.shape[0], int(case.action.n))
-        act = torch.no_grad()(lambda: net(first).argmax(1))
+        act = by_hand.epsilon_greedy(net, first, int(case.action.n))
     else:
         net = by_hand.Agent(settings, case.observation, case.action)
         act = lambda: net.act(first)  # noqa: E731
@@ -262,7 +262,7 @@ def hand_off(case: Case, rollout: Rollout, known: Any) -> Work:
     if discrete:
         net: Any = by_hand.q_network(settings, size, int(case.action.n))
         update = by_hand.dqn(settings, net, columns, UPDATES)
-        act = torch.no_grad()(lambda: net(first).argmax(1))
+        act = by_hand.epsilon_greedy(net, first, int(case.action.n))
     else:
         net, update = by_hand.actor_critic(case.algorithm, settings, (size, action.shape[1]), columns, UPDATES)
         width = action.shape[1]

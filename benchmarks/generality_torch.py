@@ -290,6 +290,18 @@ def q_network(settings: dict[str, Any], inputs: int, outputs: int, norm: bool = 
     return mlp(inputs, hidden, activation, outputs, settings.get("layer_norm", norm))
 
 
+def epsilon_greedy(net: nn.Module, observation: Tensor, actions: int) -> Callable[[], Tensor]:
+    """What chooses actions in training."""
+    rows, epsilon = len(observation), 0.05
+
+    @torch.no_grad()
+    def act() -> Tensor:
+        random = torch.randint(actions, (rows,))
+        return torch.where(torch.rand(rows) < epsilon, random, net(observation).argmax(1))
+
+    return act
+
+
 def dqn(settings: dict[str, Any], net: nn.Module, columns: dict[str, Any], updates: int) -> Callable[[], None]:
     """Double DQN: `updates` gradient steps on minibatches of the replay buffer."""
     target, buffer = copy.deepcopy(net), Buffer(columns, settings.get("prioritized", False))

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.kernels.runtime.native import has_wide_registers
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
@@ -24,9 +23,9 @@ from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 
 SEVERAL_LEARNERS = "its gradients are added to those of other learners, which plain torch does"
-# hidden layers up to which the kernels are faster than plain torch, on registers of 256 bits and of 512. A rule and no
-# measurement, so that a run that is resumed has the same bits; benchmarks/generality.py has layers of 300 to 512.
-WIDEST, WIDEST_512 = 256, 1024
+# hidden layers up to which the kernels are faster than plain torch. A rule and no measurement, so that a run that is
+# resumed has the same bits; benchmarks/generality.py has layers of 300 to 512.
+WIDEST = 1024
 _HEADS = (CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead)
 _ROLES: dict[type[Policy], dict[str, tuple[type, ...]]] = {  # the classes of a policy's parts
     ActorCritic: {"actor": (MLP,), "critic": (MLP,), "actor_out": (Readout,), "critic_out": (Readout,), "head": _HEADS},
@@ -82,9 +81,8 @@ def _why_not(policy: Policy) -> str | None:
             return f"it learns {path}, too"
     odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
     widest = max(policy.hidden, default=0) if type(policy) is ActorCritic else 0
-    limit = WIDEST_512 if has_wide_registers() else WIDEST
-    if widest > limit:
-        return odd or f"hidden layers of {widest} are faster in torch; it is for up to {limit}"
+    if widest > WIDEST:
+        return odd or f"hidden layers of {widest} are faster in torch; it is for up to {WIDEST}"
     return odd
 
 

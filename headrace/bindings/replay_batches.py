@@ -12,15 +12,14 @@ from headrace.bindings.bound import place
 from headrace.kernels.learning.off_policy_arguments import Weights
 from headrace.kernels.nn.layout import BLOCK, aligned
 from headrace.kernels.nn.stepwise_layout import DenseLayer
-from headrace.kernels.runtime.native import has_wide_registers
 
 WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
-WIDEST, WIDEST_512 = 128, 512  # layers up to which the kernels' products are as fast as the library's; with AVX-512
+WIDEST = 512  # layers up to which the kernels' products are faster than the library's, with AVX2 as with AVX-512
 
 
 def narrow(sizes: Sequence[int]) -> bool:
     """Whether layers of these sizes are learned faster by the kernels than by the library's products."""
-    return max(sizes) <= (WIDEST_512 if has_wide_registers() else WIDEST)
+    return max(sizes) <= WIDEST
 
 
 def count(rows: int) -> int:

@@ -134,7 +134,7 @@ class Task:
         """Numbers of processes to try for so many environments, the most promising first."""
         if not self.waits:
             return sorted({min(cores(), most), min(max(1, cores() // 2), most)} - {1}, reverse=True)
-        return sorted({min(number, most) for number in (MOST_PROCESSES, 8, cores())} - {1}, reverse=True)
+        return sorted({min(number, most) for number in (MOST_PROCESSES, 8)} - {1}, reverse=True)
 
     def seconds(self, candidate: Candidate) -> float:
         """Seconds of a rollout's steps, at least; 0 where that is not known."""
@@ -185,7 +185,7 @@ class Task:
         most = best["num_envs"]
         number = best.processes or min(cores(), most)
         fewer = max(1, cores() - 1)
-        usual = {name: self.base[name] for name in ("backend", "collect_device", "collection")}
+        usual = {name: self.base[name] for name in ("backend", "collect_device", "collection", "max_policy_lag")}
         base = best.but(workers=None, actors=None, **usual)
         if self.max_lag != 0:
             for actors in dict.fromkeys((fewer, number) if not self.waits else (number,)):

@@ -19,7 +19,7 @@ from headrace.training.plan import TrainPlan
 from headrace.tuning.candidates import Candidate
 
 WINDOWS = 3  # of a measurement, as far as iterations are shorter
-PIPELINED = ("overlapped", "async")  # modes whose first rollouts are collected before any is learned from
+AHEAD = {"overlapped": 1, "async": 2}  # rollouts that actors collect before the first is learned from
 REASON = 90  # characters of a reason
 
 
@@ -59,6 +59,11 @@ class Row:
         """R, seconds of collecting for each second of learning; None where they are not separate."""
         learn = self.fractions.get("learning", 0.0)
         return sum(self.fractions.get(part, 0.0) for part in ("env", "inference")) / learn if learn else None
+
+    @property
+    def computing(self) -> float:
+        """The share of the time in which this process learned and chose actions."""
+        return self.fractions.get("learning", 0.0) + self.fractions.get("inference", 0.0)
 
     @property
     def rate(self) -> float:
@@ -143,11 +148,11 @@ class Speedometer:
     def _windows(self, trainer: Stepped, row: Row, seconds: float, limit: float) -> list[float]:
         """Steps per second of some windows. What comes before the first is not counted, unless it takes too long."""
         rates: list[float] = []
-        pipelined = bool(row.candidate["actors"]) and row.candidate["collection"] in PIPELINED
-        for _ in range(2 if pipelined else 1):
+        ahead = AHEAD.get(row.candidate["collection"], 0) if row.candidate["actors"] else 0
+        for number in range(2 if ahead else 1):
             before, since = trainer.steps, perf_counter()
             row.fractions = trainer.iterate(self._stopping(limit)).fractions
-            if perf_counter() - since > seconds and not pipelined:
+            if perf_counter() - since > seconds and number >= ahead:
                 return [(trainer.steps - before) / (perf_counter() - since)]
         began = since = perf_counter()
         before = trainer.steps

@@ -6,10 +6,11 @@ is left out, and the others are measured for twice as long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from time import perf_counter
 
-from headrace.tuning.candidates import Candidate, Task
+from headrace.tuning.candidates import MOST_PROCESSES, Candidate, Task
 from headrace.tuning.measure import Interrupted, Row, Speedometer
 
 SHORTEST, LONGEST = 0.2, 2.0  # s of a first measurement
@@ -23,6 +24,8 @@ SIMPLER = 0.97  # of the best speed, at which a candidate with fewer processes o
 MOST_ENVS = 4096
 GROWTH = 1.03  # by which more environments have to be faster for yet more to be tried
 PASSES = 2  # of placements and modes with other numbers of environments
+BRIEF = 2  # first measurements: of iterations longer than this, no modes were tried yet with fewer environments
+LITTLE = 0.05  # share of the time in which the learner computes, below which threads and precision are not tried
 TOO_LONG = "not tried: an iteration takes"
 PLATEAU = 0.9  # of the best speed, above which the next number of environments is tried all the same, once
 
@@ -55,22 +58,30 @@ class Search:
         if (best := self.best()) is None:
             return
         if "num_envs" not in self.task.given:
-            self._climb(best, sizes)
+            self._climb(best, sizes, BRIEF * self.window)
         self._again_with_as_many(sizes)
-        self.try_all(self.task.refinements((self.best() or best).candidate), refinements)
+        best = self.best() or best
+        if best.computing > LITTLE:
+            self.try_all(self.task.refinements(best.candidate), refinements)
 
     def _again_with_as_many(self, share: float) -> None:
-        """Try placements, and modes with the best of them, with the number of environments that was fastest: a process
-        that does not pay for few environments may pay for many. Then try other numbers with what is fastest now."""
+        """Try placements and modes with the number of environments that was fastest: a process that does not pay for
+        few environments may pay for many. Then try other numbers with what is fastest now."""
         for _ in range(PASSES):
             best = self.ranked()[0]
-            task = self.task.with_envs(best.candidate["num_envs"])
-            self.try_all(task.placements(), share)
-            self.try_all(task.modes((self.best() or best).candidate), share)
-            again = self.ranked()[0]
-            if again is best or "num_envs" in task.given:
+            self.try_all(self._others(self.task.with_envs(best.candidate["num_envs"])), share)
+            if "num_envs" not in self.task.given:
+                self._climb(self.ranked()[0], share)
+            if self.ranked()[0] is best:
                 return
-            self._climb(again, share)
+
+    def _others(self, task: Task) -> Iterator[Candidate]:
+        """Placements, and modes with the best one; the modes first where that has processes already."""
+        best = simplest(self.ranked(), self.task.base)
+        if best.candidate.processes:
+            yield from task.modes(best.candidate)
+        yield from task.placements()
+        yield from task.modes(simplest(self.ranked(), self.task.base).candidate)
 
     def try_all(self, candidates: Iterable[Candidate], share: float) -> None:
         """Measure those that were not measured before, until this share of the time is over."""
@@ -122,11 +133,14 @@ class Search:
             row.reason = ""
             self.measure(row, self.window, self.seconds)
 
-    def _climb(self, start: Row, share: float) -> None:
-        """Try more environments as long as that is faster, with one exception, or else fewer."""
+    def _climb(self, start: Row, share: float, longest: float = inf) -> None:
+        """Try more environments as long as that is faster, with one exception, or else fewer. longest: s of an
+        iteration, by the speed so far."""
         for factor in (2.0, 0.5):
             best, last, misses = start, start, 0
-            while misses < 2 and 1 <= (number := int(last.candidate["num_envs"] * factor)) <= MOST_ENVS:
+            while misses < 2 and 1 <= (number := self._next(last.candidate, factor)) <= MOST_ENVS:
+                if self.task.num_steps * number > longest * last.rate:
+                    return
                 last = self.try_one(self.task.resized(last.candidate, number), share)
                 if last.rate > GROWTH * best.rate:
                     best, misses = last, 0
@@ -134,6 +148,11 @@ class Search:
                     misses += 1 if last.rate > PLATEAU * best.rate else 2
             if best is not start:
                 return
+
+    def _next(self, candidate: Candidate, factor: float) -> int:
+        """The number of environments to try next. Those that wait: at once as many as processes can be."""
+        number = int(candidate["num_envs"] * factor)
+        return max(number, MOST_PROCESSES) if self.task.waits and factor > 1 else number
 
     def halve(self, share: float = 1.0) -> None:
         """Measure those near the best in turns, and leave out the slower half each time."""

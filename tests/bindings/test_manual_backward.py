@@ -67,15 +67,8 @@ def learned(algorithm, calls=2, rows=ROWS):
 
 @pytest.fixture
 def by_torch(monkeypatch):
-    """As on a machine whose registers are narrow, with layers as wide as these."""
+    """As with layers wider than the kernels are for."""
     monkeypatch.setattr(replay_batches, "WIDEST", 0)
-    monkeypatch.setattr(replay_batches, "WIDEST_512", 0)
-
-
-@pytest.fixture
-def by_kernels(monkeypatch):
-    """As on a machine whose registers are wide: elsewhere torch learns layers as wide as some of these."""
-    monkeypatch.setattr(replay_batches, "WIDEST", replay_batches.WIDEST_512)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -86,7 +79,7 @@ def test_by_torch_equal_the_plain_calls(name, case, by_torch):
 
 @pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors", "tiles", "elu", "gelu"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_compiled_equal_the_plain_calls(name, case, by_kernels):
+def test_compiled_equal_the_plain_calls(name, case):
     special = {"one row more than a block": ({}, 65), "whole vectors": ({"hidden": (32, 48)}, ROWS)}
     special |= {activation: ({"activation": activation}, ROWS) for activation in ("elu", "gelu")}
     # tanh has no kink that another rounding may fall on the other side of; Adam's first steps are a slope's sign
@@ -112,7 +105,6 @@ def compare(name, options, rows=ROWS, atol=2e-6):
 def test_a_clipped_deviation_and_a_fixed_temperature(widest, monkeypatch):
     """Outside its bounds log_std has no slope."""
     monkeypatch.setattr(replay_batches, "WIDEST", widest)
-    monkeypatch.setattr(replay_batches, "WIDEST_512", widest)
     ends = []
     for plain in (True, False):
         algorithm = build("sac", learn_temperature=False, target_entropy=-1.0)
@@ -142,7 +134,7 @@ def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys, by_torch)
 
 @pytest.mark.parametrize("hidden", [(48, 32), (128, 160)])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch, by_kernels):
+def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
     monkeypatch.setattr(sac_td3_ddpg, "WORTH_HELP", 0)
     asked, ends, run = [], [], WorkQueue.run
     monkeypatch.setattr(WorkQueue, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))

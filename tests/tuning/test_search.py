@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -109,6 +110,32 @@ def test_processes_that_pay_for_many_environments_alone_are_found(monkeypatch):
 
     found = searched(Machine(monkeypatch, planted), task())
     assert found.best().candidate["actors"] and found.best().candidate["num_envs"] == 256
+
+
+def test_a_mode_is_tried_before_iterations_get_long(monkeypatch):
+    """The last doublings take most of the time; a mode gains more before them."""
+    machine = Machine(
+        monkeypatch,
+        lambda c: 1000 * math.log2(c["num_envs"]) * (3 if c["collection"] == "async" and c["actors"] else 1),
+    )
+    found = searched(machine, task())
+    tried = [row.candidate for row in found.rows if row.rates]
+    assert found.best().candidate["collection"] == "async" and found.best().candidate["actors"]
+    assert next(c["num_envs"] for c in tried if c["collection"] == "async") < found.best().candidate["num_envs"]
+    assert not any("ValueError" in row.reason for row in found.rows)
+
+
+def test_threads_are_not_tried_where_the_learner_hardly_computes(monkeypatch):
+    monkeypatch.setattr(Row, "computing", property(lambda row: 0.01))
+    found = searched(Machine(monkeypatch, lambda candidate: 1e4), task())
+    assert {row.candidate["threads"] for row in found.rows} == {1}
+
+
+def test_other_modes_have_the_usual_lag():
+    of = task(max_lag=None)
+    best = of.base.but(actors=4, collection="async", max_policy_lag=2)
+    lags = {c["collection"] if c["actors"] else "workers": c["max_policy_lag"] for c in of.modes(best)}
+    assert lags == {"overlapped": of.base["max_policy_lag"], "async": 2, "workers": of.base["max_policy_lag"]}
 
 
 def test_what_the_time_of_a_step_rules_out_is_not_measured(monkeypatch):

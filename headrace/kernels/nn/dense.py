@@ -6,9 +6,10 @@ One product serves all three passes of a dense layer, because it takes the strid
     backward    target[i, e]   += sum_o weight[o, i] grad[o, e]
     gradient    target[o, i]   += sum_e grad[o, e] source[i, e], with the source transposed: lanes are inputs
 
-Sums stay in registers, six rows by 64 lanes where the machine has 512-bit registers, else four by 16. Each is taken
-in order, whatever the tile, so that results depend neither on the tile nor on the machine's register width. Gradients
-of few weights are sums along lanes instead (add_dots), which need no transposed source.
+Sums stay in registers, six rows by 64 lanes where the machine has 512-bit registers, else six by 16, over so many
+terms that the source's rows stay in the first cache for all tiles. Each is taken in order, whatever the tile, so that
+results depend neither on the tile nor on the machine's register width. Gradients of few weights are sums along lanes
+instead (add_dots), which need no transposed source.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def _tiles(rows: int, vectors: int, rest: Callable[..., None] = _nothing) -> Cal
 
 _by_64, _by_16 = (_tiles(4, vectors, _tiles(1, vectors)) for vectors in (4, 1))
 if _WIDE:
-    _by_64, _by_16 = _tiles(6, 4, _by_64), _tiles(8, 1, _by_16)
+    _by_64, _by_16, _TERMS = _tiles(6, 4, _by_64), _tiles(8, 1, _by_16), np.uint64(1 << 32)
+else:
+    _by_16, _TERMS = _tiles(6, 1, _by_16), BLOCK
 
 
 @njit(**INNER)
@@ -102,14 +105,17 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
     w, s, t: where the matrices begin in their flat float32 arrays; row, column: weight's strides; source_row,
     target_row: strides of the other two, whose columns lie side by side. width: a multiple of 16. All uint64.
     """
-    e = _ZERO
-    while e < width:
-        if _WIDE and e + BLOCK <= width:
-            _by_64(weight, w, row, column, rows, count, source, s + e, source_row, target, t + e, target_row)
-            e += BLOCK
-        else:
-            _by_16(weight, w, row, column, rows, count, source, s + e, source_row, target, t + e, target_row)
-            e += WIDTH
+    for k in range(_ZERO, count, _TERMS):
+        terms, first, begin = min(_TERMS, count - k), w + k * column, s + k * source_row
+        e = _ZERO
+        while e < width:
+            at, to = begin + e, t + e
+            if _WIDE and e + BLOCK <= width:
+                _by_64(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
+                e += BLOCK
+            else:
+                _by_16(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
+                e += WIDTH
 
 
 @njit(**INNER)

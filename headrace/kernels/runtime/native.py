@@ -136,8 +136,3 @@ def processor() -> tuple[str, str, llvm.Target]:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.Target.from_default_triple()
-
-
-def has_wide_registers() -> bool:
-    """Whether the processor has AVX-512: vector registers of 512 bits."""
-    return "+avx512f" in processor()[1]
