@@ -16,14 +16,13 @@ from headrace.tuning.measure import Interrupted, Row, Speedometer
 SHORTEST, LONGEST = 0.2, 2.0  # s of a first measurement
 FIRST = 1 / 50  # of the time in all that a first measurement takes
 LIMIT = 1 / 6  # of the time in all that one iteration may take
-EXPLORED = (0.4, 0.7, 0.75)  # of the time at the end of: placements; sizes and modes; refinements
+EXPLORED = (0.4, 0.75, 0.8)  # of the time at the end of: placements; sizes and modes; refinements
 HOPELESS = 0.4  # of the best speed: what cannot reach it by the time of a step, which is not exact, is not measured
 NEAR = 0.65  # of the best speed, from which a candidate is measured again
 FINALISTS = 6  # measured again, at most
 SIMPLER = 0.97  # of the best speed, at which a candidate with fewer processes or changes is chosen instead
 MOST_ENVS = 4096
 GROWTH = 1.03  # by which more environments have to be faster for yet more to be tried
-PASSES = 2  # of placements and modes with other numbers of environments
 BRIEF = 2  # first measurements: of iterations longer than this, no modes were tried yet with fewer environments
 LITTLE = 0.05  # share of the time in which the learner computes, below which threads and precision are not tried
 TOO_LONG = "not tried: an iteration takes"
@@ -57,31 +56,29 @@ class Search:
             self._try_the_shortest()
         if (best := self.best()) is None:
             return
-        if "num_envs" not in self.task.given:
+        climbs = "num_envs" not in self.task.given
+        if climbs:
             self._climb(best, sizes, BRIEF * self.window)
-        self._again_with_as_many(sizes)
+        self.try_all(self._others(), sizes)
+        if climbs:
+            self._climb(self.ranked()[0], sizes)
         best = self.best() or best
         if best.computing > LITTLE:
             self.try_all(self.task.refinements(best.candidate), refinements)
 
-    def _again_with_as_many(self, share: float) -> None:
-        """Try placements and modes with the number of environments that was fastest: a process that does not pay for
-        few environments may pay for many. Then try other numbers with what is fastest now."""
-        for _ in range(PASSES):
-            best = self.ranked()[0]
-            self.try_all(self._others(self.task.with_envs(best.candidate["num_envs"])), share)
-            if "num_envs" not in self.task.given:
-                self._climb(self.ranked()[0], share)
-            if self.ranked()[0] is best:
-                return
-
-    def _others(self, task: Task) -> Iterator[Candidate]:
-        """Placements, and modes with the best one; the modes first where that has processes already."""
-        best = simplest(self.ranked(), self.task.base)
-        if best.candidate.processes:
-            yield from task.modes(best.candidate)
+    def _others(self) -> Iterator[Candidate]:
+        """Placements and modes with the number of environments that was fastest: a process that does not pay for few
+        environments may pay for many. The modes first where the fastest has processes already."""
+        best = self._first().candidate
+        task = self.task.with_envs(best["num_envs"])
+        if best.processes:
+            yield from task.modes(best)
         yield from task.placements()
-        yield from task.modes(simplest(self.ranked(), self.task.base).candidate)
+        yield from task.modes(self._first().candidate)
+
+    def _first(self) -> Row:
+        """best(), where anything was measured."""
+        return simplest(self.ranked(), self.task.base)
 
     def try_all(self, candidates: Iterable[Candidate], share: float) -> None:
         """Measure those that were not measured before, until this share of the time is over."""
@@ -184,8 +181,7 @@ class Search:
 
     def best(self) -> Row | None:
         """The fastest, or one with fewer processes and changes that is as fast within what can be measured."""
-        ranked = self.ranked()
-        return simplest(ranked, self.task.base) if ranked else None
+        return self._first() if self.ranked() else None
 
 
 def simplest(ranked: list[Row], base: Candidate) -> Row:
