@@ -1,10 +1,10 @@
-"""Blocks of 64 samples turned to rows of samples."""
+"""Products of matrices, and blocks of 64 samples turned to rows of samples."""
 
 import numpy as np
 import pytest
 from numba import njit  # noqa: TID253
 
-from headrace.kernels.nn.dense import transpose
+from headrace.kernels.nn.dense import multiply, transpose
 from headrace.kernels.nn.layout import BLOCK, rounded
 
 SIZE = int(BLOCK)
@@ -26,3 +26,34 @@ def test_samples_become_rows(rows):
     found = scratch[target:].reshape(SIZE, stride)
     assert (found[:, :rows] == block.T).all() and (found[:, rows:] == left).all()
     assert (scratch[:target] == np.arange(target)).all()
+
+
+@njit
+def product(weight, w, row, column, rows, count, source, width, target, t):
+    zero = np.uint64(0)
+    multiply(weight, w, row, column, rows, count, source, zero, width, target, t, width, width)
+
+
+def multiplied(weight, source, target, across, alone):
+    """target + weight @ source, by the kernel; weight stored by columns where `across`. alone: row by row."""
+    (rows, count), width, result = weight.shape, source.shape[1], target.copy()
+    stored = np.ascontiguousarray(weight.T if across else weight).ravel()
+    row, column = (1, rows) if across else (count, 1)
+    calls = [(first * row, 1, first * width) for first in range(rows)] if alone else [(0, rows, 0)]
+    for w, some, t in calls:
+        numbers = (np.uint64(x) for x in (w, row, column, some, count))
+        product(stored, *numbers, source.ravel(), np.uint64(width), result.reshape(-1), np.uint64(t))
+    return result
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("rows", [*range(1, 14), 24])
+@pytest.mark.parametrize(("count", "width"), [(1, 16), (63, 64), (64, 48), (65, 64), (200, 112)])
+def test_products_of_any_shape_whatever_the_tiles(rows, count, width, across):
+    random = np.random.default_rng(rows)
+    weight, source, target = (
+        random.standard_normal(shape, dtype=np.float32) for shape in ((rows, count), (count, width), (rows, width))
+    )
+    found = multiplied(weight, source, target, across, alone=False)
+    np.testing.assert_allclose(found, target + weight.astype(np.float64) @ source, rtol=1e-5, atol=2e-5)
+    assert (multiplied(weight, source, target, across, alone=True) == found).all()  # each sum in its own order
