@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.kernels.nn.activation_table import CODES, ROWS, Activation
 from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.simd import fma, load, select, splat, sqrt, store, total
+from headrace.kernels.nn.simd import fma, largest, load, select, splat, sqrt, store, total
 from headrace.kernels.nn.vector_math import exp, normal_cdf, sigmoid, tanh  # noqa: F401 (tanh is found by its name)
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
@@ -31,7 +31,7 @@ def tanh_derivative(y):
 @njit(**INLINE)
 def relu(x):
     """y = max(x, 0)."""
-    return select(x < _ZERO, splat(_ZERO), x)  # the comparison is false for NaN, which therefore stays
+    return largest(splat(_ZERO), x)  # NaN stays
 
 
 @njit(**INLINE)
@@ -55,7 +55,7 @@ def elu_derivative(y):
 @njit(**INLINE)
 def leaky_relu(x):
     """y = x where x > 0, else 0.01 x."""
-    return select(x > _ZERO, x, x * _LEAK)
+    return largest(x * _LEAK, x)
 
 
 @njit(**INLINE)

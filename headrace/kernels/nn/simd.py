@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
+import llvmlite.binding
 from llvmlite import ir
 from numba import types  # noqa: TID253
 from numba.core.base import BaseContext  # noqa: TID253
@@ -20,10 +21,13 @@ from numba.core.typing import Context, Signature, signature  # noqa: TID253
 from numba.core.typing.templates import AbstractTemplate, infer_global  # noqa: TID253
 from numba.extending import models, register_model  # noqa: TID253
 
-from headrace.kernels.runtime.intrinsics import ARRAY, call_llvm, operation
+from headrace.kernels.runtime.intrinsics import ARRAY, X86, call_llvm, operation
 
+_features = llvmlite.binding.get_host_cpu_features()
+_HALVES = X86 and _features.get("avx", False) and not _features.get("avx512f", False)  # registers of 256 bits
 _float, _word = ir.FloatType(), ir.IntType(32)
 vector, _words = ir.VectorType(_float, 16), ir.VectorType(_word, 16)
+_eight, _eight_words = ir.VectorType(_float, 8), ir.VectorType(_word, 8)
 
 
 class _Lanes(types.Type):
@@ -74,12 +78,16 @@ def constant(number: int) -> ir.Constant:
 
 def load_vector(builder: ir.IRBuilder, data: ir.Value, index: ir.Value) -> ir.Value:
     """The vector at data[index], of a pointer to float32."""
-    return builder.load(builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), align=4)
+    return _load(builder, data, index, vector)
+
+
+def _load(builder: ir.IRBuilder, data: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
+    return builder.load(builder.bitcast(builder.gep(data, [index]), kind.as_pointer()), align=4)
 
 
 def store_vector(builder: ir.IRBuilder, data: ir.Value, index: ir.Value, value: ir.Value) -> None:
     """Store a vector at data[index], of a pointer to float32."""
-    builder.store(value, builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), align=4)
+    builder.store(value, builder.bitcast(builder.gep(data, [index]), value.type.as_pointer()), align=4)
 
 
 def fma_vector(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
@@ -124,14 +132,29 @@ splat, fma = operation(lanes, types.float32)(broadcast), operation(lanes, lanes,
 
 @operation(types.void, ARRAY, *[types.uint64] * 4)
 def transpose_16x16(builder, array, source, source_row, target, target_row):  # type: ignore
-    """array[target + j * target_row + i] = array[source + i * source_row + j], for i and j below 16.
+    """array[target + j * target_row + i] = array[source + i * source_row + j], for i and j below 16; source may be
+    target.
 
-    Four perfect shuffles of row i with row i + 8: each exchanges a bit of i with a bit of j.
+    Four perfect shuffles of row i with row i + 8: each exchanges a bit of i with a bit of j. In registers of 256 bits,
+    which hold half a row: four blocks of 8 x 8, of which two may take each other's place.
     """
 
     def at(first: ir.Value, row: ir.Value, number: int) -> ir.Value:
         return builder.add(first, builder.mul(row, ir.Constant(row.type, number)))
 
+    def moved(first: ir.Value, number: int) -> ir.Value:
+        return builder.add(first, ir.Constant(first.type, number))
+
+    if _HALVES:
+        for blocks in ((0, 0),), ((0, 8), (8, 0)), ((8, 8),):
+            taken = [
+                [_load(builder, array, moved(at(source, source_row, i + k), j), _eight) for k in range(8)]
+                for j, i in blocks
+            ]
+            for (j, i), rows in zip(blocks, taken, strict=True):
+                for k, row in enumerate(_transposed_8x8(builder, rows)):
+                    store_vector(builder, array, moved(at(target, target_row, j + k), i), row)
+        return
     halves = [[j + half + 16 * row for j in range(8) for row in (0, 1)] for half in (0, 8)]
     rows = [load_vector(builder, array, at(source, source_row, i)) for i in range(16)]
     for _ in range(4):
@@ -139,6 +162,28 @@ def transpose_16x16(builder, array, source, source_row, target, target_row):  # 
         rows = [builder.shuffle_vector(x, y, ir.Constant(_words, half)) for x, y in pairs for half in halves]
     for j, row in enumerate(rows):
         store_vector(builder, array, at(target, target_row, j), row)
+
+
+def _transposed_8x8(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """The columns of eight rows of eight, by shuffles that AVX has: within halves, then of halves."""
+
+    def shuffled(x: ir.Value, y: ir.Value, *places: int) -> ir.Value:
+        return builder.shuffle_vector(x, y, ir.Constant(_eight_words, places))
+
+    pairs = [
+        (shuffled(x, y, 0, 8, 1, 9, 4, 12, 5, 13), shuffled(x, y, 2, 10, 3, 11, 6, 14, 7, 15))
+        for x, y in zip(rows[::2], rows[1::2], strict=True)
+    ]
+    fours = [
+        [
+            shuffled(a[n], b[n], *part)
+            for n in (0, 1)
+            for part in ((0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15))
+        ]
+        for a, b in zip(pairs[::2], pairs[1::2], strict=True)
+    ]
+    low, high = (0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15)
+    return [shuffled(x, y, *half) for half in (low, high) for x, y in zip(*fours, strict=True)]
 
 
 @operation(lanes, lanes)
@@ -151,6 +196,23 @@ def sqrt(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 def select(builder: ir.IRBuilder, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
     """`yes` where condition, else `no`."""
     return builder.select(condition, yes, no)
+
+
+@operation(lanes, lanes, lanes)
+def largest(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """The larger of two; y where one is NaN, or both are 0.
+
+    Without AVX-512, LLVM makes a masked store of a select() that is stored where it was loaded, which takes ten times
+    as long as this on some processors.
+    """
+    if not _HALVES:
+        return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+    halves = []
+    for first in (0, 8):
+        part = ir.Constant(_eight_words, [*range(first, first + 8)])
+        xs, ys = (builder.shuffle_vector(value, ir.Constant(vector, ir.Undefined), part) for value in (x, y))
+        halves.append(call_llvm(builder, "x86.avx.max.ps.256", _eight, xs, ys))
+    return builder.shuffle_vector(*halves, ir.Constant(_words, [*range(16)]))
 
 
 @operation(mask, mask, mask)
