@@ -62,7 +62,7 @@ class Search:
         self.try_all(self._others(), sizes)
         if climbs:
             self._climb(self.ranked()[0], sizes)
-        best = self.best() or best
+        best = self._first()
         if best.computing > LITTLE:
             self.try_all(self.task.refinements(best.candidate), refinements)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
 from numba import types  # noqa: TID253
@@ -24,6 +23,7 @@ from numba.core import cgutils  # noqa: TID253
 
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import (
+    WIDE,
     broadcast,
     fma,
     fma_vector,
@@ -40,7 +40,6 @@ from headrace.kernels.runtime.jit import INNER, njit
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
-_WIDE = bool(llvmlite.binding.get_host_cpu_features().get("avx512f", False))
 
 
 def _tile(rows: int, vectors: int) -> Callable[..., None]:
@@ -92,7 +91,7 @@ def _tiles(rows: int, vectors: int, rest: Callable[..., None] = _nothing) -> Cal
 
 
 _by_64, _by_16 = (_tiles(4, vectors, _tiles(1, vectors)) for vectors in (4, 1))
-if _WIDE:
+if WIDE:
     _by_64, _by_16, _TERMS = _tiles(6, 4, _by_64), _tiles(8, 1, _by_16), np.uint64(1 << 32)
 else:
     _by_16, _TERMS = _tiles(6, 1, _by_16), BLOCK
@@ -110,7 +109,7 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
         e = _ZERO
         while e < width:
             at, to = begin + e, t + e
-            if _WIDE and e + BLOCK <= width:
+            if WIDE and e + BLOCK <= width:
                 _by_64(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
                 e += BLOCK
             else:

@@ -24,7 +24,8 @@ from numba.extending import models, register_model  # noqa: TID253
 from headrace.kernels.runtime.intrinsics import ARRAY, X86, call_llvm, operation
 
 _features = llvmlite.binding.get_host_cpu_features()
-_HALVES = X86 and _features.get("avx", False) and not _features.get("avx512f", False)  # registers of 256 bits
+WIDE = bool(_features.get("avx512f", False))  # registers of 512 bits
+_HALVES = X86 and _features.get("avx", False) and not WIDE  # of 256 bits
 _float, _word = ir.FloatType(), ir.IntType(32)
 vector, _words = ir.VectorType(_float, 16), ir.VectorType(_word, 16)
 _eight, _eight_words = ir.VectorType(_float, 8), ir.VectorType(_word, 8)

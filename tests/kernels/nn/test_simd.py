@@ -1,4 +1,4 @@
-"""Operations on sixteen values, in registers of 256 bits as in those of 512."""
+"""Operations on sixteen values, whatever the width of the machine's registers."""
 
 import numpy as np
 import pytest
