@@ -6,8 +6,9 @@
 
 A case is a cost of a step, its spread, whether it computes (a fixed count of operations) or sleeps, and a size of the
 network. tune() has 30 s. A grid of at most 60 cells is then measured for 0.6 s a cell, its best six for 3 s, and the
-best two of these and the choice again in turns of 3 s: the best of many noisy cells is luck in part. Returns of these
-environments do not change, so steps/s decide. A case takes about 2.5 minutes.
+best two of these and the choice again in turns of 3 s: the best of many noisy cells is luck in part. The ratio is
+the median over the turns of the choice's speed to a cell's, the lower of two. Returns of these environments do not
+change, so steps/s decide. A case takes about 3.5 minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import random
 import statistics
 import sys
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from common import Neighbours, Row, finish, last_rows, parser, table
@@ -103,6 +105,16 @@ def fastest(rows: list[Measured], number: int) -> list[Measured]:
     return sorted((row for row in rows if row.rates), key=lambda row: -row.rate)[:number]
 
 
+def in_turn(speeds: Speedometer, rows: tuple[Measured, ...], reverse: bool, seconds: float) -> list[float]:
+    """Steps per second of each row, measured one right after the other: the machine's speed changes with time."""
+    found = {}
+    for row in reversed(rows) if reverse else rows:
+        before = len(row.rates)
+        speeds.measure(row, seconds, 4 * seconds)
+        found[row.candidate] = statistics.median(row.rates[before:])
+    return [found[row.candidate] for row in rows]
+
+
 def measured(case: Case, seconds: float, cell_seconds: float) -> Row:
     """tune()'s choice and the best of the grid, timed again in turns."""
     env, options = case.env(), case.options()
@@ -130,11 +142,9 @@ def measured(case: Case, seconds: float, cell_seconds: float) -> Row:
             speeds.measure(row, cell_seconds, 2 * limit)
         best = fastest(finalists, BEST)
         again = [Measured(row.candidate) for row in best if row.candidate != choice.candidate]
-        for turn in range(TURNS):
-            for row in (choice, *again) if turn % 2 == 0 else (*reversed(again), choice):
-                speeds.measure(row, cell_seconds, 2 * limit)
-    rival = max(again, key=lambda row: row.rate, default=choice)
-    ratio = choice.rate / rival.rate
+        turns = [in_turn(speeds, (choice, *again), turn % 2 == 1, cell_seconds) for turn in range(TURNS)]
+    ratios = {n: statistics.median(rates[0] / rates[n] for rates in turns) for n in range(1, 1 + len(again))}
+    ratio, rival = min(((ratio, again[n - 1]) for n, ratio in ratios.items()), default=(1.0, choice), key=itemgetter(0))
     return {
         "case": case.number,
         "step": case.step,

@@ -144,6 +144,15 @@ class Task:
         oversubscribed = max(1.0, self.step.busy * processes / cores())
         return self.num_steps * -(-candidate["num_envs"] // processes) * self.step.seconds * oversubscribed
 
+    def as_fast_as(self, candidate: Candidate, rate: float) -> Task:
+        """The task with a step that takes no longer than a candidate's steps/s show: a few steps may have been slow by
+        chance."""
+        expected = self.seconds(candidate)
+        if self.step is None or expected * rate <= self.num_steps * candidate["num_envs"]:
+            return self
+        seconds = self.step.seconds * self.num_steps * candidate["num_envs"] / (rate * expected)
+        return replace(self, step=self.step._replace(seconds=seconds))
+
     def placements(self) -> Iterator[Candidate]:
         """Where environments can be stepped, the reference first: in one process, by workers, by actors."""
         fixed = self.vector or bool(self.given & {"workers", "actors"})

@@ -105,17 +105,24 @@ class Pools:
 class Speedometer:
     """Measures candidates, whose processes it keeps.
 
-    settled: gives the plan of settings. make: a Trainer of a plan. stop: whether the user has asked to end.
+    settled: gives the plan of settings. make: a Trainer of a plan. stop: whether the user has asked to end. seed: of
+    the first measurement of a candidate; each further one has another, since what a step costs may depend on it.
     """
 
     def __init__(
-        self, settled: Callable[[Settings], TrainPlan], make: Make, pools: Pools, stop: Callable[[], bool]
+        self,
+        settled: Callable[[Settings], TrainPlan],
+        make: Make,
+        pools: Pools,
+        stop: Callable[[], bool],
+        seed: int = 0,
     ) -> None:
-        self.settled, self.make, self.pools, self.stop = settled, make, pools, stop
+        self.settled, self.make, self.pools, self.stop, self.seed = settled, make, pools, stop, seed
 
-    def plan(self, candidate: Candidate) -> TrainPlan:
+    def plan(self, row: Row) -> TrainPlan:
         """The plan of a candidate, which learns from its first rollout on. Raises ValueError where there is none."""
-        plan = self.settled({**candidate.settings, **self.pools.of(candidate)})
+        seed = self.seed + len(row.rates)
+        plan = self.settled({**row.candidate.settings, **self.pools.of(row.candidate), "seed": seed})
         own: Any = plan.algorithm_config
         if own is not None and "learning_starts" in {setting.name for setting in fields(own)}:
             plan = replace(plan, algorithm_config=replace(own, learning_starts=1))
@@ -128,7 +135,7 @@ class Speedometer:
         """
         trainer, began = None, perf_counter()
         try:
-            trainer = self.make(self.plan(row.candidate))
+            trainer = self.make(self.plan(row))
             row.starting = perf_counter() - began
             row.rates += self._windows(trainer, row, seconds, limit)
         except Stopped:

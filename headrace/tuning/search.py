@@ -26,7 +26,6 @@ GROWTH = 1.03  # by which more environments have to be faster for yet more to be
 BRIEF = 2  # first measurements: of iterations longer than this, no modes were tried yet with fewer environments
 LITTLE = 0.05  # share of the time in which the learner computes, below which threads and precision are not tried
 TOO_LONG = "not tried: an iteration takes"
-PLATEAU = 0.9  # of the best speed, above which the next number of environments is tried all the same, once
 
 
 class Search:
@@ -111,8 +110,8 @@ class Search:
         return ""
 
     def _give_back(self, row: Row) -> None:
-        """Do not count the time in which kernels were compiled and the first processes were started."""
-        kind = (row.candidate["backend"], row.candidate["device"], row.candidate.processes > 0)
+        """Do not count the time in which kernels were compiled and processes were started."""
+        kind = (row.candidate["backend"], row.candidate["device"], row.candidate.processes)
         if kind not in self._started:
             self._started.add(kind)
             self.began += row.starting
@@ -120,6 +119,8 @@ class Search:
     def measure(self, row: Row, seconds: float, limit: float) -> None:
         """Measure a candidate, and say what came of it."""
         self.speeds.measure(row, seconds, limit)
+        if row.rates:
+            self.task = self.task.as_fast_as(row.candidate, row.rate)
         self.say(f"{row.candidate}: {f'{row.rate:,.0f} steps/s' if row.rates else row.reason}")
 
     def _try_the_shortest(self) -> None:
@@ -131,20 +132,23 @@ class Search:
             self.measure(row, self.window, self.seconds)
 
     def _climb(self, start: Row, share: float, longest: float = inf) -> None:
-        """Try more environments as long as that is faster, with one exception, or else fewer. longest: s of an
-        iteration, by the speed so far."""
-        for factor in (2.0, 0.5):
-            best, last, misses = start, start, 0
-            while misses < 2 and 1 <= (number := self._next(last.candidate, factor)) <= MOST_ENVS:
-                if self.task.num_steps * number > longest * last.rate:
-                    return
-                last = self.try_one(self.task.resized(last.candidate, number), share)
-                if last.rate > GROWTH * best.rate:
-                    best, misses = last, 0
-                else:
-                    misses += 1 if last.rate > PLATEAU * best.rate else 2
-            if best is not start:
-                return
+        """Try more environments as long as that is faster, or else fewer: first four times as many, then twice.
+        longest: s of an iteration, by the speed so far."""
+        best = start
+        for factor in (4.0, 2.0):
+            more = self._while_faster(best, factor, share, longest)
+            best = self._while_faster(best, 1 / factor, share, longest) if more is best else more
+
+    def _while_faster(self, best: Row, factor: float, share: float, longest: float) -> Row:
+        """The fastest of so many times as many environments, again and again; `best` where that is not faster."""
+        while 1 <= (number := self._next(best.candidate, factor)) <= MOST_ENVS:
+            if self.task.num_steps * number > longest * best.rate:
+                break
+            row = self.try_one(self.task.resized(best.candidate, number), share)
+            if row.rate <= GROWTH * best.rate:
+                break
+            best = row
+        return best
 
     def _next(self, candidate: Candidate, factor: float) -> int:
         """The number of environments to try next. Those that wait: at once as many as processes can be."""

@@ -67,7 +67,7 @@ def tune(
     machine, and used by workers="auto", actors="auto", device="auto", and for the number of environments where no
     settings are registered.
 
-    algorithm: its name. env: what make() takes. seconds: in all, but for starting the first processes and compiling.
+    algorithm: its name. env: what make() takes. seconds: in all, but for starting processes and compiling.
     config: a TOML file; options: as for train(); what they set stays as it is. watch: is given a line after each
     measurement.
     Raises TypeError, ValueError for wrong settings, and the exception of an environment that fails in every candidate.
@@ -84,14 +84,14 @@ def tune(
 
     began = time.perf_counter()
     with Interrupts() as interrupts, Pools() as pools:
-        speeds = Speedometer(settled, Trainer.of, pools, lambda: bool(interrupts.caught))
+        speeds = Speedometer(settled, Trainer.of, pools, lambda: bool(interrupts.caught), plan.config.seed)
         task = Task.of(plan, frozenset(name for name in TRIED if given.get(name, "auto") != "auto"))
         search = Search(task, speeds, seconds * (BY_STEPS if by == "return" else 1.0), watch or _ignore)
         search.run()
         chosen, target = _chosen(search), None
         if by == "return" and not search.interrupted:
             chosen, target = _by_return(search, plan, seconds)
-    text = reason(search.rows, chosen, task, target)
+    text = reason(search.rows, chosen, search.task, target)
     if target is None and by == "return":
         text += f"; by steps/s alone: {_why_not(search)}"
     kept = store.save(plan, _entry(search.rows, chosen))

@@ -25,6 +25,7 @@ class Machine:
 
     def __init__(self, monkeypatch, rates, rise=None):
         self.now, self.rates, self.rise, self.made, self.open = 0.0, rates, rise, [], 0
+        self.seeds = []
         for module in (measure, search, race):
             monkeypatch.setattr(module, "perf_counter", lambda: self.now)
         monkeypatch.setattr(candidates, "cores", lambda: 4)
@@ -39,6 +40,7 @@ class Machine:
         self.now += START
         candidate = Candidate(tuple(plan.settings[name] for name in candidates.TRIED))
         self.made.append(candidate)
+        self.seeds.append(plan.settings.get("seed"))
         rate = self.rates(candidate)
         self.open += 1
         return Training(self, candidate, rate)
@@ -99,7 +101,8 @@ def test_the_fastest_is_found_within_the_time(monkeypatch, planted, expected):
     found = searched(machine, task())
     assert expected in str(found.best().candidate), [(str(row.candidate), row.rate) for row in found.ranked()]
     assert machine.open == 0 and len(set(machine.made)) < len(machine.made)  # the best were measured again
-    assert machine.now < 60 + 4 * START  # the first start of each kind is not counted
+    kinds = {(candidate["backend"], candidate.processes) for candidate in machine.made}
+    assert machine.now < 60 + (2 + len(kinds)) * START  # the first start of each kind is not counted
     assert all(row.rates or row.reason for row in found.rows)
 
 
@@ -146,6 +149,23 @@ def test_what_the_time_of_a_step_rules_out_is_not_measured(monkeypatch):
     assert many["8 workers"] == "not tried: at most 800 steps/s, by the time of a step"
 
 
+def test_a_step_that_was_slow_by_chance_rules_nothing_out(monkeypatch):
+    """Environments that are measured faster than the time of a step allows make that time shorter."""
+    machine = Machine(monkeypatch, lambda candidate: 100.0 * max(1, candidate.processes) * candidate["num_envs"] ** 0.1)
+    found = searched(machine, task(step=StepTime(0.1, 0.0)))  # by which an iteration of 256 takes 13 s at least
+    assert found.task.step.seconds < 0.01
+    assert any(row.rates for row in found.rows if row.candidate["num_envs"] == 256)
+
+
+def test_each_measurement_of_a_candidate_has_a_seed_of_its_own(monkeypatch):
+    machine = Machine(monkeypatch, lambda candidate: 1e4)
+    machine.speeds.seed = 7
+    row = Row(task().base)
+    for _ in range(2):
+        machine.speeds.measure(row, 0.5, 10.0)
+    assert machine.seeds[0] == 7 < machine.seeds[1]
+
+
 def test_what_fails_is_a_row_with_the_reason(monkeypatch):
     def planted(candidate):
         if candidate["actors"]:
@@ -160,12 +180,13 @@ def test_what_fails_is_a_row_with_the_reason(monkeypatch):
 
 
 def test_an_iteration_that_cannot_end_in_time_is_not_begun(monkeypatch):
-    machine = Machine(monkeypatch, lambda candidate: 1e4 * (1 + candidate.processes))
+    machine = Machine(monkeypatch, lambda candidate: 20.0 * max(1, candidate.processes))
     slow = StepTime(0.05, 0.0)  # 64 environments x 16 steps x 50 ms: 51 s in one process
     found = searched(machine, task(step=slow))
     assert found.rows[0].reason == "not tried: an iteration takes 51 s or more"
     assert found.best().candidate["workers"] == 32
-    hopeless = searched(Machine(monkeypatch, lambda candidate: 1e4), task(step=StepTime(5.0, 1.0)), seconds=20.0)
+    machine = Machine(monkeypatch, lambda candidate: 20.0 * max(1, min(candidate.processes, 4)))
+    hopeless = searched(machine, task(step=StepTime(0.05, 1.0)), seconds=20.0)
     assert len(hopeless.ranked()) == 1  # the one with the shortest iteration, after all
 
 
