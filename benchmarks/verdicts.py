@@ -61,13 +61,13 @@ def main() -> None:
     options = flags.parse_args()
     if options.quick:
         options.scripts = ["cleanrl_reinforce"]
-    neighbours, rows, costs = Neighbours(), [], (round_trip.measure(), cold_start.measure())
+    neighbours, rows = Neighbours(), []
     with tempfile.TemporaryDirectory() as temporary:
         folder = FOLDER / "open" if options.half == "open" else unpack(Path(temporary))
         truth = tomllib.loads((folder / "truth.toml").read_text())
         for name in options.scripts or truth:
             if not options.gains:
-                rows.append(examine(name, truth[name], folder, options.python, costs))
+                rows.append(examine(name, truth[name], folder, options.python))
             elif "change" in truth[name]:
                 rows.append(gain(name, truth[name]["change"], folder, options.python, options.gains))
             print(table(rows[-1:], GAINS if options.gains else COLUMNS), flush=True)
@@ -87,7 +87,7 @@ def unpack(folder: Path) -> Path:
     return folder
 
 
-def examine(name: str, truth: Row, folder: Path, python: str, costs: tuple[float, float]) -> Row:
+def examine(name: str, truth: Row, folder: Path, python: str) -> Row:
     """Diagnose a script, and compare the verdict with the truth."""
     os.environ.update(PYTHONPATH=str(FOLDER), RAY_ADDRESS="local")  # no other program's cluster
     skip = truth.get("skip", SKIP)
@@ -95,7 +95,7 @@ def examine(name: str, truth: Row, folder: Path, python: str, costs: tuple[float
     words = [str(folder / f"{name}.py")]
     late = 0.0 if truth["kinds"] == ["start-up"] else START_UPS.get(truth["library"], START_UP)
     profile = run_script.measure(words, python=python, seconds=seconds, skip=skip, start_up=late)
-    facts = Facts(profile, *costs)
+    facts = Facts(profile, round_trip.measure(), cold_start.measure())
     verdict = judge(facts)
     seen, first = kind(verdict), verdict.remedies[0] if verdict.remedies else None
     predicted = [remedy for remedy in verdict.remedies if remedy.gain]

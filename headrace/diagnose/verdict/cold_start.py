@@ -10,16 +10,20 @@ import time
 from statistics import median
 
 PAUSE = 3e-3  # s, as a frame limit or an environment in another process
-TRIALS, WARM_TRIALS = 60, 3  # pauses, and works after each that find warm caches
+ROUNDS = 3  # of which the median counts: a core that another program keeps awake makes a round too short
+TRIALS, WARM_TRIALS = 40, 3  # pauses of a round, and works after each that find warm caches
 TEXT = "def f(x, y=1):\n    for i in range(10):\n        x = [a + i for a in y if a > 3] or {'k': (1, 2)}\n"
 DOCUMENT = {"a": [1.5, 2, None, {"b": "c" * 20}], "d": list(range(20))}
 
 
 def measure() -> float:
-    """Median seconds that a little work in Python takes longer after a pause than directly after other work.
+    """Median seconds that a little work in Python takes longer after a pause than directly after other work."""
+    return median(_round() for _ in range(ROUNDS))
 
-    Both are measured in turns, and of the latter the fast ones count: other programs make it slower, not faster.
-    """
+
+def _round() -> float:
+    """Both kinds are measured in turns, and of the latter the fast ones count: other programs make it slower, not
+    faster."""
     cold, warm = [], []
     for _ in range(TRIALS):
         cold.append(_timed(PAUSE))

@@ -41,8 +41,9 @@ def lasted(function):
 
 def pause():
     signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, PAUSE)
+    signal.setitimer(signal.ITIMER_REAL, PAUSE, PAUSE)  # again, for where the first comes before the pause
     signal.pause()
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 class Learner:
     def learn(self):
@@ -118,7 +119,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """What the script noticed."""
     folder = tmp_path_factory.mktemp("hazards")
     (folder / "run.py").write_text(SCRIPT)
-    measure([str(folder / "run.py"), str(folder / "said"), "watched"], seconds=60.0, skip=0.0)
+    profile = measure([str(folder / "run.py"), str(folder / "said"), "watched"], seconds=60.0, skip=0.0)
+    assert (folder / "said").exists(), (profile.exit, profile.seconds)
     return json.loads((folder / "said").read_text())
 
 

@@ -165,7 +165,7 @@ def test_short_work_after_a_pause_becomes_faster_by_what_waking_up_costs():
     little = named(remedies(Facts(made, wake_up=0.1e-3)), "sleeping")
     assert little.gain == pytest.approx(SECONDS / (15 - 3.5), rel=1e-3)  # 3.5 s of waking up
     much = named(remedies(Facts(made, wake_up=1e-3)), "sleeping")
-    assert little.gain < much.gain == pytest.approx(SECONDS / (15 * (1 - 0.69)), rel=1e-3)
+    assert little.gain < much.gain == pytest.approx(SECONDS / (15 * (1 - 0.55)), rel=1e-3)
     made.training_thread.wakes = 1_000_000  # pauses too short for caches to become cold
     assert named(remedies(Facts(made, wake_up=1e-3)), "sleeping").gain < 0.6 * much.gain
 
@@ -205,7 +205,7 @@ def test_what_the_kernel_knows_has_no_error_of_sampling():
     made = profile(IDLE=0.9, FORWARD=0.1)
     made.training_thread.wakes, made.training_thread.cpu_seconds, made.training_thread.samples = 10_000, 5.0, 400
     found = named(remedies(Facts(made, wake_up=1e-3)), "sleeping")
-    assert found.gain == pytest.approx(10 / (1 - 0.69)) and found.bound == pytest.approx(10 / (1 - 0.8))
+    assert found.gain == pytest.approx(10 / (1 - 0.55)) and found.bound == pytest.approx(10 / (1 - 0.7))
 
 
 def test_no_gain_exceeds_its_bound_and_the_largest_comes_first():
