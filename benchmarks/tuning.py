@@ -156,7 +156,7 @@ def measured(case: Case, seconds: float, cell_seconds: float) -> Row:
         "ratio": ratio,
         "within": ratio >= WITHIN,
         "cells": sum(bool(row.rates) for row in rows),
-        "rates": {str(row.candidate): row.rates for row in (choice, *again)},
+        "turns": {str(row.candidate): [rates[n] for rates in turns] for n, row in enumerate((choice, *again))},
         "tried": len(found.rows),
     }
 

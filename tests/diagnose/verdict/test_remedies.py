@@ -167,7 +167,7 @@ def test_short_work_after_a_pause_becomes_faster_by_what_waking_up_costs():
     much = named(remedies(Facts(made, wake_up=1e-3)), "sleeping")
     assert little.gain < much.gain == pytest.approx(SECONDS / (15 * (1 - 0.55)), rel=1e-3)
     made.training_thread.wakes = 1_000_000  # pauses too short for caches to become cold
-    assert named(remedies(Facts(made, wake_up=1e-3)), "sleeping").gain < 0.6 * much.gain
+    assert named(remedies(Facts(made, wake_up=1e-3)), "sleeping").gain < 0.7 * much.gain
 
 
 def test_a_busy_machine_loosens_the_bound():
