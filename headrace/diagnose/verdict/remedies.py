@@ -16,7 +16,7 @@ from headrace.diagnose.verdict.profile_facts import NOTICEABLE, SLEEPS, Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
 from headrace.diagnose.verdict.snippets import instead, snippet, without
 
-LEAST_GAIN = 1.1  # remedies with a lower gain or bound are not listed
+LEAST_GAIN = 1.15  # remedies with a lower gain or bound are not listed: predictions are not so exact
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
 RARER = 10  # "ten times less often"
 LESS_OFTEN = {  # role -> title, what was measured
