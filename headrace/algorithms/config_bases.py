@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
+from headrace.core.setting_types import fit_fields
+
 Settings = TypeVar("Settings")
 
 
@@ -172,8 +174,9 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
 
 
 def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
-    """Raise ValueError for a setting outside its range in RANGES, a sequence_length that does not divide num_steps of a
-    rollout, or a clip_c above clip_rho."""
+    """Raise TypeError for a setting of another type, ValueError for one outside its range in RANGES, a sequence_length
+    that does not divide num_steps of a rollout, or a clip_c above clip_rho."""
+    fit_fields(config)
     for setting in fields(config):
         value = getattr(config, setting.name)
         is_valid, wanted = RANGES.get(setting.name, (None, ""))

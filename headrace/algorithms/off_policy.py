@@ -25,7 +25,7 @@ from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.sequences import SequenceReplay
 from headrace.data.spaces import Space
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, check_policy
 from headrace.policies.critics import RenormCritics
 from headrace.policies.examination import Examination, examine
 from headrace.policies.flat_parameters import flatten
@@ -52,6 +52,7 @@ class OffPolicy(Generic[C]):
     part: tuple[int, int] = (0, 0)  # of the environments: the first of this learner, and how many all learners have
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
+        check_policy(policy, type(self).__name__)
         self.config = config or self.config
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps

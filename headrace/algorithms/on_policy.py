@@ -19,7 +19,7 @@ from headrace.core.returns import explained_variance, gae, vtrace
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, check_policy
 from headrace.policies.examination import Examination, examine
 from headrace.policies.heads import GaussianHead
 from headrace.policies.recurrent import RecurrentActorCritic
@@ -56,6 +56,7 @@ class OnPolicy(Generic[C]):
     reduce: Reduce = staticmethod(one_learner)
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
+        check_policy(policy, type(self).__name__)
         self.config = config or self.config
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps

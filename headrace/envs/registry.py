@@ -39,10 +39,13 @@ def register(name: str, entry: Maker, defaults: Mapping[str, Settings] | None = 
 
         register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})
 
-    Raises ValueError for a name with a colon, which would read as `file.py:Class`.
+    Raises ValueError for a name with a colon, which would read as `file.py:Class`, TypeError for an entry that is
+    neither a name nor can be called.
     """
     if not name or ":" in name:
         raise ValueError(f"an environment cannot be called {name!r}: a colon is for `file.py:Class`")
+    if not isinstance(entry, str) and not callable(entry):
+        raise TypeError(f"{entry!r} does not make environments: give 'module:Class', a class or a function")
     _specs[name] = Spec(name, entry, defaults or {}, listed)
     return _specs[name]
 

@@ -26,7 +26,9 @@ STYLES = ("-", "--", ":", "-.")  # of the agents of a group of runs
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def plot(runs: Sequence[str | Path], output: str | Path | None = None, by: Sequence[str] | None = None) -> Path:
+def plot(
+    runs: str | Path | Sequence[str | Path], output: str | Path | None = None, by: Sequence[str] | None = None
+) -> Path:
     """Plot the learning curves of run folders, and return the path of the image: a PNG, SVG or PDF, by its suffix.
 
     output: None stands for curves.png, or the first free name of curves_2.png ...
@@ -44,6 +46,7 @@ def plot(runs: Sequence[str | Path], output: str | Path | None = None, by: Seque
     Raises FileNotFoundError, ValueError for a folder that is no run or has no episodes, or a name in `by` that is no
     setting of theirs; ImportError without matplotlib.
     """
+    runs = [runs] if isinstance(runs, str | Path) else runs
     if not runs:
         raise ValueError("name at least one run folder to plot")
     for package in ("matplotlib", "scipy"):

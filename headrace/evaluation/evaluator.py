@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
+from numbers import Integral
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -27,7 +28,7 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
 from headrace.envs.wrappers.conditioning import NAME, InformedEnv, for_copies
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, check_policy
 
 if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
@@ -108,8 +109,9 @@ def evaluate(
     Raises Stopped where watch returns true; TypeError for an Env that cannot be made again; ValueError for workers of
     compiled environments, or a missing agent_info.
     """
-    if episodes < 1:
-        raise ValueError(f"an evaluation needs at least one episode, got {episodes}")
+    check_policy(policy, "evaluate")
+    if not (isinstance(episodes, Integral) and episodes >= 1):
+        raise ValueError(f"an evaluation needs a whole number of episodes, 1 or more, got {episodes!r}")
     source, remade = recipe_of(env)
     started = perf_counter()
     options: Json = {
@@ -276,6 +278,8 @@ def source_of(env: Env | Source) -> Source:
     """
     if isinstance(env, str | list | tuple) or callable(env):
         return env
+    if not isinstance(env, Env):
+        raise TypeError(f"{env!r} is one environment, and others like it are needed: give a name, class or function")
     if env.factory is not None:
         return env.factory
     try:

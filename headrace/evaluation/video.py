@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from headrace.core.packages import require
 from headrace.core.types import Json, Settings
 from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, check_policy
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
@@ -78,8 +79,10 @@ def play(
     target = free("play.gif") if output is None else Path(output)
     if target.suffix not in WRITERS:
         raise ValueError(f"a video is a .gif or an .mp4 file, got {str(target)!r}")
-    if episodes < 1:
-        raise ValueError(f"a video needs at least one episode, got {episodes}")
+    if not hasattr(policy, "predict"):
+        check_policy(policy, "play")
+    if not (isinstance(episodes, Integral) and episodes >= 1):
+        raise ValueError(f"a video needs a whole number of episodes, 1 or more, got {episodes!r}")
     require("PIL", "videos need Pillow: pip install 'headrace[video]'")
     if target.suffix == ".mp4":
         require("imageio_ffmpeg", "an .mp4 needs ffmpeg: pip install 'imageio[ffmpeg]' (or record a .gif)")

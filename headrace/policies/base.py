@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from headrace.core.fused import fused
+from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Space, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
@@ -180,3 +182,12 @@ class Policy(nn.Module):
         """A policy from config(), with the initial weights of seed 0: load_state_dict() loads others."""
         named = {name: from_json(config[name]) for name in ("observation_space", "action_space")}
         return cls(**{name: value for name, value in config.items() if name != "policy"} | named)
+
+
+def check_policy(policy: object, function: str) -> None:
+    """Raise TypeError, saying what to give instead, for what is no Policy. function: which takes one."""
+    if isinstance(policy, Policy):
+        return
+    hint = "; headrace.load(folder) reads one" if isinstance(policy, str | os.PathLike) else ""
+    hint = "; give its .policy" if isinstance(getattr(policy, "policy", None), Policy) else hint
+    raise TypeError(f"{function}() takes a policy, got {shown(policy)}{hint}")

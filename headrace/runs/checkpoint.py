@@ -191,7 +191,7 @@ def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, St
     if damage:
         raise damage
     if not path.exists():
-        raise FileNotFoundError(f"there is no {path}")
+        raise FileNotFoundError(f"there is no file or folder {path}")
     raise FileNotFoundError(f"{path} is neither a checkpoint nor a run with one ({', '.join(names)})")
 
 

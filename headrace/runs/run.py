@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.evaluation.evaluator import Evaluation, evaluate
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, check_policy
 from headrace.runs import checkpoint
 from headrace.runs.logs import writing
 
@@ -139,6 +139,7 @@ def save(policy: Policy, folder: str | Path) -> Path:
     For a training that you step yourself: `hr.save(trainer.policy, "my_policy")`. A folder of train() has more.
     Raises OSError where the folder cannot be written.
     """
+    check_policy(policy, "save")
     checkpoint.save(folder, {"policy": policy.state_dict()}, policy=identity(policy))
     return Path(folder)
 

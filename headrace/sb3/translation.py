@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, MultiBinary, Space
 from torch import nn
 
 from headrace.algorithms.registry import algorithm_classes
+from headrace.core.setting_types import SB3_NAMES
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.data.flat_dict import FlatDict
@@ -24,14 +25,6 @@ Schedule = Callable[[float], float]  # of the remaining fraction of the training
 
 SAME = {"gamma", "gae_lambda", "max_grad_norm", "normalize_advantage", "buffer_size", "learning_starts", "tau"}
 SAME |= {"n_steps", "policy_delay", "exploration_fraction", "target_noise_clip"}  # of algorithms with a replay buffer
-RENAMED = {  # argument -> setting
-    "ent_coef": "entropy_coef",
-    "vf_coef": "value_coef",
-    "n_epochs": "epochs",
-    "target_policy_noise": "target_noise",
-    "exploration_initial_eps": "exploration_initial",
-    "exploration_final_eps": "exploration_final",
-}
 WITHOUT_COUNTERPART = {  # argument -> what there is instead
     "use_sde": "there is no state-dependent exploration",
     "sde_sample_freq": "there is no state-dependent exploration",
@@ -86,7 +79,7 @@ def translate(
     settings: Json = {"normalize_observation": False, **_policy(algorithm, policy, given, spaces)}
     for name in SAME & given.keys():
         settings[name] = given[name]
-    settings |= {setting: given[name] for name, setting in RENAMED.items() if name in given}
+    settings |= {setting: given[name] for name, setting in SB3_NAMES.items() if name in given}
     log_std = settings.pop("log_std", None)
     rate, settings["learning_rate"] = _schedule("learning_rate", given["learning_rate"])
     clip = None

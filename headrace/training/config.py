@@ -5,14 +5,13 @@ Imports no torch, so that a command line can be read and its help printed at onc
 
 from __future__ import annotations
 
-import os
 import tomllib
-import types
 import typing
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.core.setting_types import fit, fit_fields, hints_of, name_here
 from headrace.core.text import did_you_mean
 from headrace.core.types import Json, Settings
 
@@ -102,6 +101,7 @@ class TrainConfig:
         return self.actors if meanwhile and isinstance(self.actors, int) else 0
 
     def __post_init__(self) -> None:
+        fit_fields(self)
         for name, least in LEAST.items():
             value = getattr(self, name)
             if isinstance(value, int) and value < least:
@@ -148,15 +148,18 @@ def merge_settings(
     for given in (env_defaults if algorithm_config else {}, file, options):
         for name in given:
             if name not in known | own:
-                raise TypeError(f"there is no setting {name!r}{did_you_mean(name, known | own)}")
+                hint = name_here(name, known | own) or did_you_mean(name, known | own)
+                raise TypeError(f"there is no setting {name!r}{hint}")
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
     return _fill(TrainConfig, values), algorithm_config and _fill(algorithm_config, values)
 
 
 def read_toml(path: str | Path) -> Json:
-    """The settings of a TOML file. Raises ValueError, naming the file, where it is not TOML."""
+    """The settings of a TOML file. Raises FileNotFoundError, and ValueError, naming the file, where it is not TOML."""
     try:
         return tomllib.loads(Path(path).read_text())
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no file {path} of settings") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 
@@ -173,47 +176,11 @@ def to_toml(**settings: Any) -> str:
 
 def takes_none(config: type) -> set[str]:
     """The settings of a config that may be None."""
-    hints = typing.get_type_hints(config)
+    hints = hints_of(config)
     return {field.name for field in fields(config) if type(None) in typing.get_args(hints[field.name])}
 
 
 def _fill(config: type, values: Settings) -> Any:
     """A config with those of the values that are its settings."""
-    hints = typing.get_type_hints(config)
-    return config(**{name: _fit(name, value, hints[name]) for name, value in values.items() if name in hints})
-
-
-def _fit(name: str, value: Any, hint: Any) -> Any:
-    """`value` as its field's type, where that loses nothing: 1e6 for an int, 3 for a float, "none" for None."""
-    choices = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
-    if (value is None or value == "none") and type(None) in choices:
-        return None
-    if typing.get_origin(hint) is Literal:
-        if value in typing.get_args(hint):
-            return value
-        raise ValueError(f"{name} must be one of {', '.join(map(str, typing.get_args(hint)))}, got {value!r}")
-    for choice in choices:
-        kind = typing.get_origin(choice) or choice
-        if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        whole = value.is_integer() if isinstance(value, float) else hasattr(value, "__index__")
-        if kind is int and whole and not isinstance(value, bool):
-            return int(value)
-        if kind is tuple and isinstance(value, list | tuple):
-            return tuple(value)
-        if kind is dict and isinstance(value, typing.Mapping):
-            return dict(value)
-        if kind is Literal and value in typing.get_args(choice):
-            return value
-        if kind in (bool, str) and isinstance(value, kind):
-            return value
-        if kind is str and isinstance(value, os.PathLike):
-            return os.fspath(value)
-    raise TypeError(f"{name} must be {' | '.join(map(_named, choices))}, got {value!r}")
-
-
-def _named(hint: Any) -> str:
-    """A type as it is written in code."""
-    if typing.get_origin(hint) is Literal:
-        return " | ".join(map(repr, typing.get_args(hint)))
-    return "None" if hint is type(None) else str(getattr(hint, "__name__", hint))
+    hints = hints_of(config)
+    return config(**{name: fit(name, value, hints[name]) for name, value in values.items() if name in hints})

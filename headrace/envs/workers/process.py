@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import send_handle
+from numbers import Integral
 from time import monotonic
 from typing import Any
 
@@ -174,9 +175,9 @@ class Workers:
     """
 
     def __init__(self, number: int | None = None) -> None:
-        if number is not None and number < 1:
-            raise ValueError(f"there must be 1 worker or more, got {number}")
-        self.number = number or max(1, cores() - 1)
+        if number is not None and not (isinstance(number, Integral) and number >= 1):
+            raise ValueError(f"give a number of workers, 1 or more, or None for one per core but one, got {number!r}")
+        self.number = int(number or 0) or max(1, cores() - 1)
         self._idle = [WorkerProcess(spin_of(self.number + 1)) for _ in range(self.number)]
         self._all = list(self._idle)
         self.close = weakref.finalize(self, _end, self._all)

@@ -1,0 +1,80 @@
+"""Values of settings: what fits a field's type, what is refused, and names of other libraries."""
+
+import numpy as np
+import pytest
+import torch
+
+import headrace as hr
+from headrace.algorithms.registry import algorithm_classes
+from headrace.core.setting_types import INSTEAD, OTHER_NAMES, fit
+from headrace.training.config import TrainConfig, merge_settings
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        (1e6, int, 1_000_000),
+        (np.float32(3), int, 3),
+        (np.int8(4), int | None, 4),
+        ("none", int | None, None),
+        (3, float, 3.0),
+        (np.float32(0.5), float, 0.5),
+        ([64, 32.0], tuple[int, ...], (64, 32)),
+        (torch.device("cuda:1"), str, "cuda:1"),
+    ],
+)
+def test_what_loses_nothing_is_converted(value, hint, expected):
+    fitted = fit("x", value, hint)
+    assert fitted == expected and type(fitted) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "error", "message"),
+    [
+        (1.5, int, TypeError, "x must be int, got 1.5"),
+        (float("inf"), int, TypeError, "x must be int, got inf"),
+        (float("nan"), float, ValueError, "x must be a number, got nan"),
+        (True, float, TypeError, "x must be float, got True"),
+        ("4", int, TypeError, "x must be int, got '4'"),
+        (64, tuple[int, ...], TypeError, r"x must be tuple\[int, ...\], got 64"),
+        ((64, "a"), tuple[int, ...], TypeError, "each of x must be int, got 'a'"),
+    ],
+)
+def test_what_is_of_another_type_is_refused(value, hint, error, message):
+    with pytest.raises(error, match=message):
+        fit("x", value, hint)
+
+
+def test_a_config_that_is_made_directly_is_checked_as_well():
+    config = hr.PPOConfig(num_steps=8.0, hidden=[64, 64])
+    assert config == hr.PPOConfig(num_steps=8, hidden=(64, 64)) and isinstance(config.num_steps, int)
+    for make, name in ((hr.PPOConfig, "epochs"), (hr.SACConfig, "batch_size"), (TrainConfig, "num_envs")):
+        with pytest.raises(TypeError, match=f"{name} must be int, got 'many'"):
+            make(**{name: "many"})
+
+
+def test_names_of_other_libraries_lead_to_settings():
+    known = {name for algorithm in ("ppo", "sac", "td3", "dqn") for name in _settings(algorithm)}
+    assert set(OTHER_NAMES.values()) <= known and not (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo")
+    for name, hint in {"total_timesteps": "'total_steps'", "n_steps": "'num_steps'", "callback": "own-loop"}.items():
+        with pytest.raises(TypeError, match=f"no setting '{name}'; .*{hint}"):
+            hr.Trainer("ppo", "CartPole-v1", **{name: 5})
+
+
+def _settings(algorithm):
+    train, own = merge_settings(algorithm_classes(algorithm)[1], {}, {}, {})
+    return set(vars(train)) | set(vars(own))
+
+
+def test_what_is_no_policy_is_refused_with_what_to_give(tmp_path):
+    trainer = hr.Trainer("ppo", "CartPole-v1", num_envs=2, num_steps=4)
+    for call in (
+        lambda: hr.evaluate(trainer, "CartPole-v1"),
+        lambda: hr.save(trainer, tmp_path),
+        lambda: hr.play(trainer, "CartPole-v1"),
+        lambda: hr.PPO(trainer),
+    ):
+        with pytest.raises(TypeError, match=r"takes a policy, got <.*; give its \.policy"):
+            call()
+    with pytest.raises(TypeError, match=r"takes a policy, got 'runs/a'; headrace.load\(folder\) reads one"):
+        hr.evaluate("runs/a", "CartPole-v1")
