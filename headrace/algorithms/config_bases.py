@@ -189,6 +189,17 @@ def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
         raise ValueError(f"clip_c must be at most clip_rho, {config.clip_rho!r}, got {config.clip_c!r}")
 
 
+def gradient_steps(config: OffPolicyConfig, rows: int) -> int:
+    """Gradient steps of an iteration that collects `rows` rows."""
+    return config.gradient_steps or max(1, round(config.utd_ratio * rows))
+
+
+def fits_utd_ratio(config: OffPolicyConfig, rows: int) -> bool:
+    """Whether gradient_steps() of so many rows is utd_ratio of them, within 2 %; true where gradient_steps is set."""
+    wanted = config.utd_ratio * rows
+    return bool(config.gradient_steps) or abs(gradient_steps(config, rows) - wanted) <= 0.02 * wanted
+
+
 def narrowed(config: Any, kind: type[Settings]) -> Settings:
     """The settings of `kind` that another algorithm's config has as well, under the same names."""
     return kind(**{setting.name: getattr(config, setting.name) for setting in fields(kind)})  # type: ignore[arg-type]

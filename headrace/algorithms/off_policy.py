@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import OffPolicyConfig
+from headrace.algorithms.config_bases import OffPolicyConfig, fits_utd_ratio, gradient_steps
 from headrace.algorithms.reduce import Reduce, merging, one_learner, rank_of, size_of
 from headrace.core import rng
 from headrace.core.fused import fused
+from headrace.core.terminal import tell
 from headrace.data.hindsight import GoalReplay, Goals
 from headrace.data.replay import Batch, Replay, bytes_needed, plan
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
@@ -138,7 +139,18 @@ class OffPolicy(Generic[C]):
         description = plan(rollout, capacity, extra_bytes=self.extra_bytes_per_step())
         self.rows_per_iteration = (self.config.train_freq or rollout.num_steps) * total
         self.replay = self.make_replay(rollout, capacity)
+        self._say_utd_ratio(self.rows_per_iteration)
         return description
+
+    def _say_utd_ratio(self, rows: int) -> None:
+        """Say what the ratio is where utd_ratio makes no whole gradient steps of `rows` rows."""
+        if fits_utd_ratio(self.config, rows):
+            return
+        ratio, steps = self.config.utd_ratio, self.gradient_steps(rows)
+        tell(
+            f"utd_ratio={ratio:g} asks for {ratio * rows:.3g} gradient steps after every {rows} environment steps, and "
+            f"{steps} is taken, as with utd_ratio={steps / rows:.3g}: a larger train_freq or num_steps comes closer"
+        )
 
     def extra_bytes_per_step(self) -> int:
         """Bytes of a step in the buffer besides its columns: recurrent state, stored once for each sequence; of
@@ -216,8 +228,7 @@ class OffPolicy(Generic[C]):
 
     def gradient_steps(self, rows: int) -> int:
         """Gradient steps of an iteration that collects `rows` rows."""
-        config = self.config
-        return config.gradient_steps or max(1, round(config.utd_ratio * rows))
+        return gradient_steps(self.config, rows)
 
     def batch_rows(self) -> tuple[int, int]:
         """The first row of a batch that this learner draws, and that after its last: sequences stay whole."""

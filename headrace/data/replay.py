@@ -75,8 +75,8 @@ class Replay:
         least = like.num_steps + self.least
         if self.length < least:
             raise ValueError(
-                f"a replay of {capacity} steps is {self.length} steps of {like.num_envs} envs, and at least {least} "
-                f"are needed: give a capacity of {least * like.num_envs} or more, or fewer envs"
+                f"the replay buffer is too small: it holds {self.length} steps of each of {like.num_envs} environments "
+                f"and at least {least} are needed: let buffer_size be {least * like.num_envs} or more"
             )
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
         # rows of each environment since the beginning

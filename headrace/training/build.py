@@ -14,7 +14,7 @@ import torch
 from headrace import envs
 from headrace.agent_groups.group_algorithm import Grouped
 from headrace.algorithms.base import Algorithm
-from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
+from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig, fits_utd_ratio
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.cores import cores
 from headrace.core.device import torch_threads
@@ -55,6 +55,7 @@ from headrace.training.shards import Sharded
 
 ROWS = 64  # of a rollout, of all environments together, within which an off-policy algorithm learns by default
 FEW_ROWS = 8  # of a rollout, up to which what is done once a rollout takes longer than learning with a small network
+MOST_STEPS = 1_000  # of a rollout that is made longer, for gradient steps by utd_ratio
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.ready_env is None:
         stack.callback(made.close)
     env = informed(made, plan.agent_info)
+    plan = _with_whole_gradient_steps(plan, env, config)
     plan = _learning_within_rollouts(plan, env, config, placement)
     algorithm = _divided(_algorithm(plan, env, placement.learn), env, config, ranks)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, placement.learn))
@@ -281,6 +283,20 @@ def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env) -> None:
         own = {"wrappers": plan.config.wrapper, **plan.config.env_kwargs}
         factory = entry if is_kernel(entry) else envs.factory(plan.source, **own)  # type: ignore[arg-type]
     algorithm.goals = goals_of(env, factory)  # type: ignore[attr-defined]
+
+
+def _with_whole_gradient_steps(plan: TrainPlan, env: Env, config: TrainConfig) -> TrainPlan:
+    """The plan, with rollouts so long that utd_ratio makes whole gradient steps of them: utd_ratio=0.25 of one
+    environment is a gradient step every 4 steps. Rollouts that the user chose stay: there OffPolicy.prepare() says what
+    the ratio is."""
+    own = plan.algorithm_config
+    if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or env.num_agents > 1:
+        return plan
+    total = config.num_envs if config.learners > 1 else env.num_envs
+    for times in range(1, MOST_STEPS // own.num_steps + 1):
+        if fits_utd_ratio(own, own.num_steps * times * total):
+            return replace(plan, algorithm_config=replace(own, num_steps=own.num_steps * times))
+    return plan
 
 
 def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, placement: Placement) -> TrainPlan:

@@ -83,7 +83,7 @@ def test_going_on_from_a_state_is_bit_equal():
 def test_settings_out_of_range_are_named():
     with pytest.raises(ValueError, match="num_steps must be 1 or more, got 0"):
         A2CConfig(num_steps=0)
-    with pytest.raises(ValueError, match="learning_rate must be above 0, got nan"):
+    with pytest.raises(ValueError, match="learning_rate must be a number, got nan"):
         A2CConfig(learning_rate=float("nan"))
 
 

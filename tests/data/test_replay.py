@@ -270,5 +270,5 @@ def test_the_memory_is_planned_and_refused_with_numbers(monkeypatch):
 
 
 def test_a_ring_too_short_for_one_draw_is_refused():
-    with pytest.raises(ValueError, match=r"at least 6 are needed: give a capacity of 18 or more"):
+    with pytest.raises(ValueError, match=r"at least 6 are needed: let buffer_size be 18 or more"):
         Replay(World(2, 3, 0, 0.1).rollout, 15, 3)

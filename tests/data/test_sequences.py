@@ -130,7 +130,9 @@ def test_a_restored_replay_goes_on_as_the_first():
 
 def test_sizes_that_cannot_be_are_refused_with_numbers():
     like = Remembering(2, 3, 0, 0.1).rollout
-    with pytest.raises(ValueError, match=r"is 12 steps of 3 envs, and at least 15 are needed: give a capacity of 45"):
+    with pytest.raises(
+        ValueError, match=r"12 steps of each of 3 environments and at least 15 are needed: let buffer_size be 45"
+    ):
         SequenceReplay(like, 42, sequence_length=4, burn_in=5)
     replay = SequenceReplay(like, 60, sequence_length=4, burn_in=5)
     assert replay.length == 20
