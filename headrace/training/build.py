@@ -45,7 +45,7 @@ from headrace.parallel.stagger import Stagger
 from headrace.policies.base import Policy
 from headrace.policies.convolutions import shares_threads
 from headrace.training import multi_agent
-from headrace.training.combinations import check_lag
+from headrace.training.combinations import check_lag, say_unused_by_spaces
 from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
 from headrace.training.multi_agent import MakePolicy
 from headrace.training.plan import TrainPlan, saved_settings
@@ -98,6 +98,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.ready_env is None:
         stack.callback(made.close)
     env = informed(made, plan.agent_info)
+    say_unused_by_spaces(plan.algorithm_config, env)
     plan = _with_whole_gradient_steps(plan, env, config)
     plan = _learning_within_rollouts(plan, env, config, placement)
     algorithm = _divided(_algorithm(plan, env, placement.learn), env, config, ranks)
@@ -357,6 +358,8 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
     rollouts_whole = "value" in algorithm.columns()
     if config.drop_slowest and (config.stagger or not rollouts_whole):
         raise ValueError("drop_slowest is for algorithms that learn from whole rollouts, and goes without stagger")
+    if config.stagger and env.max_steps is None:
+        tell(f"stagger is without effect: the episodes of {env.name} have no time limit")
     if config.stagger and not rollouts_whole:
         raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {algorithm.name}")
     here = config.stagger and not isinstance(env, ActorEnv) and not apart  # these collectors do it themselves

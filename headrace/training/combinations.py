@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from gymnasium.spaces import Box
+
 from headrace.algorithms.base import Algorithm
+from headrace.algorithms.config_bases import EpsilonGreedyConfig
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
+from headrace.core.text import shown
+from headrace.data.spaces import is_image, leaves
+from headrace.envs.base import Env
 from headrace.envs.construct import comes_as_vector
 from headrace.parallel.schedule import check_equal
-from headrace.training.config import TrainConfig
+from headrace.training.config import TrainConfig, default_of
 from headrace.training.torchrun import started_by_torchrun
 
+NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings, another, values of it without them
+    (("rnn_size", "sequence_length", "burn_in"), "recurrent", ("none",)),
+    (("priority_alpha", "priority_beta"), "prioritized", (False,)),
+    (("target_entropy",), "learn_temperature", (False,)),
+    (("eval_episodes", "eval_device"), "eval_freq", (0,)),
+    (("cluster_open",), "cluster", (None, "none")),
+)
 # which learns from experience of any age in a similar way
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
 
@@ -92,6 +106,41 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
         _only_async(config, "collection='async'")
     elif config.actors != "auto":
         check_equal(config.num_envs, config.actors)
+
+
+def check_length(config: TrainConfig, own: Any) -> None:
+    """Raise ValueError for settings that change over a training whose length is not known."""
+    if any(limit is not None for limit in (config.total_steps, config.max_episodes, config.max_seconds)):
+        return
+    falls = ["the learning rate (or take schedule='constant')"] if getattr(own, "schedule", "") == "linear" else []
+    if isinstance(own, EpsilonGreedyConfig) and own.exploration_initial != own.exploration_final:
+        falls.append("the exploration rate")
+    if falls:
+        raise ValueError(
+            f"target_return={config.target_return:g} alone does not give the length of the training, over which "
+            f"{' and '.join(falls)} falls: give total_steps, max_episodes or max_seconds, too"
+        )
+
+
+def say_unused(given: Collection[str], config: TrainConfig, own: Any) -> None:
+    """Say which of the given settings are without effect beside the others."""
+    values = {**vars(config), **(vars(own) if own is not None else {})}
+    known = {**TrainConfig.__dataclass_fields__, **getattr(own, "__dataclass_fields__", {})}
+    for names, other, off in NEEDS:
+        for name in names:
+            if name in given and values.get(other) in off and values[name] != default_of(known[name]):
+                tell(f"{name}={values[name]!r} is without effect, since {other} is {values[other]!r}")
+
+
+def say_unused_by_spaces(own: Any, env: Env) -> None:
+    """Say which settings of the network are without effect for an environment's spaces."""
+    seen = (leaf for _, leaf in leaves(env.observation_space))
+    if getattr(own, "images", "auto") != "auto" and not any(map(is_image, seen)):
+        space = shown(env.observation_space)
+        tell(f"images={own.images!r} is without effect: images are Boxes of uint8 in 2 or 3 dimensions, got {space}")
+    std = getattr(own, "initial_std", 1.0)
+    if std != 1.0 and not any(isinstance(leaf, Box) for _, leaf in leaves(env.action_space)):
+        tell(f"initial_std={std!r} is without effect: it is for Box actions, and these are {env.action_space}")
 
 
 def _check_cluster(config: TrainConfig) -> None:

@@ -12,7 +12,14 @@ from headrace.core.device import resolve
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.user_names import absolute_reference
 from headrace.envs.sources import reference
-from headrace.training.combinations import check, check_learners, with_actors, with_learners
+from headrace.training.combinations import (
+    check,
+    check_learners,
+    check_length,
+    say_unused,
+    with_actors,
+    with_learners,
+)
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
 from headrace.training.scaling import derived, settings_for
 
@@ -89,6 +96,8 @@ def settle(
     train_config = with_actors(with_learners(train_config))
     check(train_config, kind, ready_env is not None, agent_info)
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
+    check_length(train_config, getattr(algorithm, "config", algorithm_config))
+    say_unused({*file, *options}, train_config, algorithm_config)
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import headrace as hr
@@ -57,3 +59,40 @@ def test_processes_may_be_borrowed_for_actors_and_stay():
 def test_advantages_of_actors_are_refused_where_there_are_none_or_others(algorithm, words):
     with pytest.raises(ValueError, match=words):
         Trainer(algorithm, "CartPole-v1", num_envs=8, actors=2, advantages="actor", progress="none")
+
+
+@pytest.mark.parametrize(("algorithm", "options"), [("dqn", {}), ("pqn", {}), ("ppo", {"schedule": "linear"})])
+def test_what_falls_over_the_training_needs_its_length(algorithm, options):
+    given = {"total_steps": None, "max_seconds": None, "target_return": 400.0, "num_envs": 8, **options}
+    with pytest.raises(ValueError, match="target_return=400 alone does not give the length of the training"):
+        Trainer(algorithm, "CartPole-v1", **given)
+    Trainer(algorithm, "CartPole-v1", **{**given, "max_episodes": 9}).close()
+
+
+def test_a_constant_rate_needs_no_length():
+    Trainer("a2c", "CartPole-v1", total_steps=None, target_return=400.0, num_envs=8, schedule="constant").close()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "line"),
+    [
+        ("ppo", {"rnn_size": 32}, "rnn_size=32 is without effect, since recurrent is 'none'"),
+        ("sac", {"burn_in": 2}, "burn_in=2 is without effect, since recurrent is 'none'"),
+        ("dqn", {"prioritized": False, "priority_beta": 0.1}, "priority_beta=0.1 .* since prioritized is False"),
+        ("sac", {"learn_temperature": False, "target_entropy": -2.0}, "since learn_temperature is False"),
+        ("ppo", {"eval_episodes": 3}, "eval_episodes=3 is without effect, since eval_freq is 0"),
+        ("ppo", {"cluster_open": True}, "since cluster is None"),
+        ("ppo", {"images": "nature"}, "images='nature' is without effect: images are Boxes of uint8"),
+        ("ppo", {"initial_std": 0.5}, "initial_std=0.5 is without effect: it is for Box actions"),
+    ],
+)
+def test_settings_without_effect_are_named(algorithm, options, line, capsys):
+    env = "Pendulum-v1" if algorithm == "sac" else "CartPole-v1"
+    Trainer(algorithm, env, num_envs=8, **options).close()
+    assert re.search(line, capsys.readouterr().err)
+
+
+def test_settings_that_are_used_or_not_given_are_not_named(capsys):
+    Trainer("ppo", "Pendulum-v1", num_envs=8, recurrent="gru", rnn_size=32, initial_std=0.5).close()
+    Trainer("ppo", "CartPole-v1", num_envs=8, rnn_size=64).close()
+    assert "without effect" not in capsys.readouterr().err
