@@ -1,7 +1,7 @@
 """What actors on a Ray cluster cost, compared with local actors and with RLlib in the same run: start-up, memory,
 calls, fragments, weights, sums of learners, steps per second.
 
-    python benchmarks/cluster.py           # about twelve minutes; with RLlib where peers/setup.sh rllib has installed it
+    python benchmarks/cluster.py           # about 12 minutes; with RLlib where peers/setup.sh rllib has installed it
     python benchmarks/cluster.py --table   # the last whole run, into docs/cluster.md
 
 Trainings are PPO with environments that sleep 10 ms a step (one for each actor), or compute for 1 ms in two actors.

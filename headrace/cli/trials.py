@@ -85,22 +85,38 @@ class Elsewhere:
         processes: dict[Connection, BaseProcess] = {}
         at_work: dict[Connection, tuple[int, Report]] = {}
 
-        def give(connection: Connection) -> None:
-            """The next task; where there is none, the process ends."""
+        def start() -> Connection:
+            here, there = context.Pipe()
+            process: BaseProcess = context.Process(target=_work, args=(there, self._train), name="trial")
+            process.start()
+            there.close()
+            processes[here] = process
+            return here
+
+        def give(connection: Connection | None) -> None:
+            """The next task, to a new process for None; where there is none, the process ends."""
             task = None if interrupts.caught else next(numbered, None)
+            if connection is None:
+                if task is None:
+                    return
+                connection = start()
             with suppress(OSError):  # a signal may have ended it
                 connection.send(None if task is None else task[1][0])
             if task is not None:
                 at_work[connection] = task[0], task[1][1]
 
+        def receive(connection: Connection) -> Outcome | tuple[int, float]:
+            """What a process sends; one that was killed gives its place to another."""
+            try:
+                return connection.recv()  # type: ignore[no-any-return]
+            except (EOFError, OSError):
+                processes.pop(connection).join()
+                signal, killed = interrupts.caught, "the process of this trial was killed"
+                return Outcome("", None, 0, signal or "error", bool(signal), "" if signal else killed)
+
         with Interrupts() as interrupts:
             for _ in range(self._jobs):
-                here, there = context.Pipe()
-                process: BaseProcess = context.Process(target=_work, args=(there, self._train), name="trial")
-                process.start()
-                there.close()
-                processes[here] = process
-                give(here)
+                give(None)
             told = ""
             while at_work:
                 if interrupts.caught and not told:
@@ -108,16 +124,11 @@ class Elsewhere:
                     pass_on(told, processes.values())
                 for connection in [one for one in wait(list(at_work), LOOK) if isinstance(one, Connection)]:
                     number, report = at_work[connection]
-                    try:
-                        answer = connection.recv()
-                    except (EOFError, OSError):
-                        signal, killed = interrupts.caught, "the process of this trial was killed"
-                        answer = Outcome("", None, 0, signal or "error", bool(signal), "" if signal else killed)
+                    answer = receive(connection)
                     if isinstance(answer, Outcome):
                         del at_work[connection]
                         done(number, answer)
-                        if processes[connection].is_alive():
-                            give(connection)
+                        give(connection if connection in processes else None)
                     else:
                         with suppress(OSError):
                             connection.send(report(*answer))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,3 +103,19 @@ def test_trials_side_by_side(tmp_path, capsys, monkeypatch):
     assert main([*COMMAND, *search]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:1].isdigit()]
     assert len(rows) == 4 and len({row[-1] for row in rows}) == 4
+
+
+def _killed_at_first(arguments, quiet, each):
+    if arguments == ["die"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SimpleNamespace(path=arguments[0], steps=5, reason="total_steps", interrupted=False), SimpleNamespace(
+        mean=1.0
+    )
+
+
+def test_a_killed_process_gives_its_place_to_another():
+    words, outcomes = ["die", "a", "die", "b", "die", "c"], {}
+    tasks = iter([([word], lambda *_: False) for word in words])
+    trials.Elsewhere(_killed_at_first, jobs=2).run(tasks, outcomes.__setitem__)
+    assert [outcomes[number].error for number in (0, 2, 4)] == ["the process of this trial was killed"] * 3
+    assert [(outcomes[number].path, outcomes[number].score) for number in (1, 3, 5)] == [("a", 1), ("b", 1), ("c", 1)]
