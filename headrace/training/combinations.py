@@ -123,7 +123,7 @@ def check_length(config: TrainConfig, own: Any) -> None:
 
 
 def say_unused(given: Collection[str], config: TrainConfig, own: Any) -> None:
-    """Say which of the given settings are without effect beside the others."""
+    """Say which of the given settings are without effect, as the others are."""
     values = {**vars(config), **(vars(own) if own is not None else {})}
     known = {**TrainConfig.__dataclass_fields__, **getattr(own, "__dataclass_fields__", {})}
     for names, other, off in NEEDS:
